@@ -119,7 +119,7 @@ static bool lift(struct plan *plan, size_t bytes)
         return false;
     plan->so_far.fits = false;
     plan->so_far.failed_bytes = bytes;
-    plan->at_failure = (struct plan_place){ .tag = tag_here(), .op = thread_state.op };
+    plan->at_failure = (struct plan_place){ .tag = label_here(), .op = thread_state.op };
     return true;
 }
 
@@ -154,7 +154,7 @@ static void count_block(struct plan *plan, const struct plan_block *entry)
     plan->requested += (int64_t)entry->requested;
     if (plan->live > plan->peak) {
         plan->peak = plan->live;
-        plan->at_peak = (struct plan_place){ .address = entry->address, .tag = tag_here(), .op = thread_state.op };
+        plan->at_peak = (struct plan_place){ .address = entry->address, .tag = label_here(), .op = thread_state.op };
     }
     if (!plan->so_far.fits && plan->at_failure.address == NULL)
         plan->at_failure.address = entry->address;
@@ -442,18 +442,18 @@ static void add(account_cell *cell, int64_t value)
 /* Sets the counters of `account` to the values of `other`. */
 static void account_follow(struct account *account, struct account *other)
 {
-    struct account_figures want, have;
+    struct account_stats want, have;
     account->oversize = other->oversize;
     account_read(&want, other);
     account_read(&have, account);
     for (int class = 0; class < ACCOUNT_CLASSES; class++) {
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
-            const ctrt_memory_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
+            const ctrt_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
             add(&account->published[class][metric], to->current - from->current);
             add(&account->ended_in[class][metric], to->allocated - from->allocated);
         }
         for (int metric = 0; metric < 2; metric++) {
-            const ctrt_memory_stat *to = &want.drawn[class + 1][metric], *from = &have.drawn[class + 1][metric];
+            const ctrt_stat *to = &want.drawn[class + 1][metric], *from = &have.drawn[class + 1][metric];
             add(&account->drawn_net[class][metric], to->current - from->current);
             add(&account->drawn_in[class][metric], to->allocated - from->allocated);
         }
@@ -590,14 +590,14 @@ void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
 {
     struct device_memory *memory = plan->memory;
     ctrt_memory_prediction *found = &plan->so_far;
-    struct account_figures figures;
-    account_read(&figures, &memory->account);
+    struct account_stats stats;
+    account_read(&stats, &memory->account);
     plan_enter();
-    found->peak_allocated = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
-    found->peak_requested = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
-    found->peak_reserved = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
-    found->allocated_after = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
-    found->reserved_after = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->peak_allocated = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->peak_requested = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
+    found->peak_reserved = (uint64_t)stats.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->allocated_after = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->reserved_after = (uint64_t)stats.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
     found->peak_op = plan->at_peak.op != NULL ? plan->at_peak.op : "";
     found->peak_tag = plan->at_peak.tag != NULL ? plan->at_peak.tag : "";
     found->failed_op = plan->at_failure.op != NULL ? plan->at_failure.op : "";

@@ -15,7 +15,7 @@
 struct reading {
     const char *device, *policy;
     ctrt_device *of;
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     int64_t peaks[PEAKS];                   /* since the last reading */
     uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: unknown, no limit */
     uint64_t pinned;
@@ -41,7 +41,7 @@ static void read_device(struct reading *reading)
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
     /* In this order, the current values fall into the period of the peaks. */
-    figures_read(&reading->figures, device->memory);
+    stats_read(&reading->stats, device->memory);
     account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
@@ -52,38 +52,38 @@ static void read_device(struct reading *reading)
 
 /* ---- metrics; with several threads, a peak may be below the current value, hence MAX ---- */
 
-static int64_t allocated(const struct reading *r) { return r->figures.allocated_bytes[0].current; }
+static int64_t allocated(const struct reading *r) { return r->stats.allocated_bytes[0].current; }
 static int64_t allocated_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r));
 }
-static int64_t requested(const struct reading *r) { return r->figures.requested_bytes[0].current; }
-static int64_t reserved(const struct reading *r) { return r->figures.reserved_bytes[0].current; }
+static int64_t requested(const struct reading *r) { return r->stats.requested_bytes[0].current; }
+static int64_t reserved(const struct reading *r) { return r->stats.reserved_bytes[0].current; }
 static int64_t reserved_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r));
 }
-static int64_t inactive_split(const struct reading *r) { return r->figures.inactive_split_bytes[0].current; }
-static int64_t spilled(const struct reading *r) { return r->figures.spilled_bytes.current; }
-static int64_t blocks(const struct reading *r) { return r->figures.allocation[0].current; }
+static int64_t inactive_split(const struct reading *r) { return r->stats.inactive_split_bytes[0].current; }
+static int64_t spilled(const struct reading *r) { return r->stats.spilled_bytes.current; }
+static int64_t blocks(const struct reading *r) { return r->stats.allocation[0].current; }
 static int64_t blocks_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r));
 }
-static int64_t segments(const struct reading *r) { return r->figures.segment[0].current; }
+static int64_t segments(const struct reading *r) { return r->stats.segment[0].current; }
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
 static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
 static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
 static int64_t pinned(const struct reading *r) { return (int64_t)r->pinned; }
-static int64_t pinned_active(const struct reading *r) { return r->figures.host_active_bytes.current; }
-static int64_t rejections(const struct reading *r) { return r->figures.num_oom_rejections; }
-static int64_t allocations(const struct reading *r) { return r->figures.allocation[0].allocated; }
-static int64_t frees(const struct reading *r) { return r->figures.allocation[0].freed; }
-static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
-static int64_t device_frees(const struct reading *r) { return r->figures.num_device_free; }
-static int64_t retries(const struct reading *r) { return r->figures.num_alloc_retries; }
+static int64_t pinned_active(const struct reading *r) { return r->stats.host.active_bytes.current; }
+static int64_t rejections(const struct reading *r) { return r->stats.num_oom_rejections; }
+static int64_t allocations(const struct reading *r) { return r->stats.allocation[0].allocated; }
+static int64_t frees(const struct reading *r) { return r->stats.allocation[0].freed; }
+static int64_t device_allocs(const struct reading *r) { return r->stats.num_device_alloc; }
+static int64_t device_frees(const struct reading *r) { return r->stats.num_device_free; }
+static int64_t retries(const struct reading *r) { return r->stats.num_alloc_retries; }
 static int64_t synchronizations(const struct reading *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
-static int64_t ooms(const struct reading *r) { return r->figures.num_ooms; }
+static int64_t ooms(const struct reading *r) { return r->stats.num_ooms; }
 
 static const struct metric {
     const char *name, *type, *help;

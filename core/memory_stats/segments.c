@@ -104,7 +104,7 @@ static bool name_moving(struct list *list, const struct policy_layer *top)
     return !moving.failed;
 }
 
-bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory)
+bool segments_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory)
 {
     *out = NULL;
     *count = 0;
@@ -133,14 +133,14 @@ static void note_largest(const ctrt_memory_piece *piece, void *argument)
         *largest = piece->bytes;
 }
 
-bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory)
+bool segments_largest_free(uint64_t *bytes, struct device_memory *memory)
 {
-    ctrt_memory_stats stats;
+    ctrt_memory_policy_stats stats;
     *bytes = 0;
     if (memory->policy_count == 0)
         return false;
     const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
-    if (figures_policy(&stats, memory) && stats.largest_free > 0) {
+    if (stats_of_policy(&stats, memory) && stats.largest_free > 0) {
         *bytes = stats.largest_free;
         return true;
     }

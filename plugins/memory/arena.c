@@ -53,7 +53,7 @@ struct arena {
     size_t chunk_bytes;
     struct region *regions;
     struct block *unused;                       /* free block descriptors, linked by `before` */
-    ctrt_memory_stat segment, reserved;
+    ctrt_stat segment, reserved;
     uint64_t retries;
 };
 
@@ -92,20 +92,6 @@ static ctrt_status arena_create(void **policy, const ctrt_memory_source *source,
     return CTRT_OK;
 }
 
-static void gain(ctrt_memory_stat *stat, int64_t amount)
-{
-    stat->current += amount;
-    stat->allocated += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
-}
-
-static void lose(ctrt_memory_stat *stat, int64_t amount)
-{
-    stat->current -= amount;
-    stat->freed += amount;
-}
-
 /* Removes all blocks from a chunk that has no used ones. */
 static void drop_blocks(struct arena *arena, struct chunk *chunk)
 {
@@ -133,8 +119,8 @@ static size_t release(struct arena *arena)
             *at = chunk->next;
             chunk->next = leaving;
             leaving = chunk;
-            lose(&arena->segment, 1);
-            lose(&arena->reserved, (int64_t)chunk->bytes);
+            stat_add(&arena->segment, -1);
+            stat_add(&arena->reserved, -(int64_t)chunk->bytes);
             count++;
         }
     pthread_mutex_unlock(&lock);
@@ -242,8 +228,8 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes,
     while (*at != NULL)
         at = &(*at)->next;
     *at = chunk;
-    gain(&arena->segment, 1);
-    gain(&arena->reserved, (int64_t)size);
+    stat_add(&arena->segment, 1);
+    stat_add(&arena->reserved, (int64_t)size);
     *out = chunk;
     return CTRT_OK;
 }
@@ -322,10 +308,10 @@ static void arena_reset_peaks(void *policy)
     pthread_mutex_unlock(&lock);
 }
 
-static void arena_stats(void *policy, ctrt_memory_stats *out)
+static void arena_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     const struct arena *arena = policy;
-    ctrt_memory_stats stats = { .size = out->size };
+    ctrt_memory_policy_stats stats = { .size = out->size };
     pthread_mutex_lock(&lock);
     stats.segment[CTRT_POOL_ALL] = stats.segment[CTRT_POOL_LARGE] = arena->segment;
     stats.reserved[CTRT_POOL_ALL] = stats.reserved[CTRT_POOL_LARGE] = arena->reserved;

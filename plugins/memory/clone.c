@@ -126,7 +126,7 @@ ctrt_status caching_clone(void *state, void **out, const ctrt_memory_source *sou
     copy->settings = policy->settings;
     copy->settings.expandable &= CTRT_SLOT(source, map);
     bool whole = copy_pools(copy, policy);
-    copy->figures = policy->figures;
+    copy->stats = policy->stats;
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
     pthread_mutex_unlock(&policy->growth);

@@ -68,11 +68,11 @@ static inline bool is_mapped(const struct block *block)
 /* Makes the newly mapped `block` a free block, merged with its free neighbours. */
 static struct block *now_mapped(struct heap *heap, struct block *block)
 {
-    struct figures *figures = &heap->pool->policy->figures;
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
     /* In statistics, a segment is a run of mapped pages. */
-    tally_move(figures->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
-    tally_move(figures->reserved, heap->kind, (int64_t)block->bytes);
-    figures->source_allocs++;
+    count_in_pool(stats->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
+    count_in_pool(stats->reserved, heap->kind, (int64_t)block->bytes);
+    stats->source_allocs++;
     block->state = BLOCK_FREE;
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
         heap_unshelve(heap, block->after);
@@ -173,10 +173,10 @@ static bool carve_pages(struct heap *heap, struct block *block, struct block **l
         block = low;
     }
     block->state = BLOCK_LEAVING;
-    struct figures *figures = &policy->figures;
-    tally_move(figures->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
-    tally_move(figures->reserved, heap->kind, -(int64_t)block->bytes);
-    figures->source_frees++;
+    ctrt_memory_policy_stats *stats = &policy->stats;
+    count_in_pool(stats->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
+    count_in_pool(stats->reserved, heap->kind, -(int64_t)block->bytes);
+    stats->source_frees++;
     block->left = *leaving;
     *leaving = block;
     return true;
@@ -274,12 +274,12 @@ void expand_forked(struct policy *policy)
         forked_heap(&pool->small, whole);
     }
     for (struct block *next; whole != NULL; whole = next) {
-        struct figures *figures = &policy->figures;
+        ctrt_memory_policy_stats *stats = &policy->stats;
         struct heap *heap = whole->heap;
         next = whole->left;
-        tally_move(figures->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
-        tally_move(figures->reserved, heap->kind, (int64_t)whole->bytes);
-        figures->source_frees--;
+        count_in_pool(stats->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
+        count_in_pool(stats->reserved, heap->kind, (int64_t)whole->bytes);
+        stats->source_frees--;
         heap_give(heap, whole);
     }
 }

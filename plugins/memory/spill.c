@@ -384,10 +384,10 @@ static void spill_trim(void *policy)
     spill_buffers_trim(self);
 }
 
-static void spill_stats(void *policy, ctrt_memory_stats *out)
+static void spill_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     struct spill *self = policy;
-    ctrt_memory_stats stats = { .size = out->size };
+    ctrt_memory_policy_stats stats = { .size = out->size };
     pthread_mutex_lock(&self->lock);
     stats.reserved[CTRT_POOL_ALL] = self->reserved;
     stats.reserved_bytes = self->here_bytes;

@@ -16,27 +16,19 @@
 
 /* ---- statistics ---- */
 
-static void count(ctrt_memory_stat *stat, int64_t amount, int sign)
-{
-    stat->current += sign * amount;
-    *(sign > 0 ? &stat->allocated : &stat->freed) += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
-}
-
 void spill_count_away(struct spill *self, const struct block *block, int sign)
 {
     if (block->buffer == NULL)
         return;
-    count(&self->spilled, 1, sign);
-    count(&self->spilled_bytes, (int64_t)block->bytes, sign);
+    stat_add(&self->spilled, sign);
+    stat_add(&self->spilled_bytes, sign * (int64_t)block->bytes);
 }
 
 void spill_count_here(struct spill *self, const struct block *block, int sign)
 {
     self->here_bytes += (size_t)(sign * (int64_t)block->bytes);
     self->here_count += (size_t)(int64_t)sign;
-    count(&self->reserved, (int64_t)block->bytes, sign);
+    stat_add(&self->reserved, sign * (int64_t)block->bytes);
     if (self->here_bytes > self->ceiling)
         self->ceiling = self->here_bytes;
 }

@@ -9,7 +9,7 @@ SHOW(ctrt_component);
 SHOW(ctrt_backend);
 SHOW(ctrt_kernels);
 SHOW(ctrt_memory_policy);
-SHOW(ctrt_memory_stats);
+SHOW(ctrt_memory_policy_stats);
 SHOW(ctrt_memory_source);
 SHOW(ctrt_block);
 SHOW(ctrt_host);

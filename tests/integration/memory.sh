@@ -100,12 +100,12 @@ dom() {
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --virtual-time-budget=20000 \
         --dump-dom "file://$1" 2>/dev/null
 }
-json_figure() { sed -n "s/^ *\"$2\": \([0-9]*\),*}*,*\$/\1/p" "$1" | head -n 1; }
+json_stat() { sed -n "s/^ *\"$2\": \([0-9]*\),*}*,*\$/\1/p" "$1" | head -n 1; }
 # agrees PAGE JSON WHAT: the title has the page's own sums over owners, blocks and segments, and how many events it has.
 agrees() {
     dom "$1" >"$work/dom.html"
     title=$(sed -n 's/.*<title>\([^<]*\)<\/title>.*/\1/p' "$work/dom.html" | head -n 1)
-    want=$(json_figure "$2" allocated_bytes.all.current)
+    want=$(json_stat "$2" allocated_bytes.all.current)
     if [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" && grep -q 'sums agree: owners' "$work/dom.html"; then
         ok "$3"
     else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted of memory: all figures, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
+/* What is counted of memory: all statistics, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
 #include <pthread.h>
 
 #include "base/strbuf.h"
@@ -39,11 +39,11 @@ static int64_t stat_of(struct device_memory *memory, const char *key)
         CHECK(got_ == want_, "%s is %lld, expected %lld", key, (long long)got_, (long long)want_);            \
     } while (0)
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void test_keys(void)
 {
-    group("the names of figures are PyTorch's");
+    group("the names of statistics are PyTorch's");
     static const char *const families[] = { "allocation", "segment", "active", "inactive_split", "allocated_bytes",
                                             "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes" };
     static const char *const pools[] = { "all", "large_pool", "small_pool" };
@@ -52,8 +52,8 @@ static void test_keys(void)
         "oversize_allocations.current", "oversize_allocations.peak", "oversize_allocations.allocated",
         "oversize_allocations.freed", "oversize_segments.current", "oversize_segments.peak", "oversize_segments.allocated",
         "oversize_segments.freed",
-#define FIGURE(name) "host." name ".current", "host." name ".peak", "host." name ".allocated", "host." name ".freed"
-        FIGURE("allocations"), FIGURE("allocated_bytes"), FIGURE("active_requests"), FIGURE("active_bytes"),
+#define STAT(name) "host." name ".current", "host." name ".peak", "host." name ".allocated", "host." name ".freed"
+        STAT("allocations"), STAT("allocated_bytes"), STAT("active_requests"), STAT("active_bytes"),
         "spilled.current", "spilled.peak", "spilled.allocated", "spilled.freed", "spilled_bytes.current", "spilled_bytes.peak",
         "spilled_bytes.allocated", "spilled_bytes.freed",
         "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "num_oom_rejections",
@@ -77,7 +77,7 @@ static void test_keys(void)
     CHECK(ctrt_memory_stat_key(index) == NULL, "there is a key %s more", ctrt_memory_stat_key(index));
 }
 
-static void test_figures(void)
+static void test_stats(void)
 {
     group("blocks are counted by pool: now, at most, ever");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
@@ -122,10 +122,10 @@ static void test_figures(void)
             if (strstr(ctrt_memory_stat_key(i), "current"))
                 CHECK_STAT(memory, ctrt_memory_stat_key(i), 0);
         CHECK_STAT(memory, "requested_bytes.all.freed", 100 + 2 * MIB + 1 + 3);
-        ctrt_memory_figures figures;
-        CHECK_OK(ctrt_memory_get_figures(&figures, memory->device));
-        CHECK(figures.allocation[CTRT_MEMORY_ALL].allocated == 4 && figures.num_device_alloc == 4, "%lld, %lld",
-              (long long)figures.allocation[CTRT_MEMORY_ALL].allocated, (long long)figures.num_device_alloc);
+        ctrt_memory_stats stats;
+        CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 4 && stats.num_device_alloc == 4, "%lld, %lld",
+              (long long)stats.allocation[CTRT_POOL_ALL].allocated, (long long)stats.num_device_alloc);
     }
     CHILD_END;
     group("sums hold for any policy, block by block");
@@ -363,12 +363,12 @@ static void test_table(void)
         "|       from large pool |   3819 MiB |   3820 MiB |   7640 MiB |      0 B   |\n"
         "|       from small pool |      1 MiB |      0 MiB |      0 MiB |      0 B   |\n"
         "|---------------------------------------------------------------------------|\n";
-    ctrt_memory_figures figures = { .num_ooms = 2, .num_alloc_retries = 3 };
-    figures.allocated_bytes[CTRT_MEMORY_ALL] = (ctrt_memory_figure){ 4005560320, 4005560320, 8011120640, 786431 };
-    figures.allocated_bytes[CTRT_MEMORY_LARGE] = (ctrt_memory_figure){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
-    figures.allocated_bytes[CTRT_MEMORY_SMALL] = (ctrt_memory_figure){ 1048576, 0, 0, 0 };
+    ctrt_memory_stats stats = { .num_ooms = 2, .num_alloc_retries = 3 };
+    stats.allocated_bytes[CTRT_POOL_ALL] = (ctrt_stat){ 4005560320, 4005560320, 8011120640, 786431 };
+    stats.allocated_bytes[CTRT_POOL_LARGE] = (ctrt_stat){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
+    stats.allocated_bytes[CTRT_POOL_SMALL] = (ctrt_stat){ 1048576, 0, 0, 0 };
     struct strbuf table = { 0 };
-    summary_table(&table, "cuda:1", &figures, false);
+    summary_table(&table, "cuda:1", &stats, false);
     CHECK(table.bytes != NULL && strncmp(table.bytes, want, strlen(want)) == 0, "the table is\n%.*s", (int)strlen(want),
           table.bytes);
     int lines = 0;
@@ -379,7 +379,7 @@ static void test_table(void)
     }
     CHECK(lines == 6 + 11 + 11 + 2 * 9 + 1, "%d lines", lines);
     strbuf_drop(&table);
-    summary_table(&table, "cpu", &figures, true);
+    summary_table(&table, "cpu", &stats, true);
     CHECK(strstr(table.bytes, "from large pool") == NULL && strstr(table.bytes, "Oversize GPU segments") != NULL, "%s",
           table.bytes);
     strbuf_drop(&table);
@@ -598,7 +598,7 @@ static void test_moving_metrics(void)
         }
         enough = true;
         pthread_join(thread, NULL);
-        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a figure above its peak; in %d something is held", wrong, held);
+        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d something is held", wrong, held);
     }
     CHILD_END;
 }
@@ -609,7 +609,7 @@ TEST_MAIN
     folder_actor(folder, "backend-fake");
     folder_plugin(folder, "memory-direct");
     folder_plugin(folder, "memory-caching");
-    test_figures();
+    test_stats();
     test_scopes();
     test_threads();
     test_limits();

@@ -29,7 +29,7 @@ static void test_sizes(void)
         if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
             return;
         ctrt_block block = take(&bed, cases[i].asked, 1);
-        ctrt_memory_stats stats = stats_of(&bed);
+        ctrt_memory_policy_stats stats = stats_of(&bed);
         int pool = cases[i].large ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
         CHECK(block.bytes == cases[i].bytes, "%zu bytes cost %zu, expected %zu", cases[i].asked, block.bytes, cases[i].bytes);
         CHECK(stats.reserved_bytes == cases[i].segment && bed.paper.used == cases[i].segment,
@@ -165,7 +165,7 @@ static void test_choices(void)
     give(&bed, &blocks[1]);                     /* 8 + 4 + 6 KiB are one now */
     ctrt_block merged = take(&bed, 18 * KIB, 1);
     CHECK(merged.address == base, "18 KiB are not in the merged hole at the start");
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.segment[CTRT_POOL_SMALL].current == 2 && stats.retries == 0, "%d segments",
           (int)stats.segment[CTRT_POOL_SMALL].current);
     give(&bed, &merged);
@@ -256,7 +256,7 @@ static void test_trim(void)
     give(&bed, &gone);
     give(&bed, &far);
     caching->trim(bed.policy);
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.reserved_bytes == 2 * MIB && bed.paper.used == 2 * MIB, "%llu reserved",
           (unsigned long long)stats.reserved_bytes);
     CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d, %d", (int)stats.source_allocs, (int)stats.source_frees);
@@ -350,7 +350,7 @@ static void test_reader(void)
             ref_free(&ref, waiting[i - LATE]);          /* its event is done now */
         waiting[i] = ref_alloc(&ref, 24 * MIB, QUEUE(1));
     }
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(24 * MIB) && ref.peak == LATE * 24 * MIB,
           "peak %lld bytes, with record_stream %llu", (long long)stats.reserved[CTRT_POOL_ALL].peak,
           (unsigned long long)ref.peak);

@@ -29,16 +29,16 @@ static void check_model(const struct model *model, ctrt_device *device)
         ctrt_memory_reset_peak(device);
         CHECK_OK(training_step(&loss, &run));
         const uint64_t peak = ctrt_memory_max_allocated(device), drawn = ctrt_memory_max_reserved(device);
-        ctrt_memory_figures figures;
-        CHECK_OK(ctrt_memory_get_figures(&figures, device));
+        ctrt_memory_stats figures;
+        CHECK_OK(ctrt_memory_get_stats(&figures, device));
         CHECK(loss > 0.1 && loss < 20, "%s: the loss is %g", model->name, loss);
         CHECK(found.peak_allocated == peak, "%s, step %d: %llu predicted, %llu measured", model->name, step,
               (unsigned long long)found.peak_allocated, (unsigned long long)peak);
         CHECK(found.peak_reserved == drawn, "%s, step %d: %llu predicted as reserved, %llu measured", model->name, step,
               (unsigned long long)found.peak_reserved, (unsigned long long)drawn);
-        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_MEMORY_ALL].peak, "%s, step %d: %llu requested, %llu measured",
+        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak, "%s, step %d: %llu requested, %llu measured",
               model->name, step, (unsigned long long)found.peak_requested,
-              (unsigned long long)figures.requested_bytes[CTRT_MEMORY_ALL].peak);
+              (unsigned long long)figures.requested_bytes[CTRT_POOL_ALL].peak);
         CHECK(found.allocated_after == ctrt_memory_allocated(device), "%s, step %d: %llu predicted for its end, %llu measured", model->name,
               step, (unsigned long long)found.allocated_after, (unsigned long long)ctrt_memory_allocated(device));
         CHECK(found.fits && found.failed_bytes == 0 && found.peak_op[0] != '\0', "%s: fits %d, peak in \"%s\"", model->name, found.fits,
@@ -211,14 +211,14 @@ static void test_tensors(const char *name)
         ctrt_memory_prediction found;
         static const float thousand[1000] = { 1, 2, 3 };
         float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
-        ctrt_memory_counters before, after;
+        ctrt_memory_stats before, after;
         CHECK_OK(ctrt_device_get(&device, name));
         CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL, cut = NULL;
         CTRT_AUTO(tensor) back = NULL;
         ctrt_device *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         const uint64_t allocated = ctrt_memory_allocated(device);
-        CHECK_OK(ctrt_memory_get_counters(&before, device));
+        CHECK_OK(ctrt_memory_get_stats(&before, device));
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
         CHECK(ctrt_memory_allocated(device) == allocated, "a plan begins with %llu bytes", (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
@@ -241,9 +241,9 @@ static void test_tensors(const char *name)
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
         CHECK(found.left_blocks == 2 && found.left_bytes >= 4032, "%llu blocks of %llu bytes are left",
               (unsigned long long)found.left_blocks, (unsigned long long)found.left_bytes);
-        CHECK_OK(ctrt_memory_get_counters(&after, device));
-        CHECK(after.allocations == before.allocations && after.frees == before.frees + 1, "%llu allocations, %llu frees in a plan",
-              (unsigned long long)(after.allocations - before.allocations), (unsigned long long)(after.frees - before.frees));
+        CHECK_OK(ctrt_memory_get_stats(&after, device));
+        CHECK(after.allocation[CTRT_POOL_ALL].allocated == before.allocation[CTRT_POOL_ALL].allocated && after.allocation[CTRT_POOL_ALL].freed == before.allocation[CTRT_POOL_ALL].freed + 1, "%llu allocations, %llu frees in a plan",
+              (unsigned long long)(after.allocation[CTRT_POOL_ALL].allocated - before.allocation[CTRT_POOL_ALL].allocated), (unsigned long long)(after.allocation[CTRT_POOL_ALL].freed - before.allocation[CTRT_POOL_ALL].freed));
         CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes", (unsigned long long)ctrt_memory_allocated(device));
         CHECK(element(kept) == 3, "a tensor from before has %g", element(kept));
 
@@ -260,8 +260,8 @@ static void test_tensors(const char *name)
         ctrt_tensor_release(&there);            /* and outside of all */
         ctrt_tensor_release(&kept);
         CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
-        CHECK_OK(ctrt_memory_get_counters(&after, device));
-        CHECK(after.allocations == after.frees, "%llu and %llu", (unsigned long long)after.allocations, (unsigned long long)after.frees);
+        CHECK_OK(ctrt_memory_get_stats(&after, device));
+        CHECK(after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed, "%llu and %llu", (unsigned long long)after.allocation[CTRT_POOL_ALL].allocated, (unsigned long long)after.allocation[CTRT_POOL_ALL].freed);
         CHECK_FAILS(ctrt_memory_plan_end(&found, &plan), CTRT_ERR_INVALID_ARGUMENT, "plan");
         CHECK_FAILS(ctrt_memory_plan_begin(NULL, device), CTRT_ERR_INVALID_ARGUMENT, "out");
         CHECK_FAILS(ctrt_memory_plan_set_limit(NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "plan");

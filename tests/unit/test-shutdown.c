@@ -99,7 +99,7 @@ static void test_closed(void)
         CTRT_AUTO(stream) stream = NULL;
         CTRT_AUTO(event) event = NULL;
         ctrt_memory_plan *plan = NULL;
-        ctrt_memory_figures figures;
+        ctrt_memory_stats figures;
         char *text = NULL;
         CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* holds nothing */
         CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
@@ -119,7 +119,7 @@ static void test_closed(void)
         ctrt_stream_release(&stream);
         (void)ctrt_add(&y, empty, empty);
         (void)ctrt_memory_empty_cache(device);
-        CHECK_OK(ctrt_memory_get_figures(&figures, device));
+        CHECK_OK(ctrt_memory_get_stats(&figures, device));
         CHECK_OK(ctrt_memory_summary(&text, device, false));
         free(text);
         CHECK_OK(ctrt_memory_snapshot(&text, device));

@@ -61,7 +61,7 @@ static void fork_now(struct paper *paper, void *address, size_t bytes)
         alarm(10);
         spill->trim(forking->policy);
         spill->walk(forking->policy, count_piece, &pieces);
-        ctrt_memory_stats stats = stats_of(forking);
+        ctrt_memory_policy_stats stats = stats_of(forking);
         bool good = stats.source_allocs > 0;
         good &= spill->alloc(forking->policy, &more, 512, QUEUE(1)) == CTRT_ERR_FORKED;
         good &= spill->use(forking->policy, &forked_blocks[1], QUEUE(1), &where) == CTRT_ERR_FORKED;
@@ -203,7 +203,7 @@ static void test_two_devices(void)
 /* What the policy says it has drawn is what the source knows. */
 static void check_figures(struct bed *bed, const char *what)
 {
-    const ctrt_memory_stats stats = stats_of(bed);
+    const ctrt_memory_policy_stats stats = stats_of(bed);
     CHECK(stats.source_allocs == bed->paper.allocs && stats.source_frees == bed->paper.frees, "%s: %llu allocations and %llu frees, the source "
           "counted %llu and %llu", what, (unsigned long long)stats.source_allocs, (unsigned long long)stats.source_frees,
           (unsigned long long)bed->paper.allocs, (unsigned long long)bed->paper.frees);

@@ -471,7 +471,7 @@ static void test_every_allocation(void)
         for (int n = 1; n < 400; n++) {
             struct program program;
             CTRT_AUTO(split) split = NULL;
-            ctrt_memory_counters counters;
+            ctrt_memory_stats stats;
             char fault[64];
             begin(&program, &net, device);
             CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 2 }));
@@ -496,8 +496,8 @@ static void test_every_allocation(void)
             training_end(&program.run);
             ctrt_split_release(&split);
             CHECK(ctrt_memory_allocated(device) == 0, "%d: %llu bytes are left", n, (unsigned long long)ctrt_memory_allocated(device));
-            CHECK_OK(ctrt_memory_get_counters(&counters, device));
-            CHECK(counters.allocations == counters.frees && counters.device_allocations == counters.device_frees, "%d: counters", n);
+            CHECK_OK(ctrt_memory_get_stats(&stats, device));
+            CHECK(stats.allocation[CTRT_POOL_ALL].allocated == stats.allocation[CTRT_POOL_ALL].freed && stats.num_device_alloc == stats.num_device_free, "%d: counters", n);
             if (!hit)
                 break;
         }

@@ -206,14 +206,13 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * Elementwise; all views have one shape, with dimensions merged where possible:
  *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
  *   fill() -> out             value: range_attributes.lo; key: out.  Any strides if the kernel has CTRT_KERNEL_STRIDED
- *   neg abs sign square relu(x); floor ceil round trunc (ties to even); clamp(x), range_attributes   any dtype but bool
- *   sqrt rsqrt reciprocal exp expm1 log log1p sin cos tan tanh sigmoid silu erf gelu(x)     floating
- *   isnan isinf isfinite logical_not(x) -> bool out
+ *   NAME(x) -> out, NAME(a, b) -> out     every op of the form UNARY or BINARY in ctrt/ops.def, which says what it
+ *       computes. Keys: floating if its promotion is TO_FLOAT, else its dtypes. out is bool if it is TO_BOOL or
+ *       COMPARE, else of the key dtype. Of bool, add and maximum are or; mul and minimum are and
+ *   clamp(x), range_attributes    any dtype but bool
+ *   gelu(x)                       floating
  *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
  *   gelu_backward(dy, x)    silu_backward(dy, x)
- *   add sub mul div(floating) remainder(sign of divisor) fmod floor_divide pow maximum minimum (NaN wins) (a, b)
- *       bool: add is or, mul and maximum are and/or
- *   eq ne lt le gt ge logical_and logical_or logical_xor(a, b) -> bool out (key: the dtype of a and b)
  *   where(cond bool, a, b) (key: a)
  * Reductions; attributes: reduce. out has the input's ndim, with size 1 and stride 0 at reduced dimensions:
  *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
@@ -258,7 +257,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   tril triu(x[B,M,N]) -> out
  * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
  *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
+ * Optimizers, in place on n tensors at once (contiguous; key: parameter); optional, else elementwise ops do the step:
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
  *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
@@ -543,30 +542,24 @@ typedef struct ctrt_block {
     void *fence;
 } ctrt_block;
 
-/* One statistic of a policy, as in PyTorch's memory_stats: current value, peak, and totals. */
-typedef struct ctrt_memory_stat {
-    int64_t current, peak, allocated, freed;
-} ctrt_memory_stat;
-
-enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };   /* large: blocks above 1 MiB */
-
-typedef struct ctrt_memory_stats {
+/* What `stats` of a memory policy reports. */
+typedef struct ctrt_memory_policy_stats {
     size_t size;
     uint64_t reserved_bytes;            /* allocated from the source and not released */
     uint64_t cached_bytes;              /* the part of those that is free for reuse */
     uint64_t source_allocs, source_frees;
     /* The core counts allocated blocks; the policy counts these. */
-    ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
+    ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
     /* free blocks next to used ones in a segment */
-    ctrt_memory_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];
-    ctrt_memory_stat oversize_segment;  /* at least max_split bytes */
+    ctrt_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];
+    ctrt_stat oversize_segment;  /* at least max_split bytes */
     uint64_t max_split;                 /* bytes; 0: no limit */
     uint64_t retries;                   /* source allocations that failed and were repeated after the cache was
                                          * released */
     uint64_t largest_free;              /* bytes of the largest free block */
-    ctrt_memory_stat spilled, spilled_bytes;    /* Blocks whose bytes are on the host; allocated: moved to the host;
+    ctrt_stat spilled, spilled_bytes;    /* Blocks whose bytes are on the host; allocated: moved to the host;
                                                  * freed: moved back, or freed there. */
-} ctrt_memory_stats;
+} ctrt_memory_policy_stats;
 
 /* What `walk` reports: each segment, followed by its blocks in order of their addresses. */
 /* free; allocated; free once its fence is done */
@@ -601,7 +594,7 @@ typedef struct ctrt_memory_policy {
     uint32_t reserved;
     /* Optional. trim: releases cached memory. stats: writes the statistics. */
     void (*trim)(void *policy);
-    void (*stats)(void *policy, ctrt_memory_stats *stats);
+    void (*stats)(void *policy, ctrt_memory_policy_stats *stats);
     /* Optional: reports all segments and blocks, with the policy's locks held; `visit` must not call the policy. */
     void (*walk)(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
     /* Required with CTRT_MEMORY_MOVES. Called before work that uses the block is enqueued on `queue`: moves the
