@@ -91,7 +91,7 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
                          "ctrt_no_grad, or use the op that makes a new tensor");
     if (unlikely(!tensor_requires_grad(tensor)))
         return CTRT_OK;                 /* the program turned requires_grad off after the forward pass */
-    if (unlikely(meta->hooks != NULL)) {
+    if (unlikely(hooks_any(meta))) {
         CTRT_TRY(leaf_hooks_run(meta, grad));
         if (*grad == NULL)
             return CTRT_OK;
@@ -101,7 +101,7 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
         sched_yield();
     ctrt_status status = add_up(meta, tensor, grad, create_graph);
     atomic_store_explicit(&leaf->locked, false, memory_order_release);
-    if (status == CTRT_OK && unlikely(meta->hooks != NULL))
+    if (status == CTRT_OK && unlikely(hooks_any(meta)))
         status = leaf_accumulated_hooks_run(meta, tensor);
     return status;
 }

@@ -241,7 +241,7 @@ static ctrt_status leaf_finish(const struct engine_task *task, struct entry *ent
     if (likely(task->captures == NULL)) {
         status = leaf_accumulate(leaf, &grad, task->create_graph);
     } else if (entry->wanted) {
-        if (leaf->tensor->grad->hooks)
+        if (hooks_any(leaf->tensor->grad))
             status = leaf_hooks_run(leaf->tensor->grad, &grad);
         if (status == CTRT_OK)
             capture(task, entry->head, 0, grad);

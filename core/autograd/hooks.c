@@ -3,10 +3,11 @@
 #include "autograd/hooks.h"
 
 #include "autograd/rule.h"
+#include "base/array.h"
 #include "base/lock.h"
 #include "ops/op_common.h"
 
-/* Guards the nodes' lists of hooks and of retained tensors. The lists are rare and short, so one lock is enough for
+/* Guards the lists of hooks and of retained tensors, of nodes and of tensors. The lists are rare and short, so one lock is enough for
  * all. Code of the program never runs while the lock is held. */
 LOCK_DEFINE(hooks_lock, LOCK_HOOKS);
 static _Atomic uint64_t last_id;
@@ -98,24 +99,23 @@ ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t 
  * is computed. */
 static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t output, ctrt_tensor *grad)
 {
-    struct { ctrt_tensor *tensor, *old; } sums[8];
-    int count = 0;
+    struct { ctrt_tensor *tensor, *old; } *sums = NULL;
+    size_t count = 0, room = 0;
     ctrt_status status = CTRT_OK;
     lock_enter(&hooks_lock);
-    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums);
-         retained = retained->next) {
+    for (struct retained *retained = extras->retained; retained && status == CTRT_OK; retained = retained->next) {
         struct autograd_meta *meta = retained->tensor->grad;
         if (retained->output != output)
             continue;
         if (meta->grad == NULL) {
             meta->grad = ctrt_tensor_retain(grad);
-        } else {
+        } else if ((status = ARRAY_RESERVE(sums, room, count, "retained gradients")) == CTRT_OK) {
             sums[count].tensor = retained->tensor;
             sums[count++].old = ctrt_tensor_retain(meta->grad);
         }
     }
     lock_leave(&hooks_lock);
-    for (int i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         ctrt_tensor *sum = NULL;
         if (status == CTRT_OK)
             status = ctrt_add(&sum, sums[i].old, grad);
@@ -131,6 +131,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
             tensor_release(sum);
         tensor_release(sums[i].old);
     }
+    host_free(sums);
     return status;
 }
 
@@ -192,15 +193,17 @@ static ctrt_status of_node(struct running *running, const struct hook_link *link
     return CTRT_OK;
 }
 
-static ctrt_status of_leaf(struct running *running, struct grad_hook *list)
+static ctrt_status of_leaf(struct running *running, const struct autograd_meta *meta)
 {
     int n = 0;
-    for (struct grad_hook *hook = list; hook; hook = hook->next)
+    lock_enter(&hooks_lock);
+    for (struct grad_hook *hook = meta->hooks; hook; hook = hook->next)
         n++;
-    CTRT_TRY(running_room(running, n));
-    for (struct grad_hook *hook = list; hook; hook = hook->next)
+    ctrt_status status = running_room(running, n);
+    for (struct grad_hook *hook = meta->hooks; hook && status == CTRT_OK; hook = hook->next)
         running_add(running, hook);
-    return CTRT_OK;
+    lock_leave(&hooks_lock);
+    return status;
 }
 
 static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_want *want)
@@ -250,7 +253,7 @@ ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad)
     const ctrt_tensor *leaf = meta->leaf.tensor;
     const struct grad_want want = {leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
     struct running running;
-    ctrt_status status = of_leaf(&running, meta->hooks);
+    ctrt_status status = of_leaf(&running, meta);
     if (status == CTRT_OK)
         status = show(&running, grad, &want);
     running_free(&running);
@@ -260,7 +263,7 @@ ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad)
 ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf)
 {
     struct running running;
-    ctrt_status status = of_leaf(&running, meta->hooks);
+    ctrt_status status = of_leaf(&running, meta);
     for (int i = 0; i < running.count && status == CTRT_OK; i++) {
         struct grad_hook *hook = running.hooks[i];
         if (hook->on_accumulated && !atomic_load(&hook->removed))
@@ -309,12 +312,14 @@ static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumul
         host_free(hook);
         return status;
     }
+    if (id)
+        *id = hook->id;                 /* before another thread can remove the hook */
+    lock_enter(&hooks_lock);
     struct grad_hook **end = &meta->hooks;
     while (*end)
         end = &(*end)->next;
-    *end = hook;
-    if (id)
-        *id = hook->id;
+    __atomic_store_n(end, hook, __ATOMIC_RELEASE);
+    lock_leave(&hooks_lock);
     return CTRT_OK;
 }
 
@@ -346,13 +351,17 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
 ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
 {
     OP_CHECK("tensor_remove_hook", tensor);
-    for (struct grad_hook **at = tensor->grad ? &tensor->grad->hooks : NULL; at && *at; at = &(*at)->next)
-        if ((*at)->id == id) {
-            struct grad_hook *hook = *at;
-            atomic_store(&hook->removed, true);
-            *at = hook->next;
-            hook_release(hook);
-            return CTRT_OK;
-        }
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
+    lock_enter(&hooks_lock);
+    struct grad_hook **at = tensor->grad ? &tensor->grad->hooks : NULL, *hook = NULL;
+    while (at && *at && (*at)->id != id)
+        at = &(*at)->next;
+    if (at && *at) {
+        hook = *at;
+        atomic_store(&hook->removed, true);
+        __atomic_store_n(at, hook->next, __ATOMIC_RELEASE);
+        hook_release(hook);
+    }
+    lock_leave(&hooks_lock);
+    return hook ? CTRT_OK : ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_remove_hook: the tensor has no hook %llu",
+                                      (unsigned long long)id);
 }

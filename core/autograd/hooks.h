@@ -47,6 +47,11 @@ ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad);
 /* Runs a leaf's accumulate hooks. */
 ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf);
 /* Releases the hooks in a tensor's list. */
+/* Returns whether a tensor has hooks. Needs no lock. */
+static inline bool hooks_any(const struct autograd_meta *meta)
+{
+    return __atomic_load_n(&meta->hooks, __ATOMIC_ACQUIRE) != NULL;
+}
 void hooks_free(struct grad_hook *list);
 
 /* Registers a tensor with retain_grad at the node of its new history, and removes it from that of the old one. `node`

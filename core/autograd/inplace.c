@@ -28,16 +28,11 @@ int64_t geometry_end(const struct geometry *g)
 /* With the dimensions sorted by stride, each stride must be larger than the extent of the dimensions before it. */
 bool geometry_disjoint(const struct geometry *g)
 {
-    int order[CTRT_MAX_DIMS], n = 0;
-    for (int d = 0; d < g->ndim; d++)
-        if (g->shape[d] > 1) {
-            int at = n++;
-            for (; at > 0 && g->strides[order[at - 1]] > g->strides[d]; at--)
-                order[at] = order[at - 1];
-            order[at] = d;
-        }
+    int order[CTRT_MAX_DIMS];
     int64_t reach = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = shape_order(order, g->shape, g->strides, g->ndim) - 1; i >= 0; i--) {
+        if (g->shape[order[i]] == 0)
+            continue;
         if (g->strides[order[i]] <= reach)
             return false;
         reach += (g->shape[order[i]] - 1) * g->strides[order[i]];

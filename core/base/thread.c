@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "base/base.h"
+
 #define MAX_CLEANERS 16
 
 __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
@@ -62,4 +64,5 @@ void thread_on_exit(void (*cleaner)(struct thread_state *state))
         if (atomic_compare_exchange_strong(&cleaners[i], &expected, cleaner) || expected == cleaner)
             return;
     }
+    log_message(CTRT_LOG_ERROR, "core", "thread_on_exit: more than %d functions", MAX_CLEANERS);
 }

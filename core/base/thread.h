@@ -45,7 +45,8 @@ extern __thread struct thread_state thread_state __attribute__((tls_model("initi
 /* Registers the calling thread, so that the cleaners run when it exits. Cheap after the first call. */
 void thread_register(void);
 /* Adds a cleaner, which runs at the exit of each registered thread. Adding the same function twice has no effect. Call
- * it once per process, from a constructor of the library. */
+ * it once per process, from a constructor of the library. There is room for 16 functions; it logs an error for others,
+ * which do not run. */
 void thread_on_exit(void (*cleaner)(struct thread_state *state));
 
 /* Disables cancellation of the calling thread (pthread_cancel) until the matching cancel_restore. Pairs can nest.

@@ -463,20 +463,8 @@ ctrt_status kernel_call(const struct op_call *call)
 static void merge_dims(ctrt_view *views, int count)
 {
     ctrt_view *out = &views[count - 1];
-    int order[CTRT_MAX_DIMS], n = 0;
-    for (int d = 0; d < out->ndim; d++)
-        if (out->shape[d] != 1)
-            order[n++] = d;
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0; j--) {
-            int64_t before = out->strides[order[j - 1]], after = out->strides[order[j]];
-            if ((before < 0 ? -before : before) >= (after < 0 ? -after : after))
-                break;
-            int swap = order[j];
-            order[j] = order[j - 1];
-            order[j - 1] = swap;
-        }
-
+    int order[CTRT_MAX_DIMS];
+    const int n = shape_order(order, out->shape, out->strides, out->ndim);
     int64_t shape[CTRT_MAX_DIMS];
     int64_t strides[KERNEL_MAX_OPERANDS][CTRT_MAX_DIMS];
     int dims = 0;

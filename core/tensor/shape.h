@@ -3,6 +3,8 @@
 #ifndef CORE_TENSOR_SHAPE_H
 #define CORE_TENSOR_SHAPE_H
 
+#include <stdlib.h>
+
 #include "tensor/tensor.h"
 
 /* Checks a program's shape: number of dimensions, negative sizes, overflow of numel * element size. `who` begins the
@@ -15,6 +17,26 @@ int64_t shape_numel(const int64_t *shape, int ndim);
 void shape_strides(int64_t *strides, const int64_t *shape, int ndim);
 /* NHWC strides of an NCHW shape (ndim 4). */
 void shape_strides_channels_last(int64_t *strides, const int64_t *shape);
+/* Lists the dimensions whose size is not 1 in `order`, largest stride first; signs are ignored. Dimensions with equal
+ * strides keep their order. Returns their number. */
+static inline int shape_order(int *order, const int64_t *shape, const int64_t *strides, int ndim)
+{
+    int64_t keys[CTRT_MAX_DIMS];
+    int n = 0;
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] == 1)
+            continue;
+        const int64_t key = llabs(strides[d]);
+        int at = n++;
+        for (; at > 0 && keys[at - 1] < key; at--) {
+            keys[at] = keys[at - 1];
+            order[at] = order[at - 1];
+        }
+        keys[at] = key;
+        order[at] = d;
+    }
+    return n;
+}
 /* Dense strides in the same dimension order as the strides of `view` (PyTorch's preserve_format). */
 void shape_strides_in_order(int64_t *strides, const ctrt_view *view);
 /* Recomputes numel and flags of a view from its shape and strides. As in PyTorch, strides of dimensions of size 0 or 1

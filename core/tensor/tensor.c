@@ -118,26 +118,16 @@ ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim,
 }
 
 /* Reports whether the strides visit every element of the storage range once, so that another tensor can have the same
- * strides. */
+ * strides. Dimensions of size 1 do not count; no size may be 0. */
 static bool view_is_dense(const ctrt_view *view)
 {
-    int order[CTRT_MAX_DIMS], n = 0;
+    int64_t elements = 1;                   /* of the dimensions found so far, fastest first */
     for (int d = 0; d < view->ndim; d++)
-        if (view->shape[d] != 1)
-            order[n++] = d;
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && view->strides[order[j - 1]] < view->strides[order[j]]; j--) {
-            int swap = order[j];
-            order[j] = order[j - 1];
-            order[j - 1] = swap;
+        if (view->strides[d] == elements && view->shape[d] > 1) {
+            elements *= view->shape[d];
+            d = -1;
         }
-    int64_t expected = 1;
-    for (int i = n - 1; i >= 0; i--) {
-        if (view->strides[order[i]] != expected)
-            return false;
-        expected *= view->shape[order[i]];
-    }
-    return true;
+    return elements == view->numel;
 }
 
 ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype)

@@ -155,7 +155,8 @@ CTRT_API ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const
 
 /* Moves the tensor to `device` and converts it to `dtype`; NULL and CTRT_DTYPE_DEFAULT keep what the tensor has.
  * *out is another reference to the tensor itself if nothing would change and `copy` is false. Differentiable.
- * Conversion from floating to integer truncates toward zero, and its result does not require grad. */
+ * Conversion from floating to integer truncates toward zero, and its result does not require grad. A value outside the
+ * range of i64, or NaN, becomes an integer that depends on the device. */
 CTRT_API ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy,
                              ctrt_memory_format format);
 CTRT_API ctrt_status ctrt_to_device(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device);

@@ -2,6 +2,7 @@
 /* Threads that share leaves, graphs and views. */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "ctrt/ctrt.h"
 #include "tap.h"
@@ -73,6 +74,28 @@ static void *run_once(void *argument)
     return NULL;
 }
 
+/* The first thread adds and removes a hook of the leaf, on which the others run their own graphs. */
+static ctrt_status count_call(void *user, ctrt_tensor **grad)
+{
+    (void)grad;
+    atomic_fetch_add((_Atomic int *)user, 1);
+    return CTRT_OK;
+}
+
+static void *change_hooks(void *argument)
+{
+    struct job *job = argument;
+    static _Atomic int calls;
+    uint64_t id = 0;
+    if (job->graph == NULL)
+        return run_own(job);
+    for (int i = 0; i < 20 * ROUNDS; i++) {
+        expect(job, ctrt_tensor_add_hook(job->leaf, count_call, &calls, &id) == CTRT_OK, "add_hook");
+        expect(job, ctrt_tensor_remove_hook(job->leaf, id) == CTRT_OK, "remove_hook");
+    }
+    return NULL;
+}
+
 TEST_MAIN
 {
     ctrt_device *device = NULL;
@@ -108,6 +131,11 @@ TEST_MAIN
     CHECK_OK(ctrt_item(&sum, y));
     const double wanted = 8 * 2 * exp(1) * THREADS * ROUNDS;    /* of exp(x^2), x = 1 */
     CHECK(fabs(sum - wanted) < 1e-9 * wanted, "the gradient's sum is %.12g, expected %.12g", sum, wanted);
+
+    group("a thread changes a leaf's hooks while others run backward on it");
+    for (int i = 0; i < THREADS; i++)
+        jobs[i] = (struct job){.leaf = x, .view = view, .graph = i == 0 ? y : NULL};
+    run_all(change_hooks, jobs);
 
     group("graphs are freed by other threads");
     for (int i = 0; i < THREADS; i++) {

@@ -20,7 +20,6 @@ struct job {
     const ctrt_norm_attributes *a;
     const struct half_loops *half;      /* NULL for f32 and f64 */
     int64_t n, channels, size;
-    int64_t width, runs;                /* not used */
     int64_t step;                       /* elements from one image to the next */
     bool failed;
 };

@@ -8,7 +8,8 @@
  * One loop per pair of types. f16 and bf16 are converted to and from f32. */
 
 /* A conversion from floating point to an integer truncates toward zero. Narrow integers are converted through i64, so
- * that values outside their range, but inside that of i64, wrap. */
+ * that values outside their range, but inside that of i64, wrap. C does not define the conversion of other values to
+ * i64; the processor's instruction decides (x86-64: INT64_MIN, as in PyTorch), because a check would cost time. */
 #define TO_SAME(T, x)  (x)
 #define TO_WRAP(T, x)  ((T)(int64_t)(x))
 #define TO_BOOL(T, x)  ((x) != 0)
@@ -119,15 +120,16 @@ FILL(8, uint64_t)
 
 /* Store a scalar as one element of the dtype. */
 #define AS(scalar, T) ((scalar).kind == CTRT_SCALAR_FLOAT ? (T)(scalar).f : (T)(scalar).i)
+#define AS_INTEGER(scalar) ((scalar).kind == CTRT_SCALAR_FLOAT ? cpu_truncated((scalar).f) : (scalar).i)
 static void put_f32(void *to, ctrt_scalar s) { *(float *)to = AS(s, float); }
 static void put_f64(void *to, ctrt_scalar s) { *(double *)to = AS(s, double); }
 static void put_f16(void *to, ctrt_scalar s) { *(uint16_t *)to = cpu_f16_from_f32(AS(s, float)); }
 static void put_bf16(void *to, ctrt_scalar s) { *(uint16_t *)to = cpu_bf16_from_f32(AS(s, float)); }
-static void put_i8(void *to, ctrt_scalar s) { *(int8_t *)to = (int8_t)AS(s, int64_t); }
-static void put_u8(void *to, ctrt_scalar s) { *(uint8_t *)to = (uint8_t)AS(s, int64_t); }
-static void put_i16(void *to, ctrt_scalar s) { *(int16_t *)to = (int16_t)AS(s, int64_t); }
-static void put_i32(void *to, ctrt_scalar s) { *(int32_t *)to = (int32_t)AS(s, int64_t); }
-static void put_i64(void *to, ctrt_scalar s) { *(int64_t *)to = AS(s, int64_t); }
+static void put_i8(void *to, ctrt_scalar s) { *(int8_t *)to = (int8_t)AS_INTEGER(s); }
+static void put_u8(void *to, ctrt_scalar s) { *(uint8_t *)to = (uint8_t)AS_INTEGER(s); }
+static void put_i16(void *to, ctrt_scalar s) { *(int16_t *)to = (int16_t)AS_INTEGER(s); }
+static void put_i32(void *to, ctrt_scalar s) { *(int32_t *)to = (int32_t)AS_INTEGER(s); }
+static void put_i64(void *to, ctrt_scalar s) { *(int64_t *)to = AS_INTEGER(s); }
 static void put_bool(void *to, ctrt_scalar s) { *(uint8_t *)to = s.kind == CTRT_SCALAR_FLOAT ? s.f != 0 : s.i != 0; }
 
 #define FILL_RUN(dtype, bytes)                                                                                    \

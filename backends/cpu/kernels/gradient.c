@@ -3,15 +3,9 @@
 #include "math_f32.h"
 #include "elementwise_loop.h"
 
-static inline double sigmoid(double x)
-{
-    double e = exp(-fabs(x));
-    return x < 0 ? e / (1 + e) : 1 / (1 + e);
-}
-
 static inline double silu_slope(double x)
 {
-    double s = sigmoid(x);
+    double s = math_sigmoid_f64(x);
     return s * (1 + x * (1 - s));
 }
 
@@ -23,7 +17,7 @@ static inline double gelu_slope(double x)
 static inline double gelu_tanh_slope(double x)
 {
     const double scale = 2 * (M_2_SQRTPI * M_SQRT1_2);
-    double c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid(scale * (c + 0.044715 * c * c * c));
+    double c = x > 22 ? 22 : x < -22 ? -22 : x, s = math_sigmoid_f64(scale * (c + 0.044715 * c * c * c));
     return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0; /* NaN for infinities, as in PyTorch */
 }
 

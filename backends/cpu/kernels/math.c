@@ -11,12 +11,6 @@
     CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
     CPU_RUN_HALVES(op, op##_f32, 1, cost, CPU_KIND_F16, CPU_KIND_BF16)
 
-static inline double sigmoid(double x)
-{
-    double e = exp(-fabs(x));
-    return x < 0 ? e / (1 + e) : 1 / (1 + e);
-}
-
 static inline double gelu(double x)
 {
     return 0.5 * x * (x < 0 ? erfc(-x * M_SQRT1_2) : 1 + erf(x * M_SQRT1_2));
@@ -24,7 +18,7 @@ static inline double gelu(double x)
 
 static inline double gelu_tanh(double x)
 {
-    return x * sigmoid(2 * (M_2_SQRTPI * M_SQRT1_2) * (x + 0.044715 * x * x * x));
+    return x * math_sigmoid_f64(2 * (M_2_SQRTPI * M_SQRT1_2) * (x + 0.044715 * x * x * x));
 }
 
 MATH_OP(sqrt, 2, __builtin_sqrtf(x), __builtin_sqrt(x))
@@ -35,8 +29,8 @@ MATH_OP(expm1, 4, math_expm1(x), expm1(x))
 MATH_OP(log, 4, math_log(x), log(x))
 MATH_OP(log1p, 4, math_log1p(x), log1p(x))
 MATH_OP(tanh, 4, math_tanh(x), tanh(x))
-MATH_OP(sigmoid, 4, math_sigmoid(x), sigmoid(x))
-MATH_OP(silu, 4, math_silu(x), x * sigmoid(x))
+MATH_OP(sigmoid, 4, math_sigmoid(x), math_sigmoid_f64(x))
+MATH_OP(silu, 4, math_silu(x), x * math_sigmoid_f64(x))
 MATH_OP(erf, 4, math_erf(x), erf(x))
 MATH_OP(gelu_erf, 4, math_gelu(x), gelu(x))
 MATH_OP(gelu_tanh, 4, math_gelu_tanh(x), gelu_tanh(x))

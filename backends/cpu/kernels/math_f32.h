@@ -129,6 +129,12 @@ MATH float math_sigmoid(float x)
     return math_select(x < 0, e, 1.0f) / (1.0f + e);
 }
 
+MATH double math_sigmoid_f64(double x)
+{
+    double e = exp(-fabs(x));
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
 /* With a = |x| and t = e^-2a - 1, tanh a is -t/(t + 2), which is accurate near 0, and 1 - 2(t + 1)/(t + 2), which is
  * accurate for larger a. */
 MATH float math_tanh(float x)

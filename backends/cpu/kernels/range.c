@@ -59,7 +59,7 @@ static double as_floating(ctrt_scalar s)
 
 static uint64_t as_integer(ctrt_scalar s)
 {
-    return (uint64_t)(s.kind == CTRT_SCALAR_FLOAT ? (int64_t)s.f : s.i);
+    return (uint64_t)(s.kind == CTRT_SCALAR_FLOAT ? cpu_truncated(s.f) : s.i);
 }
 
 #define RUN(type, integral)                                                                                       \
