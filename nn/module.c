@@ -229,12 +229,12 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
                                  ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
-    struct memory_tag kind, own;
-    tag_enter(&kind, tag_here(), module->class_of->kind);
-    tag_enter(&own, kind.text, name);
+    struct memory_label kind, own;
+    label_enter(&kind, label_here(), module->class_of->kind);
+    label_enter(&own, kind.text, name);
     ctrt_status status = ctrt_empty(&tensor, shape, CTRT_DTYPE_DEFAULT, device);
-    tag_leave(&own);
-    tag_leave(&kind);
+    label_leave(&own);
+    label_leave(&kind);
     CTRT_TRY(status);
     CTRT_TRY(ctrt_module_add_parameter(module, name, tensor));
     *borrowed = tensor;
@@ -278,7 +278,7 @@ static void place(struct running *self, const ctrt_module *module)
 {
     self->outer = running;
     self->module = module;
-    self->base = tag_here();
+    self->base = label_here();
     self->path[0] = '\0';
     if (running == NULL)
         return;
@@ -292,15 +292,15 @@ static void place(struct running *self, const ctrt_module *module)
 
 static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
-    if (likely(!atomic_load_explicit(&tag_wanted, memory_order_relaxed)))
+    if (likely(!atomic_load_explicit(&label_wanted, memory_order_relaxed)))
         return module->class_of->forward(result, module, inputs, count);
     struct running self;
-    struct memory_tag tag;
+    struct memory_label tag;
     place(&self, module);
     running = &self;
-    tag_enter(&tag, self.base, *self.path ? self.path : module->class_of->kind);
+    label_enter(&tag, self.base, *self.path ? self.path : module->class_of->kind);
     ctrt_status status = module->class_of->forward(result, module, inputs, count);
-    tag_leave(&tag);
+    label_leave(&tag);
     running = self.outer;
     return status;
 }

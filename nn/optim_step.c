@@ -175,7 +175,7 @@ static void step_release(void *state)
     host_free(step);
 }
 
-static const struct number_source step_source = { .fill = step_again, .undo = step_undo, .release = step_release };
+static const struct graph_param_source step_source = { .fill = step_again, .undo = step_undo, .release = step_release };
 
 /* Registers a batch with the capture of the current stream. *numbers: the device memory where each replay stores the
  * coefficients, or NULL if no capture runs. */
@@ -195,8 +195,8 @@ static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimiz
     step->count = n;
     for (size_t i = 0; i < n; i++)
         step->slots[i] = (size_t)(batch[i] - optimizer->slots);
-    return capture_numbers((const void **)numbers, capture, (size_t)optimizer->kind->coefficient_count * sizeof(double),
-                           &step_source, step);
+    return capture_params((const void **)numbers, capture, (size_t)optimizer->kind->coefficient_count * sizeof(double),
+                          &step_source, step);
 }
 
 /* ---- the step with tensor ops ---- */
@@ -356,13 +356,13 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
     ctrt_status status = CTRT_OK;
     if (optimizer == NULL)
         return fail_null("optimizer_step", "optimizer");
-    struct memory_tag tag;
-    const bool tagged = tag_enter_watched(&tag, "optimizer");
+    struct memory_label tag;
+    const bool tagged = label_enter_watched(&tag, "optimizer");
     struct scope *scope = scope_pause();                /* state tensors must outlive the program's scope */
     ctrt_no_grad status = step(optimizer);
     scope_resume(scope);
     if (tagged)
-        tag_leave(&tag);
+        label_leave(&tag);
     if (status == CTRT_OK)
         return CTRT_OK;
     for (size_t i = 0; i < optimizer->count; i++) {

@@ -74,11 +74,11 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
     OP_CHECK("backward", tensor);
     struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
     CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
-    struct memory_tag tag;
-    const bool tagged = tag_enter_watched(&tag, "backward");
+    struct memory_label tag;
+    const bool tagged = label_enter_watched(&tag, "backward");
     ctrt_status status = engine_run(&task);
     if (tagged)
-        tag_leave(&tag);
+        label_leave(&tag);
     tensor_release(task.gradient);
     edge_release(&task.root);
     graph_growth_pass();

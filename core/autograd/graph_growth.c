@@ -37,7 +37,7 @@ static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_
     atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
     if (atomic_exchange(&told, true))
         return;
-    const char *tag = tag_here();
+    const char *tag = label_here();
     log_message(CTRT_LOG_WARNING, "autograd",
                 "the graph behind a result of %s%s%s%s reaches back over %u backward passes and keeps all of them in memory "
                 "(%llu nodes live): something adds up tensors with their history, as total_loss += loss does. Add up "

@@ -20,7 +20,7 @@ struct free_list {
 struct error_text;                  /* status.c */
 struct device_thread;               /* device/current.c */
 struct account_table;               /* memory/counters.h */
-struct memory_tag;                  /* memory_stats/label.h */
+struct memory_label;                /* memory_stats/label.h */
 struct stream_thread;               /* stream/stream.h */
 
 struct thread_state {
@@ -34,7 +34,7 @@ struct thread_state {
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
     void *autograd;                 /* scratch memory of the autograd engine */
     struct account_table *memory;   /* memory/counters.h: memory statistics per device */
-    struct memory_tag *tag;         /* memory_stats/label.h: label of the memory that the thread allocates */
+    struct memory_label *tag;       /* memory_stats/label.h: label of the memory that the thread allocates */
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */

@@ -119,7 +119,7 @@ static bool lift(struct plan *plan, size_t bytes)
         return false;
     plan->so_far.fits = false;
     plan->so_far.failed_bytes = bytes;
-    plan->at_failure = (struct plan_place){ .tag = tag_here(), .op = thread_state.op };
+    plan->at_failure = (struct plan_place){ .tag = label_here(), .op = thread_state.op };
     return true;
 }
 
@@ -154,7 +154,7 @@ static void count_block(struct plan *plan, const struct plan_block *entry)
     plan->requested += (int64_t)entry->requested;
     if (plan->live > plan->peak) {
         plan->peak = plan->live;
-        plan->at_peak = (struct plan_place){ .address = entry->address, .tag = tag_here(), .op = thread_state.op };
+        plan->at_peak = (struct plan_place){ .address = entry->address, .tag = label_here(), .op = thread_state.op };
     }
     if (!plan->so_far.fits && plan->at_failure.address == NULL)
         plan->at_failure.address = entry->address;

@@ -256,37 +256,37 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
 
 /* Numbers get a segment of their own, because a block from the layer may be memory that the step has used before and
  * writes again. */
-ctrt_status capture_numbers(const void **where, struct capture *base, size_t bytes,
-                            const struct number_source *source, void *state)
+ctrt_status capture_params(const void **where, struct capture *base, size_t bytes,
+                           const struct graph_param_source *source, void *state)
 {
     struct graph_capture *capture = graph_capture_of(base);
     void *memory;
     pthread_mutex_lock(&capture->lock);
-    *where = numbers_place(capture->numbers, bytes, source, state);
+    *where = graph_params_place(capture->numbers, bytes, source, state);
     pthread_mutex_unlock(&capture->lock);
     if (*where != NULL)
         return CTRT_OK;
-    struct numbers *more = NULL;
-    ctrt_status status = source_alloc(capture, &memory, NUMBERS_ROOM, capture->queue);
+    struct graph_params *more = NULL;
+    ctrt_status status = source_alloc(capture, &memory, GRAPH_PARAMS_ROOM, capture->queue);
     if (status == CTRT_OK)
-        status = numbers_new(&more, capture->memory->device, memory);
+        status = graph_params_new(&more, capture->memory->device, memory);
     if (status != CTRT_OK) {
         capture_fail(capture, status);
         source->release(state);
         return status;
     }
     pthread_mutex_lock(&capture->lock);
-    numbers_link(&capture->numbers, more);
-    *where = numbers_place(more, bytes, source, state);
+    graph_params_link(&capture->numbers, more);
+    *where = graph_params_place(more, bytes, source, state);
     pthread_mutex_unlock(&capture->lock);
     return CTRT_OK;
 }
 
-void *capture_numbers_of(const void **where, struct capture *base, const struct number_source *source)
+void *capture_params_of(const void **where, struct capture *base, const struct graph_param_source *source)
 {
     struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
-    void *state = numbers_find(where, capture->numbers, source);
+    void *state = graph_params_find(where, capture->numbers, source);
     pthread_mutex_unlock(&capture->lock);
     return state;
 }
@@ -346,16 +346,16 @@ static void storage_use(struct capture *base, struct storage *storage, bool writ
 
 /* Keeps the latest mark of each stream. If memory for the list runs out, waits for the marked work instead. The caller
  * holds the capture's lock. */
-static void mark_note(struct graph_capture *capture, stream_mark mark)
+static void mark_note(struct graph_capture *capture, timepoint mark)
 {
     for (size_t i = 0; i < capture->mark_count; i++)
-        if (mark_slot(capture->marks[i]) == mark_slot(mark)) {
+        if (timepoint_slot(capture->marks[i]) == timepoint_slot(mark)) {
             capture->marks[i] = MAX(capture->marks[i], mark);
             return;
         }
     if (capture->mark_count == capture->mark_room) {
         const size_t room = capture->mark_room > 0 ? 2 * capture->mark_room : 8;
-        stream_mark *larger = host_realloc(capture->marks, room * sizeof *larger);
+        timepoint *larger = host_realloc(capture->marks, room * sizeof *larger);
         if (larger == NULL) {
             (void)stream_finish(mark);
             return;
@@ -366,7 +366,7 @@ static void mark_note(struct graph_capture *capture, stream_mark mark)
     capture->marks[capture->mark_count++] = mark;
 }
 
-static void storage_free(struct storage *storage, const stream_mark *marks, int count)
+static void storage_free(struct storage *storage, const timepoint *marks, int count)
 {
     struct graph_capture *capture = graph_capture_of(storage->capture);
     if (!device_usable(storage->device))
@@ -380,10 +380,10 @@ static void storage_free(struct storage *storage, const stream_mark *marks, int 
             use->storage = (struct storage *)(uintptr_t)&capture_gone;
     }
     for (int i = 0; i < count; i++) {
-        if (mark_done(marks[i]))
+        if (timepoint_done(marks[i]))
             continue;
-        apart = apart || mark_slot(marks[i]) != stream_slot(storage->stream);
-        if (!stream_captured(stream_at(mark_slot(marks[i]))))
+        apart = apart || timepoint_slot(marks[i]) != stream_slot(storage->stream);
+        if (!stream_captured(stream_at(timepoint_slot(marks[i]))))
             mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for this mark */
     }
     const bool running = capture->stream != NULL;
@@ -477,6 +477,6 @@ void capture_release_uses(struct graph_capture *capture)
         if (capture_use_lives(&uses[i]))
             storage_release(uses[i].storage);
     host_free(uses);
-    numbers_free(capture->numbers);
+    graph_params_free(capture->numbers);
     capture->numbers = NULL;
 }

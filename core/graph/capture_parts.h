@@ -34,13 +34,13 @@ struct graph_capture {
     pthread_mutex_t lock;                   /* guards all fields below */
     struct segment *segments;
     uint64_t bytes;                         /* total of the segments */
-    stream_mark *marks;                     /* one per stream: work outside the capture on results that were freed,
+    timepoint *marks;                       /* one per stream: work outside the capture on results that were freed,
                                              * which must be done before their memory is written again */
     size_t mark_count, mark_room;
     struct use *uses;                       /* a hash table by storage */
     size_t use_count, use_room;             /* use_count: used entries, including deleted ones */
-    struct numbers *numbers;
-    stream_mark *recorded;                  /* the last mark of each captured stream */
+    struct graph_params *numbers;
+    timepoint *recorded;                    /* the last mark of each captured stream */
     size_t recorded_count;
     ctrt_status failed;
     char *text;

@@ -55,11 +55,11 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
 
 static bool note_recorded(struct graph_capture *capture, const ctrt_stream *stream)
 {
-    stream_mark *larger = host_realloc(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
+    timepoint *larger = host_realloc(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
     if (larger == NULL)
         return false;
     capture->recorded = larger;
-    larger[capture->recorded_count++] = mark_of(stream_slot(stream), atomic_load(&stream->put));
+    larger[capture->recorded_count++] = timepoint_of(stream_slot(stream), atomic_load(&stream->put));
     return true;
 }
 
@@ -67,13 +67,13 @@ static bool note_recorded(struct graph_capture *capture, const ctrt_stream *stre
 static ctrt_status rejoin(struct graph_capture *capture)
 {
     ctrt_status status = note_recorded(capture, capture->stream) ? CTRT_OK
-                         : out_of_memory(sizeof(stream_mark), "a capture's streams");
+                         : out_of_memory(sizeof(timepoint), "a capture's streams");
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
         if (other == capture->stream || atomic_load(&other->capture) != &capture->base)
             continue;
         if (status == CTRT_OK && !note_recorded(capture, other))
-            status = out_of_memory(sizeof(stream_mark), "a capture's streams");
+            status = out_of_memory(sizeof(timepoint), "a capture's streams");
         ctrt_status one = stream_wait_for(capture->stream, other);
         status = status != CTRT_OK ? status : one;
         atomic_store(&other->capture, NULL);
@@ -142,13 +142,14 @@ static bool see_captured(const struct graph_capture *capture, ctrt_stream *strea
     bool seen = true;
     pthread_mutex_lock(&stream->lock);
     for (size_t i = 0; i < capture->recorded_count; i++)
-        if (mark_slot(capture->recorded[i]) != stream_slot(stream))
-            seen &= clock_raise(&stream->clock, mark_slot(capture->recorded[i]), mark_sequence(capture->recorded[i]));
+        if (timepoint_slot(capture->recorded[i]) != stream_slot(stream))
+            seen &= clock_raise(&stream->clock, timepoint_slot(capture->recorded[i]),
+                                timepoint_sequence(capture->recorded[i]));
     pthread_mutex_unlock(&stream->lock);
     return seen;
 }
 
-static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, stream_mark mark)
+static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, timepoint mark)
 {
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
@@ -156,10 +157,10 @@ static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream,
             continue;
         const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
         if (mark == 0) {
-            status = order_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
+            status = hazard_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
             continue;
         }
-        order_after(stream, &view, capture->uses[i].writes, mark);
+        hazard_after(stream, &view, capture->uses[i].writes, mark);
         /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
          * version, because each replay computes the same result anew. */
         if (capture->uses[i].writes && capture->uses[i].storage->capture != &capture->base)
@@ -190,21 +191,21 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     /* The step's own memory must not be written before the previous replay and work on freed results are done. */
     ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
     for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
-        if (!mark_done(capture->marks[i]))
-            status = stream_wait_for(stream, stream_at(mark_slot(capture->marks[i])));
+        if (!timepoint_done(capture->marks[i]))
+            status = stream_wait_for(stream, stream_at(timepoint_slot(capture->marks[i])));
     if (status == CTRT_OK)
         status = order_all(capture, stream, 0);
     if (status == CTRT_OK) {
-        numbers_ready(capture->numbers);
+        graph_params_ready(capture->numbers);
         pthread_mutex_lock(&stream->lock);
-        status = numbers_put(capture->numbers, stream);
+        status = graph_params_put(capture->numbers, stream);
         const bool put = status == CTRT_OK;
         if (put)
             status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
-        const stream_mark mark = put ? stream_count_work(stream) : 0;
+        const timepoint mark = put ? stream_count_work(stream) : 0;
         pthread_mutex_unlock(&stream->lock);
         if (put) {
-            numbers_sent(capture->numbers, mark, status == CTRT_OK);
+            graph_params_sent(capture->numbers, mark, status == CTRT_OK);
             (void)order_all(capture, stream, mark);
         }
         capture->mark_count = 0;

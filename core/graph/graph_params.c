@@ -11,28 +11,28 @@
 #define PLACE  16                           /* alignment in bytes */
 
 struct number {
-    const struct number_source *source;
+    const struct graph_param_source *source;
     void *state;
     size_t at;                              /* offset in the image */
 };
 
 /* One piece of device memory and its host images. */
-struct numbers {
-    struct numbers *next;                   /* pieces added earlier */
+struct graph_params {
+    struct graph_params *next;              /* pieces added earlier */
     ctrt_device *device;
     char *memory;                           /* on the device */
-    char *images;                           /* IMAGES of NUMBERS_ROOM bytes */
+    char *images;                           /* IMAGES of GRAPH_PARAMS_ROOM bytes */
     size_t granted;                         /* bytes granted in pinned memory; 0: the images are in pageable memory */
-    stream_mark marks[IMAGES];              /* by image: the last work that reads it */
+    timepoint marks[IMAGES];                /* by image: the last work that reads it */
     unsigned turn;
     size_t used, count;
-    struct number list[NUMBERS_ROOM / PLACE];
+    struct number list[GRAPH_PARAMS_ROOM / PLACE];
 };
 
-ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory)
+ctrt_status graph_params_new(struct graph_params **out, ctrt_device *device, void *memory)
 {
-    const size_t bytes = IMAGES * NUMBERS_ROOM;
-    struct numbers *fresh = host_calloc(sizeof *fresh);
+    const size_t bytes = IMAGES * GRAPH_PARAMS_ROOM;
+    struct graph_params *fresh = host_calloc(sizeof *fresh);
     if (fresh == NULL)
         return out_of_memory(sizeof *fresh, "numbers of a capture");
     void *images = NULL;
@@ -53,16 +53,17 @@ ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory)
     return CTRT_OK;
 }
 
-void numbers_link(struct numbers **list, struct numbers *more)
+void graph_params_link(struct graph_params **list, struct graph_params *more)
 {
     more->next = *list;
     *list = more;
 }
 
-const void *numbers_place(struct numbers *list, size_t bytes, const struct number_source *source, void *state)
+const void *graph_params_place(struct graph_params *list, size_t bytes, const struct graph_param_source *source,
+                               void *state)
 {
     bytes = (bytes + PLACE - 1) / PLACE * PLACE;
-    if (list == NULL || list->used + bytes > NUMBERS_ROOM)
+    if (list == NULL || list->used + bytes > GRAPH_PARAMS_ROOM)
         return NULL;
     const void *where = list->memory + list->used;
     list->list[list->count++] = (struct number){ source, state, list->used };
@@ -70,7 +71,7 @@ const void *numbers_place(struct numbers *list, size_t bytes, const struct numbe
     return where;
 }
 
-void *numbers_find(const void **where, const struct numbers *list, const struct number_source *source)
+void *graph_params_find(const void **where, const struct graph_params *list, const struct graph_param_source *source)
 {
     for (; list != NULL; list = list->next)
         for (size_t i = 0; i < list->count; i++)
@@ -82,24 +83,24 @@ void *numbers_find(const void **where, const struct numbers *list, const struct 
 }
 
 /* Undoes the first `count` values in reverse order, because a value may depend on one that was filled before it. */
-static void undo(struct numbers *list, size_t count)
+static void undo(struct graph_params *list, size_t count)
 {
     for (size_t i = count; i-- > 0;)
         list->list[i].source->undo(list->list[i].state);
 }
 
-static void undo_all(struct numbers *list)
+static void undo_all(struct graph_params *list)
 {
     for (; list != NULL; list = list->next)
         undo(list, list->count);
 }
 
-static ctrt_status fill_all(struct numbers *list)
+static ctrt_status fill_all(struct graph_params *list)
 {
     if (list == NULL)
         return CTRT_OK;
     CTRT_TRY(fill_all(list->next));
-    char *image = list->images + list->turn * NUMBERS_ROOM;
+    char *image = list->images + list->turn * GRAPH_PARAMS_ROOM;
     for (size_t i = 0; i < list->count; i++) {
         ctrt_status status = list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
         if (unlikely(status != CTRT_OK)) {
@@ -111,25 +112,26 @@ static ctrt_status fill_all(struct numbers *list)
     return CTRT_OK;
 }
 
-void numbers_ready(const struct numbers *list)
+void graph_params_ready(const struct graph_params *list)
 {
     for (; list != NULL; list = list->next)
         (void)stream_finish(list->marks[list->turn]);       /* after a failed copy, nothing reads the image any more */
 }
 
-ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
+ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
     CTRT_TRY(fill_all(list));
-    for (struct numbers *at = list; at != NULL && status == CTRT_OK; at = at->next)
+    for (struct graph_params *at = list; at != NULL && status == CTRT_OK; at = at->next)
         status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory,
-                                                   at->images + at->turn * NUMBERS_ROOM, at->used, CTRT_COPY_TO_DEVICE);
+                                                   at->images + at->turn * GRAPH_PARAMS_ROOM, at->used,
+                                                   CTRT_COPY_TO_DEVICE);
     if (status != CTRT_OK)
         undo_all(list);
     return status;
 }
 
-void numbers_sent(struct numbers *list, stream_mark mark, bool replayed)
+void graph_params_sent(struct graph_params *list, timepoint mark, bool replayed)
 {
     if (!replayed)
         undo_all(list);
@@ -139,9 +141,9 @@ void numbers_sent(struct numbers *list, stream_mark mark, bool replayed)
     }
 }
 
-void numbers_free(struct numbers *list)
+void graph_params_free(struct graph_params *list)
 {
-    for (struct numbers *next; list != NULL; list = next) {
+    for (struct graph_params *next; list != NULL; list = next) {
         struct storage unused = { 0 };
         next = list->next;
         for (size_t i = 0; i < list->count; i++)

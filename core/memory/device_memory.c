@@ -199,7 +199,7 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     account_window_open(&memory->account, &memory->scraped);
     status = quota_init(memory);
     if (status == CTRT_OK)
-        status = live_init(memory);
+        status = block_table_init(memory);
     if (status != CTRT_OK) {
         memory->policy_count = 0;
         pool_destroy(memory);
@@ -226,7 +226,7 @@ void pool_destroy(struct device_memory *memory)
     pop_layers(memory);
     pool_drop_policies(memory);
     account_destroy(&memory->account);
-    live_destroy(memory);
+    block_table_destroy(memory);
     oom_report_free(memory->last_oom);
     free(memory);
 }

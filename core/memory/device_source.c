@@ -34,7 +34,7 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
         stream_note_wait(memory->device, queue);
     account_drawn(&memory->account, bytes, 1);
     if (unlikely(pool_watched(memory)))
-        live_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
+        block_table_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
     return CTRT_OK;
 }
 
@@ -42,7 +42,7 @@ static void backend_free(void *state, void *address, size_t bytes, void *queue)
 {
     struct device_memory *memory = state;
     if (unlikely(pool_watched(memory)))
-        live_segment(memory, HISTORY_SEGMENT_FREE, address, bytes, queue);
+        block_table_segment(memory, HISTORY_SEGMENT_FREE, address, bytes, queue);
     const ctrt_memory_table *table = memory->device->backend->memory;
     if (memory->ordered)
         table->free_on(memory->device->handle, address, bytes, queue);
@@ -147,7 +147,7 @@ static ctrt_status lend_map(void *state, void *address, size_t bytes)
     else
         account_drawn(&memory->account, bytes, 1);
     if (status == CTRT_OK && unlikely(pool_watched(memory)))
-        live_segment(memory, HISTORY_SEGMENT_MAP, address, bytes, NULL);
+        block_table_segment(memory, HISTORY_SEGMENT_MAP, address, bytes, NULL);
     return status;
 }
 
@@ -155,7 +155,7 @@ static void lend_unmap(void *state, void *address, size_t bytes)
 {
     struct device_memory *memory = state;
     if (unlikely(pool_watched(memory)))
-        live_segment(memory, HISTORY_SEGMENT_UNMAP, address, bytes, NULL);
+        block_table_segment(memory, HISTORY_SEGMENT_UNMAP, address, bytes, NULL);
     memory->device->backend->memory->unmap(memory->device->handle, address, bytes);
     account_drawn(&memory->account, bytes, -1);
     quota_give(memory, bytes);

@@ -12,16 +12,16 @@ enum history_action {
     HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
 };
 
-/* live_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required. live_destroy frees
- * the table and the history. */
-ctrt_status live_init(struct device_memory *memory);
-void live_destroy(struct device_memory *memory);
+/* block_table_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required.
+ * block_table_destroy frees the table and the history. */
+ctrt_status block_table_init(struct device_memory *memory);
+void block_table_destroy(struct device_memory *memory);
 
 /* Called only while the device is watched (pool_watched). */
-void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
-void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
-void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
-                  const void *queue);
+void block_table_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void block_table_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void block_table_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
+                         const void *queue);
 
 /* Reports that an allocation of `bytes` failed permanently because of `why` (which may be the thread's message): stores
  * the report, calls the program's callback and sets the message. Returns CTRT_ERR_OUT_OF_MEMORY. The caller holds no

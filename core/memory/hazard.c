@@ -50,7 +50,7 @@ static void uses_unlock(struct storage_uses *uses)
 
 /* Stores the marks that an access must be ordered after: the writer's, then the readers'. A read needs the readers'
  * marks only if some of them may have written (`mixed`). The caller holds the lock. */
-static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool writes)
+static int list_marks(timepoint *marks, const struct storage_uses *uses, bool writes)
 {
     int count = 0;
     if (uses->writer != 0)
@@ -60,7 +60,7 @@ static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool 
     return count;
 }
 
-/* In check mode, before the first use: makes the record shared, so that order_after sees every use. */
+/* In check mode, before the first use: makes the record shared, so that hazard_after sees every use. */
 static void begin_history(struct storage *storage)
 {
     struct storage_uses *uses = &storage->uses;
@@ -68,17 +68,17 @@ static void begin_history(struct storage *storage)
     if (!fresh && atomic_load_explicit(&uses->accesses, memory_order_relaxed) != NULL)
         return;
     uses_lock(uses);
-    const stream_mark available_after = fresh && uses->writer == 0 && uses->n_readers == 1 ? uses->readers[0] : 0;
+    const timepoint available_after = fresh && uses->writer == 0 && uses->n_readers == 1 ? uses->readers[0] : 0;
     uses_unlock(uses);
     races_begin(storage, available_after);
 }
 
-bool order_alone(const struct storage *storage, const ctrt_stream *stream)
+bool hazard_alone(const struct storage *storage, const ctrt_stream *stream)
 {
     return is_alone(&storage->uses, stream);
 }
 
-int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
+int hazard_timepoints(struct storage *storage, timepoint marks[HAZARD_READERS + 1])
 {
     uses_lock(&storage->uses);
     const int count = list_marks(marks, &storage->uses, true);
@@ -87,21 +87,21 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
 }
 
 /* Stores the marks of other streams that a new access on `stream` must be ordered after; returns their number. */
-static int conflicts(stream_mark *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
+static int conflicts(timepoint *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
     uses_lock(uses);
     const int all = list_marks(marks, uses, writes);
     uses_unlock(uses);
     for (int i = 0; i < all; i++)
-        if (mark_slot(marks[i]) != stream_slot(stream))
+        if (timepoint_slot(marks[i]) != stream_slot(stream))
             marks[count++] = marks[i];
     return count;
 }
 
-static bool covered(ctrt_stream *stream, stream_mark mark)
+static bool covered(ctrt_stream *stream, timepoint mark)
 {
-    if (mark_done(mark))
+    if (timepoint_done(mark))
         return true;
     pthread_mutex_lock(&stream->lock);
     const bool known = stream_covers(stream, mark);
@@ -120,11 +120,11 @@ static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream
  * one of them, so that its own mark can replace that entry. */
 static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
 {
-    stream_mark victim = 0;
+    timepoint victim = 0;
     uses_lock(uses);
-    bool room = uses->n_readers < ORDER_READERS;
+    bool room = uses->n_readers < HAZARD_READERS;
     for (uint32_t i = 0; i < uses->n_readers && !room; i++)
-        room = mark_slot(uses->readers[i]) == stream_slot(stream) || mark_done(uses->readers[i]);
+        room = timepoint_slot(uses->readers[i]) == stream_slot(stream) || timepoint_done(uses->readers[i]);
     if (!room)
         victim = uses->readers[0];
     uses_unlock(uses);
@@ -138,7 +138,7 @@ static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
         fence_free(fence);
         CTRT_TRY(status);
     } else {
-        CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(victim))));
+        CTRT_TRY(stream_wait_for(stream, stream_at(timepoint_slot(victim))));
     }
     uses_lock(uses);
     for (uint32_t i = 0; i < uses->n_readers; i++)
@@ -150,7 +150,7 @@ static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
     return CTRT_OK;
 }
 
-ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address)
+ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address)
 {
     struct storage *storage = view->owner;
     if (address != NULL)
@@ -164,7 +164,7 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
         struct capture *capture = atomic_load(&stream->capture);
         capture->ops->use(capture, storage, writes);
     }
-    stream_mark marks[ORDER_READERS + 1];
+    timepoint marks[HAZARD_READERS + 1];
     if (unlikely(stream_order_mode == ORDER_CHECK))
         begin_history(storage);
     const bool alone = is_alone(&storage->uses, stream);
@@ -174,7 +174,7 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
             continue;
         if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto)
             continue;
-        ctrt_stream *other = stream_at(mark_slot(marks[i]));
+        ctrt_stream *other = stream_at(timepoint_slot(marks[i]));
         /* Joining the capture automatically is no option, because this op already has memory from outside the
          * capture. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
@@ -204,19 +204,19 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
 }
 
 /* Returns false if all entries belong to other streams that still read. */
-static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
+static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, timepoint mark)
 {
     for (uint32_t i = 0; i < uses->n_readers; i++)
-        if (mark_slot(uses->readers[i]) == stream_slot(stream)) {
+        if (timepoint_slot(uses->readers[i]) == stream_slot(stream)) {
             uses->readers[i] = MAX(uses->readers[i], mark);
             return true;
         }
     for (uint32_t i = 0; i < uses->n_readers; i++)
-        if (mark_done(uses->readers[i])) {
+        if (timepoint_done(uses->readers[i])) {
             uses->readers[i] = mark;
             return true;
         }
-    if (uses->n_readers == ORDER_READERS)
+    if (uses->n_readers == HAZARD_READERS)
         return false;
     uses->readers[uses->n_readers++] = mark;
     return true;
@@ -224,12 +224,12 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_m
 
 /* Adds a mark to the readers. If all entries are taken, the host waits for one of them. The caller holds the lock,
  * which is released during the wait. */
-static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
+static void add_mark(ctrt_stream *stream, struct storage_uses *uses, timepoint mark)
 {
     while (unlikely(!note_reader(stream, uses, mark))) {
-        const stream_mark first = uses->readers[0];
+        const timepoint first = uses->readers[0];
         /* Captured work runs only in replays, which are ordered separately. */
-        if (unlikely(stream_captured(stream_at(mark_slot(first))))) {
+        if (unlikely(stream_captured(stream_at(timepoint_slot(first))))) {
             uses->readers[0] = uses->readers[--uses->n_readers];
             continue;
         }
@@ -244,14 +244,14 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark
  * meanwhile. */
 static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
-    stream_mark all[ORDER_READERS + 1], kept[ORDER_READERS + 1];
+    timepoint all[HAZARD_READERS + 1], kept[HAZARD_READERS + 1];
     int keeps = 0;
     const int count = list_marks(all, uses, true);
     const bool was_mixed = uses->mixed;
-    const stream_mark writer = uses->writer;
+    const timepoint writer = uses->writer;
     uses_unlock(uses);
     for (int i = 0; i < count; i++)
-        if (mark_slot(all[i]) != stream_slot(stream) && unlikely(!covered(stream, all[i])))
+        if (timepoint_slot(all[i]) != stream_slot(stream) && unlikely(!covered(stream, all[i])))
             kept[keeps++] = all[i];
     uses_lock(uses);
     /* Keep the marks that other threads added meanwhile. */
@@ -268,14 +268,14 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     }
     const bool writer_stays = uses->writer != writer || (keeps > 0 && writer != 0 && kept[0] == writer);
     uses->mixed = uses->n_readers > 0 && (was_mixed || uses->mixed);
-    if (unlikely(writer_stays && uses->writer != 0 && mark_slot(uses->writer) != stream_slot(stream))) {
+    if (unlikely(writer_stays && uses->writer != 0 && timepoint_slot(uses->writer) != stream_slot(stream))) {
         uses->mixed = true;
-        add_mark(stream_at(mark_slot(uses->writer)), uses, uses->writer);
+        add_mark(stream_at(timepoint_slot(uses->writer)), uses, uses->writer);
     }
 }
 
 /* Records a use of a storage that several streams use. */
-static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
+static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint mark)
 {
     uses_lock(uses);
     if (writes) {
@@ -289,7 +289,7 @@ static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool wri
 }
 
 /* The caller holds the stream's lock. */
-static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
+static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint mark)
 {
     if (unlikely(!is_alone(uses, stream)))
         return false;
@@ -299,7 +299,7 @@ static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *us
     return true;
 }
 
-bool order_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
 {
     struct storage *storage = view->owner;
 #ifdef CTRT_WITHOUT_ORDER
@@ -310,7 +310,7 @@ bool order_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool wri
     return note_alone(stream, &storage->uses, writes, mark);
 }
 
-void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
 {
     struct storage *storage = view->owner;
 #ifdef CTRT_WITHOUT_ORDER
@@ -336,7 +336,7 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
     }
 }
 
-void order_note(const ctrt_view *view, stream_mark mark)
+void hazard_note(const ctrt_view *view, timepoint mark)
 {
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
@@ -350,24 +350,24 @@ void order_note(const ctrt_view *view, stream_mark mark)
         begin_history(storage);
     uses_lock(uses);
     uses->mixed = true;
-    add_mark(stream_at(mark_slot(mark)), uses, mark);
+    add_mark(stream_at(timepoint_slot(mark)), uses, mark);
     uses_unlock(uses);
 }
 
-ctrt_status order_host(const ctrt_view *view, bool writes)
+ctrt_status hazard_host(const ctrt_view *view, bool writes)
 {
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
     struct storage_uses *uses = &storage->uses;
-    stream_mark marks[ORDER_READERS + 1];
+    timepoint marks[HAZARD_READERS + 1];
     uses_lock(uses);
     const int count = list_marks(marks, uses, writes);
     uses_unlock(uses);
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count; i++) {
-        ctrt_stream *stream = stream_at(mark_slot(marks[i]));
-        ctrt_status one = unlikely(stream_captured(stream) && !mark_done(marks[i])) ? stream_synchronize(stream)
+        ctrt_stream *stream = stream_at(timepoint_slot(marks[i]));
+        ctrt_status one = unlikely(stream_captured(stream) && !timepoint_done(marks[i])) ? stream_synchronize(stream)
                                                                                     : stream_finish(marks[i]);
         if (status == CTRT_OK)
             status = one;

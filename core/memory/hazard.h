@@ -11,24 +11,24 @@
 #include "memory/storage.h"
 
 /* Call before work named `name` that reads or writes the view's data is enqueued on `stream`. *address: the current
- * address of the data (`address` may be NULL). The memory does not move until order_after, which must follow. */
-ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address);
-/* Call after the work was enqueued as `mark` (0: it was not enqueued, or order_note_alone has recorded it). */
-void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark);
+ * address of the data (`address` may be NULL). The memory does not move until hazard_after, which must follow. */
+ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address);
+/* Call after the work was enqueued as `mark` (0: it was not enqueued, or hazard_note_alone has recorded it). */
+void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark);
 /* Records the use while the stream's lock is still held for enqueuing, at almost no cost. Returns false if other
- * streams use the storage too; order_after must record the use then. */
-bool order_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark);
+ * streams use the storage too; hazard_after must record the use then. */
+bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark);
 
-/* Records work that was enqueued without order_before and may have written the data. */
-void order_note(const ctrt_view *view, stream_mark mark);
+/* Records work that was enqueued without hazard_before and may have written the data. */
+void hazard_note(const ctrt_view *view, timepoint mark);
 
 /* Call before the host reads or writes the view's data: waits for the copies of devices from and to pinned memory that
  * conflict. */
-ctrt_status order_host(const ctrt_view *view, bool writes);
+ctrt_status hazard_host(const ctrt_view *view, bool writes);
 
 /* Whether only `stream`, on which the memory was allocated, has used the storage. */
-bool order_alone(const struct storage *storage, const ctrt_stream *stream);
+bool hazard_alone(const struct storage *storage, const ctrt_stream *stream);
 /* Stores all marks of the storage and returns their number. */
-int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1]);
+int hazard_timepoints(struct storage *storage, timepoint marks[HAZARD_READERS + 1]);
 
 #endif

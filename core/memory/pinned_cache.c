@@ -194,10 +194,10 @@ static void give_back(struct pinned *own, ctrt_device *device, void *address, si
 void pinned_free(ctrt_device *device, void *address, size_t granted, struct storage *storage)
 {
     struct pinned *own = pinned_of(device);
-    stream_mark marks[ORDER_READERS + 1];
+    timepoint marks[HAZARD_READERS + 1];
     if (!device_usable(device))
         return;                             /* the child of a fork: the memory belongs to the parent */
-    const int count = order_marks(storage, marks);
+    const int count = hazard_timepoints(storage, marks);
     struct pinned_block *block = host_alloc(sizeof *block);
     pthread_mutex_lock(&own->lock);
     count_active(own, granted, -1);

@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) void count_alloc(struct device_memo
         take_fence(memory, block, queue);
     account_alloc(&memory->account, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
-        live_alloc(memory, block, bytes, queue);
+        block_table_alloc(memory, block, bytes, queue);
 }
 
 /* After the policy refused an allocation: frees cached memory and tries once more. */
@@ -165,7 +165,7 @@ void pool_free(struct device_memory *memory, const ctrt_block *block, size_t byt
         return;
     account_free(&memory->account, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
-        live_free(memory, block, bytes, queue);
+        block_table_free(memory, block, bytes, queue);
     ctrt_block plain;
     if (unlikely(block->fence != NULL) && !memory->fences) {
         wait_fence(block, &plain);
@@ -185,7 +185,7 @@ void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t b
         }
     account_free(&memory->account, block->bytes, bytes);
     if (pool_watched(memory))
-        live_free(memory, block, bytes, queue);
+        block_table_free(memory, block, bytes, queue);
 }
 
 static ctrt_status use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address, bool report)

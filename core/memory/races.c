@@ -122,7 +122,7 @@ static bool contains(const struct footprint *outer, const struct footprint *inne
 enum access_kind { ACCESS_AVAILABLE, ACCESS_READ, ACCESS_WRITE };
 
 struct access {
-    stream_mark mark;
+    timepoint mark;
     const struct capture *capture;          /* that recorded the work; only compared, never dereferenced */
     enum access_kind kind;
     struct footprint at;
@@ -152,7 +152,7 @@ static bool append(struct accesses *own, const struct access *access)
     return true;
 }
 
-void races_begin(struct storage *storage, stream_mark available_after)
+void races_begin(struct storage *storage, timepoint available_after)
 {
     pthread_mutex_lock(&lock);
     struct accesses *own = atomic_load(&storage->uses.accesses);
@@ -182,11 +182,11 @@ void races_end(struct storage *storage)
 /* ---- reports ---- */
 
 struct race {
-    stream_mark mark;
+    timepoint mark;
     enum access_kind kind;
 };
 
-static void report(const struct race *race, const ctrt_view *view, bool writes, stream_mark mark)
+static void report(const struct race *race, const ctrt_view *view, bool writes, timepoint mark)
 {
     static const char *const verbs[] = { "may still use", "reads", "writes" };
     char shape[128], here[768], there[768];
@@ -202,10 +202,10 @@ static void report(const struct race *race, const ctrt_view *view, bool writes, 
                 "race: %s %s a tensor of shape %s] that %s %s (its work number %llu), and nothing orders the two: "
                 "ctrt_stream_wait or an event between them does",
                 here, writes ? "writes" : "reads", shape, there, verbs[race->kind],
-                (unsigned long long)mark_sequence(race->mark));
+                (unsigned long long)timepoint_sequence(race->mark));
 }
 
-static bool covers(ctrt_stream *stream, stream_mark mark)
+static bool covers(ctrt_stream *stream, timepoint mark)
 {
     pthread_mutex_lock(&stream->lock);
     const bool known = stream_covers(stream, mark);
@@ -216,10 +216,10 @@ static bool covers(ctrt_stream *stream, stream_mark mark)
 /* Whether no later work can race with the access. */
 static bool over(const struct access *access)
 {
-    if (mark_done(access->mark))
+    if (timepoint_done(access->mark))
         return true;
     /* After the end of a capture its work runs in replays, whose accesses are recorded separately. */
-    return access->capture != NULL && atomic_load(&stream_at(mark_slot(access->mark))->capture) != access->capture;
+    return access->capture != NULL && atomic_load(&stream_at(timepoint_slot(access->mark))->capture) != access->capture;
 }
 
 /* Whether all later work that races with `before` also races with `now`, given that `now` is ordered after `before`. */
@@ -228,13 +228,13 @@ static bool replaced(const struct access *before, const struct access *now)
     if (before->capture != now->capture || !contains(&now->at, &before->at))
         return false;
     return now->kind == ACCESS_WRITE
-           || (before->kind == ACCESS_READ && mark_slot(before->mark) == mark_slot(now->mark));
+           || (before->kind == ACCESS_READ && timepoint_slot(before->mark) == timepoint_slot(now->mark));
 }
 
 /* Whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
 static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
 {
-    if (mark_slot(before->mark) == mark_slot(now->mark))
+    if (timepoint_slot(before->mark) == timepoint_slot(now->mark))
         return before->mark <= now->mark;
     return thread_state.order_auto || covers(stream, before->mark);
 }
@@ -243,7 +243,7 @@ static bool follows(ctrt_stream *stream, const struct access *before, const stru
  * already. */
 static bool precedes(const struct access *now, const struct access *noted)
 {
-    return covers(stream_at(mark_slot(noted->mark)), now->mark);
+    return covers(stream_at(timepoint_slot(noted->mark)), now->mark);
 }
 
 static bool conflict(const struct access *a, const struct access *b)
@@ -256,7 +256,7 @@ static bool conflict(const struct access *a, const struct access *b)
 static void add_race(struct race *found, int *count, const struct access *before)
 {
     int i = 0;
-    while (i < *count && mark_slot(found[i].mark) != mark_slot(before->mark))
+    while (i < *count && timepoint_slot(found[i].mark) != timepoint_slot(before->mark))
         i++;
     if (i == RACES_AT_ONCE)
         return;
@@ -264,7 +264,7 @@ static void add_race(struct race *found, int *count, const struct access *before
     *count = MAX(*count, i + 1);
 }
 
-void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
 {
     struct storage *storage = view->owner;
     struct race found[RACES_AT_ONCE];

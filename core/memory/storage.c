@@ -10,10 +10,10 @@
 
 /* The timepoint after which the memory is available: all work that is on its stream now, including waits for fences
  * (stream_note_wait). A first use on another stream must be ordered after that. */
-static stream_mark birth_on(const ctrt_stream *stream)
+static timepoint available_after(const ctrt_stream *stream)
 {
     const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
-    return put > 0 ? mark_of(stream_slot(stream), put) : 0;
+    return put > 0 ? timepoint_of(stream_slot(stream), put) : 0;
 }
 
 /* For a device with streams. */
@@ -24,7 +24,7 @@ static __attribute__((noinline)) ctrt_status init_ordered(struct storage *self, 
     struct capture *capture = atomic_load_explicit(&stream->capture, memory_order_acquire);
     if (likely(capture == NULL))
         CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
-    storage_order(self, stream, birth_on(stream));
+    storage_order(self, stream, available_after(stream));
     return likely(capture == NULL) ? CTRT_OK : capture->ops->alloc(capture, self, bytes, stream->queue);
 }
 
@@ -45,23 +45,23 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
 /* Frees the block to the stream that it was allocated on, with a fence for the other streams that still use it. */
 static void free_ordered(struct storage *self)
 {
-    stream_mark marks[ORDER_READERS + 1];
+    timepoint marks[HAZARD_READERS + 1];
     struct fence *fence = NULL;
     int foreign = 0;
     races_end(self);
     if (unlikely(self->block.address == NULL))
         return;
     if (unlikely(self->capture != NULL)) {
-        self->capture->ops->free(self, marks, device_usable(self->device) ? order_marks(self, marks) : 0);
+        self->capture->ops->free(self, marks, device_usable(self->device) ? hazard_timepoints(self, marks) : 0);
         return;
     }
     if (unlikely(!device_usable(self->device))) {
         pool_forget(self->device->memory, &self->block, self->bytes, self->stream->queue);
         return;
     }
-    const int count = likely(order_alone(self, self->stream)) ? 0 : order_marks(self, marks);
+    const int count = likely(hazard_alone(self, self->stream)) ? 0 : hazard_timepoints(self, marks);
     for (int i = 0; i < count; i++)
-        if (mark_slot(marks[i]) != stream_slot(self->stream))
+        if (timepoint_slot(marks[i]) != stream_slot(self->stream))
             marks[foreign++] = marks[i];
     fence_add(&fence, marks, foreign);
     self->block.fence = fence;
@@ -71,8 +71,8 @@ static void free_ordered(struct storage *self)
 /* External memory: its owner does not wait for ctrt's streams, so the host waits for all uses before `release`. */
 static void finish_uses(struct storage *self)
 {
-    stream_mark marks[ORDER_READERS + 1];
-    const int count = order_marks(self, marks);
+    timepoint marks[HAZARD_READERS + 1];
+    const int count = hazard_timepoints(self, marks);
     for (int i = 0; i < count; i++)
         stream_finish(marks[i]);
 }

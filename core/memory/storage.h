@@ -11,7 +11,7 @@
 #include "memory/pool.h"
 #include "stream/stream.h"
 
-#define ORDER_READERS 8                     /* streams that can read concurrently without waiting for one another */
+#define HAZARD_READERS 8                    /* streams that can read concurrently without waiting for one another */
 
 /* Records which streams use the bytes (hazard.h): the last writer, and the readers since then. As long as only the
  * stream that the memory was allocated on uses them, that stream's lock, which is held anyway while work is enqueued,
@@ -23,7 +23,7 @@ struct storage_uses {
     bool mixed;                             /* some of `readers` may have written, so a read must wait for all of
                                              * them */
     uint32_t n_readers;
-    stream_mark writer, readers[ORDER_READERS];     /* with one stream: its last write, its last use */
+    timepoint writer, readers[HAZARD_READERS];      /* with one stream: its last write, its last use */
     struct accesses *_Atomic accesses;      /* races.h; NULL: none, or CTRT_STREAM_ORDER is not check */
 };
 #define USES_SHARED UINT32_MAX
@@ -54,7 +54,7 @@ struct capture_ops {
     /* Allocates the block of a new storage. The memory remains the capture's after the capture has ended. */
     ctrt_status (*alloc)(struct capture *capture, struct storage *storage, size_t bytes, void *queue);
     /* Frees the block of such a storage. `marks`: all its uses. */
-    void (*free)(struct storage *storage, const stream_mark *marks, int count);
+    void (*free)(struct storage *storage, const timepoint *marks, int count);
     /* Records that captured work uses the storage. */
     void (*use)(struct capture *capture, struct storage *storage, bool writes);
 };
@@ -74,8 +74,8 @@ static inline void storage_retain(struct storage *self)
 }
 
 /* Starts recording the uses of a new storage. `stream`: the stream that the memory was allocated on (NULL: none). Other
- * streams must wait for timepoint `birth` before first use (0: need not wait). */
-static inline void storage_order(struct storage *self, ctrt_stream *stream, stream_mark birth)
+ * streams must wait for timepoint `available_after` before first use (0: need not wait). */
+static inline void storage_order(struct storage *self, ctrt_stream *stream, timepoint available_after)
 {
     self->ordered = true;
     self->stream = stream;
@@ -85,7 +85,7 @@ static inline void storage_order(struct storage *self, ctrt_stream *stream, stre
     self->uses.mixed = false;
     self->uses.n_readers = 0;
     self->uses.writer = 0;
-    self->uses.readers[0] = birth;
+    self->uses.readers[0] = available_after;
     atomic_init(&self->uses.accesses, NULL);
 }
 

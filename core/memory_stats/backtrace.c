@@ -18,12 +18,12 @@
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 #define BUCKETS 4096
-#define SKIPPED 2                           /* frames_here and its caller */
+#define SKIPPED 2                           /* backtrace_here and its caller */
 
-atomic_bool frames_wanted;
+atomic_bool backtrace_wanted;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct frames *buckets[BUCKETS];
+static struct backtrace *buckets[BUCKETS];
 static uint32_t stacks;
 
 static void after_fork_in_child(void)
@@ -36,14 +36,14 @@ __attribute__((constructor)) static void frames_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-void frames_prepare(void)
+void backtrace_prepare(void)
 {
     void *few[2];
     if (backtrace != NULL)
         (void)backtrace(few, 2);
 }
 
-static struct frames *find(struct frames *bucket, void *const *at, int count)
+static struct backtrace *find(struct backtrace *bucket, void *const *at, int count)
 {
     while (bucket != NULL && (bucket->count != count || memcmp(bucket->at, at, (size_t)count * sizeof *at) != 0))
         bucket = bucket->next;
@@ -51,17 +51,17 @@ static struct frames *find(struct frames *bucket, void *const *at, int count)
 }
 
 /* Uses malloc directly, because locks of policies may be held here. */
-static struct frames *keep(struct frames **bucket, void *const *at, int count)
+static struct backtrace *keep(struct backtrace **bucket, void *const *at, int count)
 {
-    struct frames *fresh = stacks < FRAMES_STACKS ? malloc(sizeof *fresh + (size_t)count * sizeof *at) : NULL;
+    struct backtrace *fresh = stacks < FRAMES_STACKS ? malloc(sizeof *fresh + (size_t)count * sizeof *at) : NULL;
     if (fresh == NULL)
         return NULL;
-    *fresh = (struct frames){ *bucket, ++stacks, count };
+    *fresh = (struct backtrace){ *bucket, ++stacks, count };
     memcpy(fresh->at, at, (size_t)count * sizeof *at);
     return *bucket = fresh;                 /* last, so that the child of a fork sees the complete entry or none */
 }
 
-__attribute__((noinline)) const struct frames *frames_here(void)
+__attribute__((noinline)) const struct backtrace *backtrace_here(void)
 {
     void *all[SKIPPED + FRAMES_DEPTH];
     uint64_t hash = 0;
@@ -71,16 +71,16 @@ __attribute__((noinline)) const struct frames *frames_here(void)
     void *const *at = all + SKIPPED;
     for (int i = 0; i < count; i++)
         hash = (hash ^ (uintptr_t)at[i]) * 0x9e3779b97f4a7c15u;
-    struct frames **bucket = &buckets[(hash >> 32) % BUCKETS];
+    struct backtrace **bucket = &buckets[(hash >> 32) % BUCKETS];
     pthread_mutex_lock(&lock);
-    struct frames *found = find(*bucket, at, count);
+    struct backtrace *found = find(*bucket, at, count);
     if (found == NULL)
         found = keep(bucket, at, count);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
-void frames_place(char *text, size_t bytes, const struct frames *frames)
+void backtrace_place(char *text, size_t bytes, const struct backtrace *frames)
 {
     Dl_info own = { 0 }, about;
     *text = '\0';
@@ -99,7 +99,7 @@ void frames_place(char *text, size_t bytes, const struct frames *frames)
     }
 }
 
-void frames_json(struct strbuf *text, const struct frames *frames)
+void backtrace_json(struct strbuf *text, const struct backtrace *frames)
 {
     strbuf_add(text, "[");
     for (int i = 0; i < frames->count; i++) {

@@ -15,24 +15,24 @@
 
 struct strbuf;
 
-struct frames {
-    struct frames *next;                    /* in the hash bucket */
+struct backtrace {
+    struct backtrace *next;                 /* in the hash bucket */
     uint32_t number;                        /* from 1 */
     int count;
     void *at[];                             /* return addresses, innermost first */
 };
 
 /* Call stacks are to be recorded. */
-extern atomic_bool frames_wanted;
+extern atomic_bool backtrace_wanted;
 /* Call before recording is turned on. Loads the library that backtrace(3) needs, which must not happen during an
  * allocation. */
-void frames_prepare(void);
+void backtrace_prepare(void);
 
 /* Returns the calling thread's stack, without this function and its caller; valid until the process ends. NULL: not
  * available. */
-const struct frames *frames_here(void);
+const struct backtrace *backtrace_here(void);
 /* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
  * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
-void frames_json(struct strbuf *text, const struct frames *frames);
+void backtrace_json(struct strbuf *text, const struct backtrace *frames);
 
 #endif

@@ -171,9 +171,9 @@ __attribute__((constructor)) static void live_describes(void)
 
 /* ---- allocation and free ---- */
 
-void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
+void block_table_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
-    struct live_block entry = { block->address, block->bytes, requested, tag_here(), thread_state.op, queue,
+    struct live_block entry = { block->address, block->bytes, requested, label_here(), thread_state.op, queue,
                                 history_about_now(), 0, NULL };
     if (history_on(memory)) {
         entry.time = history_now();
@@ -208,7 +208,7 @@ static void take(struct live_block *out, struct device_memory *memory, const voi
     shard_unlock(shard);
 }
 
-void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
+void block_table_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
     struct live_block entry = { block->address, block->bytes, requested, OWNER_UNKNOWN, NULL, queue, 0, 0, NULL };
     take(&entry, memory, block->address);
@@ -222,10 +222,10 @@ void live_free(struct device_memory *memory, const ctrt_block *block, size_t req
     history_note(memory, &event);
 }
 
-void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
-                  const void *queue)
+void block_table_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
+                         const void *queue)
 {
-    struct history_event event = { 0, 0, tag_here(), thread_state.op, address, bytes, 0, queue, action, NULL };
+    struct history_event event = { 0, 0, label_here(), thread_state.op, address, bytes, 0, queue, action, NULL };
     if (!history_on(memory))
         return;
     event.time = history_now();
@@ -251,8 +251,8 @@ static void live_name(struct device_memory *memory, const void *address, const c
         history_name(memory, number, op);
 }
 
-void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
-                       const ctrt_view *const *inputs, int n_inputs, const char *op)
+void block_table_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
+                              const ctrt_view *const *inputs, int n_inputs, const char *op)
 {
     for (int o = 0; o < n_outputs; o++) {
         bool fresh = outputs[o] != NULL && outputs[o]->data != NULL;
@@ -272,7 +272,7 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-bool live_list(struct live_block **out, size_t *count, struct device_memory *memory)
+bool block_table_list(struct live_block **out, size_t *count, struct device_memory *memory)
 {
     size_t room = 0, n = 0;
     *out = NULL;
@@ -312,7 +312,7 @@ static void forget_all(struct device_memory *memory)
 
 /* ---- switching on and off ---- */
 
-ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries)
+ctrt_status block_table_watch(struct device_memory *memory, bool state, size_t entries)
 {
     if (memory->live == NULL && state) {
         struct live *live = host_calloc(sizeof *live);
@@ -331,7 +331,7 @@ ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries)
     return CTRT_OK;
 }
 
-void live_destroy(struct device_memory *memory)
+void block_table_destroy(struct device_memory *memory)
 {
     (void)history_resize(memory, 0);
     if (memory->live == NULL)

@@ -10,7 +10,7 @@
 #include "memory/pool.h"
 #include "memory_stats/label.h"
 
-struct frames;                              /* backtrace.h */
+struct backtrace;                           /* backtrace.h */
 
 struct history_event {
     uint64_t number;                        /* from 1 */
@@ -21,7 +21,7 @@ struct history_event {
     uint64_t room;                          /* OOM: free bytes on the device */
     const void *queue;
     enum history_action action;
-    const struct frames *frames;            /* call stack; NULL: unknown (backtrace.h) */
+    const struct backtrace *frames;         /* call stack; NULL: unknown (backtrace.h) */
 };
 
 struct live_block {
@@ -30,16 +30,16 @@ struct live_block {
     const char *tag, *op;                   /* op NULL: unknown */
     const void *queue;
     uint64_t time, number;                  /* number of its event in the history; 0: none */
-    const struct frames *frames;            /* call stack; NULL: none */
+    const struct backtrace *frames;         /* call stack; NULL: none */
 };
 
 /* Sets `op` (a static string) as the op of those outputs that are not also inputs and whose blocks have no op yet. */
-void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
-                       const ctrt_view *const *inputs, int n_inputs, const char *op);
+void block_table_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
+                              const ctrt_view *const *inputs, int n_inputs, const char *op);
 
 /* Copies all entries, sorted by address, to a new array that the caller frees. No entries: NULL and 0. Returns false if
  * memory runs out. */
-bool live_list(struct live_block **out, size_t *count, struct device_memory *memory);
+bool block_table_list(struct live_block **out, size_t *count, struct device_memory *memory);
 
 /* Appends an event to the device's history, if it is on, and sets event->number. */
 void history_note(struct device_memory *memory, struct history_event *event);

@@ -70,8 +70,8 @@ const char *history_action_name(enum history_action action)
 
 __attribute__((noinline)) void history_note(struct device_memory *memory, struct history_event *event)
 {
-    if (unlikely(atomic_load_explicit(&frames_wanted, memory_order_relaxed)) && event->frames == NULL)
-        event->frames = frames_here();
+    if (unlikely(atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) && event->frames == NULL)
+        event->frames = backtrace_here();
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
     if (ring != NULL) {
@@ -164,23 +164,23 @@ static ctrt_status watch_device(struct device_memory *memory)
     if (!now.made)
         now.watch = memory->device->flags & CTRT_DEVICE_ASYNCHRONOUS ? CTRT_MEMORY_WATCH_STATE : CTRT_MEMORY_WATCH_NONE;
     if (now.watch != CTRT_MEMORY_WATCH_NONE)
-        atomic_store(&tag_wanted, true);
+        atomic_store(&label_wanted, true);
     pthread_mutex_unlock(&lock);
-    return live_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE,
-                      now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
+    return block_table_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE,
+                             now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
 }
 
 /* `anyway`: replace an earlier choice. */
 static void choose(ctrt_memory_watch watch, size_t entries, bool anyway)
 {
     if (watch == CTRT_MEMORY_WATCH_FRAMES)
-        frames_prepare();
+        backtrace_prepare();
     pthread_mutex_lock(&lock);
     if (anyway || !choice.made)
         choice = (struct choice){ true, watch, entries };
-    atomic_store(&frames_wanted, choice.watch == CTRT_MEMORY_WATCH_FRAMES);
+    atomic_store(&backtrace_wanted, choice.watch == CTRT_MEMORY_WATCH_FRAMES);
     if (choice.watch == CTRT_MEMORY_WATCH_NONE)
-        atomic_store(&tag_wanted, false);
+        atomic_store(&label_wanted, false);
     pthread_mutex_unlock(&lock);
 }
 
@@ -192,7 +192,7 @@ static bool choice_made(void)
     return made;
 }
 
-ctrt_status live_init(struct device_memory *memory)
+ctrt_status block_table_init(struct device_memory *memory)
 {
     if (!parameter_read && !choice_made()) {
         ctrt_param_value value;

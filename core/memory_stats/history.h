@@ -18,6 +18,6 @@ void history_name(struct device_memory *memory, uint64_t number, const char *op)
 ctrt_status history_resize(struct device_memory *memory, size_t entries);
 
 /* block_table.c: turns the table of allocated blocks on or off (`state`), and sets the size of the history. */
-ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries);
+ctrt_status block_table_watch(struct device_memory *memory, bool state, size_t entries);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/host_alloc.h"
 #include "ctrt/memory.h"
 
-atomic_bool tag_wanted;
+atomic_bool label_wanted;
 
 static const char *joined(const char *base, const char *path)
 {
@@ -27,27 +27,27 @@ static const char *joined(const char *base, const char *path)
     return kept;
 }
 
-void tag_enter(struct memory_tag *tag, const char *base, const char *path)
+void label_enter(struct memory_label *tag, const char *base, const char *path)
 {
     const char *text = joined(base, path);
-    tag->text = text != NULL ? text : tag_here();
+    tag->text = text != NULL ? text : label_here();
     tag->below = thread_state.tag;
     tag->pushed = false;
     thread_state.tag = tag;
 }
 
 /* Removes all entries above `end`, and frees those that were pushed. */
-static void drop_above(struct thread_state *state, const struct memory_tag *end)
+static void drop_above(struct thread_state *state, const struct memory_label *end)
 {
     while (state->tag != NULL && state->tag != end) {
-        struct memory_tag *tag = state->tag;
+        struct memory_label *tag = state->tag;
         state->tag = tag->below;
         if (tag->pushed)
             host_free(tag);
     }
 }
 
-void tag_leave(struct memory_tag *tag)
+void label_leave(struct memory_label *tag)
 {
     drop_above(&thread_state, tag);
     thread_state.tag = tag->below;
@@ -59,9 +59,9 @@ ctrt_status ctrt_memory_tag_push(const char *text)
         return fail_null("memory_tag_push", "tag");
     if (*text == '\0')
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_tag_push: the tag is empty");
-    struct memory_tag *tag = host_alloc(sizeof *tag);
+    struct memory_label *tag = host_alloc(sizeof *tag);
     if (tag != NULL)
-        tag->text = joined(tag_here(), text);
+        tag->text = joined(label_here(), text);
     if (tag == NULL || tag->text == NULL) {
         host_free(tag);
         return out_of_memory(sizeof *tag + strlen(text), "a tag");
@@ -75,7 +75,7 @@ ctrt_status ctrt_memory_tag_push(const char *text)
 
 ctrt_status ctrt_memory_tag_pop(void)
 {
-    struct memory_tag *tag = thread_state.tag;
+    struct memory_label *tag = thread_state.tag;
     if (tag == NULL || !tag->pushed)
         return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop: there is no tag that ctrt_memory_tag_push left here");
     thread_state.tag = tag->below;
@@ -85,7 +85,7 @@ ctrt_status ctrt_memory_tag_pop(void)
 
 const char *ctrt_memory_tag(void)
 {
-    return tag_here();
+    return label_here();
 }
 
 /* Called when the thread exits: frees the tags that it did not pop. */

@@ -11,33 +11,33 @@
 #include "ctrt/base.h"
 
 /* An entry of a thread's stack. */
-struct memory_tag {
-    struct memory_tag *below;
+struct memory_label {
+    struct memory_label *below;
     const char *text;                       /* the whole path; interned */
-    bool pushed;                            /* by ctrt_memory_tag_push and freed by pop; else by tag_enter */
+    bool pushed;                            /* by ctrt_memory_tag_push and freed by pop; else by label_enter */
 };
 
 /* Some device is watched. Modules check it before they compute their path. */
-extern atomic_bool tag_wanted;
+extern atomic_bool label_wanted;
 
-static inline const char *tag_here(void)
+static inline const char *label_here(void)
 {
     return thread_state.tag != NULL ? thread_state.tag->text : "";
 }
 
-/* For higher layers of the library. tag_enter makes base + "/" + path (path alone if base is "") the thread's tag until
- * tag_leave; `tag` is in the caller's stack frame. If memory for the text runs out, the tag does not change. tag_leave
- * also removes tags that the program pushed meanwhile and did not pop. */
-void tag_enter(struct memory_tag *tag, const char *base, const char *path);
-void tag_leave(struct memory_tag *tag);
+/* For higher layers of the library. label_enter makes base + "/" + path (path alone if base is "") the thread's tag
+ * until label_leave; `tag` is in the caller's stack frame. If memory for the text runs out, the tag does not change.
+ * label_leave also removes tags that the program pushed meanwhile and did not pop. */
+void label_enter(struct memory_label *tag, const char *base, const char *path);
+void label_leave(struct memory_label *tag);
 
-/* The same for `name` below the thread's current tag, if any device is watched. Returns whether tag_leave must be
+/* The same for `name` below the thread's current tag, if any device is watched. Returns whether label_leave must be
  * called. */
-static inline bool tag_enter_watched(struct memory_tag *tag, const char *name)
+static inline bool label_enter_watched(struct memory_label *tag, const char *name)
 {
-    if (!atomic_load_explicit(&tag_wanted, memory_order_relaxed))
+    if (!atomic_load_explicit(&label_wanted, memory_order_relaxed))
         return false;
-    tag_enter(tag, tag_here(), name);
+    label_enter(tag, label_here(), name);
     return true;
 }
 

@@ -60,7 +60,7 @@ static bool segments_expand(struct device_memory *memory)
     ctrt_memory_piece *pieces = NULL;
     size_t count = 0;
     bool expand = false;
-    if (pieces_list(&pieces, &count, memory))
+    if (segments_list(&pieces, &count, memory))
         for (size_t i = 0; i < count && !expand; i++)
             expand = pieces[i].segment && pieces[i].expandable;
     host_free(pieces);
@@ -82,7 +82,7 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
     if (f->others > 0)
         f->process_count = device_other_processes(f->processes, PROCESSES_TOLD, device);
     f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
-    f->largest_known = pieces_largest_free(&f->largest, memory);
+    f->largest_known = segments_largest_free(&f->largest, memory);
     f->largest = MIN(f->largest, f->cached);
     f->expandable = segments_expand(memory);
     if (f->cached > 0 && f->largest_known)
@@ -177,7 +177,7 @@ static char *to_json(const struct finding *f, const char *advice)
     strbuf_add(&text, ",\n  \"reason\": ");
     strbuf_add_json(&text, f->why);
     strbuf_add(&text, ",\n  \"tag\": ");
-    strbuf_add_json(&text, tag_here());
+    strbuf_add_json(&text, label_here());
     strbuf_add(&text, ",\n  \"op\": ");
     strbuf_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
     strbuf_add(&text, ",\n  \"advice\": ");
@@ -262,8 +262,8 @@ static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *
     quota_refused = false;
     advise(advice, &f);
     if (history_on(memory)) {
-        struct history_event event = { .time = history_now(), .tag = tag_here(), .op = thread_state.op, .bytes = bytes,
-                                       .room = f.free_bytes, .action = HISTORY_OOM };
+        struct history_event event = { .time = history_now(), .tag = label_here(), .op = thread_state.op,
+                                       .bytes = bytes, .room = f.free_bytes, .action = HISTORY_OOM };
         history_note(memory, &event);
     }
     char *json = to_json(&f, advice);

@@ -46,7 +46,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
     struct live_block *blocks;
     size_t n;
     uint64_t bytes = 0, requested = 0;
-    if (!live_list(&blocks, &n, memory))
+    if (!block_table_list(&blocks, &n, memory))
         return false;
     ctrt_memory_owner *owners = host_alloc((n + 1) * sizeof *owners);
     if (owners == NULL) {

@@ -104,7 +104,7 @@ static bool name_moving(struct list *list, const struct policy_layer *top)
     return !moving.failed;
 }
 
-bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory)
+bool segments_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory)
 {
     *out = NULL;
     *count = 0;
@@ -133,7 +133,7 @@ static void note_largest(const ctrt_memory_piece *piece, void *argument)
         *largest = piece->bytes;
 }
 
-bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory)
+bool segments_largest_free(uint64_t *bytes, struct device_memory *memory)
 {
     ctrt_memory_stats stats;
     *bytes = 0;

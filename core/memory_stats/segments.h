@@ -7,8 +7,8 @@
 
 /* Copies what the lowest policy's `walk` reports to a new array that the caller frees: each segment before its blocks,
  * segments sorted by address. Policy without `walk`: NULL and 0. Returns false if memory runs out. */
-bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory);
+bool segments_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory);
 /* Stores the size of the largest free block. Returns false if the policy does not report it. */
-bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory);
+bool segments_largest_free(uint64_t *bytes, struct device_memory *memory);
 
 #endif

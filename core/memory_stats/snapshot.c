@@ -28,7 +28,7 @@ struct parts {
     uint64_t lost;
     ctrt_memory_owner *owners;
     size_t owner_count;
-    const struct frames **stacks;           /* of the blocks and events; each stack once, by number */
+    const struct backtrace **stacks;        /* of the blocks and events; each stack once, by number */
     size_t stack_count;
 };
 
@@ -43,7 +43,7 @@ static void parts_free(struct parts *parts)
 
 static int compare_stacks(const void *a, const void *b)
 {
-    const struct frames *x = *(const struct frames *const *)a, *y = *(const struct frames *const *)b;
+    const struct backtrace *x = *(const struct backtrace *const *)a, *y = *(const struct backtrace *const *)b;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
@@ -71,8 +71,8 @@ static bool list_stacks(struct parts *parts)
 static bool parts_read(struct parts *parts, struct device_memory *memory)
 {
     *parts = (struct parts){ 0 };
-    if (live_list(&parts->blocks, &parts->block_count, memory)
-        && pieces_list(&parts->pieces, &parts->piece_count, memory)
+    if (block_table_list(&parts->blocks, &parts->block_count, memory)
+        && segments_list(&parts->pieces, &parts->piece_count, memory)
         && history_list(&parts->events, &parts->event_count, &parts->lost, memory)
         && owners_of(&parts->owners, &parts->owner_count, memory) && list_stacks(parts))
         return true;
@@ -112,7 +112,7 @@ static void owner(struct strbuf *text, const char *tag, const char *op)
     strbuf_add_json(text, op != NULL ? op : "");
 }
 
-static void stack(struct strbuf *text, const struct frames *frames)
+static void stack(struct strbuf *text, const struct backtrace *frames)
 {
     if (frames != NULL)
         strbuf_add(text, ", \"stack\": %u", (unsigned)frames->number);
@@ -218,7 +218,7 @@ static void to_json(struct strbuf *text, struct device_memory *memory, const str
     strbuf_add(text, ",\n  \"policy\": ");
     strbuf_add_json(text, memory->policy_name);
     strbuf_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
-               history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all")
+               history_on(memory) ? (atomic_load(&backtrace_wanted) ? "frames" : "all")
                : pool_watched(memory) ? "state" : "none",
                (unsigned long long)history_now(),
                (unsigned long long)memory->total_bytes);
@@ -238,7 +238,7 @@ static void to_json(struct strbuf *text, struct device_memory *memory, const str
     strbuf_add(text, "]],\n  \"stacks\": {");
     for (size_t i = 0; i < parts->stack_count; i++) {
         strbuf_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
-        frames_json(text, parts->stacks[i]);
+        backtrace_json(text, parts->stacks[i]);
     }
     strbuf_add(text, "}\n}\n");
 }

@@ -277,7 +277,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
         CTRT_TRY(ctrt_context(kernel_copy(&here, cpu, &tensor->view, device), "%s", who));
         at = element;
     } else if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
-        CTRT_TRY(ctrt_context(order_host(&tensor->view, false), "%s", who));
+        CTRT_TRY(ctrt_context(hazard_host(&tensor->view, false), "%s", who));
     }
     *out = dtype_load(at, dtype);
     return CTRT_OK;

@@ -83,8 +83,8 @@ static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_v
 static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
 {
     if (unlikely((to->flags | from->flags) & CTRT_VIEW_PINNED)) {
-        CTRT_TRY(order_host(from, false));
-        CTRT_TRY(order_host(to, true));
+        CTRT_TRY(hazard_host(from, false));
+        CTRT_TRY(hazard_host(to, true));
     }
     if (in_dry_run(to))
         return CTRT_OK;
@@ -281,7 +281,7 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     /* of the dtype's category, as kernels require */
     const ctrt_scalar stored = dtype_load(element, to->dtype);
     if (unlikely(to->flags & CTRT_VIEW_PINNED))
-        CTRT_TRY(order_host(to, true));
+        CTRT_TRY(hazard_host(to, true));
     bool repeats = true;
     for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
         repeats &= element[i] == element[0];

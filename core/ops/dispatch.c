@@ -383,7 +383,7 @@ static ctrt_status host_waits(const struct op_call *call)
     for (int i = 0; i < call->n_inputs + call->n_outputs; i++) {
         const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
         if (view != NULL && unlikely(view->flags & CTRT_VIEW_PINNED))
-            CTRT_TRY(order_host(view, i >= call->n_inputs));
+            CTRT_TRY(hazard_host(view, i >= call->n_inputs));
     }
     return CTRT_OK;
 }
@@ -442,7 +442,7 @@ ctrt_status kernel_call(const struct op_call *call)
     const struct dispatch_entry *entry = dispatch_find(call->device, call->op, call->key);
     /* Outputs allocated by an op function already carry its name; name the others here. */
     if (unlikely(pool_watched(call->device->memory)) && thread_state.op == NULL)
-        live_name_outputs(call->device->memory, outputs, n_outputs, inputs, n_inputs, op_table[call->op].name);
+        block_table_name_outputs(call->device->memory, outputs, n_outputs, inputs, n_inputs, op_table[call->op].name);
     if (likely(entry != NULL && entry->run != NULL)
         && (n_inputs == 0 || inputs[0] != outputs[0] || (entry->flags & CTRT_KERNEL_INPLACE))
         && ((entry->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))

@@ -61,7 +61,7 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
 static ctrt_status read_number(ctrt_scalar *out, const ctrt_tensor *tensor)
 {
     if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED))
-        CTRT_TRY(order_host(&tensor->view, false));
+        CTRT_TRY(hazard_host(&tensor->view, false));
     *out = dtype_load(tensor->view.data, tensor_dtype(tensor));
     return CTRT_OK;
 }

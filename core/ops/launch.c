@@ -13,21 +13,21 @@ static pthread_once_t frames_once = PTHREAD_ONCE_INIT;
 
 static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char *name, const char *tag)
 {
-    const struct frames *frames = NULL;
-    if (stream_order_mode == ORDER_CHECK || atomic_load_explicit(&frames_wanted, memory_order_relaxed)) {
-        pthread_once(&frames_once, frames_prepare);
-        frames = frames_here();
+    const struct backtrace *frames = NULL;
+    if (stream_order_mode == ORDER_CHECK || atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) {
+        pthread_once(&frames_once, backtrace_prepare);
+        frames = backtrace_here();
     }
     stream_note_site(stream, name, tag, frames);
 }
 
 /* Counts work that was enqueued and returns its timepoint. The caller holds the stream's lock. */
-static inline stream_mark count_work(ctrt_stream *stream, const char *name)
+static inline timepoint count_work(ctrt_stream *stream, const char *name)
 {
-    const stream_mark mark = stream_count_work(stream);
-    const char *tag = tag_here();
+    const timepoint mark = stream_count_work(stream);
+    const char *tag = label_here();
     if (unlikely(tag != stream->tag || stream->works != NULL
-                 || atomic_load_explicit(&frames_wanted, memory_order_relaxed)))
+                 || atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)))
         note_site(stream, name, tag);
     return mark;
 }
@@ -88,7 +88,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
             return out_of_memory(count * sizeof *addresses, "operands");
     }
     ctrt_status status = CTRT_OK;
-    stream_mark mark = 0;
+    timepoint mark = 0;
     uint64_t noted = 0;                     /* bit i: the access to operand i is recorded; only for the first 64 */
     uint32_t ready = 0;
     ctrt_view *copies = NULL;
@@ -96,12 +96,12 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
         const bool writes = ready >= n_in;
         const ctrt_view *view = writes ? outputs[ready - n_in] : inputs[ready];
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
-            status = order_before(stream, view, writes, kernel->op, moves ? &addresses[ready] : NULL);
+            status = hazard_before(stream, view, writes, kernel->op, moves ? &addresses[ready] : NULL);
         else if (moves && view != NULL)
             addresses[ready] = view->data;
     }
     if (unlikely(status != CTRT_OK))
-        ready--;                            /* order_before failed for the last operand, so it needs no order_after */
+        ready--;                            /* hazard_before failed for the last operand, so it needs no hazard_after */
     if (status == CTRT_OK && unlikely(moves))
         status = views_moved(&copies, call, addresses);
     if (likely(status == CTRT_OK)) {
@@ -114,7 +114,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
             for (uint32_t i = 0; i < ready && i < 64; i++) {
                 const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
                 if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR)
-                    || order_note_alone(stream, view, i >= n_in, mark))
+                    || hazard_note_alone(stream, view, i >= n_in, mark))
                     noted |= (uint64_t)1 << i;
             }
         }
@@ -126,7 +126,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
         if (likely(is_noted && !moves))
             continue;
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
-            order_after(stream, view, i >= n_in, is_noted ? 0 : mark);
+            hazard_after(stream, view, i >= n_in, is_noted ? 0 : mark);
     }
     host_free(copies);
     if (unlikely(addresses != few))
@@ -155,9 +155,9 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
     if (copy->wait && unlikely(stream_captured(stream)))
         return launch_finish(device);
     void *to = NULL, *from = NULL;
-    stream_mark mark = 0;
-    CTRT_TRY(order_before(stream, copy->from, false, "copy", &from));
-    ctrt_status status = order_before(stream, copy->to, true, "copy", &to);
+    timepoint mark = 0;
+    CTRT_TRY(hazard_before(stream, copy->from, false, "copy", &from));
+    ctrt_status status = hazard_before(stream, copy->to, true, "copy", &to);
     const bool have_to = status == CTRT_OK;
     if (have_to) {
         to = (char *)to - copy->before;
@@ -171,9 +171,9 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
             mark = count_work(stream, "copy");
         pthread_mutex_unlock(&stream->lock);
     }
-    order_after(stream, copy->from, false, mark);
+    hazard_after(stream, copy->from, false, mark);
     if (have_to)
-        order_after(stream, copy->to, true, mark);
+        hazard_after(stream, copy->to, true, mark);
     if (unlikely(status != CTRT_OK || stream_launch_blocking))
         status = after_launch(status, stream, "copy");
     return status == CTRT_OK && copy->wait ? launch_finish(device) : status;
@@ -187,14 +187,14 @@ static ctrt_status enqueue_fill(const ctrt_view *view, ctrt_device *device, int 
         return device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes);
     ctrt_stream *stream = stream_here(device);
     void *to;
-    stream_mark mark = 0;
-    CTRT_TRY(order_before(stream, view, true, "fill", &to));
+    timepoint mark = 0;
+    CTRT_TRY(hazard_before(stream, view, true, "fill", &to));
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = device->backend->memory->fill(device->handle, stream->queue, to, byte, bytes);
     if (likely(status == CTRT_OK))
         mark = count_work(stream, "fill");
     pthread_mutex_unlock(&stream->lock);
-    order_after(stream, view, true, mark);
+    hazard_after(stream, view, true, mark);
     return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "fill");
 }
 

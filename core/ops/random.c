@@ -144,20 +144,20 @@ static void draw_undo(void *state)
     pthread_mutex_unlock(&draws->device->generator_lock);
 }
 
-static const struct number_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = host_free };
+static const struct graph_param_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = host_free };
 
 static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks,
                                  struct capture *capture)
 {
     const void *where = NULL;
-    struct captured_draws *draws = capture_numbers_of(&where, capture, &draws_source);
+    struct captured_draws *draws = capture_params_of(&where, capture, &draws_source);
     if (draws == NULL) {
         draws = host_alloc(sizeof *draws);
         if (draws == NULL)
             return out_of_memory(sizeof *draws, "random numbers of a capture");
         draws->device = device;
         atomic_init(&draws->blocks, 0);
-        CTRT_TRY(capture_numbers(&where, capture, 2 * sizeof(uint64_t), &draws_source, draws));
+        CTRT_TRY(capture_params(&where, capture, 2 * sizeof(uint64_t), &draws_source, draws));
     }
     attributes->seed = 0;
     attributes->offset = atomic_fetch_add(&draws->blocks, blocks);

@@ -11,7 +11,7 @@ struct ctrt_event {
     void *event;                            /* the backend's event; NULL on a synchronous device */
     bool timing;
     pthread_mutex_t lock;                   /* guards the members that a record sets */
-    stream_mark mark;                       /* timepoint of the last work before the event */
+    timepoint mark;                         /* timepoint of the last work before the event */
     ctrt_stream *stream;                    /* the stream on which it was recorded */
     uint64_t stream_id;                     /* the stream's id at the record; if the stream has another one now, it was
                                              * released and reused */
@@ -109,7 +109,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
         memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
         clock_merge(&event->clock, &stream->clock);
         clock_raise(&event->clock, stream_slot(stream), stream->sequence);
-        event->mark = mark_of(stream_slot(stream), stream->sequence);
+        event->mark = timepoint_of(stream_slot(stream), stream->sequence);
         event->stream = stream;
         event->stream_id = ctrt_stream_id(stream);
         event->capture = atomic_load(&stream->capture);
@@ -149,7 +149,7 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     if (event->records > 0 && event->event != NULL && (status = check_runs("ctrt_event_query", event)) == CTRT_OK) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
-            stream_note_done(event->stream, mark_sequence(event->mark), event->clock.seen, event->clock.count);
+            stream_note_done(event->stream, timepoint_sequence(event->mark), event->clock.seen, event->clock.count);
     }
     pthread_mutex_unlock(&event->lock);
     return ctrt_context(status, "ctrt_event_query");
@@ -166,8 +166,8 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     }
     const bool waits = event->records > 0 && event->event != NULL;
     ctrt_stream *stream = waits ? event->stream : NULL;
-    const stream_mark mark = event->mark;
-    const uint64_t sequence = mark_sequence(mark), records = event->records, stream_id = event->stream_id;
+    const timepoint mark = event->mark;
+    const uint64_t sequence = timepoint_sequence(mark), records = event->records, stream_id = event->stream_id;
     uint64_t *seen = waits ? host_alloc(event->clock.count * sizeof *seen) : NULL;
     const uint32_t count = seen != NULL ? event->clock.count : 0;
     if (count > 0)

@@ -7,7 +7,7 @@
 struct part {
     ctrt_device *device;                    /* of the stream */
     void *event;
-    stream_mark mark;                       /* of the event; 0: the queue belongs to no stream */
+    timepoint mark;                         /* of the event; 0: the queue belongs to no stream */
 };
 
 struct fence {
@@ -17,7 +17,7 @@ struct fence {
 
 static bool part_done(const struct part *part)
 {
-    if (part->mark != 0 && mark_done(part->mark))
+    if (part->mark != 0 && timepoint_done(part->mark))
         return true;
     bool done = false;
     /* A failed queue has dropped its work, so nothing can access the memory any more. */
@@ -30,12 +30,12 @@ static void part_wait(const struct part *part)
     part->device->backend->queue->event_synchronize(part->device->handle, part->event);
 }
 
-void fence_add(struct fence **fence, const stream_mark *marks, int count)
+void fence_add(struct fence **fence, const timepoint *marks, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (mark_done(marks[i]))
+        if (timepoint_done(marks[i]))
             continue;
-        ctrt_stream *stream = stream_at(mark_slot(marks[i]));
+        ctrt_stream *stream = stream_at(timepoint_slot(marks[i]));
         const uint32_t had = *fence != NULL ? (*fence)->count : 0;
         struct fence *larger = host_realloc(*fence, sizeof *larger + (had + 1) * sizeof larger->parts[0]);
         void *event = NULL;
@@ -47,7 +47,7 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count)
             stream_synchronize(stream);
             continue;
         }
-        stream_mark mark;
+        timepoint mark;
         if (stream_event_record(event, stream, &mark) != CTRT_OK) {
             stream_event_put(event, stream->device);
             stream_synchronize(stream);
@@ -74,7 +74,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
     if (fence != NULL && stream_event_take(&event, device) == CTRT_OK) {
         /* Counts the event as a piece of work, so that stream_outcome can report later whether the work before it was
          * dropped. */
-        const stream_mark mark = stream_note_wait(device, queue);
+        const timepoint mark = stream_note_wait(device, queue);
         if (likely(table->event_record(device->handle, event, queue) == CTRT_OK)) {
             fence->count = 1;
             fence->parts[0] = (struct part){ device, event, mark };
@@ -106,7 +106,7 @@ ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
     ctrt_status status = CTRT_OK;
     for (uint32_t i = 0; fence != NULL && i < fence->count; i++) {
         const struct part *part = &fence->parts[i];
-        if (part->mark != 0 && mark_done(part->mark))
+        if (part->mark != 0 && timepoint_done(part->mark))
             continue;
         if (queue == NULL || part->device->backend != device->backend || queue_captured(device, queue)) {
             part_wait(part);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/stream.h: streams for the layers above: their queues, and the ordering of their work.
  *
- * Each stream numbers the pieces of work put on it: 1, 2, 3... A *timepoint* (stream_mark) names one piece of work of
+ * Each stream numbers the pieces of work put on it: 1, 2, 3... A *timepoint* (timepoint) names one piece of work of
  * one stream. A stream's *clock* holds, for every other stream, the number up to which that stream's work is done
  * before the next work here; waiting for a stream also merges its clock (vector clocks: Mattern 1989, Fidge 1988). So
  * one comparison decides whether a piece of work is ordered before the next one on some stream, and no work is waited
@@ -31,7 +31,7 @@
 #define STREAM_SITES 256                    /* number of label changes remembered for each stream */
 #define STREAM_WORKS 1024                   /* number of last pieces of work whose name and backtrace are kept */
 
-struct frames;                              /* memory_stats/backtrace.h */
+struct backtrace;                           /* memory_stats/backtrace.h */
 
 struct clock {
     uint64_t *seen;                         /* indexed by slot; slots from `count` on have the value 0 */
@@ -68,7 +68,7 @@ struct ctrt_stream {
     struct stream_site { uint64_t from; const char *tag; } *sites;
     uint64_t site_count;
     /* ring indexed by work number; NULL: not recorded */
-    struct stream_work { const char *name; const struct frames *frames; } *works;
+    struct stream_work { const char *name; const struct backtrace *frames; } *works;
     ctrt_stream *next;                      /* the next stream in the device's list */
 };
 
@@ -81,17 +81,17 @@ static inline uint32_t stream_slot(const ctrt_stream *stream)
 }
 
 /* A timepoint: 12 bits of slot, 52 bits of work number. 0: none. */
-typedef uint64_t stream_mark;
+typedef uint64_t timepoint;
 
-static inline stream_mark mark_of(uint32_t slot, uint64_t sequence)
+static inline timepoint timepoint_of(uint32_t slot, uint64_t sequence)
 {
     return (uint64_t)slot << 52 | sequence;
 }
-static inline uint32_t mark_slot(stream_mark mark)
+static inline uint32_t timepoint_slot(timepoint mark)
 {
     return (uint32_t)(mark >> 52);
 }
-static inline uint64_t mark_sequence(stream_mark mark)
+static inline uint64_t timepoint_sequence(timepoint mark)
 {
     return mark & (((uint64_t)1 << 52) - 1);
 }
@@ -137,16 +137,17 @@ ctrt_stream *stream_at(uint32_t slot);
 uint64_t stream_queue_id(const ctrt_device *device, const void *queue);
 
 /* Reports whether the work at `mark` is done before the next work on `stream`. Requires the stream's lock. */
-static inline bool stream_covers(const ctrt_stream *stream, stream_mark mark)
+static inline bool stream_covers(const ctrt_stream *stream, timepoint mark)
 {
-    const uint32_t slot = mark_slot(mark);
+    const uint32_t slot = timepoint_slot(mark);
     return slot == stream_slot(stream)
-           || (slot < stream->clock.count && stream->clock.seen[slot] >= mark_sequence(mark));
+           || (slot < stream->clock.count && stream->clock.seen[slot] >= timepoint_sequence(mark));
 }
-static inline bool mark_done(stream_mark mark)
+static inline bool timepoint_done(timepoint mark)
 {
     return mark == 0
-           || atomic_load_explicit(&stream_at(mark_slot(mark))->done, memory_order_acquire) >= mark_sequence(mark);
+           || atomic_load_explicit(&stream_at(timepoint_slot(mark))->done, memory_order_acquire)
+                  >= timepoint_sequence(mark);
 }
 
 /* Fails with CTRT_ERR_STATE, because work of a captured stream can be neither waited for nor queried. */
@@ -170,24 +171,24 @@ ctrt_status stream_synchronize(ctrt_stream *stream);
 void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count);
 /* Counts work that was enqueued without a stream, such as a wait or a copy by a memory policy, so that later work is
  * ordered after it. Returns its timepoint; 0 if no stream has `queue`. */
-stream_mark stream_note_wait(const ctrt_device *device, const void *queue);
+timepoint stream_note_wait(const ctrt_device *device, const void *queue);
 /* Called after the host has waited, with the result `status`, for the stream's work up to `sequence`; `seen` is the
  * stream's clock from before the wait (`count` entries). Records what is done now, and returns the stream's error. */
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
                           uint32_t count);
 /* Waits on the host until the work at `mark` is done. Returns the stream's error if that work failed or comes after
  * work that failed. */
-ctrt_status stream_finish(stream_mark mark);
+ctrt_status stream_finish(timepoint mark);
 
 /* Returns, for work that is done, CTRT_OK or the failure for which the queue dropped this work or work before it, even
  * if the stream was reset since. Unlike the stream's error, ignores failures of other streams. */
-ctrt_status stream_outcome(stream_mark mark);
+ctrt_status stream_outcome(timepoint mark);
 
 /* Take an event from the device's pool of backend events, and return one to it. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);
 void stream_event_put(void *event, ctrt_device *device);
 /* Records an event after all work on `stream`. *mark is the timepoint of the last work, 0 if the stream has no slot. */
-ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark);
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *mark);
 
 /* Allocates `count` slots, so that the two functions below do not fail. Returns false when out of memory. */
 bool clock_room(struct clock *clock, uint32_t count);
@@ -196,27 +197,27 @@ bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence);
 bool clock_merge(struct clock *to, const struct clock *from);
 
 /* Counts one more piece of work. Requires the stream's lock and a stream that has a slot. */
-static inline stream_mark stream_count_work(ctrt_stream *stream)
+static inline timepoint stream_count_work(ctrt_stream *stream)
 {
     atomic_store_explicit(&stream->put, ++stream->sequence, memory_order_release);
     if (unlikely(stream->works != NULL))
         stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ 0 };
-    return mark_of(stream_slot(stream), stream->sequence);
+    return timepoint_of(stream_slot(stream), stream->sequence);
 }
 
 /* ---- where work was enqueued: stream_site.c ---- */
 
 /* Records that the last counted work is the op `name`, called by a thread whose label is `tag`; `frames`: the
  * backtrace, if recorded. Requires the stream's lock. */
-void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct frames *frames);
+void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct backtrace *frames);
 /* Formats " in LABEL at CALL" for the stream's work with that number, as far as known; "" if nothing is known. Requires
  * the stream's lock. */
 void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint64_t sequence);
 /* The same for the work at `mark`, after the op (if works are recorded) and the stream: "exp on stream 2 of sim:0 in
  * encoder.0". */
-void stream_work_text(char *text, size_t bytes, stream_mark mark);
+void stream_work_text(char *text, size_t bytes, timepoint mark);
 /* memory_stats/backtrace.c: formats the innermost call from outside the library, "train(step+0x1c)"; "" if there is
  * none. */
-void frames_place(char *text, size_t bytes, const struct frames *frames);
+void backtrace_place(char *text, size_t bytes, const struct backtrace *frames);
 
 #endif

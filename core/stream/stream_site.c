@@ -3,7 +3,7 @@
 #include "base/host_alloc.h"
 #include "stream/stream.h"
 
-void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct frames *frames)
+void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct backtrace *frames)
 {
     if (tag != stream->tag && (*tag != '\0' || stream->sites != NULL)) {
         if (stream->sites == NULL)
@@ -43,17 +43,17 @@ void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint6
     const char *tag = tag_of(stream, sequence);
     char calls[256] = "";
     if (work != NULL && work->frames != NULL)
-        frames_place(calls, sizeof calls, work->frames);
+        backtrace_place(calls, sizeof calls, work->frames);
     snprintf(text, bytes, "%s%s%s%s", *tag != '\0' ? " in " : "", tag, calls[0] != '\0' ? " at " : "", calls);
 }
 
-void stream_work_text(char *text, size_t bytes, stream_mark mark)
+void stream_work_text(char *text, size_t bytes, timepoint mark)
 {
-    ctrt_stream *stream = stream_at(mark_slot(mark));
+    ctrt_stream *stream = stream_at(timepoint_slot(mark));
     char site[512];
     pthread_mutex_lock(&stream->lock);
-    const struct stream_work *work = work_of(stream, mark_sequence(mark));
-    stream_site_text(site, sizeof site, stream, mark_sequence(mark));
+    const struct stream_work *work = work_of(stream, timepoint_sequence(mark));
+    stream_site_text(site, sizeof site, stream, timepoint_sequence(mark));
     snprintf(text, bytes, "%s on stream %llu of %s%s", work != NULL && work->name != NULL ? work->name : "work",
              (unsigned long long)ctrt_stream_id(stream), stream->device->name, site);
     pthread_mutex_unlock(&stream->lock);

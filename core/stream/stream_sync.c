@@ -142,12 +142,12 @@ static ctrt_status forked(const ctrt_stream *stream)
 }
 
 /* Requires the stream's lock. */
-static stream_mark mark_last(const ctrt_stream *stream)
+static timepoint mark_last(const ctrt_stream *stream)
 {
-    return stream_slot(stream) != SLOT_NONE ? mark_of(stream_slot(stream), stream->sequence) : 0;
+    return stream_slot(stream) != SLOT_NONE ? timepoint_of(stream_slot(stream), stream->sequence) : 0;
 }
 
-ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark)
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *mark)
 {
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
@@ -298,29 +298,29 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     return wait_here(stream);
 }
 
-ctrt_status stream_finish(stream_mark mark)
+ctrt_status stream_finish(timepoint mark)
 {
     if (mark == 0)
         return CTRT_OK;
-    ctrt_stream *stream = stream_at(mark_slot(mark));
-    if (!mark_done(mark))
+    ctrt_stream *stream = stream_at(timepoint_slot(mark));
+    if (!timepoint_done(mark))
         stream_synchronize(stream);
     /* Ignore failures of later work. */
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    if (unlikely(stream->error != CTRT_OK) && mark_sequence(mark) >= stream->error_at)
+    if (unlikely(stream->error != CTRT_OK) && timepoint_sequence(mark) >= stream->error_at)
         status = fail_kept(stream);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
 
-stream_mark stream_note_wait(const ctrt_device *device, const void *queue)
+timepoint stream_note_wait(const ctrt_device *device, const void *queue)
 {
     ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == device) {
             pthread_mutex_lock(&stream->lock);
-            const stream_mark mark = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
+            const timepoint mark = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
             pthread_mutex_unlock(&stream->lock);
             return mark;
         }
@@ -333,10 +333,10 @@ static ctrt_status fail_dropped(const ctrt_stream *stream, ctrt_status status)
                      (unsigned long long)ctrt_stream_id(stream), stream->device->name);
 }
 
-ctrt_status stream_outcome(stream_mark mark)
+ctrt_status stream_outcome(timepoint mark)
 {
-    ctrt_stream *stream = stream_at(mark_slot(mark));
-    const uint64_t sequence = mark_sequence(mark);
+    ctrt_stream *stream = stream_at(timepoint_slot(mark));
+    const uint64_t sequence = timepoint_sequence(mark);
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
     look_for_error(stream);
@@ -402,7 +402,7 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
         status = queue->query(stream->device->handle, stream->queue, &done);
     } else {
         void *event = NULL;
-        stream_mark mark;
+        timepoint mark;
         CTRT_TRY(stream_event_take(&event, stream->device));
         ctrt_status asked = stream_event_record(event, stream, &mark);
         if (asked == CTRT_OK)

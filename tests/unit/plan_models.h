@@ -6,7 +6,7 @@
 #include "ctrt/ctrt.h"
 
 enum stage { FORWARD, BACKWARD, STEP };             /* how far a step goes; FORWARD: without a graph */
-enum optimizer_kind { SGD, MOMENTUM, ADAMW };
+enum optimizer_kind { SGD, MOMENTUM, ADAMW, NADAM };     /* NADAM: a step of tensor ops */
 
 struct model {
     const char *name;
@@ -59,6 +59,7 @@ __attribute__((unused)) static const struct model models[] = {
     { "transformer, adamw", attention_make, { 8, 12 }, 10, true, STEP, ADAMW, false },
     { "transformer, sgd", attention_make, { 64, 12 }, 10, true, STEP, SGD, false },
     { "transformer, forward", attention_make, { 32, 12 }, 10, true, FORWARD, SGD, false },
+    { "mlp, nadam", mlp_make, { 32, 20 }, 10, false, STEP, NADAM, false },
 };
 
 struct training {
@@ -76,10 +77,19 @@ static inline ctrt_status training_begin(struct training *run, const struct mode
         dims++;
     *run = (struct training){ .model = model, .device = device };
     CTRT_TRY(model->make(&run->net, device));
-    CTRT_TRY(model->optimizer == ADAMW
-                 ? ctrt_adamw_new(&run->optimizer, run->net, NULL)
-                 : ctrt_sgd_new(&run->optimizer, run->net,
-                                &(ctrt_sgd_options){ .lr = 0.01, .momentum = model->optimizer == MOMENTUM ? 0.9 : 0 }));
+    switch (model->optimizer) {
+    case SGD:
+    case MOMENTUM:
+        CTRT_TRY(ctrt_sgd_new(&run->optimizer, run->net,
+                              &(ctrt_sgd_options){ .lr = 0.01, .momentum = model->optimizer == MOMENTUM ? 0.9 : 0 }));
+        break;
+    case ADAMW:
+        CTRT_TRY(ctrt_adamw_new(&run->optimizer, run->net, NULL));
+        break;
+    case NADAM:
+        CTRT_TRY(ctrt_nadam_new(&run->optimizer, run->net, NULL));
+        break;
+    }
     if (model->tokens)
         CTRT_TRY(ctrt_randint(&run->x, 0, 50, ctrt_ints_of(model->input, dims), CTRT_I64, device));
     else

@@ -114,15 +114,15 @@ static void test_forgotten_tags(void)
         size_t before = 0;
         CHECK_OK(ctrt_memory_tag_push("outer"));
         for (int i = 0; i < 2000; i++) {
-            struct memory_tag tag, inner;
-            tag_enter(&tag, tag_here(), "module");
+            struct memory_label tag, inner;
+            label_enter(&tag, label_here(), "module");
             CHECK_OK(ctrt_memory_tag_push("a"));
-            tag_enter(&inner, tag_here(), "child");
+            label_enter(&inner, label_here(), "child");
             CHECK_OK(ctrt_memory_tag_push("b"));
             CHECK_OK(ctrt_memory_tag_push("c"));
-            tag_leave(&inner);
+            label_leave(&inner);
             CHECK(strcmp(ctrt_memory_tag(), "outer/module/a") == 0, "%s", ctrt_memory_tag());
-            tag_leave(&tag);
+            label_leave(&tag);
             CHECK(strcmp(ctrt_memory_tag(), "outer") == 0, "%s", ctrt_memory_tag());
             if (i == 100)
                 before = heap_in_use();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The derivative of every op, first and second, against differences; and that nothing of the graphs is left. */
+/* Derivatives, first and second, against differences, where an op has forms that the conformance suite does not try: numbers as operands,
+ * products of vectors and batches, weights and reductions of losses, views, changes in place; and that nothing of the graphs is left. */
 #include "gradcheck.h"
 
 /* ---- the functions ---- */
@@ -13,12 +14,8 @@
 #define UNARY(op) F(f_##op, return ctrt_##op(out, in[0]);)
 #define BINARY(op) F(f_##op, return ctrt_##op(out, in[0], in[1]);)
 
-UNARY(neg) UNARY(abs) UNARY(sign) UNARY(square) UNARY(relu) UNARY(floor) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(exp) UNARY(expm1)
-UNARY(log) UNARY(log1p) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(tanh) UNARY(sigmoid) UNARY(silu) UNARY(erf)
-BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(remainder) BINARY(fmod) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(matmul)
-F(f_gelu, return ctrt_gelu(out, in[0], false);)
+UNARY(exp) BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(matmul)
 F(f_gelu_tanh, return ctrt_gelu(out, in[0], true);)
-F(f_clamp, return ctrt_clamp(out, in[0], ctrt_float(-0.5), ctrt_float(0.7));)
 F(f_clamp_lo, return ctrt_clamp_min(out, in[0], ctrt_float(-0.5));)
 F(f_add_scalar, return ctrt_add_scalar(out, in[0], ctrt_float(2.5));)
 F(f_sub_scalar, return ctrt_sub_scalar(out, in[0], ctrt_float(2.5));)
@@ -33,42 +30,27 @@ F(f_rpow_scalar, return ctrt_rpow_scalar(out, in[0], ctrt_float(1.7));)
 F(f_maximum_scalar, return ctrt_maximum_scalar(out, in[0], ctrt_float(0.1));)
 F(f_minimum_scalar, return ctrt_minimum_scalar(out, in[0], ctrt_float(0.1));)
 F(f_remainder_scalar, return ctrt_remainder_scalar(out, in[0], ctrt_float(0.7));)
-F(f_where, ctrt_tensor *c = NULL; CTRT_TRY(ctrt_gt_scalar(&c, in[0], ctrt_float(0))); ctrt_status s = ctrt_where(out, c, in[0], in[1]);
-  ctrt_tensor_release(&c); return s;)
-F(f_masked_fill, ctrt_tensor *c = NULL; CTRT_TRY(ctrt_gt_scalar(&c, in[0], ctrt_float(0)));
-  ctrt_status s = ctrt_masked_fill(out, in[0], c, ctrt_float(3)); ctrt_tensor_release(&c); return s;)
 
 F(f_sum, return ctrt_sum(out, in[0], CTRT_ALL_DIMS);)
 F(f_sum_dims, return ctrt_sum_dims(out, in[0], CTRT_DIMS(0, 2), false);)
 F(f_sum_keep, return ctrt_sum_dims(out, in[0], CTRT_DIMS(-1), true);)
-F(f_mean, return ctrt_mean(out, in[0], CTRT_ALL_DIMS);)
 F(f_mean_dims, return ctrt_mean_dims(out, in[0], CTRT_DIMS(1), false);)
-F(f_prod, return ctrt_prod_dims(out, in[0], CTRT_ALL_DIMS, false);)
 F(f_prod_dims, return ctrt_prod_dims(out, in[0], CTRT_DIMS(0, 2), false);)
 F(f_prod_keep, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)
-F(f_amax, return ctrt_amax(out, in[0], CTRT_DIMS(1), false);)
 F(f_amin, return ctrt_amin(out, in[0], CTRT_DIMS(0, 2), true);)
-F(f_var, return ctrt_var(out, in[0], CTRT_DIMS(1), 1, false);)
-F(f_max, return ctrt_max(out, NULL, in[0], 1, false);)
 
 F(f_linear, return ctrt_linear(out, in[0], in[1], in[2]);)
 F(f_linear_no_bias, return ctrt_linear(out, in[0], in[1], NULL);)
 F(f_matmul_t, ctrt_tensor *t = NULL; CTRT_TRY(ctrt_transpose(&t, in[1], -2, -1)); ctrt_status s = ctrt_matmul(out, in[0], t);
   ctrt_tensor_release(&t); return s;)
 
-F(f_conv2d, return ctrt_conv2d(out, in[0], in[1], in[2], argument);)
 F(f_conv2d_no_bias, return ctrt_conv2d(out, in[0], in[1], NULL, argument);)
-F(f_max_pool2d, return ctrt_max_pool2d(out, NULL, in[0], argument);)
 
-F(f_softmax, return ctrt_softmax(out, in[0], 1);)
 F(f_softmax_0, return ctrt_softmax(out, in[0], 0);)
-F(f_log_softmax, return ctrt_log_softmax(out, in[0], -1);)
 F(f_cross_entropy, return ctrt_cross_entropy(out, in[0], in[1], argument);)
 F(f_cross_entropy_weighted, ctrt_cross_entropy_options o = *(const ctrt_cross_entropy_options *)argument; o.weight = in[2];
   return ctrt_cross_entropy(out, in[0], in[1], &o);)
-F(f_mse_loss, return ctrt_mse_loss(out, in[0], in[1], CTRT_REDUCE_MEAN);)
 
-F(f_layer_norm, return ctrt_layer_norm(out, in[0], CTRT_SHAPE(4), in[1], in[2], 1e-5);)
 F(f_layer_norm_2, return ctrt_layer_norm(out, in[0], CTRT_SHAPE(3, 4), in[1], in[2], 1e-5);)
 F(f_layer_norm_plain, return ctrt_layer_norm(out, in[0], CTRT_SHAPE(4), NULL, NULL, 1e-5);)
 F(f_batch_norm, return ctrt_batch_norm(out, in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-5);)
@@ -77,27 +59,12 @@ F(f_batch_norm_eval, ctrt_tensor *mean = NULL, *var = NULL; ctrt_status s = ctrt
   if (!s) s = ctrt_full(&var, CTRT_SHAPE(3), ctrt_float(1.4), CTRT_F64, NULL);
   if (!s) s = ctrt_batch_norm(out, in[0], in[1], in[2], mean, var, false, 0.1, 1e-5);
   ctrt_tensor_release(&mean); ctrt_tensor_release(&var); return s;)
-F(f_attention, return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, 0, true, 0);)
 
-F(f_embedding, return ctrt_embedding(out, in[0], in[1], -1);)
-F(f_index_select, return ctrt_index_select(out, in[0], 1, in[1]);)
-F(f_gather, return ctrt_gather(out, in[0], 1, in[1]);)
-F(f_tril, return ctrt_tril(out, in[0], 1);)
-F(f_triu, return ctrt_triu(out, in[0], -1);)
 F(f_dropout, ctrt_manual_seed(7); return ctrt_dropout(out, in[0], 0.4, true);)
 
-F(f_clone, return ctrt_clone(out, in[0]);)
-F(f_to, ctrt_tensor *f = NULL; CTRT_TRY(ctrt_transpose(&f, in[0], 0, 1)); ctrt_status s = ctrt_to(out, f, NULL, CTRT_F64, true, CTRT_CONTIGUOUS_FORMAT);
-  ctrt_tensor_release(&f); return s;)
 F(f_reshape, return ctrt_reshape(out, in[0], CTRT_SHAPE(4, -1));)
 F(f_reshape_copy, ctrt_tensor *f = NULL; CTRT_TRY(ctrt_permute(&f, in[0], CTRT_DIMS(2, 0, 1))); ctrt_status s = ctrt_reshape(out, f, CTRT_SHAPE(-1));
   ctrt_tensor_release(&f); return s;)
-F(f_permute, return ctrt_permute(out, in[0], CTRT_DIMS(2, 0, 1));)
-F(f_squeeze, return ctrt_squeeze(out, in[0], CTRT_ALL_DIMS);)
-F(f_unsqueeze, return ctrt_unsqueeze(out, in[0], 1);)
-F(f_expand, return ctrt_expand(out, in[0], CTRT_SHAPE(5, 3, 4));)
-F(f_select, return ctrt_select(out, in[0], 1, -2);)
-F(f_slice, return ctrt_slice(out, in[0], 2, 1, 100, 2);)
 F(f_as_strided, return ctrt_as_strided(out, in[0], CTRT_SHAPE(2, 3), CTRT_SHAPE(5, 2), 1);)
 F(f_as_strided_overlap, return ctrt_as_strided(out, in[0], CTRT_SHAPE(3, 4), CTRT_SHAPE(2, 1), 1);)
 F(f_as_strided_repeat, return ctrt_as_strided(out, in[0], CTRT_SHAPE(3, 4), CTRT_SHAPE(0, 1), 1);)
@@ -107,7 +74,6 @@ F(f_as_strided_of_expanded, ctrt_tensor *t = NULL; CTRT_TRY(ctrt_expand(&t, in[0
   ctrt_status s = ctrt_as_strided(out, t, CTRT_SHAPE(4, 2), CTRT_SHAPE(3, 1), 1); ctrt_tensor_release(&t); return s;)
 F(f_cat, return ctrt_cat(out, in, 3, 1);)
 F(f_cat_many, ctrt_tensor *many[12]; for (int i = 0; i < 12; i++) many[i] = in[i % 2]; return ctrt_cat(out, many, 12, 0);)
-F(f_stack, return ctrt_stack(out, in, 2, -1);)
 F(f_chunk, ctrt_tensor *p[3] = {NULL}; int n; CTRT_TRY(ctrt_chunk(p, &n, in[0], 3, 2)); ctrt_status s = ctrt_mul(out, p[0], p[1]);
   for (int i = 0; i < n; i++) ctrt_tensor_release(&p[i]); return s;)
 
@@ -151,9 +117,7 @@ F(f_strided_base, ctrt_tensor *t = NULL, *v = NULL; ctrt_status s = ctrt_transpo
 enum kind { ANY, POSITIVE, SEPARATE, INDEX, ZEROS };            /* SEPARATE: no two elements close; ZEROS: some are 0 */
 #define NDIM(...) {__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static const ctrt_conv2d_options conv_plain = {.padding = {1, 0}};
 static const ctrt_conv2d_options conv_full = {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
-static const ctrt_pool2d_options pool = {.kernel = {2, 3}, .stride = {2, 1}, .padding = {1, 1}};
 static const ctrt_cross_entropy_options ce_mean = {0}, ce_none = {.reduction = CTRT_REDUCE_NONE, .label_smoothing = 0.2},
     ce_ignore = {.has_ignore_index = true, .ignore_index = 1, .label_smoothing = 0.1, .reduction = CTRT_REDUCE_SUM};
 
@@ -175,44 +139,14 @@ static const struct rule_case {
     const void *argument;
     bool only_first;
 } cases[] = {
-    {"neg", f_neg, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"abs", f_abs, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"sign", f_sign, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"floor", f_floor, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"square", f_square, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"relu", f_relu, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"sqrt", f_sqrt, 1, 1, {IN(POSITIVE, 3, 4)}, NULL, false},
-    {"rsqrt", f_rsqrt, 1, 1, {IN(POSITIVE, 3, 4)}, NULL, false},
-    {"reciprocal", f_reciprocal, 1, 1, {IN(POSITIVE, 3, 4)}, NULL, false},
-    {"exp", f_exp, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"exp 0-dim", f_exp, 1, 1, {SCALAR(ANY)}, NULL, false},
-    {"expm1", f_expm1, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"log", f_log, 1, 1, {IN(POSITIVE, 3, 4)}, NULL, false},
-    {"log1p", f_log1p, 1, 1, {IN(POSITIVE, 3, 4)}, NULL, false},
-    {"sin", f_sin, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"cos", f_cos, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"tan", f_tan, 1, 1, {IN(POSITIVE, 3, 2)}, NULL, true},
-    {"tanh", f_tanh, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"sigmoid", f_sigmoid, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"silu", f_silu, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"gelu", f_gelu, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"gelu by tanh", f_gelu_tanh, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"erf", f_erf, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"clamp", f_clamp, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"clamp from below", f_clamp_lo, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"add", f_add, 2, 2, {IN(ANY, 3, 4), IN(ANY, 3, 4)}, NULL, false},
     {"add broadcast", f_add, 2, 2, {IN(ANY, 2, 1, 4), IN(ANY, 3, 1)}, NULL, false},
     {"add 0-dim", f_add, 2, 2, {IN(ANY, 3, 4), SCALAR(ANY)}, NULL, false},
     {"sub broadcast", f_sub, 2, 2, {IN(ANY, 4), IN(ANY, 3, 4)}, NULL, false},
-    {"mul", f_mul, 2, 2, {IN(ANY, 3, 4), IN(ANY, 3, 4)}, NULL, false},
     {"mul broadcast", f_mul, 2, 2, {IN(ANY, 3, 1), IN(ANY, 2, 3, 4)}, NULL, false},
-    {"div", f_div, 2, 2, {IN(ANY, 3, 4), IN(POSITIVE, 3, 4)}, NULL, false},
     {"div broadcast", f_div, 2, 2, {IN(ANY, 3, 4), IN(POSITIVE, 1, 4)}, NULL, false},
-    {"remainder", f_remainder, 2, 2, {IN(SEPARATE, 3, 4), IN(POSITIVE, 3, 4)}, NULL, false},
-    {"fmod", f_fmod, 2, 2, {IN(SEPARATE, 3, 4), IN(POSITIVE, 3, 4)}, NULL, false},
-    {"pow", f_pow, 2, 2, {IN(POSITIVE, 3, 4), IN(ANY, 3, 4)}, NULL, false},
-    {"maximum", f_maximum, 2, 2, {IN(SEPARATE, 3, 4), IN(SEPARATE, 4)}, NULL, false},
-    {"minimum", f_minimum, 2, 2, {IN(SEPARATE, 3, 4), IN(SEPARATE, 4)}, NULL, false},
     {"x + s", f_add_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"x - s", f_sub_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"s - x", f_rsub_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
@@ -226,22 +160,14 @@ static const struct rule_case {
     {"maximum with a number", f_maximum_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"minimum with a number", f_minimum_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"remainder of a number", f_remainder_scalar, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"where", f_where, 2, 2, {IN(SEPARATE, 3, 4), IN(ANY, 4)}, NULL, false},
-    {"masked_fill", f_masked_fill, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"sum", f_sum, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
     {"sum 0-dim", f_sum, 1, 1, {SCALAR(ANY)}, NULL, false},
     {"sum of two dims", f_sum_dims, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
     {"sum keepdim", f_sum_keep, 1, 1, {IN(ANY, 2, 3)}, NULL, false},
-    {"mean", f_mean, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
     {"mean of a dim", f_mean_dims, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
-    {"prod", f_prod, 1, 1, {IN(POSITIVE, 2, 3)}, NULL, false},
     {"prod of two dims", f_prod_dims, 1, 1, {IN(POSITIVE, 2, 3, 2)}, NULL, false},
     {"prod keepdim", f_prod_keep, 1, 1, {IN(POSITIVE, 2, 3)}, NULL, false},
     {"prod with zeros", f_prod_keep, 1, 1, {IN(ZEROS, 4, 3)}, NULL, false},
-    {"amax", f_amax, 1, 1, {IN(SEPARATE, 3, 4)}, NULL, false},
     {"amin of two dims", f_amin, 1, 1, {IN(SEPARATE, 2, 3, 2)}, NULL, false},
-    {"var", f_var, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"max", f_max, 1, 1, {IN(SEPARATE, 3, 4)}, NULL, false},
     {"matmul", f_matmul, 2, 2, {IN(ANY, 2, 3), IN(ANY, 3, 4)}, NULL, false},
     {"matmul dot", f_matmul, 2, 2, {IN(ANY, 3), IN(ANY, 3)}, NULL, false},
     {"matmul matrix vector", f_matmul, 2, 2, {IN(ANY, 2, 3), IN(ANY, 3)}, NULL, false},
@@ -253,53 +179,30 @@ static const struct rule_case {
     {"matmul vector, batch", f_matmul, 2, 2, {IN(ANY, 3), IN(ANY, 2, 3, 2)}, NULL, false},
     {"matmul broadcast", f_matmul, 2, 2, {IN(ANY, 2, 1, 2, 3), IN(ANY, 1, 2, 3, 1)}, NULL, false},
     {"matmul transposed", f_matmul_t, 2, 2, {IN(ANY, 2, 3), IN(ANY, 4, 3)}, NULL, false},
-    {"linear", f_linear, 3, 3, {IN(ANY, 2, 3), IN(ANY, 4, 3), IN(ANY, 4)}, NULL, false},
     {"linear of a vector", f_linear, 3, 3, {IN(ANY, 3), IN(ANY, 4, 3), IN(ANY, 4)}, NULL, false},
     {"linear without bias", f_linear_no_bias, 2, 2, {IN(ANY, 2, 2, 3), IN(ANY, 2, 3)}, NULL, false},
-    {"conv2d", f_conv2d, 3, 3, {IN(ANY, 1, 2, 3, 4), IN(ANY, 2, 2, 2, 3), IN(ANY, 2)}, &conv_plain, false},
     {"conv2d stride, padding, dilation, groups", f_conv2d_no_bias, 2, 2, {IN(ANY, 2, 2, 4, 4), IN(ANY, 2, 1, 2, 2)}, &conv_full, false},
-    {"max_pool2d", f_max_pool2d, 1, 1, {IN(SEPARATE, 1, 2, 3, 4)}, &pool, false},
-    {"softmax", f_softmax, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"softmax of dim 0", f_softmax_0, 1, 1, {IN(ANY, 3, 2)}, NULL, false},
-    {"log_softmax", f_log_softmax, 1, 1, {IN(ANY, 2, 4)}, NULL, false},
     {"cross_entropy", f_cross_entropy, 2, 1, {IN(ANY, 3, 4), AT(4, 3)}, &ce_mean, false},
     {"cross_entropy smoothed", f_cross_entropy, 2, 1, {IN(ANY, 3, 4), AT(4, 3)}, &ce_none, false},
     {"cross_entropy ignoring", f_cross_entropy, 2, 1, {IN(ANY, 5, 3), AT(3, 5)}, &ce_ignore, false},
     {"cross_entropy of images", f_cross_entropy, 2, 1, {IN(ANY, 2, 3, 2), AT(3, 2, 2)}, &ce_mean, false},
     {"cross_entropy weighted", f_cross_entropy_weighted, 3, 1, {IN(ANY, 4, 3), AT(3, 4), IN(POSITIVE, 3)}, &ce_ignore, false},
-    {"mse_loss", f_mse_loss, 2, 2, {IN(ANY, 3, 4), IN(ANY, 3, 4)}, NULL, false},
-    {"layer_norm", f_layer_norm, 3, 3, {IN(ANY, 3, 4), IN(ANY, 4), IN(ANY, 4)}, NULL, false},
     {"layer_norm of two dims", f_layer_norm_2, 3, 3, {IN(ANY, 2, 3, 4), IN(ANY, 3, 4), IN(ANY, 3, 4)}, NULL, false},
     {"layer_norm without weight", f_layer_norm_plain, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"batch_norm", f_batch_norm, 3, 3, {IN(ANY, 2, 3, 2), IN(ANY, 3), IN(ANY, 3)}, NULL, false},
     {"batch_norm without weight", f_batch_norm_plain, 1, 1, {IN(ANY, 4, 2)}, NULL, false},
     {"batch_norm evaluation", f_batch_norm_eval, 3, 3, {IN(ANY, 2, 3, 2), IN(ANY, 3), IN(ANY, 3)}, NULL, false},
-    {"attention", f_attention, 3, 3, {IN(ANY, 2, 3, 2), IN(ANY, 2, 3, 2), IN(ANY, 2, 3, 2)}, NULL, false},
-    {"embedding", f_embedding, 2, 1, {IN(ANY, 4, 3), AT(4, 2, 3)}, NULL, false},
-    {"index_select", f_index_select, 2, 1, {IN(ANY, 2, 4), AT(4, 6)}, NULL, false},
-    {"gather", f_gather, 2, 1, {IN(ANY, 3, 4), AT(4, 2, 6)}, NULL, false},
-    {"tril", f_tril, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"triu", f_triu, 1, 1, {IN(ANY, 2, 3, 3)}, NULL, false},
     {"dropout", f_dropout, 1, 1, {IN(ANY, 4, 5)}, NULL, false},
-    {"clone", f_clone, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"to", f_to, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"reshape", f_reshape, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
     {"reshape with a copy", f_reshape_copy, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
-    {"permute", f_permute, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
-    {"squeeze", f_squeeze, 1, 1, {IN(ANY, 1, 3, 1)}, NULL, false},
-    {"unsqueeze", f_unsqueeze, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"expand", f_expand, 1, 1, {IN(ANY, 3, 1)}, NULL, false},
-    {"select", f_select, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
-    {"slice", f_slice, 1, 1, {IN(ANY, 2, 3, 4)}, NULL, false},
     {"as_strided", f_as_strided, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"as_strided with overlap", f_as_strided_overlap, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"as_strided repeating", f_as_strided_repeat, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"as_strided of a view", f_as_strided_of_view, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
     {"as_strided of an expanded tensor", f_as_strided_of_expanded, 1, 1, {IN(ANY, 3, 4)}, NULL, false},
-    {"cat", f_cat, 3, 3, {IN(ANY, 2, 3), IN(ANY, 2, 1), IN(ANY, 2, 2)}, NULL, false},
     {"cat, one constant", f_cat, 3, 2, {IN(ANY, 2, 3), IN(ANY, 2, 1), IN(ANY, 2, 2)}, NULL, false},
     {"cat of many", f_cat_many, 2, 2, {IN(ANY, 2, 2), IN(ANY, 1, 2)}, NULL, false},
-    {"stack", f_stack, 2, 2, {IN(ANY, 2, 3), IN(ANY, 2, 3)}, NULL, false},
     {"chunk", f_chunk, 1, 1, {IN(ANY, 2, 2, 3)}, NULL, false},
     {"add_", f_add_, 2, 2, {IN(ANY, 3, 4), IN(ANY, 4)}, NULL, false},
     {"mul_", f_mul_, 2, 2, {IN(ANY, 3, 4), IN(ANY, 3, 4)}, NULL, false},
