@@ -213,15 +213,8 @@ static void convolutions(int count)
 {
     static const struct shape fixed[] = {
         { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
-        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } }, /* more channels than one tile has */
-        { 1,
-          3,
-          24,
-          25,
-          5,
-          3,
-          3,
-          { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* enough pixels to split a weight gradient into parts */
+        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                     /* more channels than one tile has */
+        { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
         { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
         { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } }, /* depthwise */
         { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
