@@ -219,7 +219,7 @@ test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
-CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/reason.c backends/cuda/host/visible.c \
+CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c backends/cuda/host/visible.c \
                  backends/cuda/libs/nvml.c
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)

@@ -1,5 +1,5 @@
 # The cuda-fp16 backend: backend-cuda-fp16.so, an overlay of cuda.
-backend_cuda_fp16_sources = backends/cuda-fp16/fp16.h backends/cuda-fp16/plugin.c backends/cuda-fp16/rows.c
+backend_cuda_fp16_sources = backends/cuda-fp16/fp16.h backends/cuda-fp16/kernels.c backends/cuda-fp16/plugin.c
 
 if PLUGIN_CUDA
 plugin_LTLIBRARIES += backend-cuda-fp16.la

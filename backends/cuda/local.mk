@@ -4,16 +4,16 @@
 # The host side is C and builds everywhere: tests run it over a driver in software (tests/softcuda). The kernels, one
 # family a .cu file, are compiled by nvcc into fat binaries that the plugin contains; without nvcc there is no plugin to
 # install.
-backend_cuda_sources = backends/cuda/host/capture.c backends/cuda/host/cuda.h backends/cuda/host/device.c \
-    backends/cuda/host/discovery.c backends/cuda/host/discovery.h backends/cuda/host/driver.c \
-    backends/cuda/host/driver.def backends/cuda/host/driver_api.h backends/cuda/host/events.c \
-    backends/cuda/host/images.c backends/cuda/host/images.def backends/cuda/host/images.h backends/cuda/host/launch.c \
-    backends/cuda/host/memory.c backends/cuda/host/options.c backends/cuda/host/options.h backends/cuda/host/ordered.c \
-    backends/cuda/host/pages.c backends/cuda/host/peers.c backends/cuda/host/plugin.c backends/cuda/host/queue.c \
-    backends/cuda/host/reason.c backends/cuda/host/share.c backends/cuda/host/visible.c
+backend_cuda_sources = backends/cuda/host/async_alloc.c backends/cuda/host/capture.c backends/cuda/host/cuda.h \
+    backends/cuda/host/device.c backends/cuda/host/diagnose.c backends/cuda/host/discovery.c \
+    backends/cuda/host/discovery.h backends/cuda/host/driver.c backends/cuda/host/driver.def \
+    backends/cuda/host/driver_api.h backends/cuda/host/events.c backends/cuda/host/fatbin.c \
+    backends/cuda/host/fatbin.def backends/cuda/host/fatbin.h backends/cuda/host/ipc.c backends/cuda/host/launch.c \
+    backends/cuda/host/memory.c backends/cuda/host/options.c backends/cuda/host/options.h backends/cuda/host/pages.c \
+    backends/cuda/host/peers.c backends/cuda/host/plugin.c backends/cuda/host/queue.c backends/cuda/host/visible.c
 backend_cuda_sources += backends/cuda/libs/cublaslt.c backends/cuda/libs/cublaslt_api.h backends/cuda/libs/cudnn.c \
-    backends/cuda/libs/cudnn_api.h backends/cuda/libs/library.c backends/cuda/libs/library.h backends/cuda/libs/nvml.c \
-    backends/cuda/libs/nvml_api.h backends/cuda/libs/tuning.c backends/cuda/libs/tuning.h
+    backends/cuda/libs/cudnn_api.h backends/cuda/libs/library.c backends/cuda/libs/library.h \
+    backends/cuda/libs/nvml.c backends/cuda/libs/nvml_api.h backends/cuda/libs/tuning.c backends/cuda/libs/tuning.h
 backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c backends/cuda/ops/compare.c \
     backends/cuda/ops/conv.c backends/cuda/ops/conv.h backends/cuda/ops/conv_builtin.c \
     backends/cuda/ops/conv_product.c backends/cuda/ops/copy.c backends/cuda/ops/divide.c \
@@ -24,14 +24,15 @@ backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c
     backends/cuda/ops/product.h backends/cuda/ops/random.c backends/cuda/ops/range.c backends/cuda/ops/reduce.c \
     backends/cuda/ops/row.c backends/cuda/ops/row.h backends/cuda/ops/softmax.c backends/cuda/ops/unary.c
 backend_cuda_sources += backends/cuda/kernels/attention_args.h backends/cuda/kernels/conv_args.h \
-    backends/cuda/kernels/copy_args.h backends/cuda/kernels/counted.h backends/cuda/kernels/divide_args.h \
-    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/index_args.h \
-    backends/cuda/kernels/index_sort_args.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
-    backends/cuda/kernels/matmul_args.h backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h \
-    backends/cuda/kernels/pool_args.h backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h \
-    backends/cuda/kernels/reduce_args.h backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
+    backends/cuda/kernels/copy_args.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise_args.h \
+    backends/cuda/kernels/fast_div.h backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
+    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/math.def \
+    backends/cuda/kernels/matmul_args.h \
+    backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
+    backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce_args.h \
+    backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
 
-# In the order of images.def.
+# In the order of fatbin.def.
 cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu backends/cuda/kernels/reduce.cu \
     backends/cuda/kernels/extreme.cu backends/cuda/kernels/math.cu backends/cuda/kernels/gradient.cu \
     backends/cuda/kernels/divide.cu backends/cuda/kernels/compare.cu backends/cuda/kernels/copy.cu \
@@ -42,14 +43,16 @@ cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu ba
     backends/cuda/kernels/index.cu backends/cuda/kernels/index_sort.cu backends/cuda/kernels/optim.cu
 cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/attention_args.h \
     backends/cuda/kernels/conv.cuh backends/cuda/kernels/conv_args.h backends/cuda/kernels/copy_args.h \
-    backends/cuda/kernels/counted.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh \
-    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/functions.cuh backends/cuda/kernels/gemm.cuh \
-    backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h backends/cuda/kernels/kernel.h \
-    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/matmul_args.h \
-    backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh backends/cuda/kernels/norm_args.h \
-    backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h backends/cuda/kernels/random_args.h \
-    backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh backends/cuda/kernels/reduce_args.h \
-    backends/cuda/kernels/row.cuh backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
+    backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh \
+    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh \
+    backends/cuda/kernels/gemm.cuh backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
+    backends/cuda/kernels/kernel.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
+    backends/cuda/kernels/math.def \
+    backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
+    backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
+    backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh \
+    backends/cuda/kernels/reduce_args.h backends/cuda/kernels/row.cuh backends/cuda/kernels/row_args.h \
+    backends/cuda/kernels/softmax_args.h
 EXTRA_DIST += $(cuda_kernels) $(cuda_kernel_headers)
 
 CUDA_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(top_srcdir)/backends/cuda -D_GNU_SOURCE
@@ -58,11 +61,11 @@ if PLUGIN_CUDA
 plugin_LTLIBRARIES += backend-cuda.la
 backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -I$(builddir) -DCUDA_IMAGES='"$(abs_builddir)/backends/cuda/kernels"'
 cuda_fatbins             = $(cuda_kernels:.cu=.fatbin)
-CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/images-made.h
+CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/fatbins-made.h
 $(cuda_fatbins): $(cuda_kernel_headers)
-# images.c includes it, and so is compiled again when a fat binary is new.
-BUILT_SOURCES           += backends/cuda/kernels/images-made.h
-backends/cuda/kernels/images-made.h: $(cuda_fatbins)
+# fatbin.c includes it, and so is compiled again when a fat binary is new.
+BUILT_SOURCES           += backends/cuda/kernels/fatbins-made.h
+backends/cuda/kernels/fatbins-made.h: $(cuda_fatbins)
 	$(AM_V_at)echo '/* made by make, after the fat binaries */' >$@
 NVCCFLAGS = -O3 -std=c++17 -Wno-deprecated-gpu-targets -diag-suppress 177
 SUFFIXES += .cu .fatbin

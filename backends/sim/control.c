@@ -65,9 +65,9 @@ static ctrt_status launches(int index, const char *op, uint64_t *out)
     if (status)
         return status;
     *out = 0;
-    for (size_t row = 0; row < sim_rows(); row++)
-        if (strcmp(sim_row_op(row), op) == 0)
-            *out += get(&device->launches[row]);
+    for (size_t i = 0; i < sim_kernel_count(); i++)
+        if (strcmp(sim_kernel_op(i), op) == 0)
+            *out += get(&device->launches[i]);
     return CTRT_OK;
 }
 

@@ -41,7 +41,7 @@ static ctrt_status copy_run(struct sim_queue *queue, struct sim_work *work)
     if (from == NULL)
         return sim_work_fails(queue, work, CTRT_ERR_BACKEND, "copy of %llu bytes from %s to %s: %s",
                               (unsigned long long)copy->bytes, place(copy->from_device), place(copy->to_device), why);
-    if (work->lies)
+    if (work->zeroes)
         memset(to, 0, copy->bytes);
     else
         memmove(to, from, copy->bytes);
@@ -85,7 +85,7 @@ ctrt_status sim_copy(void *handle, void *queue, void *to, const void *from, size
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->count.copies[kind], 1);
     sim_count(&device->count.copy_bytes[kind], bytes);
-    return sim_put(sim_queue_of(device, queue), &copy->work);
+    return sim_enqueue(sim_queue_of(device, queue), &copy->work);
 }
 
 ctrt_status sim_fill(void *handle, void *queue, void *address, int byte, size_t bytes)
@@ -106,7 +106,7 @@ ctrt_status sim_fill(void *handle, void *queue, void *address, int byte, size_t 
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->count.fills, 1);
     sim_count(&device->count.fill_bytes, bytes);
-    return sim_put(sim_queue_of(device, queue), &fill->work);
+    return sim_enqueue(sim_queue_of(device, queue), &fill->work);
 }
 
 bool sim_can_access_peer(void *handle, void *peer)
@@ -137,10 +137,10 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
     copy->to = to, copy->from = from, copy->bytes = bytes;
     pthread_mutex_lock(&to_device->lock);
     copy->work.corrupts = sim_fault_hits(to_device, SIM_FAULT_COPY, "", fault);
-    copy->work.lies = sim_fault_link(to_device, from_device->index, to_device->index);
+    copy->work.zeroes = sim_fault_link(to_device, from_device->index, to_device->index);
     sim_work_judge(to_device, &copy->work);
     pthread_mutex_unlock(&to_device->lock);
     sim_count(&to_device->count.peer_copies, 1);
     sim_count(&to_device->count.peer_bytes, bytes);
-    return sim_put(sim_queue_of(to_device, queue), &copy->work);
+    return sim_enqueue(sim_queue_of(to_device, queue), &copy->work);
 }

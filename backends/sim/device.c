@@ -130,7 +130,7 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
     pthread_mutex_init(&device->lock, NULL);
     sim_fault_late(device);
 
-    size_t bytes = sim_rows() * sizeof device->launches[0];
+    size_t bytes = sim_kernel_count() * sizeof device->launches[0];
     device->launches = sim_host->alloc(bytes > 0 ? bytes : 1);
     ctrt_status status = CTRT_OK;
     if (device->launches == NULL)

@@ -74,13 +74,13 @@ static bool read_value(struct sim_fault *fault, char *value)
     return read_number(fault, value);
 }
 
-/* Returns whether a kernel row has this op. Accepts every op if the kernel rows are not loaded yet. */
+/* Returns whether a kernel has this op. Accepts every op if the kernels are not loaded yet. */
 static bool op_known(const char *op)
 {
-    for (size_t row = 0; row < sim_rows(); row++)
-        if (strcmp(sim_row_op(row), op) == 0)
+    for (size_t i = 0; i < sim_kernel_count(); i++)
+        if (strcmp(sim_kernel_op(i), op) == 0)
             return true;
-    return sim_rows() == 0;
+    return sim_kernel_count() == 0;
 }
 
 static ctrt_status fault_unknown(const char *name, const char *text, const char *word)

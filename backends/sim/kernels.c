@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct sim_row {
-    ctrt_kernel kernel;                     /* the row of this backend; runs sim_run */
+struct sim_kernel {
+    ctrt_kernel base;                       /* the kernel of this backend; runs sim_run */
     const ctrt_kernel *cpu;
     atomic_bool ran;                        /* has run at least once */
 };
 
-ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct sim_row) };
+ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct sim_kernel) };
 
-static struct sim_row *rows;
-static size_t row_count;
+static struct sim_kernel *kernels;
+static size_t kernel_count;
 static const ctrt_kernel_table *cpu_table;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_there */
 
@@ -43,14 +43,14 @@ static const struct { ctrt_status status; const char *text; } statuses[] = {
 #undef STATUS
 };
 
-size_t sim_rows(void)
+size_t sim_kernel_count(void)
 {
-    return row_count;
+    return kernel_count;
 }
 
-const char *sim_row_op(size_t row)
+const char *sim_kernel_op(size_t i)
 {
-    return rows[row].kernel.op;
+    return kernels[i].base.op;
 }
 
 /* ---- calls as work items ---- */
@@ -58,7 +58,7 @@ const char *sim_row_op(size_t row)
 struct kernel_work {
     struct sim_work work;
     ctrt_call call;
-    const struct sim_row *row;
+    const struct sim_kernel *kernel;
     bool fails;
     /* Followed by: pointers to views, views, elements of host scalars, attributes. */
 };
@@ -115,7 +115,7 @@ static bool view_reach(struct sim_device *device, ctrt_view *view, char *why, si
 
 static ctrt_status kernel_fails(struct sim_queue *queue, struct kernel_work *work, ctrt_status status, const char *why)
 {
-    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op,
+    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->kernel->base.op,
                           dtype_of(&work->call), (unsigned long long)work->work.sequence, why);
 }
 
@@ -149,11 +149,11 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
             return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
         }
     }
-    ctrt_status status = work->row->cpu->run(call);
+    ctrt_status status = work->kernel->cpu->run(call);
     /* The kernel may have loaded a library whose exit handler frees resources that kernels use. Work must be over
      * before that. Exit handlers run in reverse order of registration, so this one is registered after the kernel's
      * first run. */
-    if (!atomic_exchange_explicit(&((struct sim_row *)(uintptr_t)work->row)->ran, true, memory_order_relaxed))
+    if (!atomic_exchange_explicit(&((struct sim_kernel *)(uintptr_t)work->kernel)->ran, true, memory_order_relaxed))
         atexit(sim_stop_at_exit);
     if (status == CTRT_OK)
         return CTRT_OK;
@@ -191,20 +191,21 @@ static void copy_views(struct kernel_work *work, const ctrt_call *from, const ct
     work->call.outputs = pointers + from->n_inputs;
 }
 
-static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row *row)
+static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_kernel *kernel)
 {
     const size_t count = from->n_inputs + from->n_outputs;
     const size_t attributes = from->attributes != NULL ? *(const size_t *)from->attributes : 0;
     const size_t pointers_at = units(sizeof(struct kernel_work)),
         views_at = pointers_at + units(count * sizeof(ctrt_view *));
     const size_t scalars_at = views_at + units(count * sizeof(ctrt_view)), attributes_at = scalars_at + count * UNIT;
-    char *memory = sim_work_new(attributes_at + units(attributes), row->kernel.op);
+    char *memory = sim_work_new(attributes_at + units(attributes), kernel->base.op);
     if (memory == NULL)
         return NULL;
     struct kernel_work *work = (struct kernel_work *)memory;
-    work->row = row;
+    work->kernel = kernel;
     work->call = (ctrt_call){ .size = sizeof(ctrt_call), .n_inputs = from->n_inputs, .n_outputs = from->n_outputs,
-                              .workspace = from->workspace, .workspace_bytes = from->workspace_bytes, .row = row->cpu };
+                              .workspace = from->workspace, .workspace_bytes = from->workspace_bytes,
+                              .kernel = kernel->cpu };
     copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at),
                memory + scalars_at);
     if (from->attributes != NULL)
@@ -215,30 +216,30 @@ static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row
 static ctrt_status sim_run(const ctrt_call *call)
 {
     struct sim_device *device = call->device;
-    const struct sim_row *row = CTRT_SLOT(call, row) ? (const struct sim_row *)call->row : NULL;
+    const struct sim_kernel *kernel = CTRT_SLOT(call, kernel) ? (const struct sim_kernel *)call->kernel : NULL;
     ctrt_status status = sim_usable(device);
     if (status)
         return status;
-    if (row < rows || row >= rows + row_count)
+    if (kernel < kernels || kernel >= kernels + kernel_count)
         return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant",
                               device->name);
-    struct kernel_work *work = call_copy(call, row);
+    struct kernel_work *work = call_copy(call, kernel);
     if (work == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
     work->work.run = kernel_run;
     work->work.sequence = call->sequence;
     work->work.cost = sim_cost(device, 0);
     pthread_mutex_lock(&device->lock);
-    work->fails = sim_fault_hits(device, SIM_FAULT_OP, row->kernel.op, work->work.fault);
+    work->fails = sim_fault_hits(device, SIM_FAULT_OP, kernel->base.op, work->work.fault);
     if (!work->fails)
         sim_work_judge(device, &work->work);
     pthread_mutex_unlock(&device->lock);
-    sim_count(&device->launches[row - rows], 1);
+    sim_count(&device->launches[kernel - kernels], 1);
     sim_count(&device->count.launches, 1);
-    return sim_put(sim_queue_of(device, call->queue), &work->work);
+    return sim_enqueue(sim_queue_of(device, call->queue), &work->work);
 }
 
-/* ---- kernel rows ---- */
+/* ---- kernels ---- */
 
 static ctrt_status prepare(void *device)
 {
@@ -246,35 +247,35 @@ static ctrt_status prepare(void *device)
     return CTRT_SLOT(cpu_table, prepare) ? cpu_table->prepare(NULL) : CTRT_OK;
 }
 
-/* May be called again, and then rebuilds the rows. Without a cpu backend there are no rows and no devices. */
+/* May be called again, and then rebuilds the kernels. Without a cpu backend there are no kernels and no devices. */
 ctrt_status sim_kernels_init(void)
 {
     const ctrt_backend *cpu = sim_host->backend("cpu");
     cpu_table = CTRT_SLOT(cpu, kernels) ? cpu->kernels : NULL;
-    if (rows != NULL)
-        sim_host->free(rows);
-    rows = NULL;
-    row_count = 0;
+    if (kernels != NULL)
+        sim_host->free(kernels);
+    kernels = NULL;
+    kernel_count = 0;
     sim_kernel_table.count = 0;
     const size_t count = cpu_table != NULL ? cpu_table->count : 0;
     if (count == 0)
         return CTRT_OK;
-    rows = sim_host->alloc(count * sizeof *rows);
-    if (rows == NULL)
+    kernels = sim_host->alloc(count * sizeof *kernels);
+    if (kernels == NULL)
         return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "sim: no memory for the table of %zu kernels", count);
     for (size_t i = 0; i < count; i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)cpu_table->rows + i * cpu_table->stride);
-        rows[i] = (struct sim_row){ .cpu = row };
-        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes,
-                                        .score = row->score, .flags = row->flags, .run = sim_run };
+        const ctrt_kernel *from = (const ctrt_kernel *)((const char *)cpu_table->kernels + i * cpu_table->stride);
+        kernels[i] = (struct sim_kernel){ .cpu = from };
+        kernels[i].base = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = from->op, .dtypes = from->dtypes,
+                                        .score = from->score, .flags = from->flags, .run = sim_run };
         /* These functions only inspect shapes, so the cpu's can be used unchanged. */
-        rows[i].kernel.accepts = CTRT_SLOT(row, accepts) ? row->accepts : NULL;
-        rows[i].kernel.workspace = CTRT_SLOT(row, workspace) ? row->workspace : NULL;
+        kernels[i].base.accepts = CTRT_SLOT(from, accepts) ? from->accepts : NULL;
+        kernels[i].base.workspace = CTRT_SLOT(from, workspace) ? from->workspace : NULL;
     }
-    sim_kernel_table.rows = &rows[0].kernel;
+    sim_kernel_table.kernels = &kernels[0].base;
     sim_kernel_table.count = count;
     sim_kernel_table.prepare = prepare;
-    row_count = count;                  /* last, so that a child forked before this line rebuilds the rows */
+    kernel_count = count;               /* last, so that a child forked before this line rebuilds the kernels */
     return CTRT_OK;
 }
 
@@ -282,8 +283,8 @@ ctrt_status sim_kernels_init(void)
 ctrt_status sim_kernels_there(void)
 {
     pthread_mutex_lock(&making);
-    const ctrt_status status = row_count > 0 ? CTRT_OK : sim_kernels_init();
-    const bool there = row_count > 0;
+    const ctrt_status status = kernel_count > 0 ? CTRT_OK : sim_kernels_init();
+    const bool there = kernel_count > 0;
     pthread_mutex_unlock(&making);
     if (status != CTRT_OK || there)
         return status;

@@ -2,12 +2,7 @@
 /* backends/sim/plugin.c: the sim backend, simulated GPUs for machines without a GPU. Usage: doc/sim.md. */
 #include "sim.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 const ctrt_host *sim_host;
 
@@ -20,17 +15,9 @@ static const ctrt_backend backend = {
     .default_memory = "caching",
 };
 
-static int32_t probe(char *reason, size_t reason_bytes)
-{
-    if (reason_bytes > 0)
-        reason[0] = '\0';
-    return 1;
-}
-
 /* Because the score is negative, "auto" never selects a simulated device. */
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend,
-      .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend },
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_HOOK, .score = -1, .name = "sim-control",
       .table = &sim_control_table },
 };
@@ -47,21 +34,4 @@ static ctrt_status init(const ctrt_host *host)
     return status;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "backend-sim",
-    .version = PACKAGE_VERSION,
-    .description = "simulated devices",
-    .components = components,
-    .component_count = sizeof components / sizeof components[0],
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("backend-sim", PACKAGE_VERSION, "simulated devices", components, init)

@@ -173,7 +173,7 @@ static ctrt_status start(struct sim_queue *queue)
     return CTRT_OK;
 }
 
-ctrt_status sim_put(struct sim_queue *queue, struct sim_work *work)
+ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work)
 {
     ctrt_status status = CTRT_OK;
     work->put = sim_now();
@@ -223,7 +223,7 @@ static ctrt_status host_call(void *handle, void *queue, void (*function)(void *)
     call->function = function;
     call->argument = argument;
     sim_count(&device->count.host_calls, 1);
-    return sim_put(sim_queue_of(device, queue), &call->work);
+    return sim_enqueue(sim_queue_of(device, queue), &call->work);
 }
 
 /* ---- waiting ---- */

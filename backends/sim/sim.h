@@ -3,7 +3,7 @@
  *
  * A device has an address range that the host cannot access (guard), a second mapping of the same memory for the worker
  * threads (guard + delta), and queues with one worker thread each. Enqueued work is a copy of everything that a call
- * points to. Locks are taken in this order: devices (device.c), device, queue, mark. No lock is held while work
+ * points to. Locks are taken in this order: devices (device.c), device, queue, timepoint. No lock is held while work
  * runs. */
 #ifndef CTRT_SIM_H
 #define CTRT_SIM_H
@@ -151,7 +151,7 @@ struct sim_device {
     int64_t _Atomic late;                       /* maximum of the random delay before work items and events, in ns */
     int64_t asked;                              /* usage.c: time of the last usage query, in ns */
 
-    uint64_t _Atomic *launches;                 /* per kernel row */
+    uint64_t _Atomic *launches;                 /* per kernel */
     struct { uint64_t _Atomic
         allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3],
         peer_copies, peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
@@ -226,13 +226,13 @@ struct sim_failure {
     char text[512];
 };
 
-/* A point in a queue's work. An event refers to its last mark. Reference-counted. */
-struct sim_mark {
+/* A point in a queue's work. An event refers to its last timepoint. Reference-counted. */
+struct sim_timepoint {
     atomic_int references;
     pthread_mutex_t lock;
     pthread_cond_t reached;
     bool done;
-    int64_t time;                               /* ns; when the mark was reached */
+    int64_t time;                               /* ns; when the timepoint was reached */
 };
 
 struct sim_work {
@@ -242,7 +242,7 @@ struct sim_work {
     void (*drop)(struct sim_work *work);        /* frees what the work refers to; NULL: nothing */
     bool always;                                /* runs even after a failure */
     bool loses;                                 /* fault lost: the device is lost at this work */
-    bool corrupts, lies;                        /* copies: fault copy changes one byte; fault link writes zeros */
+    bool corrupts, zeroes;                      /* copies: fault copy changes one byte; fault link writes zeros */
     uint64_t sequence;                          /* ctrt_call.sequence; 0 if the work is not an op */
     int64_t put, cost;                          /* ns; when the work was enqueued; its minimum duration */
     char fault[64];                             /* the fault that makes it fail, as the user wrote it; "" for none */
@@ -276,7 +276,7 @@ ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int
 /* Completes all work, ends all worker threads and frees all queues of the device. */
 void sim_queues_close(struct sim_device *device);
 /* Enqueues work and takes ownership of it, also on failure. */
-ctrt_status sim_put(struct sim_queue *queue, struct sim_work *work);
+ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work);
 /* Blocks until all work that is on the queue at this moment is complete. */
 void sim_queue_finish(struct sim_queue *queue);
 /* Allocates zeroed work of `bytes`, including its own data. Returns NULL and sets the error on failure; `what` names
@@ -297,11 +297,11 @@ void sim_sleep_until(int64_t time);
 /* Returns a random number in [0, limit). */
 int64_t sim_random(uint64_t *state, int64_t limit);
 
-/* marks.c */
-struct sim_mark *sim_mark_hold(struct sim_mark *mark);
-void sim_mark_drop(struct sim_mark *mark);
-/* Blocks until the mark is reached and returns the simulated time of that. */
-int64_t sim_mark_wait(struct sim_mark *mark);
+/* events.c */
+struct sim_timepoint *sim_timepoint_hold(struct sim_timepoint *timepoint);
+void sim_timepoint_drop(struct sim_timepoint *timepoint);
+/* Blocks until the timepoint is reached and returns the simulated time of that. */
+int64_t sim_timepoint_wait(struct sim_timepoint *timepoint);
 ctrt_status sim_wait_event(void *device, void *queue, void *event);
 ctrt_status sim_event_create(void *device, void **event, bool timing);
 void sim_event_destroy(void *device, void *event);
@@ -316,13 +316,13 @@ ctrt_status sim_fill(void *device, void *queue, void *address, int byte, size_t 
 bool sim_can_access_peer(void *device, void *peer);
 ctrt_status sim_copy_peer(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
 
-/* kernels.c: wraps each of the cpu backend's kernel rows in a row whose run function enqueues the call. sim_rows
- * returns the number of rows. */
+/* kernels.c: wraps each of the cpu backend's kernels in a kernel whose run function enqueues the call. sim_kernel_count
+ * returns their number. */
 ctrt_status sim_kernels_init(void);
 /* Returns CTRT_ERR_NOT_SUPPORTED if the cpu backend, whose kernels are used, is not available. */
 ctrt_status sim_kernels_there(void);
-size_t sim_rows(void);
-const char *sim_row_op(size_t row);
+size_t sim_kernel_count(void);
+const char *sim_kernel_op(size_t i);
 /* Calls function(argument) with OpenMP limited to one thread, whatever CTRT_NUM_THREADS is. */
 void sim_in_one_thread(void (*function)(void *argument), void *argument);
 

@@ -54,7 +54,8 @@ ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work,
     return status;
 }
 
-/* After the first failure, no work runs except marks, which are still reached so that no thread waits permanently. */
+/* After the first failure, no work runs except timepoints, which are still reached so that no thread waits permanently.
+ * */
 static bool dropped(struct sim_queue *queue, const struct sim_work *work)
 {
     if (work->always)
@@ -81,7 +82,7 @@ void sim_stop_at_exit(void)
 static void run(struct sim_queue *queue, struct sim_work *work)
 {
     atomic_fetch_add(&running, 1);
-    if (work->always || !atomic_load(&exiting))         /* marks are still reached */
+    if (work->always || !atomic_load(&exiting))         /* timepoints are still reached */
         work->run(queue, work);
     atomic_fetch_sub(&running, 1);
 }

@@ -52,11 +52,11 @@ static ctrt_status nothing_run(const ctrt_call *call)
         plan = plan->next;
     struct plan *memory = plan != NULL ? plan->memory : NULL;
     plan_leave();
-    if (memory == NULL || call->row == NULL)
+    if (memory == NULL || call->kernel == NULL)
         return CTRT_OK;
-    name_views(memory, call->outputs, call->n_outputs, call->row->op);
-    name_views(memory, call->inputs, call->n_inputs, call->row->op);
-    plan_memory_name(memory, call->workspace, call->row->op);
+    name_views(memory, call->outputs, call->n_outputs, call->kernel->op);
+    name_views(memory, call->inputs, call->n_inputs, call->kernel->op);
+    plan_memory_name(memory, call->workspace, call->kernel->op);
     return CTRT_OK;
 }
 
@@ -98,7 +98,7 @@ static void unuse_views(const ctrt_view *const *views, uint32_t used)
 /* The launch functions of a dry run. */
 static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
 {
-    const char *op = call->row->op;
+    const char *op = call->kernel->op;
     uint32_t inputs, outputs = 0;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);

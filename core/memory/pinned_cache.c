@@ -154,7 +154,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
         return out_of_memory(sizeof *own, "pinned memory");
     quota_refused = false;
     if (bytes > (size_t)1 << 56)
-        return oom_fail_pinned(device->memory, bytes, "more than an address space holds");
+        return oom_fail_pinned(device->memory, bytes, "more than the address space holds");
     const unsigned class = class_of(bytes);
     *granted = class_bytes(class);
     pthread_mutex_lock(&own->lock);

@@ -12,7 +12,7 @@ static ctrt_status still_there(const char *who, struct device_memory *memory, ui
     if (owners_largest(label, memory))
         snprintf(of, sizeof of, ", most of them of %s", label);
     return ctrt_fail(CTRT_ERR_STATE,
-                     "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
+                     "%s: tensors still hold %s on %s%s; release them first. Cached memory was released", who,
                      format_bytes(size, bytes), memory->device->name, of);
 }
 
@@ -65,7 +65,7 @@ static ctrt_status handles(ctrt_device *device)
     if (streams > 0 || events > 0)
         return ctrt_fail(
             CTRT_ERR_STATE,
-            "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+            "shutdown: %s stays open: %u of its streams and %u of its events still exist; release them first",
             device->name, (unsigned)streams, (unsigned)events);
     return CTRT_OK;
 }

@@ -89,32 +89,33 @@ static const struct metric {
     const char *name, *type, *help;
     int64_t (*value)(const struct reading *reading);
 } metrics[] = {
-    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks handed out to tensors.", allocated },
-    { "ctrt_memory_allocated_bytes_max", "gauge", "Most bytes handed out at one time since the last scrape.",
+    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks allocated to tensors.", allocated },
+    { "ctrt_memory_allocated_bytes_max", "gauge", "Peak of allocated bytes since the last scrape.",
       allocated_most },
-    { "ctrt_memory_requested_bytes", "gauge", "Bytes asked for, before rounding.", requested },
-    { "ctrt_memory_reserved_bytes", "gauge", "Bytes drawn from the device, in use or cached.", reserved },
-    { "ctrt_memory_reserved_bytes_max", "gauge", "Most bytes drawn at one time since the last scrape.", reserved_most },
-    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes that cannot be given back.", inactive_split },
-    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks that are on the host for want of room.", spilled },
-    { "ctrt_memory_blocks", "gauge", "Blocks handed out.", blocks },
-    { "ctrt_memory_blocks_max", "gauge", "Most blocks handed out at one time since the last scrape.", blocks_most },
-    { "ctrt_memory_segments", "gauge", "Segments drawn from the device.", segments },
-    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.",
+    { "ctrt_memory_requested_bytes", "gauge", "Requested bytes, before rounding.", requested },
+    { "ctrt_memory_reserved_bytes", "gauge", "Bytes reserved from the device, in use or cached.", reserved },
+    { "ctrt_memory_reserved_bytes_max", "gauge", "Peak of reserved bytes since the last scrape.", reserved_most },
+    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes in segments that cannot be released.", inactive_split },
+    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks moved to the host for lack of device memory.", spilled },
+    { "ctrt_memory_blocks", "gauge", "Allocated blocks.", blocks },
+    { "ctrt_memory_blocks_max", "gauge", "Peak of allocated blocks since the last scrape.", blocks_most },
+    { "ctrt_memory_segments", "gauge", "Segments reserved from the device.", segments },
+    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 if unknown.",
       device_free },
-    { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
-    { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
+    { "ctrt_memory_device_total_bytes", "gauge", "Total bytes of the device; 0 if unknown.", device_total },
+    { "ctrt_memory_limit_bytes", "gauge", "Limit of reserved bytes; 0: no limit.", limit },
     { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
-    { "ctrt_memory_pinned_active_bytes", "gauge", "Of that, in tensors' hands.", pinned_active },
-    { "ctrt_memory_allocations_total", "counter", "Blocks handed out since the start.", allocations },
-    { "ctrt_memory_frees_total", "counter", "Blocks taken back since the start.", frees },
-    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend.", device_allocs },
-    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend.", device_frees },
-    { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
-    { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
-    { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.",
+    { "ctrt_memory_pinned_active_bytes", "gauge", "Pinned host memory used by tensors.", pinned_active },
+    { "ctrt_memory_allocations_total", "counter", "Allocations of blocks since the start.", allocations },
+    { "ctrt_memory_frees_total", "counter", "Frees of blocks since the start.", frees },
+    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend since the start.", device_allocs },
+    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend since the start.", device_frees },
+    { "ctrt_memory_retries_total", "counter", "Allocations retried after the cache was released.", retries },
+    { "ctrt_memory_ooms_total", "counter", "Allocations that failed.", ooms },
+    { "ctrt_memory_oom_rejections_total", "counter",
+      "Failed allocations that a limit rejected without a call of the device.",
       rejections },
-    { "ctrt_device_synchronizations_total", "counter", "Waits of the host for work of the device.", synchronizations },
+    { "ctrt_device_synchronizations_total", "counter", "Times that the host waited for the device.", synchronizations },
 };
 
 /* Appends a label's value; backslash, quote and newline are escaped. */
@@ -169,7 +170,7 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
     if (out == NULL)
         return fail_null("memory_metrics", "out");
     if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is none of ctrt_metrics_format", (int)format);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is not a ctrt_metrics_format", (int)format);
     device_for_each(note_device, &readings);
     for (size_t i = 0; i < readings.count; i++)
         read_device(&readings.at[i]);

@@ -77,7 +77,7 @@ static bool kernel_usable(const ctrt_device *device, const ctrt_kernel *kernel)
 
 static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t index)
 {
-    return (const ctrt_kernel *)((const char *)table->rows + index * table->stride);
+    return (const ctrt_kernel *)((const char *)table->kernels + index * table->stride);
 }
 
 /* Calls `visit` for each usable kernel of the device, those of overlays first. */
@@ -284,7 +284,7 @@ static ctrt_status prepare_memory(struct prepared *p, const struct op_call *call
  * reported: if the kernel requests no less than before, the allocation is repeated with reporting enabled. */
 static ctrt_status alloc_workspace(ctrt_block *workspace, ctrt_call *invocation, ctrt_device *device)
 {
-    const ctrt_kernel *kernel = invocation->row;
+    const ctrt_kernel *kernel = invocation->kernel;
     size_t bytes = 0;
     CTRT_TRY(kernel->workspace(invocation, &bytes));
     while (bytes > 0) {
@@ -311,7 +311,7 @@ static ctrt_status alloc_workspace(ctrt_block *workspace, ctrt_call *invocation,
 
 static ctrt_status run_kernel(ctrt_call *invocation, ctrt_device *device)
 {
-    const ctrt_kernel *kernel = invocation->row;
+    const ctrt_kernel *kernel = invocation->kernel;
     ctrt_block workspace = { 0 };
     if (CTRT_SLOT(kernel, workspace))
         CTRT_TRY(alloc_workspace(&workspace, invocation, device));
@@ -331,7 +331,7 @@ static const ctrt_kernel *choose_kernel(ctrt_call *invocation, struct prepared *
         *invocation = (ctrt_call){ .size = sizeof *invocation, .device = call->device->handle, .inputs = p->inputs,
                                    .outputs = p->outputs, .n_inputs = (uint32_t)call->n_inputs,
                                    .n_outputs = (uint32_t)call->n_outputs, .attributes = call->attributes,
-                                   .row = kernel };
+                                   .kernel = kernel };
         if (!CTRT_SLOT(kernel, accepts) || kernel->accepts(invocation))
             return kernel;
     }
@@ -450,7 +450,7 @@ ctrt_status kernel_call(const struct op_call *call)
         const ctrt_call invocation = { .size = sizeof invocation, .device = call->device->handle, .inputs = inputs,
                                        .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
                                        .n_outputs = (uint32_t)n_outputs, .attributes = call->attributes,
-                                       .row = entry->kernels[0] };
+                                       .kernel = entry->kernels[0] };
         return entry->run(&invocation);
     }
     return kernel_run_general(call);
@@ -530,9 +530,9 @@ ctrt_status kernel_call_elementwise(const struct op_call *call)
 ctrt_status ctrt_op_name(const char **out, size_t index)
 {
     if (out == NULL)
-        return fail_null("ctrt_op_name", "out");
+        return fail_null("op_name", "out");
     if (index >= OP_COUNT)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "there are %d ops", OP_COUNT);
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "op_name: there are %d ops", OP_COUNT);
     *out = op_table[index].name;
     return CTRT_OK;
 }

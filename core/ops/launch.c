@@ -74,7 +74,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 
 static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
 {
-    const ctrt_kernel *kernel = call->row;
+    const ctrt_kernel *kernel = call->kernel;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     ctrt_stream *stream = stream_here(device);

@@ -27,7 +27,7 @@ struct launch_ops {
     ctrt_status (*fill)(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
 };
 
-/* Enqueues the kernel call->row on an asynchronous device. Sets the queue and the sequence number in *call. */
+/* Enqueues the kernel call->kernel on an asynchronous device. Sets the queue and the sequence number in *call. */
 static inline ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
 {
     return device->launch->kernel(call, device);

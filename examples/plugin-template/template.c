@@ -178,7 +178,7 @@ static ctrt_status linear_f32(const ctrt_call *call)
 }
 
 #define ROW(name) .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = name##_f32
-static const ctrt_kernel rows[] = {
+static const ctrt_kernel kernels[] = {
     { ROW(add), .flags = CTRT_KERNEL_INPLACE },
     { ROW(mul), .flags = CTRT_KERNEL_INPLACE },
     { ROW(relu), .flags = CTRT_KERNEL_INPLACE },
@@ -189,9 +189,9 @@ static const ctrt_kernel rows[] = {
 
 static const ctrt_kernel_table kernel_table = {
     .size = sizeof(ctrt_kernel_table),
-    .rows = rows,
-    .count = sizeof rows / sizeof rows[0],
-    .stride = sizeof rows[0],
+    .kernels = kernels,
+    .count = sizeof kernels / sizeof kernels[0],
+    .stride = sizeof kernels[0],
 };
 
 /* ---- the plugin's tables ---------------------------------------------------------------------------------------- */
@@ -226,22 +226,4 @@ static ctrt_status init(const ctrt_host *lent)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "backend-template",
-    .version = "1.0",
-    .description = "a backend to start from",
-    .components = components,
-    .component_count = sizeof components / sizeof components[0],
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-/* The only exported symbol of a plugin. */
-CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("backend-template", "1.0", "a backend to start from", components, init)

@@ -12,12 +12,7 @@
 #include "options.h"
 #include "source.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define GRANULE ((size_t)512)
 
@@ -72,7 +67,7 @@ static bool read_chunk(void *settings, struct option_text value)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: out of host memory for its own structures");
 }
 
 static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
@@ -403,21 +398,5 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-arena",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: one region for a step, started over when all is freed",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-arena", PACKAGE_VERSION,
+                   "memory policy: one region per step, which is reset when all blocks are freed", components, init)

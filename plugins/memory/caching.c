@@ -5,12 +5,7 @@
 
 #include <string.h>
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define BIN_COUNT        64                     /* maximum number of blocks in a thread's list */
 #define BIN_BYTES        ((size_t)256 << 10)    /* maximum bytes in a list, which may always hold two blocks */
@@ -153,7 +148,7 @@ static bool list_add_freed(struct thread_cache *cache, struct block *block)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for its own structures");
 }
 
 /* Writes the result of an allocation. */
@@ -397,21 +392,4 @@ static ctrt_status init(const ctrt_host *given)
     return threads_init();
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-caching",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: keeps freed blocks for reuse",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-caching", PACKAGE_VERSION, "memory policy: keeps freed blocks for reuse", components, init)

@@ -132,7 +132,7 @@ ctrt_status caching_clone(void *state, void **out, const ctrt_memory_source *sou
     pthread_mutex_unlock(&policy->growth);
     if (!whole) {
         policy_free(copy);
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory for a copy of the policy");
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a copy of the policy");
     }
     *out = copy;
     return CTRT_OK;

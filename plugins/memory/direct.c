@@ -8,12 +8,7 @@
 
 #include "source.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define GRANULE       64        /* block sizes are multiples of a cache line */
 #define SMALL_LARGEST ((size_t)1 << 20)
@@ -39,10 +34,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
     if (options != NULL && options[0] != '\0')
-        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct takes no options, but got \"%s\"", options);
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct has no options, but got \"%s\"", options);
     struct direct *self = host->alloc(sizeof *self);
     if (self == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *self);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
+                          sizeof *self);
     memset(self, 0, sizeof *self);
     self->source = source;
     *policy = self;
@@ -122,7 +118,8 @@ static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, voi
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: %zu bytes are too many", bytes);
     struct block *block = host->alloc(sizeof *block);
     if (block == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *block);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
+                          sizeof *block);
     *block = (struct block){ .queue = queue, .bytes = rounded };
     ctrt_status status = self->source->alloc(self->source->state, &block->address, rounded, queue);
     if (status) {
@@ -203,21 +200,4 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-direct",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: every block from the backend",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: allocates every block from the backend", components, init)

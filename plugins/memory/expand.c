@@ -36,7 +36,7 @@ static ctrt_status reserve(struct heap *heap)
     pthread_mutex_unlock(&policy->lock);
     source->unreserve(source->state, address, bytes);
     pthread_mutex_lock(&policy->lock);
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a segment's description");
 }
 
 static inline bool usable(const struct block *block)
@@ -95,7 +95,7 @@ static ctrt_status map(struct heap *heap, struct block **mapped, struct block *b
     if (bytes < block->bytes) {
         struct block *rest = block_new(policy);
         if (rest == NULL)
-            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a block");
+            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a block's description");
         block_split(block, bytes, rest);
     }
     pthread_mutex_unlock(&policy->lock);
@@ -121,7 +121,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         struct block *first = find_unmapped(heap, bytes), *mapped = NULL;
         if (first == NULL)
             return host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                              "caching: no %zu bytes in a row in the addresses reserved on %s", bytes,
+                              "caching: no contiguous range of %zu bytes in the addresses reserved on %s", bytes,
                               heap->pool->policy->source->device_name);
         bool before = first->state == BLOCK_FREE;
         struct block *gap = before ? first->after : first;

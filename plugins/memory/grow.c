@@ -162,7 +162,7 @@ static ctrt_status request_segment(struct heap *heap, struct block **out, size_t
         pthread_mutex_unlock(&policy->lock);
         source->free(source->state, address, bytes, heap->pool->queue);
         pthread_mutex_lock(&policy->lock);
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a segment's description");
     }
     POISON(policy, address, bytes);
     count_in_pool(stats->segment, heap->kind, 1);

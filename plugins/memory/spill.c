@@ -8,12 +8,7 @@
 #include "options.h"
 #include "spill.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 const ctrt_host *spill_host;
 
@@ -57,8 +52,7 @@ static ctrt_status check_stack(void)
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
         return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT,
-                                "spill stands on another policy, which holds the device's memory: "
-                                "CTRT_MEMORY=spill+caching");
+                                "spill requires another policy for the device's memory: CTRT_MEMORY=spill+caching");
     return CTRT_OK;
 }
 
@@ -68,7 +62,8 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
 {
     struct spill *self = spill_host->alloc(sizeof *self);
     if (self == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no memory for %zu bytes of its own", sizeof *self);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory for %zu bytes of its own structures",
+                                sizeof *self);
     memset(self, 0, sizeof *self);
     self->source = source;
     self->host_limit = host_default();
@@ -251,7 +246,7 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
         const uint32_t room = block->other_room > 0 ? 2 * block->other_room : 4;
         void **larger = spill_host->alloc(room * sizeof *larger);
         if (larger == NULL)
-            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to note who uses a block");
+            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to record the uses of a block");
         if (block->other_count > 0)
             memcpy(larger, block->others, block->other_count * sizeof *larger);
         spill_host->free(block->others);
@@ -459,21 +454,5 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-spill",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: what does not fit on the device waits on the host",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-spill", PACKAGE_VERSION,
+                   "memory policy: moves idle blocks to the host if the device is full", components, init)

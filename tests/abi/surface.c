@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/abi/surface.c: a shared object through which a tool that compares binary interfaces sees every struct of ctrt/plugin.h. */
+/* tests/abi/surface.c: a shared object that exports an object of every struct of ctrt/plugin.h, for abidiff. */
 #include "ctrt/plugin.h"
 
 #define SHOW(type) __attribute__((visibility("default"))) type show_##type

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mutant.c: kernels laid over the cpu's that compute slightly wrong, to prove that the conformance suite notices.
+/* mutant.c: slightly wrong kernels that override those of the cpu, to test that the conformance suite detects them.
  *
  * CTRT_MUTANT is a list of OP or OP:OUTPUT or OP@WAY, separated by commas; WAY is one of
- *   value     (the default) the last element of the result is off by a little
+ *   value     (the default) the last element of the result is slightly wrong
  *   strides   operands are read as if they were contiguous
  *   nan       NaN in the result becomes 0
- *   input     the first operand's first element is changed
- *   flaky     every other call is off by a little
- *   large     results of more than 4000 elements are off by a little
- *   refuse    the kernel says that it does not support this
- *   none      nothing is wrong
- * Ops that the cpu has no kernel for, because the core composes them, get one here (plain-attention.h).
- * Installed nowhere; tests/conformance/mutants.sh copies it beside the cpu plugin as kernels-cpu-mutant.so. */
+ *   input     the first element of the first operand is changed
+ *   flaky     every other call is slightly wrong
+ *   large     results of more than 4000 elements are slightly wrong
+ *   refuse    the kernel returns CTRT_ERR_NOT_SUPPORTED
+ *   none      no mistake
+ * Ops for which the cpu has no kernel, because the core composes them, get one here (plain-attention.h).
+ * Not installed; tests/conformance/mutants.sh copies it into the folder of the cpu plugin as kernels-cpu-mutant.so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,14 +22,14 @@
 enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, REFUSE, NOTHING, WAYS };
 static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "refuse", "none" };
 
-enum { ROWS = 512 };
+enum { KERNELS = 512 };
 
 static const ctrt_host *host;
-static ctrt_kernel originals[ROWS];
-static struct mutation { enum way way; unsigned output, calls; } mutations[ROWS];
-static ctrt_kernel rows[ROWS];
+static ctrt_kernel originals[KERNELS];
+static struct mutation { enum way way; unsigned output, calls; } mutations[KERNELS];
+static ctrt_kernel kernels[KERNELS];
 
-/* ---- harm ---- */
+/* ---- mistakes ---- */
 
 static int64_t place_of(const ctrt_view *view, int64_t k)
 {
@@ -41,7 +41,8 @@ static int64_t place_of(const ctrt_view *view, int64_t k)
     return offset;
 }
 
-/* Off by more than any honest rounding, and by no more than a look at a printed tensor would show. */
+/* Changes an element by more than a correct kernel's rounding error, and by so little that a printed tensor looks
+ * right. */
 static void spoil(const ctrt_view *view, int64_t k)
 {
     int64_t at = place_of(view, k);
@@ -88,12 +89,12 @@ static ctrt_status run_flat(const ctrt_kernel *original, const ctrt_call *call)
     return original->run(&changed);
 }
 
-static ctrt_status mutate(int row, const ctrt_call *call)
+static ctrt_status mutate(int index, const ctrt_call *call)
 {
-    struct mutation *mutation = &mutations[row];
+    struct mutation *mutation = &mutations[index];
     if (mutation->way == REFUSE)
-        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: refused by the mutant", originals[row].op);
-    ctrt_status status = mutation->way == STRIDES ? run_flat(&originals[row], call) : originals[row].run(call);
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: rejected by the mutant", originals[index].op);
+    ctrt_status status = mutation->way == STRIDES ? run_flat(&originals[index], call) : originals[index].run(call);
     if (status != CTRT_OK || mutation->output >= call->n_outputs)
         return status;
     const ctrt_view *out = call->outputs[mutation->output];
@@ -109,40 +110,43 @@ static ctrt_status mutate(int row, const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* ---- a function of its own for each row: a kernel is told nothing but its call ---- */
+/* ---- one function per kernel, because a kernel's only argument is the call ---- */
 
-#define EACH_16(X, p) X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7) X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
-#define EACH_256(X, p)                                                                                                      \
-    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4) EACH_16(X, p##5) EACH_16(X, p##6)  \
-    EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9) EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d)  \
-    EACH_16(X, p##e) EACH_16(X, p##f)
+#define EACH_16(X, p)                                                                           \
+    X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7)                             \
+    X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
+#define EACH_256(X, p)                                                                          \
+    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4)        \
+    EACH_16(X, p##5) EACH_16(X, p##6) EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9)        \
+    EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d) EACH_16(X, p##e)        \
+    EACH_16(X, p##f)
 
 #define RUN(number) static ctrt_status run_##number(const ctrt_call *call) { return mutate(number, call); }
 #define NAME(number) run_##number,
 EACH_256(RUN, 0x0)
 EACH_256(RUN, 0x1)
-static ctrt_status (*const runs[ROWS])(const ctrt_call *) = { EACH_256(NAME, 0x0) EACH_256(NAME, 0x1) };
+static ctrt_status (*const runs[KERNELS])(const ctrt_call *) = { EACH_256(NAME, 0x0) EACH_256(NAME, 0x1) };
 
-/* ---- rows ---- */
+/* ---- kernels ---- */
 
-static ctrt_kernel_table table = { .size = sizeof table, .rows = rows, .stride = sizeof(ctrt_kernel) };
+static ctrt_kernel_table table = { .size = sizeof table, .kernels = kernels, .stride = sizeof(ctrt_kernel) };
 
-/* Adds a wrong version of every row of `op`. */
+/* Adds a wrong version of every kernel of `op`. */
 static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mutation mutation)
 {
     size_t before = table.count;
     for (size_t k = 0; k < from->count; k++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)from->rows + k * from->stride);
-        if (strcmp(row->op, op) != 0)
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)from->kernels + k * from->stride);
+        if (strcmp(kernel->op, op) != 0)
             continue;
-        if (table.count == ROWS)
-            return host->fail(CTRT_ERR_PLUGIN, "mutant: more than %d rows", ROWS);
-        memcpy(&originals[table.count], row, row->size < sizeof *row ? row->size : sizeof *row);
+        if (table.count == KERNELS)
+            return host->fail(CTRT_ERR_PLUGIN, "mutant: more than %d kernels", KERNELS);
+        memcpy(&originals[table.count], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
         mutations[table.count] = mutation;
-        rows[table.count] = originals[table.count];
-        rows[table.count].size = sizeof *row;
-        rows[table.count].score += 100000;
-        rows[table.count].run = runs[table.count];
+        kernels[table.count] = originals[table.count];
+        kernels[table.count].size = sizeof *kernel;
+        kernels[table.count].score += 100000;
+        kernels[table.count].run = runs[table.count];
         table.count++;
     }
     if (table.count > before)
@@ -155,7 +159,7 @@ static ctrt_status mutant_init(const ctrt_host *lent)
 {
     static const ctrt_param param = {
         sizeof param, "CTRT_MUTANT", CTRT_PARAM_STRING, "", NULL,
-        "ops that are to go wrong: OP, OP:OUTPUT or OP@WAY, separated by commas",
+        "ops with wrong kernels: OP, OP:OUTPUT or OP@WAY, separated by commas",
     };
     ctrt_param_value value;
     host = lent;
@@ -189,25 +193,9 @@ static ctrt_status mutant_init(const ctrt_host *lent)
     return status;
 }
 
-static const ctrt_kernels kernels = { .size = sizeof kernels, .kernels = &table };
-static const ctrt_component component = {
-    .size = sizeof component, .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu", .table = &kernels
+static const ctrt_kernels component_table = { .size = sizeof component_table, .kernels = &table };
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu",
+      .table = &component_table },
 };
-static const ctrt_plugin plugin = {
-    .size = sizeof plugin,
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "kernels-cpu-mutant",
-    .version = "1",
-    .description = "the cpu's kernels, slightly wrong",
-    .components = &component,
-    .component_count = 1,
-    .component_stride = sizeof component,
-    .init = mutant_init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("kernels-cpu-mutant", "1", "the cpu's kernels, slightly wrong", components, mutant_init)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
  *
- * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core
+ * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any layout are
+ * made by fake_tensor; fake_run picks the kernel by op and dtype as the core
  * does (score, accepts, workspace). */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H
@@ -34,14 +35,14 @@ FAKE void fake_load(const char *isa)
     REQUIRE(status == CTRT_OK, "init: %s", host_error);
 }
 
-FAKE const ctrt_kernel *fake_row(const char *op, ctrt_dtype key, const ctrt_call *call)
+FAKE const ctrt_kernel *fake_kernel(const char *op, ctrt_dtype key, const ctrt_call *call)
 {
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < fake_backend->kernels->count; i++) {
-        const ctrt_kernel *row = &fake_backend->kernels->rows[i];
-        if (strcmp(row->op, op) == 0 && row->dtypes & CTRT_DTYPE_BIT(key) && (!best || row->score > best->score)
-            && (!call || !row->accepts || row->accepts(call)))
-            best = row;
+        const ctrt_kernel *kernel = &fake_backend->kernels->kernels[i];
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score)
+            && (!call || !kernel->accepts || kernel->accepts(call)))
+            best = kernel;
     }
     return best;
 }
@@ -271,16 +272,16 @@ FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const
 {
     ctrt_call call = { .size = sizeof call, .inputs = inputs, .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
                        .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
-    const ctrt_kernel *row = fake_row(op, key, &call);
-    if (!row) {
+    const ctrt_kernel *kernel = fake_kernel(op, key, &call);
+    if (!kernel) {
         host_fail(FAKE_NO_KERNEL, "no kernel for %s of %s", op, fake_names[key]);
         return FAKE_NO_KERNEL;
     }
-    ctrt_status status = row->workspace ? row->workspace(&call, &call.workspace_bytes) : CTRT_OK;
+    ctrt_status status = kernel->workspace ? kernel->workspace(&call, &call.workspace_bytes) : CTRT_OK;
     if (!status && call.workspace_bytes && posix_memalign(&call.workspace, 64, call.workspace_bytes) != 0)
         abort();
     if (!status)
-        status = row->run(&call);
+        status = kernel->run(&call);
     free(call.workspace);
     return status;
 }

@@ -104,16 +104,16 @@ FAKE void sim_download(void *device, void *to, const void *from, size_t bytes)
     sim_settle(device);
 }
 
-FAKE const ctrt_kernel *sim_row(const char *op, ctrt_dtype key)
+FAKE const ctrt_kernel *sim_kernel(const char *op, ctrt_dtype key)
 {
     const ctrt_kernel_table *table = sim->kernels;
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < table->count; i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
-        if (strcmp(row->op, op) == 0 && row->dtypes & CTRT_DTYPE_BIT(key) && (!best || row->score > best->score))
-            best = row;
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score))
+            best = kernel;
     }
-    REQUIRE(best != NULL, "no row for %s", op);
+    REQUIRE(best != NULL, "no kernel for %s", op);
     return best;
 }
 
@@ -122,8 +122,8 @@ FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const 
 {
     ctrt_call call = { .size = sizeof call, .device = device, .queue = queue, .inputs = inputs, .outputs = outputs,
                        .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
-                       .row = sim_row(op, key), .sequence = sequence };
-    return call.row->run(&call);
+                       .kernel = sim_kernel(op, key), .sequence = sequence };
+    return call.kernel->run(&call);
 }
 
 /* A contiguous vector of f32 on the device. */

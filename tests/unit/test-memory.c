@@ -99,15 +99,16 @@ static void test_choice(void)
         { "CTRT_MEMORY=caching:max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", NULL, CTRT_OK },
-        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup wants a power of two", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup must be a power of two",
+          CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
         { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split wants a size above 20m",
+        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split must be a size above 20m",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split wants",
+        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split must",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=direct:x=1", NULL, "direct takes no options", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=direct:x=1", NULL, "direct has no options", CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=policy", NULL, "this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created",
           CTRT_ERR_NOT_SUPPORTED },
@@ -335,7 +336,7 @@ static void test_exhaustion(void)
         CHECK_OK(pool_alloc(memory, &a, 30 * MIB, NULL));
         CHECK_OK(pool_alloc(memory, &b, 20 * MIB, NULL));
         CHECK_FAILS(pool_alloc(memory, &c, 40 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                    "out of memory on fake:0: 40.00 MiB asked for, 50.00 MiB allocated");
+                    "out of memory on fake:0: 40.00 MiB requested, 50.00 MiB allocated");
         CHECK(strstr(ctrt_error_message(), "50.00 MiB reserved by policy caching")
                   && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
                   && strstr(ctrt_error_message(), "has no 41943040 bytes left"),

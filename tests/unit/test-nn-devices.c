@@ -32,15 +32,15 @@ static ctrt_status run_on_cpu(const ctrt_call *call)
     ctrt_call moved = *call;
     moved.inputs = pointers;
     moved.outputs = pointers + call->n_inputs;
-    const enum op op = strcmp(call->row->op, "sgd_step") == 0 ? OP_sgd_step : OP_adam_step;
+    const enum op op = strcmp(call->kernel->op, "sgd_step") == 0 ? OP_sgd_step : OP_adam_step;
     return entries[(int)op * CTRT_DTYPE_COUNT + call->inputs[0]->dtype].run(&moved);
 }
 
 #define KERNEL(name)                                                                                                \
     { .size = sizeof(ctrt_kernel), .op = name, .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_INPLACE,               \
       .run = run_on_cpu }
-static const ctrt_kernel optimizer_rows[] = { KERNEL("sgd_step"), KERNEL("adam_step") };
-static const ctrt_kernel_table optimizer_kernels = { .size = sizeof optimizer_kernels, .rows = optimizer_rows,
+static const ctrt_kernel optimizer_kernel_list[] = { KERNEL("sgd_step"), KERNEL("adam_step") };
+static const ctrt_kernel_table optimizer_kernels = { .size = sizeof optimizer_kernels, .kernels = optimizer_kernel_list,
                                                      .count = 2, .stride = sizeof(ctrt_kernel) };
 
 static ctrt_status net_new(ctrt_module **out)

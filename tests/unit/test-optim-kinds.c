@@ -24,7 +24,7 @@ static ctrt_status lean_open(ctrt_device **out)
     static ctrt_kernel_table table;
     static ctrt_kernel rows[4096];
     const ctrt_kernel_table *all = cpu->backend->kernels;
-    table = (ctrt_kernel_table){ .size = sizeof table, .rows = rows, .stride = sizeof rows[0] };
+    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = rows, .stride = sizeof rows[0] };
     for (size_t i = 0; i < all->count && table.count < COUNT(rows); i++) {
         const ctrt_kernel *row = (const ctrt_kernel *)((const char *)all->rows + i * all->stride);
         if (strcmp(row->op, "sgd_step") != 0 && strcmp(row->op, "adam_step") != 0)

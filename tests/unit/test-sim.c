@@ -342,7 +342,7 @@ static void kernels(void)
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "is memory of sim:1");
     ctrt_call call = { .size = sizeof call, .device = device };
     MUST(sim->queue->reset(device, NULL));
-    MUST_FAIL(sim_row("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not say which");
+    MUST_FAIL(sim_kernel("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not say which");
     sim->device->close(other);
     sim->device->close(device);
 }

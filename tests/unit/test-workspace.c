@@ -25,7 +25,7 @@ static ctrt_status ask(const ctrt_call *call, size_t *bytes)
 static ctrt_status run(const ctrt_call *call)
 {
     ctrt_call same = *call;
-    same.row = own;
+    same.kernel = own;
     used = call->workspace_bytes;
     return own->run(&same);
 }
@@ -33,12 +33,12 @@ static ctrt_status run(const ctrt_call *call)
 /* Before the device's first op. */
 static bool overlay_kernel(ctrt_device *device, const char *op)
 {
-    static ctrt_kernel_table table = { .size = sizeof table, .stride = sizeof lavish, .count = 1, .rows = &lavish };
-    const ctrt_kernel_table *rows = device->backend->kernels;
-    for (size_t i = 0; i < rows->count && own == NULL; i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)rows->rows + i * rows->stride);
-        if (strcmp(row->op, op) == 0 && (row->dtypes & CTRT_DTYPE_BIT(CTRT_F32)))
-            own = row;
+    static ctrt_kernel_table table = { .size = sizeof table, .stride = sizeof lavish, .count = 1, .kernels = &lavish };
+    const ctrt_kernel_table *old = device->backend->kernels;
+    for (size_t i = 0; i < old->count && own == NULL; i++) {
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)old->kernels + i * old->stride);
+        if (strcmp(kernel->op, op) == 0 && (kernel->dtypes & CTRT_DTYPE_BIT(CTRT_F32)))
+            own = kernel;
     }
     if (!CHECK(own != NULL, "no kernel of %s", op))
         return false;

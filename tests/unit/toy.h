@@ -80,7 +80,7 @@ static ctrt_status toy_run_copy(const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* Fails the program's own rule where the core breaks its promise to rows that are not CTRT_KERNEL_STRIDED. */
+/* Fails the program's own rule where the core breaks its promise to kernels that are not CTRT_KERNEL_STRIDED. */
 static ctrt_status toy_run_dense_copy(const ctrt_call *call)
 {
     if (!(call->inputs[0]->flags & call->outputs[0]->flags & CTRT_VIEW_CONTIGUOUS))
@@ -99,17 +99,17 @@ static ctrt_status toy_run_fill(const ctrt_call *call)
 }
 
 #define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
-static const ctrt_kernel toy_full_rows[] = {
+static const ctrt_kernel toy_full_kernels[] = {
     { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_copy },
     { .size = sizeof(ctrt_kernel), .op = "fill", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_fill },
 };
-static const ctrt_kernel toy_dense_rows[] = {
+static const ctrt_kernel toy_dense_kernels[] = {
     { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .run = toy_run_dense_copy },
 };
 static const ctrt_kernel_table toy_kernels[] = {
     [TOY_BARE] = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(ctrt_kernel) },
-    [TOY_DENSE] = { .size = sizeof(ctrt_kernel_table), .rows = toy_dense_rows, .count = 1, .stride = sizeof(ctrt_kernel) },
-    [TOY_FULL] = { .size = sizeof(ctrt_kernel_table), .rows = toy_full_rows, .count = 2, .stride = sizeof(ctrt_kernel) },
+    [TOY_DENSE] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_dense_kernels, .count = 1, .stride = sizeof(ctrt_kernel) },
+    [TOY_FULL] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_full_kernels, .count = 2, .stride = sizeof(ctrt_kernel) },
 };
 static const ctrt_memory_table toy_memory = { .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy,
                                               .fill = toy_fill };

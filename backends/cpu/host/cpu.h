@@ -17,7 +17,7 @@ extern const ctrt_host *cpu_host;
 #define CPU_F16      CTRT_DTYPE_BIT(CTRT_F16)
 #define CPU_BF16     CTRT_DTYPE_BIT(CTRT_BF16)
 #define CPU_FLOATING (CPU_F32 | CPU_F64 | CPU_F16 | CPU_BF16)
-#define CPU_INTEGRAL                                                                                             \
+#define CPU_INTEGRAL                                                                                              \
     (CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8) | CTRT_DTYPE_BIT(CTRT_I16) | CTRT_DTYPE_BIT(CTRT_I32)      \
      | CTRT_DTYPE_BIT(CTRT_I64))
 #define CPU_BOOL     CTRT_DTYPE_BIT(CTRT_BOOL)
@@ -54,11 +54,12 @@ enum cpu_isa cpu_isa(void);
 size_t cpu_stream_bytes(void);
 
 /* The kernel tables of the op families. */
-struct cpu_rows {
-    const ctrt_kernel *rows;
+struct cpu_kernels {
+    const ctrt_kernel *kernels;
     size_t count;
 };
-extern const struct cpu_rows cpu_copy_rows, cpu_elementwise_rows, cpu_reduce_rows, cpu_random_rows, cpu_matmul_rows,
-    cpu_conv_rows, cpu_pool_rows, cpu_norm_rows, cpu_softmax_rows, cpu_index_rows, cpu_optim_rows;
+extern const struct cpu_kernels cpu_copy_kernels, cpu_elementwise_kernels, cpu_reduce_kernels, cpu_random_kernels,
+    cpu_matmul_kernels, cpu_conv_kernels, cpu_pool_kernels, cpu_norm_kernels, cpu_softmax_kernels, cpu_index_kernels,
+    cpu_optim_kernels;
 
 #endif

@@ -3,12 +3,7 @@
 #include "cpu.h"
 #include "internal.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 const ctrt_host *cpu_host;
 
@@ -20,16 +15,8 @@ static const ctrt_backend backend = {
     .default_memory = "caching",
 };
 
-static int32_t probe(char *reason, size_t reason_bytes)
-{
-    if (reason_bytes)
-        reason[0] = '\0';
-    return 1;                   /* always available; any accelerator is preferred */
-}
-
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend,
-      .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend },
 };
 
 /* May be called again; then reads the parameters and builds the kernel table anew. */
@@ -52,21 +39,4 @@ static ctrt_status init(const ctrt_host *host)
     return status;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "backend-cpu",
-    .version = PACKAGE_VERSION,
-    .description = "the host's processor",
-    .components = components,
-    .component_count = sizeof components / sizeof components[0],
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("backend-cpu", PACKAGE_VERSION, "the host's processor", components, init)

@@ -72,10 +72,11 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
 }
 
-#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
-static const ctrt_kernel rows[] = {
-    ROW(batch_norm, CPU_FLOATING, 0),
-    ROW(batch_norm_backward, CPU_FLOATING, 0),
+#define KERNEL(name, types, flags_)                                                                               \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
+static const ctrt_kernel kernels[] = {
+    KERNEL(batch_norm, CPU_FLOATING, 0),
+    KERNEL(batch_norm_backward, CPU_FLOATING, 0),
 };
 
-CPU_ROWS(batch_norm, rows);
+CPU_KERNELS(batch_norm, kernels);

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define I8 CTRT_DTYPE_BIT(CTRT_I8)
@@ -11,43 +11,51 @@
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
 
-#define ASK(op, type, T, lie, expression)                                                                         \
+#define ASK(op, type, T, kind, expression)                                                                        \
     CPU_LOOP_2(op##_##type, T, uint8_t, expression)                                                               \
-    CPU_RUN_2(op##_##type, 1, lie, CPU_1)
+    CPU_RUN_2(op##_##type, 1, kind, CPU_KIND_1)
 #define ASK_ALL(op, expression)                                                                                   \
-    ASK(op, f32, float, CPU_4, expression)                                                                        \
-    ASK(op, f64, double, CPU_8, expression)                                                                       \
-    ASK(op, i8, int8_t, CPU_1, expression)                                                                        \
-    ASK(op, u8, uint8_t, CPU_1, expression)                                                                       \
-    ASK(op, i16, int16_t, CPU_2, expression)                                                                      \
-    ASK(op, i32, int32_t, CPU_4, expression)                                                                      \
-    ASK(op, i64, int64_t, CPU_8, expression)                                                                      \
-    CPU_RUN_HALVES(op, op##_f32, 2, 1, CPU_1, CPU_1)
-ASK_ALL(eq, x == y)
-ASK_ALL(ne, x != y)
-ASK_ALL(lt, x < y)
-ASK_ALL(le, x <= y)
-ASK_ALL(gt, x > y)
-ASK_ALL(ge, x >= y)
-ASK_ALL(logical_and, (x != 0) & (y != 0))
-ASK_ALL(logical_or, (x != 0) | (y != 0))
-ASK_ALL(logical_xor, (x != 0) ^ (y != 0))
+    ASK(op, f32, float, CPU_KIND_4, expression)                                                                   \
+    ASK(op, f64, double, CPU_KIND_8, expression)                                                                  \
+    ASK(op, i8, int8_t, CPU_KIND_1, expression)                                                                   \
+    ASK(op, u8, uint8_t, CPU_KIND_1, expression)                                                                  \
+    ASK(op, i16, int16_t, CPU_KIND_2, expression)                                                                 \
+    ASK(op, i32, int32_t, CPU_KIND_4, expression)                                                                 \
+    ASK(op, i64, int64_t, CPU_KIND_8, expression)                                                                 \
+    CPU_RUN_HALVES(op, op##_f32, 2, 1, CPU_KIND_1, CPU_KIND_1)
 
-#define ASK_ONE(op, type, T, lie, expression)                                                                     \
+#define COMPARE_OPS(X)                                                                                            \
+    X(eq, x == y)                                                                                                 \
+    X(ne, x != y)                                                                                                 \
+    X(lt, x < y)                                                                                                  \
+    X(le, x <= y)                                                                                                 \
+    X(gt, x > y)                                                                                                  \
+    X(ge, x >= y)                                                                                                 \
+    X(logical_and, (x != 0) & (y != 0))                                                                           \
+    X(logical_or, (x != 0) | (y != 0))                                                                            \
+    X(logical_xor, (x != 0) ^ (y != 0))
+
+COMPARE_OPS(ASK_ALL)
+
+#define ASK_ONE(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, uint8_t, expression)                                                               \
-    CPU_RUN_1(op##_##type, 1, lie, CPU_1)
-#define ASK_FLOATING(op, expression)                                                                              \
-    ASK_ONE(op, f32, float, CPU_4, expression)                                                                    \
-    ASK_ONE(op, f64, double, CPU_8, expression)                                                                   \
-    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_1, CPU_1)
-ASK_FLOATING(isnan, x != x)
-ASK_FLOATING(isinf, __builtin_fabs(x) == INFINITY)
-ASK_FLOATING(isfinite, x - x == 0)
-ASK_FLOATING(logical_not, x == 0)
-ASK_ONE(logical_not, 1, uint8_t, CPU_1, x == 0)
-ASK_ONE(logical_not, 2, uint16_t, CPU_2, x == 0)
-ASK_ONE(logical_not, 4, uint32_t, CPU_4, x == 0)
-ASK_ONE(logical_not, 8, uint64_t, CPU_8, x == 0)
+    CPU_RUN_1(op##_##type, 1, kind, CPU_KIND_1)
+#define ASK_FLOATING(op, expression, integers)                                                                    \
+    ASK_ONE(op, f32, float, CPU_KIND_4, expression)                                                               \
+    ASK_ONE(op, f64, double, CPU_KIND_8, expression)                                                              \
+    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_1, CPU_KIND_1)
+/* The ops: name, floating types, kernels of integers. */
+#define ASK_OPS(X)                                                                                                \
+    X(isnan, x != x, never)                                                                                       \
+    X(isinf, __builtin_fabs(x) == INFINITY, never)                                                                \
+    X(isfinite, x - x == 0, always)                                                                               \
+    X(logical_not, x == 0, logical_not)
+
+ASK_OPS(ASK_FLOATING)
+ASK_ONE(logical_not, 1, uint8_t, CPU_KIND_1, x == 0)
+ASK_ONE(logical_not, 2, uint16_t, CPU_KIND_2, x == 0)
+ASK_ONE(logical_not, 4, uint32_t, CPU_KIND_4, x == 0)
+ASK_ONE(logical_not, 8, uint64_t, CPU_KIND_8, x == 0)
 /* For integers, isnan and isinf are always false, and isfinite is always true. */
 #define NEVER(bytes, T) ASK_ONE(never, bytes, T, bytes, ((void)x, 0)) ASK_ONE(always, bytes, T, bytes, ((void)x, 1))
 NEVER(1, uint8_t)
@@ -69,32 +77,29 @@ NEVER(8, uint64_t)
             to[i] = condition[i] ? x : y;                                                                         \
         }                                                                                                         \
     }                                                                                                             \
-    CPU_RUN(where_##bytes, 3, 1, CPU_1, bytes, bytes, bytes)
+    CPU_RUN(where_##bytes, 3, 1, CPU_KIND_1, bytes, bytes, bytes)
 WHERE(1, uint8_t)
 WHERE(2, uint16_t)
 WHERE(4, uint32_t)
 WHERE(8, uint64_t)
 
 /* Bools are compared as bytes of value 0 or 1. */
-#define ROWS_ALL(op)                                                                                              \
+#define KERNELS_FLOATING(op)                                                                                      \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),                             \
-    CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8 | CPU_BOOL, op##_u8_run),                                \
-    CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run)
-#define ROWS_ONE(op, integers)                                                                                    \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),                             \
-    CPU_KERNEL(#op, I8 | U8 | CPU_BOOL, integers##_1_run), CPU_KERNEL(#op, I16, integers##_2_run),                \
-    CPU_KERNEL(#op, I32, integers##_4_run), CPU_KERNEL(#op, I64, integers##_8_run)
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS_ALL(op, ...)                                                                                      \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8 | CPU_BOOL, op##_u8_run),          \
+    CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run),
+#define KERNELS_ONE(op, floating, integers)                                                                       \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8 | CPU_BOOL, integers##_1_run),                                  \
+    CPU_KERNEL(#op, I16, integers##_2_run), CPU_KERNEL(#op, I32, integers##_4_run),                               \
+    CPU_KERNEL(#op, I64, integers##_8_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS_ALL(eq), ROWS_ALL(ne), ROWS_ALL(lt), ROWS_ALL(le), ROWS_ALL(gt), ROWS_ALL(ge),
-    ROWS_ALL(logical_and), ROWS_ALL(logical_or), ROWS_ALL(logical_xor),
-    ROWS_ONE(isnan, never), ROWS_ONE(isinf, never), ROWS_ONE(isfinite, always), ROWS_ONE(logical_not, logical_not),
-    CPU_KERNEL("where", I8 | U8 | CPU_BOOL, where_1_run),
-    CPU_KERNEL("where", CPU_F16 | CPU_BF16 | I16, where_2_run),
-    CPU_KERNEL("where", CPU_F32 | I32, where_4_run),
-    CPU_KERNEL("where", CPU_F64 | I64, where_8_run),
+static const ctrt_kernel kernels[] = {
+    COMPARE_OPS(KERNELS_ALL)
+    ASK_OPS(KERNELS_ONE)
+    CPU_KERNEL("where", I8 | U8 | CPU_BOOL, where_1_run), CPU_KERNEL("where", CPU_F16 | CPU_BF16 | I16, where_2_run),
+    CPU_KERNEL("where", CPU_F32 | I32, where_4_run), CPU_KERNEL("where", CPU_F64 | I64, where_8_run),
 };
 
-CPU_ROWS(compare, rows);
+CPU_KERNELS(compare, kernels);

@@ -61,9 +61,9 @@ static ctrt_status conv2d_weight_grad(const ctrt_call *call)
                call->inputs[0]);
 }
 
-#define ROW(name)                                                                                              \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST,    \
+#define KERNEL(name)                                                                                              \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST,       \
       .run = name }
-static const ctrt_kernel rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
+static const ctrt_kernel kernels[] = { KERNEL(conv2d), KERNEL(conv2d_input_grad), KERNEL(conv2d_weight_grad) };
 
-const struct cpu_rows cpu_conv_rows = { rows, sizeof rows / sizeof rows[0] };
+const struct cpu_kernels cpu_conv_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

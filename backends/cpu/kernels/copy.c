@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/copy.c: copy between layouts and dtypes, and fill. */
-#include "drive.h"
+#include "elementwise_loop.h"
 #include "convert.h"
 
 /* ---- copy with conversion ----
@@ -41,8 +41,8 @@ CASTS_FROM_INTEGER(i16, int16_t)
 CASTS_FROM_INTEGER(i32, int32_t)
 CASTS_FROM_INTEGER(i64, int64_t)
 
-#define CASTS_OF(from)                                                                                            \
-    { [CTRT_F32] = from##_to_f32, [CTRT_F64] = from##_to_f64, [CTRT_F16] = from##_to_f32,                         \
+#define CASTS_OF(from)                                                                                             \
+    { [CTRT_F32] = from##_to_f32, [CTRT_F64] = from##_to_f64, [CTRT_F16] = from##_to_f32,                          \
       [CTRT_BF16] = from##_to_f32, [CTRT_I8] = from##_to_i8, [CTRT_U8] = from##_to_u8, [CTRT_I16] = from##_to_i16, \
       [CTRT_I32] = from##_to_i32, [CTRT_I64] = from##_to_i64, [CTRT_BOOL] = from##_to_bool }
 static const cpu_loop casts[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
@@ -51,16 +51,17 @@ static const cpu_loop casts[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
     [CTRT_I64] = CASTS_OF(i64), [CTRT_BOOL] = CASTS_OF(u8),
 };
 
-static const uint8_t lies[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = CPU_4, [CTRT_F64] = CPU_8, [CTRT_F16] = CPU_HALF, [CTRT_BF16] = CPU_BRAIN, [CTRT_I8] = CPU_1,
-    [CTRT_U8] = CPU_1, [CTRT_I16] = CPU_2, [CTRT_I32] = CPU_4, [CTRT_I64] = CPU_8, [CTRT_BOOL] = CPU_1,
+static const uint8_t kinds[CTRT_DTYPE_COUNT] = {
+    [CTRT_F32] = CPU_KIND_4, [CTRT_F64] = CPU_KIND_8, [CTRT_F16] = CPU_KIND_F16, [CTRT_BF16] = CPU_KIND_BF16,
+    [CTRT_I8] = CPU_KIND_1,  [CTRT_U8] = CPU_KIND_1,  [CTRT_I16] = CPU_KIND_2,   [CTRT_I32] = CPU_KIND_4,
+    [CTRT_I64] = CPU_KIND_8, [CTRT_BOOL] = CPU_KIND_1,
 };
 
 static ctrt_status copy_cast(const ctrt_call *call)
 {
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
-    struct cpu_plan how = { casts[in->dtype][out->dtype], 1, 1, { lies[in->dtype] }, lies[out->dtype] };
-    return cpu_drive(call, &how, NULL);
+    struct cpu_plan plan = { casts[in->dtype][out->dtype], 1, 1, { kinds[in->dtype] }, kinds[out->dtype] };
+    return cpu_elementwise_loop(call, &plan, NULL);
 }
 
 /* ---- copy within a dtype: copies bytes ---- */
@@ -80,8 +81,10 @@ MOVE(8)
 static ctrt_status copy_run(const ctrt_call *call)
 {
     static const struct cpu_plan moves[] = {
-        [CPU_1] = { move_1, 1, 1, { CPU_1 }, CPU_1 }, [CPU_2] = { move_2, 1, 1, { CPU_2 }, CPU_2 },
-        [CPU_4] = { move_4, 1, 1, { CPU_4 }, CPU_4 }, [CPU_8] = { move_8, 1, 1, { CPU_8 }, CPU_8 },
+        [CPU_KIND_1] = { move_1, 1, 1, { CPU_KIND_1 }, CPU_KIND_1 },
+        [CPU_KIND_2] = { move_2, 1, 1, { CPU_KIND_2 }, CPU_KIND_2 },
+        [CPU_KIND_4] = { move_4, 1, 1, { CPU_KIND_4 }, CPU_KIND_4 },
+        [CPU_KIND_8] = { move_8, 1, 1, { CPU_KIND_8 }, CPU_KIND_8 },
     };
     static const uint8_t bytes[CTRT_DTYPE_COUNT] = {
 #define DTYPE(name, value, size, category, text, dlpack, safetensors, torch) [CTRT_##name] = size,
@@ -96,7 +99,7 @@ static ctrt_status copy_run(const ctrt_call *call)
             memcpy(out->data, in->data, (size_t)out->numel * bytes[in->dtype]);
         return CTRT_OK;
     }
-    return cpu_drive(call, &moves[bytes[in->dtype]], NULL);
+    return cpu_elementwise_loop(call, &moves[bytes[in->dtype]], NULL);
 }
 
 /* ---- fill: `extra` is the value ---- */
@@ -132,7 +135,7 @@ static void put_bool(void *to, ctrt_scalar s) { *(uint8_t *)to = s.kind == CTRT_
 #define FILL_RUN(dtype, bytes)                                                                                    \
     static ctrt_status fill_##dtype##_run(const ctrt_call *call)                                                  \
     {                                                                                                             \
-        static const struct cpu_plan how = { fill_##bytes, 0, 1, { 0 }, bytes };                                 \
+        static const struct cpu_plan plan = { fill_##bytes, 0, 1, { 0 }, bytes };                                 \
         const ctrt_range_attributes *range = call->attributes;                                                    \
         uint64_t value = 0;                                                                                       \
         put_##dtype(&value, range->lo);                                                                           \
@@ -140,7 +143,7 @@ static void put_bool(void *to, ctrt_scalar s) { *(uint8_t *)to = s.kind == CTRT_
             fill_##bytes(call->outputs[0]->data, &value, NULL, NULL, call->outputs[0]->numel);                    \
             return CTRT_OK;                                                                                       \
         }                                                                                                         \
-        return cpu_drive(call, &how, &value);                                                                     \
+        return cpu_elementwise_loop(call, &plan, &value);                                                         \
     }
 FILL_RUN(f32, 4)
 FILL_RUN(f64, 8)
@@ -153,7 +156,7 @@ FILL_RUN(i32, 4)
 FILL_RUN(i64, 8)
 FILL_RUN(bool, 1)
 
-static const ctrt_kernel rows[] = {
+static const ctrt_kernel kernels[] = {
     CPU_KERNEL("copy", CPU_ALL, copy_run),
     CPU_KERNEL("fill", CPU_F32, fill_f32_run),
     CPU_KERNEL("fill", CPU_F64, fill_f64_run),
@@ -167,4 +170,4 @@ static const ctrt_kernel rows[] = {
     CPU_KERNEL("fill", CPU_BOOL, fill_bool_run),
 };
 
-CPU_ROWS(copy, rows);
+CPU_KERNELS(copy, kernels);

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 /* ---- floating point ---- */
 
@@ -33,10 +33,10 @@ FLOORED(double, f64, fmod, floor, copysign)
 
 #define FLOATING(op, cost, f32, f64)                                                                              \
     CPU_LOOP_2(op##_f32, float, float, f32(x, y))                                                                 \
-    CPU_RUN_2(op##_f32, cost, CPU_4, CPU_4)                                                                       \
+    CPU_RUN_2(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_2(op##_f64, double, double, f64(x, y))                                                               \
-    CPU_RUN_2(op##_f64, cost, CPU_8, CPU_8)                                                                       \
-    CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_2(op##_f64, cost, CPU_KIND_8, CPU_KIND_8)                                                             \
+    CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
 FLOATING(fmod, 16, fmodf, fmod)
 FLOATING(remainder, 16, remainder_of_f32, remainder_of_f64)
 FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
@@ -45,7 +45,7 @@ FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
  *
  * Division by 0 is an error. The loop sets the flag that it receives as its third operand. */
 
-#define DIVIDE(op, type, T, lie, expression)                                                                      \
+#define DIVIDE(op, type, T, kind, expression)                                                                     \
     static void op##_##type(void *out, const void *pa, const void *pb, const void *pc, int64_t n)                 \
     {                                                                                                             \
         T *to = out;                                                                                              \
@@ -61,25 +61,25 @@ FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
     }                                                                                                             \
     static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \
-        static const struct cpu_plan how = { op##_##type, 2, 8, { lie, lie }, lie };                              \
+        static const struct cpu_plan plan = { op##_##type, 2, 8, { kind, kind }, kind };                          \
         atomic_bool zero = false;                                                                                 \
-        ctrt_status status = cpu_drive(call, &how, &zero);                                                        \
+        ctrt_status status = cpu_elementwise_loop(call, &plan, &zero);                                            \
         if (!status && zero)                                                                                      \
             return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, #op " of " #type " integers: a divisor is 0");       \
         return status;                                                                                            \
     }
 /* The smallest integer divided by -1 wraps; the C expression would be undefined, and the instruction traps. */
-#define DIVIDE_SIGNED(type, T, U, lie)                                                                            \
-    DIVIDE(fmod, type, T, lie, y == -1 ? 0 : x % y)                                                               \
-    DIVIDE(remainder, type, T, lie, y == -1 ? 0 : x % y != 0 && (x % y < 0) != (y < 0) ? x % y + y : x % y)       \
-    DIVIDE(floor_divide, type, T, lie, y == -1 ? (T)(0 - (U)x) : x / y - (x % y != 0 && (x < 0) != (y < 0)))
-DIVIDE_SIGNED(i8, int8_t, uint8_t, CPU_1)
-DIVIDE_SIGNED(i16, int16_t, uint16_t, CPU_2)
-DIVIDE_SIGNED(i32, int32_t, uint32_t, CPU_4)
-DIVIDE_SIGNED(i64, int64_t, uint64_t, CPU_8)
-DIVIDE(fmod, u8, uint8_t, CPU_1, x % y)
-DIVIDE(remainder, u8, uint8_t, CPU_1, x % y)
-DIVIDE(floor_divide, u8, uint8_t, CPU_1, x / y)
+#define DIVIDE_SIGNED(type, T, U, kind)                                                                            \
+    DIVIDE(fmod, type, T, kind, y == -1 ? 0 : x % y)                                                               \
+    DIVIDE(remainder, type, T, kind, y == -1 ? 0 : x % y != 0 && (x % y < 0) != (y < 0) ? x % y + y : x % y)       \
+    DIVIDE(floor_divide, type, T, kind, y == -1 ? (T)(0 - (U)x) : x / y - (x % y != 0 && (x < 0) != (y < 0)))
+DIVIDE_SIGNED(i8, int8_t, uint8_t, CPU_KIND_1)
+DIVIDE_SIGNED(i16, int16_t, uint16_t, CPU_KIND_2)
+DIVIDE_SIGNED(i32, int32_t, uint32_t, CPU_KIND_4)
+DIVIDE_SIGNED(i64, int64_t, uint64_t, CPU_KIND_8)
+DIVIDE(fmod, u8, uint8_t, CPU_KIND_1, x % y)
+DIVIDE(remainder, u8, uint8_t, CPU_KIND_1, x % y)
+DIVIDE(floor_divide, u8, uint8_t, CPU_KIND_1, x / y)
 
 /* ---- powers ---- */
 
@@ -93,14 +93,14 @@ FLOATING(pow, 24, powf, pow)
 #define ROOT(x) __builtin_sqrtf(x)
 #define F32(value, name, expression)                                                                              \
     CPU_LOOP_1(name##_f32, float, float, expression)                                                              \
-    CPU_RUN_1(name##_f32, 1, CPU_4, CPU_4)                                                                        \
-    CPU_RUN_HALVES(name, name##_f32, 1, 1, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_1(name##_f32, 1, CPU_KIND_4, CPU_KIND_4)                                                              \
+    CPU_RUN_HALVES(name, name##_f32, 1, 1, CPU_KIND_F16, CPU_KIND_BF16)
 SHORT_POWERS(F32)
 #undef ROOT
 #define ROOT(x) __builtin_sqrt(x)
 #define F64(value, name, expression)                                                                              \
     CPU_LOOP_1(name##_f64, double, double, expression)                                                            \
-    CPU_RUN_1(name##_f64, 1, CPU_8, CPU_8)
+    CPU_RUN_1(name##_f64, 1, CPU_KIND_8, CPU_KIND_8)
 SHORT_POWERS(F64)
 
 static const struct short_power {
@@ -149,33 +149,33 @@ static uint64_t power(uint64_t base, int64_t exponent)
             result *= base;
     return result;
 }
-#define POWER(type, T, lie)                                                                                       \
-    CPU_LOOP_2(pow_##type, T, T, power((uint64_t)(int64_t)x, (int64_t)y))                                         \
-    CPU_RUN_2(pow_##type, 8, lie, lie)
-POWER(i8, int8_t, CPU_1)
-POWER(u8, uint8_t, CPU_1)
-POWER(i16, int16_t, CPU_2)
-POWER(i32, int32_t, CPU_4)
-POWER(i64, int64_t, CPU_8)
+#define POWER(type, T, kind)                                                                                       \
+    CPU_LOOP_2(pow_##type, T, T, power((uint64_t)(int64_t)x, (int64_t)y))                                          \
+    CPU_RUN_2(pow_##type, 8, kind, kind)
+POWER(i8, int8_t, CPU_KIND_1)
+POWER(u8, uint8_t, CPU_KIND_1)
+POWER(i16, int16_t, CPU_KIND_2)
+POWER(i32, int32_t, CPU_KIND_4)
+POWER(i64, int64_t, CPU_KIND_8)
 
-#define ROWS_INTEGER(op)                                                                                          \
+#define KERNELS_INTEGER(op)                                                                                       \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8), op##_i8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run)
-#define ROWS_FLOATING(op)                                                                                         \
+#define KERNELS_FLOATING(op)                                                                                      \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
     CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
     CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(fmod), ROWS_INTEGER(fmod),
-    ROWS_FLOATING(remainder), ROWS_INTEGER(remainder),
-    ROWS_FLOATING(floor_divide), ROWS_INTEGER(floor_divide),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(fmod), KERNELS_INTEGER(fmod),
+    KERNELS_FLOATING(remainder), KERNELS_INTEGER(remainder),
+    KERNELS_FLOATING(floor_divide), KERNELS_INTEGER(floor_divide),
     CPU_KERNEL("pow", CPU_F32, pow_any_f32_run), CPU_KERNEL("pow", CPU_F64, pow_any_f64_run),
-    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), ROWS_INTEGER(pow),
+    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), KERNELS_INTEGER(pow),
 };
 
-CPU_ROWS(divide, rows);
+CPU_KERNELS(divide, kernels);

@@ -68,42 +68,42 @@ RUN_FLOATING(amin, f32, float, vf, vf_load, vf_set, vf_min, VF, INFINITY, <)
 RUN_FLOATING(amax, f64, double, vd, vd_load, vd_set, vd_max, VD, -INFINITY, >)
 RUN_FLOATING(amin, f64, double, vd, vd_load, vd_set, vd_least, VD, INFINITY, <)
 
-#define VALUES(op, type, T, lie, first, BEATS)                                                                    \
+#define VALUES(op, type, T, kind, first, BEATS)                                                                   \
     START(op##_##type, T, first)                                                                                  \
     COLUMNS(op##_##type, T, T, BEATS(x, a) ? x : a)                                                               \
     MERGE(op##_##type, T, BEATS(b, a) ? b : a)                                                                    \
     FINISH(op##_##type, T, T, a)                                                                                  \
-    REDUCER(op, type, lie, lie, T, false, true, op##_##type##_start, op##_##type##_fold, op##_##type##_columns,    \
+    REDUCER(op, type, kind, kind, T, false, true, op##_##type##_start, op##_##type##_fold, op##_##type##_columns, \
             op##_##type##_merge, op##_##type##_finish)
-#define HALVES(op)                                                                                                \
-    FINISH_HALVES(op, float, a)                                                                                   \
-    REDUCER(op, f16, CPU_HALF, CPU_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns,         \
-            op##_f32_merge, op##_f16_finish)                                                                      \
-    REDUCER(op, bf16, CPU_BRAIN, CPU_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns,       \
+#define HALVES(op)                                                                                                    \
+    FINISH_HALVES(op, float, a)                                                                                       \
+    REDUCER(op, f16, CPU_KIND_F16, CPU_KIND_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns,   \
+            op##_f32_merge, op##_f16_finish)                                                                          \
+    REDUCER(op, bf16, CPU_KIND_BF16, CPU_KIND_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns, \
             op##_f32_merge, op##_bf16_finish)
-#define INTEGER(type, T, lie, least, largest)                                                                     \
-    RUN(amax_##type, T, T, x > a ? x : a)                                                                         \
-    VALUES(amax, type, T, lie, least, BEATS_MAX)                                                                  \
-    RUN(amin_##type, T, T, x < a ? x : a)                                                                         \
-    VALUES(amin, type, T, lie, largest, BEATS_MIN)
-VALUES(amax, f32, float, CPU_4, -INFINITY, BEATS_MAX)
-VALUES(amin, f32, float, CPU_4, INFINITY, BEATS_MIN)
-VALUES(amax, f64, double, CPU_8, -INFINITY, BEATS_MAX)
-VALUES(amin, f64, double, CPU_8, INFINITY, BEATS_MIN)
+#define INTEGER(type, T, kind, least, largest)                                                                     \
+    RUN(amax_##type, T, T, x > a ? x : a)                                                                          \
+    VALUES(amax, type, T, kind, least, BEATS_MAX)                                                                  \
+    RUN(amin_##type, T, T, x < a ? x : a)                                                                          \
+    VALUES(amin, type, T, kind, largest, BEATS_MIN)
+VALUES(amax, f32, float, CPU_KIND_4, -INFINITY, BEATS_MAX)
+VALUES(amin, f32, float, CPU_KIND_4, INFINITY, BEATS_MIN)
+VALUES(amax, f64, double, CPU_KIND_8, -INFINITY, BEATS_MAX)
+VALUES(amin, f64, double, CPU_KIND_8, INFINITY, BEATS_MIN)
 HALVES(amax)
 HALVES(amin)
-INTEGER(i8, int8_t, CPU_1, INT8_MIN, INT8_MAX)
-INTEGER(u8, uint8_t, CPU_1, 0, UINT8_MAX)
-INTEGER(i16, int16_t, CPU_2, INT16_MIN, INT16_MAX)
-INTEGER(i32, int32_t, CPU_4, INT32_MIN, INT32_MAX)
-INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
+INTEGER(i8, int8_t, CPU_KIND_1, INT8_MIN, INT8_MAX)
+INTEGER(u8, uint8_t, CPU_KIND_1, 0, UINT8_MAX)
+INTEGER(i16, int16_t, CPU_KIND_2, INT16_MIN, INT16_MAX)
+INTEGER(i32, int32_t, CPU_KIND_4, INT32_MIN, INT32_MAX)
+INTEGER(i64, int64_t, CPU_KIND_8, INT64_MIN, INT64_MAX)
 
 /* ---- positions ---- */
 
 /* An accumulator is a value and its position, -1 before the first element. A run first computes the extreme value of a
  * block, at the speed of amax, and searches its position only if it replaces the accumulator's value. */
 #define PLACE_BLOCK 1024
-#define PLACES(op, values, type, T, lie, first, BEATS)                                                            \
+#define PLACES(op, values, type, T, kind, first, BEATS)                                                           \
     struct op##_##type { T value; int64_t at; };                                                                  \
     static inline bool op##_##type##_beats(T x, const struct op##_##type *a)                                      \
     {                                                                                                             \
@@ -114,14 +114,14 @@ INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
         for (int64_t j = 0; j < n; j++)                                                                           \
             ((struct op##_##type *)acc)[j] = (struct op##_##type){ 0, -1 };                                       \
     }                                                                                                             \
-    static void op##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                           \
+    static void op##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                          \
     {                                                                                                             \
         struct op##_##type *a = acc;                                                                              \
         const T *x = from;                                                                                        \
         for (int64_t i = 0, count; i < n; i += count) {                                                           \
             T best = first;                                                                                       \
             count = n - i < PLACE_BLOCK ? n - i : PLACE_BLOCK;                                                    \
-            values##_##type##_fold(&best, x + i, count, 0);                                                        \
+            values##_##type##_fold(&best, x + i, count, 0);                                                       \
             if (!op##_##type##_beats(best, a))                                                                    \
                 continue;                                                                                         \
             int64_t k = 0;                                                                                        \
@@ -154,29 +154,29 @@ INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
                 a[j] = b[j];                                                                                      \
     }                                                                                                             \
     FINISH(op##_##type, struct op##_##type, int64_t, a.at)                                                        \
-    REDUCER(op, type, lie, CPU_8, struct op##_##type, true, true, op##_##type##_start, op##_##type##_fold,         \
+    REDUCER(op, type, kind, CPU_KIND_8, struct op##_##type, true, true, op##_##type##_start, op##_##type##_fold,  \
             op##_##type##_columns, op##_##type##_merge, op##_##type##_finish)
-#define BOTH(type, T, lie, least, largest)                                                                        \
-    PLACES(argmax, amax, type, T, lie, least, BEATS_MAX)                                                          \
-    PLACES(argmin, amin, type, T, lie, largest, BEATS_MIN)
-BOTH(f32, float, CPU_4, -INFINITY, INFINITY)
-BOTH(f64, double, CPU_8, -INFINITY, INFINITY)
-BOTH(i8, int8_t, CPU_1, INT8_MIN, INT8_MAX)
-BOTH(u8, uint8_t, CPU_1, 0, UINT8_MAX)
-BOTH(i16, int16_t, CPU_2, INT16_MIN, INT16_MAX)
-BOTH(i32, int32_t, CPU_4, INT32_MIN, INT32_MAX)
-BOTH(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
-#define PLACES_HALF(op, type, lie)                                                                                \
-    REDUCER(op, type, lie, CPU_8, struct op##_f32, true, true, op##_f32_start, op##_f32_fold, op##_f32_columns,    \
+#define BOTH(type, T, kind, least, largest)                                                                        \
+    PLACES(argmax, amax, type, T, kind, least, BEATS_MAX)                                                          \
+    PLACES(argmin, amin, type, T, kind, largest, BEATS_MIN)
+BOTH(f32, float, CPU_KIND_4, -INFINITY, INFINITY)
+BOTH(f64, double, CPU_KIND_8, -INFINITY, INFINITY)
+BOTH(i8, int8_t, CPU_KIND_1, INT8_MIN, INT8_MAX)
+BOTH(u8, uint8_t, CPU_KIND_1, 0, UINT8_MAX)
+BOTH(i16, int16_t, CPU_KIND_2, INT16_MIN, INT16_MAX)
+BOTH(i32, int32_t, CPU_KIND_4, INT32_MIN, INT32_MAX)
+BOTH(i64, int64_t, CPU_KIND_8, INT64_MIN, INT64_MAX)
+#define PLACES_HALF(op, type, kind)                                                                                   \
+    REDUCER(op, type, kind, CPU_KIND_8, struct op##_f32, true, true, op##_f32_start, op##_f32_fold, op##_f32_columns, \
             op##_f32_merge, op##_f32_finish)
-PLACES_HALF(argmax, f16, CPU_HALF)
-PLACES_HALF(argmax, bf16, CPU_BRAIN)
-PLACES_HALF(argmin, f16, CPU_HALF)
-PLACES_HALF(argmin, bf16, CPU_BRAIN)
+PLACES_HALF(argmax, f16, CPU_KIND_F16)
+PLACES_HALF(argmax, bf16, CPU_KIND_BF16)
+PLACES_HALF(argmin, f16, CPU_KIND_F16)
+PLACES_HALF(argmin, bf16, CPU_KIND_BF16)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(amax), ROWS_INTEGER(amax), ROWS_FLOATING(amin), ROWS_INTEGER(amin),
-    ROWS_FLOATING(argmax), ROWS_INTEGER(argmax), ROWS_FLOATING(argmin), ROWS_INTEGER(argmin),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(amax), KERNELS_INTEGER(amax), KERNELS_FLOATING(amin), KERNELS_INTEGER(amin),
+    KERNELS_FLOATING(argmax), KERNELS_INTEGER(argmax), KERNELS_FLOATING(argmin), KERNELS_INTEGER(argmin),
 };
 
-CPU_ROWS(extreme, rows);
+CPU_KERNELS(extreme, kernels);

@@ -107,8 +107,8 @@ static void NAME(small)(const G *g)
 }
 
 /* Transposes: to[j * to_step + i] = from[i * from_step + j] for i < rows, j < columns. */
-static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T *from, int64_t from_step,
-                                                 int64_t rows, int64_t columns)
+static __attribute__((noinline)) void NAME(transpose_block)(T *to, int64_t to_step, const T *from, int64_t from_step,
+                                                            int64_t rows, int64_t columns)
 {
     const int64_t whole_rows = rows / BLOCK * BLOCK, whole_columns = columns / BLOCK * BLOCK;
     for (int64_t i = 0; i < whole_rows; i += BLOCK) {
@@ -134,7 +134,7 @@ static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int
                 for (int r = 0; r < ROWS; r++)
                     to[q * ROWS + r] = from[q * g->a_col + r];
         } else if (rows == ROWS && g->a_col == 1) {
-            NAME(turn)(to, ROWS, from, g->a_row, ROWS, k);
+            NAME(transpose_block)(to, ROWS, from, g->a_row, ROWS, k);
         } else {
             for (int64_t q = 0; q < k; q++)
                 for (int r = 0; r < ROWS; r++)
@@ -161,7 +161,7 @@ static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int
                     out[r] = 0;
             }
         } else if (g->b_row == 1) {
-            NAME(turn)(to, width, from, g->b_col, columns, k);
+            NAME(transpose_block)(to, width, from, g->b_col, columns, k);
             for (int64_t q = 0; q < k && columns < width; q++)
                 for (int r = columns; r < width; r++)
                     to[q * width + r] = 0;
@@ -213,7 +213,7 @@ static void NAME(large)(const G *g, T *packed_a, T *packed_b)
 static void NAME(transpose)(T *to, const G *g)
 {
     if (g->b_row == 1) {
-        NAME(turn)(to, g->n, g->b, g->b_col, g->n, g->k);
+        NAME(transpose_block)(to, g->n, g->b, g->b_col, g->n, g->k);
         return;
     }
     for (int64_t q = 0; q < g->k; q++)

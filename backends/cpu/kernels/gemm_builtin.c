@@ -3,20 +3,20 @@
 #include "gemm.h"
 
 #include "host/cpu.h"
-#include "pick.h"
+#include "select_variant.h"
 #include "host/scratch.h"
 
 static const struct gemm_loops *loops(void)
 {
-    return CPU_PICK(gemm_loops);
+    return CPU_SELECT_VARIANT(gemm_loops);
 }
 
 #define T float
 #define G struct gemm_f32
 #define NAME(name) name##_f32
-#include "gemm_drive.h"
+#include "gemm_builtin_body.h"
 
 #define T double
 #define G struct gemm_f64
 #define NAME(name) name##_f64
-#include "gemm_drive.h"
+#include "gemm_builtin_body.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/gradient.c: gradients of activations: f(dy, y) or f(dy, x). */
 #include "math_f32.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 static inline double silu_slope(double x)
 {
@@ -24,10 +24,10 @@ static inline double gelu_tanh_slope(double x)
 /* In the expressions, x is dy and y is the second operand. */
 #define GRADIENT(op, cost, f32, f64)                                                                              \
     CPU_LOOP_2(op##_f32, float, float, f32)                                                                       \
-    CPU_RUN_2(op##_f32, cost, CPU_4, CPU_4)                                                                       \
+    CPU_RUN_2(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_2(op##_f64, (cost) * 4, CPU_8, CPU_8)                                                                 \
-    CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_2(op##_f64, (cost) * 4, CPU_KIND_8, CPU_KIND_8)                                                       \
+    CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
 GRADIENT(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
 GRADIENT(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))
 GRADIENT(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))
@@ -46,12 +46,13 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-#define ROWS(op)                                                                                                  \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+#define KERNELS(op)                                                                                                  \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                  \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS(relu_backward), ROWS(sigmoid_backward), ROWS(tanh_backward), ROWS(silu_backward), ROWS(gelu_backward),
+static const ctrt_kernel kernels[] = {
+    KERNELS(relu_backward), KERNELS(sigmoid_backward), KERNELS(tanh_backward), KERNELS(silu_backward),
+    KERNELS(gelu_backward),
 };
 
-CPU_ROWS(gradient, rows);
+CPU_KERNELS(gradient, kernels);

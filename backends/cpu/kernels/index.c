@@ -150,10 +150,10 @@ struct add_functions {
     add_function index_add, scatter_add;
 };
 static const struct add_functions add_of[CTRT_DTYPE_COUNT] = {
-#define ROW(dtype, name) [CTRT_##dtype] = { index_add_##name, scatter_add_##name }
-    ROW(F32, f32), ROW(F64, f64), ROW(F16, f32), ROW(BF16, f32), ROW(I8, i8),
-    ROW(U8, i8),   ROW(I16, i16), ROW(I32, i32), ROW(I64, i64),
-#undef ROW
+#define ENTRY(dtype, name) [CTRT_##dtype] = { index_add_##name, scatter_add_##name }
+    ENTRY(F32, f32), ENTRY(F64, f64), ENTRY(F16, f32), ENTRY(BF16, f32), ENTRY(I8, i8),
+    ENTRY(U8, i8),   ENTRY(I16, i16), ENTRY(I32, i32), ENTRY(I64, i64),
+#undef ENTRY
 };
 
 /* Columns per task: at least one cache line. */
@@ -274,10 +274,10 @@ static ctrt_status triu(const ctrt_call *call)
     return triangle(call, true);
 }
 
-#define ROW(name, types) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .run = name }
-static const ctrt_kernel rows[] = {
-    ROW(index_select, CPU_ALL), ROW(index_add, CPU_NUMBERS), ROW(gather, CPU_ALL), ROW(scatter_add, CPU_NUMBERS),
-    ROW(tril, CPU_ALL), ROW(triu, CPU_ALL),
+#define KERNEL(name, types) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .run = name }
+static const ctrt_kernel kernels[] = {
+    KERNEL(index_select, CPU_ALL), KERNEL(index_add, CPU_NUMBERS), KERNEL(gather, CPU_ALL),
+    KERNEL(scatter_add, CPU_NUMBERS), KERNEL(tril, CPU_ALL), KERNEL(triu, CPU_ALL),
 };
 
-const struct cpu_rows cpu_index_rows = { rows, sizeof rows / sizeof rows[0] };
+const struct cpu_kernels cpu_index_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

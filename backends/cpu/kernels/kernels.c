@@ -8,18 +8,19 @@
  * this build does not contain is an undefined symbol. */
 #define WEAK __attribute__((weak, visibility("hidden")))
 #define FAMILY(name)                                                                                              \
-    extern const struct cpu_rows cpu_##name##_rows WEAK, cpu_##name##_rows_baseline WEAK, cpu_##name##_rows_avx2 WEAK, \
-        cpu_##name##_rows_avx512 WEAK;
+    extern const struct cpu_kernels cpu_##name##_kernels WEAK, cpu_##name##_kernels_baseline WEAK,                \
+        cpu_##name##_kernels_avx2 WEAK, cpu_##name##_kernels_avx512 WEAK;
 #include "families.def"
 #undef FAMILY
 
 struct family {
-    const struct cpu_rows *plain, *variants[3];     /* variants are indexed by enum cpu_isa */
+    const struct cpu_kernels *plain, *variants[3];     /* variants are indexed by enum cpu_isa */
 };
 
 static const struct family families[] = {
 #define FAMILY(name)                                                                                              \
-    { &cpu_##name##_rows, { &cpu_##name##_rows_baseline, &cpu_##name##_rows_avx2, &cpu_##name##_rows_avx512 } },
+    { &cpu_##name##_kernels,                                                                                      \
+      { &cpu_##name##_kernels_baseline, &cpu_##name##_kernels_avx2, &cpu_##name##_kernels_avx512 } },
 #include "families.def"
 #undef FAMILY
 };
@@ -29,21 +30,21 @@ ctrt_kernel_table cpu_kernel_table = {
     .stride = sizeof(ctrt_kernel),
 };
 
-/* Appends `rows` to `to` and returns their number. If `to` is NULL, only returns the number. */
-static size_t append(ctrt_kernel *to, const struct cpu_rows *rows)
+/* Appends `kernels` to `to` and returns their number. If `to` is NULL, only returns the number. */
+static size_t append(ctrt_kernel *to, const struct cpu_kernels *kernels)
 {
-    if (!rows)
+    if (!kernels)
         return 0;
-    if (to && rows->count)
-        memcpy(to, rows->rows, rows->count * sizeof(ctrt_kernel));
-    return rows->count;
+    if (to && kernels->count)
+        memcpy(to, kernels->kernels, kernels->count * sizeof(ctrt_kernel));
+    return kernels->count;
 }
 
 static size_t join(ctrt_kernel *to)
 {
     size_t count = 0;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
-        const struct cpu_rows *best = NULL;
+        const struct cpu_kernels *best = NULL;
         for (int isa = 0; isa <= (int)cpu_isa(); isa++)
             if (families[f].variants[isa])
                 best = families[f].variants[isa];
@@ -55,16 +56,16 @@ static size_t join(ctrt_kernel *to)
 
 ctrt_status cpu_kernels_init(void)
 {
-    static ctrt_kernel *rows;
+    static ctrt_kernel *kernels;
     size_t count = join(NULL);
     ctrt_kernel *joined = cpu_host->alloc(count * sizeof(ctrt_kernel));
     if (!joined)
         return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no memory for the table of %zu kernels", count);
     join(joined);
-    if (rows)
-        cpu_host->free(rows);
-    rows = joined;
-    cpu_kernel_table.rows = rows;
+    if (kernels)
+        cpu_host->free(kernels);
+    kernels = joined;
+    cpu_kernel_table.kernels = kernels;
     cpu_kernel_table.count = count;
     return CTRT_OK;
 }

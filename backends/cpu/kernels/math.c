@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/math.c: roots, exponentials, logarithms, trigonometric functions, activations. */
 #include "math_f32.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 /* f32 uses the functions of math_f32.h, f64 the C library's; half precision is converted to f32. */
 #define MATH_OP(op, cost, f32, f64)                                                                               \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
-    CPU_RUN_1(op##_f32, cost, CPU_4, CPU_4)                                                                       \
+    CPU_RUN_1(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_1(op##_f64, 16, CPU_8, CPU_8)                                                                         \
-    CPU_RUN_HALVES(op, op##_f32, 1, cost, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
+    CPU_RUN_HALVES(op, op##_f32, 1, cost, CPU_KIND_F16, CPU_KIND_BF16)
 
 static inline double gelu(double x)
 {
@@ -21,17 +21,20 @@ static inline double gelu_tanh(double x)
     return x * math_sigmoid_f64(2 * (M_2_SQRTPI * M_SQRT1_2) * (x + 0.044715 * x * x * x));
 }
 
-MATH_OP(sqrt, 2, __builtin_sqrtf(x), __builtin_sqrt(x))
-MATH_OP(rsqrt, 3, 1 / __builtin_sqrtf(x), 1 / __builtin_sqrt(x))
-MATH_OP(reciprocal, 2, 1 / x, 1 / x)
-MATH_OP(exp, 4, math_exp(x), exp(x))
-MATH_OP(expm1, 4, math_expm1(x), expm1(x))
-MATH_OP(log, 4, math_log(x), log(x))
-MATH_OP(log1p, 4, math_log1p(x), log1p(x))
-MATH_OP(tanh, 4, math_tanh(x), tanh(x))
-MATH_OP(sigmoid, 4, math_sigmoid(x), math_sigmoid_f64(x))
-MATH_OP(silu, 4, math_silu(x), x * math_sigmoid_f64(x))
-MATH_OP(erf, 4, math_erf(x), erf(x))
+/* The ops: name, cost, f32, f64. */
+#define MATH_OPS(X)                                                                                               \
+    X(sqrt, 2, __builtin_sqrtf(x), __builtin_sqrt(x))                                                             \
+    X(rsqrt, 3, 1 / __builtin_sqrtf(x), 1 / __builtin_sqrt(x))                                                    \
+    X(reciprocal, 2, 1 / x, 1 / x)                                                                                \
+    X(exp, 4, math_exp(x), exp(x))                                                                                \
+    X(expm1, 4, math_expm1(x), expm1(x))                                                                          \
+    X(log, 4, math_log(x), log(x))                                                                                \
+    X(log1p, 4, math_log1p(x), log1p(x))                                                                          \
+    X(tanh, 4, math_tanh(x), tanh(x))                                                                             \
+    X(sigmoid, 4, math_sigmoid(x), math_sigmoid_f64(x))                                                           \
+    X(silu, 4, math_silu(x), x * math_sigmoid_f64(x))                                                             \
+    X(erf, 4, math_erf(x), erf(x))
+MATH_OPS(MATH_OP)
 MATH_OP(gelu_erf, 4, math_gelu(x), gelu(x))
 MATH_OP(gelu_tanh, 4, math_gelu_tanh(x), gelu_tanh(x))
 
@@ -77,21 +80,25 @@ GELU(bf16)
                         to[i] = library(copy[i]);                                                                 \
         }                                                                                                         \
     }                                                                                                             \
-    CPU_RUN_1(op##_f32, 6, CPU_4, CPU_4)                                                                          \
+    CPU_RUN_1(op##_f32, 6, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64(x))                                                                  \
-    CPU_RUN_1(op##_f64, 16, CPU_8, CPU_8)                                                                         \
-    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_HALF, CPU_BRAIN)
-TRIG(sin, math_sin_turned(x, 0), sinf, sin)
-TRIG(cos, math_sin_turned(x, 1), cosf, cos)
-TRIG(tan, math_tan_reduced(x), tanf, tan)
+    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
+    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_KIND_F16, CPU_KIND_BF16)
+/* The ops: name, f32, the C library's f32, f64. */
+#define TRIG_OPS(X)                                                                                               \
+    X(sin, math_sin_turned(x, 0), sinf, sin)                                                                      \
+    X(cos, math_sin_turned(x, 1), cosf, cos)                                                                      \
+    X(tan, math_tan_reduced(x), tanf, tan)
+TRIG_OPS(TRIG)
 
-#define ROWS(op)                                                                                                  \
+#define KERNELS(op, ...)                                                                                          \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS(sqrt), ROWS(rsqrt), ROWS(reciprocal), ROWS(exp), ROWS(expm1), ROWS(log), ROWS(log1p), ROWS(sin), ROWS(cos),
-    ROWS(tan), ROWS(tanh), ROWS(sigmoid), ROWS(silu), ROWS(erf), ROWS(gelu),
+static const ctrt_kernel kernels[] = {
+    MATH_OPS(KERNELS)
+    TRIG_OPS(KERNELS)
+    KERNELS(gelu)
 };
 
-CPU_ROWS(math, rows);
+CPU_KERNELS(math, kernels);

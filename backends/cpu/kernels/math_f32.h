@@ -248,7 +248,7 @@ MATH float math_silu_slope(float x)
 
 #define MATH_TRIG_END 1.0e6f
 
-MATH double math_turn(float x, int32_t *quadrant)
+MATH double math_reduce_angle(float x, int32_t *quadrant)
 {
     const double magic = 6755399441055744.0;            /* 1.5 * 2^52 */
     double shifted = (double)x * 0.63661977236758134308 + magic, n = shifted - magic;
@@ -272,7 +272,7 @@ MATH double math_cos_reduced(double r)
 MATH float math_sin_turned(float x, int turns)
 {
     int32_t quadrant;
-    double r = math_turn(x, &quadrant);
+    double r = math_reduce_angle(x, &quadrant);
     quadrant += turns;
     double s = math_sin_reduced(r), c = math_cos_reduced(r), y = quadrant & 1 ? c : s;
     return (float)(quadrant & 2 ? -y : y);
@@ -281,7 +281,7 @@ MATH float math_sin_turned(float x, int turns)
 MATH float math_tan_reduced(float x)
 {
     int32_t quadrant;
-    double r = math_turn(x, &quadrant), s = math_sin_reduced(r), c = math_cos_reduced(r);
+    double r = math_reduce_angle(x, &quadrant), s = math_sin_reduced(r), c = math_cos_reduced(r);
     return (float)(quadrant & 1 ? -c / s : s / c);
 }
 

@@ -59,8 +59,8 @@ static ctrt_status linear(const ctrt_call *call)
     return compute(&p);
 }
 
-#define ROW(name)                                                                                              \
+#define KERNEL(name)                                                                                              \
     { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = name }
-static const ctrt_kernel rows[] = { ROW(matmul), ROW(linear) };
+static const ctrt_kernel kernels[] = { KERNEL(matmul), KERNEL(linear) };
 
-const struct cpu_rows cpu_matmul_rows = { rows, sizeof rows / sizeof rows[0] };
+const struct cpu_kernels cpu_matmul_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

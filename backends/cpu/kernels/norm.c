@@ -117,10 +117,11 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     return CTRT_OK;
 }
 
-#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
-static const ctrt_kernel rows[] = {
-    ROW(layer_norm, CPU_FLOATING, 0),
-    ROW(layer_norm_backward, CPU_FLOATING, 0),
+#define KERNEL(name, types, flags_)                                                                               \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
+static const ctrt_kernel kernels[] = {
+    KERNEL(layer_norm, CPU_FLOATING, 0),
+    KERNEL(layer_norm_backward, CPU_FLOATING, 0),
 };
 
-CPU_ROWS(norm, rows);
+CPU_KERNELS(norm, kernels);

@@ -165,10 +165,11 @@ static ctrt_status adam_step(const ctrt_call *call)
     return step(call, &job, 4, adam_f32_range, adam_f64_range, adam_half_range);
 }
 
-#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
-static const ctrt_kernel rows[] = {
-    ROW(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
-    ROW(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
+#define KERNEL(name, types, flags_)                                                                               \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
+static const ctrt_kernel kernels[] = {
+    KERNEL(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
+    KERNEL(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
 };
 
-CPU_ROWS(optim, rows);
+CPU_KERNELS(optim, kernels);

@@ -192,10 +192,11 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
 }
 
-#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
-static const ctrt_kernel rows[] = {
-    ROW(max_pool2d, CPU_NUMBERS, CTRT_KERNEL_CHANNELS_LAST),
-    ROW(max_pool2d_backward, CPU_FLOATING, CTRT_KERNEL_CHANNELS_LAST),
+#define KERNEL(name, types, flags_)                                                                               \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
+static const ctrt_kernel kernels[] = {
+    KERNEL(max_pool2d, CPU_NUMBERS, CTRT_KERNEL_CHANNELS_LAST),
+    KERNEL(max_pool2d_backward, CPU_FLOATING, CTRT_KERNEL_CHANNELS_LAST),
 };
 
-CPU_ROWS(pool, rows);
+CPU_KERNELS(pool, kernels);

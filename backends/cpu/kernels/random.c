@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 #include "math_f32.h"
 
 #define BLOCKS 256              /* counter blocks generated at once: 1024 words */
@@ -164,7 +164,7 @@ static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const 
 
 /* Returns the cosine of 2 pi u and stores the sine, for u4 = 4u, the angle in quarter turns. Subtracting the nearest
  * integer is exact and leaves at most half a quarter turn. */
-static inline float turned(float u4, float *sine)
+static inline float cos_sin_turns(float u4, float *sine)
 {
     float shifted = u4 + MATH_MAGIC, whole = shifted - MATH_MAGIC;
     uint32_t quadrant = cpu_bits(shifted);
@@ -186,7 +186,7 @@ static void normal(const struct random *r, float *x, int64_t n, const uint32_t *
     for (int64_t k = 0; k < pairs; k++)
         radius[k] = __builtin_sqrtf(-2.0f * math_log(radius[k]));
     for (int64_t k = 0; k < pairs; k++) { /* x has space for the second element of the last pair */
-        float sine, cosine = turned(angle[k], &sine);
+        float sine, cosine = cos_sin_turns(angle[k], &sine);
         x[2 * k] = radius[k] * cosine;
         x[2 * k + 1] = radius[k] * sine;
     }
@@ -316,19 +316,19 @@ DROPOUT(f64, double, double, SELF, SELF)
 DROPOUT(f16, uint16_t, float, cpu_f32_from_f16, cpu_f16_from_f32)
 DROPOUT(bf16, uint16_t, float, cpu_f32_from_bf16, cpu_bf16_from_f32)
 
-#define ROW(name, types, function) { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function }
-#define ROWS_FLOATING(op)                                                                                         \
-    ROW(#op, CPU_F32, op##_f32_run), ROW(#op, CPU_F64, op##_f64_run), ROW(#op, CPU_F16, op##_f16_run),            \
-    ROW(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WIDTHS(op)                                                                                           \
-    ROW(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                                      \
-    ROW(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run), ROW(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),             \
-    ROW(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
+#define KERNEL(name, types, function) { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function }
+#define KERNELS_FLOATING(op)                                                                                      \
+    KERNEL(#op, CPU_F32, op##_f32_run), KERNEL(#op, CPU_F64, op##_f64_run), KERNEL(#op, CPU_F16, op##_f16_run),   \
+    KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS_WIDTHS(op)                                                                                           \
+    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                                      \
+    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run), KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),          \
+    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(uniform), ROWS_FLOATING(normal), ROWS_FLOATING(dropout),
-    ROWS_FLOATING(randint), ROWS_WIDTHS(randint), ROW("randint", CPU_BOOL, randint_bool_run),
-    ROWS_FLOATING(bernoulli), ROWS_WIDTHS(bernoulli), ROW("bernoulli", CPU_BOOL, bernoulli_8_run),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(uniform), KERNELS_FLOATING(normal), KERNELS_FLOATING(dropout),
+    KERNELS_FLOATING(randint), KERNELS_WIDTHS(randint), KERNEL("randint", CPU_BOOL, randint_bool_run),
+    KERNELS_FLOATING(bernoulli), KERNELS_WIDTHS(bernoulli), KERNEL("bernoulli", CPU_BOOL, bernoulli_8_run),
 };
 
-CPU_ROWS(random, rows);
+CPU_KERNELS(random, kernels);

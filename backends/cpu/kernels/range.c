@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/range.c: arange: start, start + step, start + 2 step, ... */
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 /* Element i is start + i*step, not its predecessor plus step, so that errors do not accumulate. Integers wrap. */
 struct range {
@@ -83,13 +83,13 @@ RUN(16, true)
 RUN(32, true)
 RUN(64, true)
 
-#define ROW(types, type)                                                                                          \
+#define KERNEL(types, type)                                                                                          \
     { .size = sizeof(ctrt_kernel), .op = "arange", .dtypes = (types), .run = range_##type##_run }
 
-static const ctrt_kernel rows[] = {
-    ROW(CPU_F32, f32), ROW(CPU_F64, f64), ROW(CPU_F16, f16), ROW(CPU_BF16, bf16),
-    ROW(CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), 8), ROW(CTRT_DTYPE_BIT(CTRT_I16), 16),
-    ROW(CTRT_DTYPE_BIT(CTRT_I32), 32), ROW(CTRT_DTYPE_BIT(CTRT_I64), 64),
+static const ctrt_kernel kernels[] = {
+    KERNEL(CPU_F32, f32), KERNEL(CPU_F64, f64), KERNEL(CPU_F16, f16), KERNEL(CPU_BF16, bf16),
+    KERNEL(CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), 8), KERNEL(CTRT_DTYPE_BIT(CTRT_I16), 16),
+    KERNEL(CTRT_DTYPE_BIT(CTRT_I32), 32), KERNEL(CTRT_DTYPE_BIT(CTRT_I64), 64),
 };
 
-CPU_ROWS(range, rows);
+CPU_KERNELS(range, kernels);

@@ -11,7 +11,7 @@ struct dimension {
 };
 
 struct walk {
-    const struct cpu_reducer *how;
+    const struct cpu_reducer *reducer;
     struct dimension kept[CTRT_MAX_DIMS], reduced[CTRT_MAX_DIMS];
     int n_kept, n_reduced;
     ctrt_view space;            /* the reduced dimensions as a view; its data pointer is set per accumulator */
@@ -26,9 +26,9 @@ struct walk {
     char *partial;              /* accumulators of all pieces, [pieces][outputs]; NULL if there is one piece */
 };
 
-static size_t bytes_of(int lie)
+static size_t bytes_of(int kind)
 {
-    return lie >= CPU_HALF ? 2 : (size_t)lie;
+    return kind >= CPU_KIND_F16 ? 2 : (size_t)kind;
 }
 
 /* ---- dimensions ---- */
@@ -81,7 +81,7 @@ static void find_dimensions(struct walk *w, const ctrt_view *in, const ctrt_view
                 w->kept[w->n_kept++] = dim;
         }
     }
-    if (!w->how->ordered)
+    if (!w->reducer->ordered)
         sort_by_stride(w->reduced, w->n_reduced);
     sort_by_stride(w->kept, w->n_kept);
     w->n_reduced = merge_dimensions(w->reduced, w->n_reduced);
@@ -115,7 +115,7 @@ static void locate(const struct walk *w, int n, int64_t index, int64_t *in, int6
 /* Accumulates the reduced elements [begin, end) of the accumulator whose first input element is at `data`. */
 static void fold_run(const struct walk *w, void *acc, const char *data, int64_t begin, int64_t end)
 {
-    const struct cpu_reducer *how = w->how;
+    const struct cpu_reducer *reducer = w->reducer;
     int last = w->n_reduced - 1;
     int64_t row = w->reduced[last].size;
     bool adjacent = w->reduced[last].in == 1;
@@ -134,23 +134,23 @@ static void fold_run(const struct walk *w, void *acc, const char *data, int64_t 
                 rest /= w->reduced[d].size;
             }
             const char *x = data + (offset + at) * (int64_t)w->in_bytes;
-            if (how->in < CPU_HALF) {
-                how->run(acc, x, n, i);
+            if (reducer->in < CPU_KIND_F16) {
+                reducer->run(acc, x, n, i);
                 continue;
             }
             n = n < BUFFER ? n : BUFFER;
-            cpu_widen((float *)buffer, x, how->in, n);
+            cpu_widen((float *)buffer, x, reducer->in, n);
         } else {
             n = n < BUFFER ? n : BUFFER;
-            if (how->in < CPU_HALF) {
+            if (reducer->in < CPU_KIND_F16) {
                 cpu_gather(buffer, &space, w->in_bytes, i, n);
             } else {
                 uint16_t halves[BUFFER];
                 cpu_gather(halves, &space, 2, i, n);
-                cpu_widen((float *)buffer, halves, how->in, n);
+                cpu_widen((float *)buffer, halves, reducer->in, n);
             }
         }
-        how->run(acc, buffer, n, i);
+        reducer->run(acc, buffer, n, i);
     }
 }
 
@@ -163,12 +163,12 @@ static void runs_part(void *argument, int64_t begin, int64_t end)
         char own[CPU_ACC_BYTES] __attribute__((aligned(16))), *acc = own;
         locate(w, w->n_kept, output, &in, &out);
         if (w->partial)
-            acc = w->partial + (piece * w->outputs + output) * w->how->acc_bytes;
+            acc = w->partial + (piece * w->outputs + output) * w->reducer->acc_bytes;
         int64_t from = piece * w->piece, to = from + w->piece < w->count ? from + w->piece : w->count;
-        w->how->start(acc, 1);
+        w->reducer->start(acc, 1);
         fold_run(w, acc, w->in + in * (int64_t)w->in_bytes, from, to);
         if (!w->partial)
-            w->how->finish(w->out + out * (int64_t)w->out_bytes, 0, acc, 1, w->count);
+            w->reducer->finish(w->out + out * (int64_t)w->out_bytes, 0, acc, 1, w->count);
     }
 }
 
@@ -177,7 +177,7 @@ static void runs_part(void *argument, int64_t begin, int64_t end)
 /* Accumulates rows [begin, end) of n adjacent columns; `data` is the first element of the first column. */
 static void fold_columns(const struct walk *w, void *acc, const char *data, int64_t n, int64_t begin, int64_t end)
 {
-    const struct cpu_reducer *how = w->how;
+    const struct cpu_reducer *reducer = w->reducer;
     int last = w->n_reduced - 1;
     int64_t size = w->reduced[last].size, stride = w->reduced[last].in;
     float floats[4][TILE];
@@ -189,14 +189,14 @@ static void fold_columns(const struct walk *w, void *acc, const char *data, int6
             rest /= w->reduced[d].size;
         }
         const char *x = data + offset * (int64_t)w->in_bytes;
-        if (how->in < CPU_HALF) {
-            how->columns(acc, x, n, rows, stride, i);
+        if (reducer->in < CPU_KIND_F16) {
+            reducer->columns(acc, x, n, rows, stride, i);
             continue;
         }
         rows = rows < 4 ? rows : 4;
         for (int64_t k = 0; k < rows; k++)
-            cpu_widen(floats[k], x + k * stride * 2, how->in, n);
-        how->columns(acc, floats, n, rows, TILE, i);
+            cpu_widen(floats[k], x + k * stride * 2, reducer->in, n);
+        reducer->columns(acc, floats, n, rows, TILE, i);
     }
 }
 
@@ -212,12 +212,13 @@ static void columns_part(void *argument, int64_t begin, int64_t end)
         locate(w, w->n_kept - 1, group, &in, &out);
         char *acc = own;
         if (w->partial)
-            acc = w->partial + (piece * w->outputs + group * inner->size + first) * w->how->acc_bytes;
+            acc = w->partial + (piece * w->outputs + group * inner->size + first) * w->reducer->acc_bytes;
         int64_t from = piece * w->piece, to = from + w->piece < w->count ? from + w->piece : w->count;
-        w->how->start(acc, n);
+        w->reducer->start(acc, n);
         fold_columns(w, acc, w->in + (in + first) * (int64_t)w->in_bytes, n, from, to);
         if (!w->partial)
-            w->how->finish(w->out + (out + first * inner->out) * (int64_t)w->out_bytes, inner->out, acc, n, w->count);
+            w->reducer->finish(w->out + (out + first * inner->out) * (int64_t)w->out_bytes, inner->out, acc, n,
+                                w->count);
     }
 }
 
@@ -227,15 +228,15 @@ static void columns_part(void *argument, int64_t begin, int64_t end)
 static void join_part(void *argument, int64_t begin, int64_t end)
 {
     const struct walk *w = argument;
-    size_t bytes = w->how->acc_bytes, row = (size_t)w->outputs * bytes;
+    size_t bytes = w->reducer->acc_bytes, row = (size_t)w->outputs * bytes;
     for (int64_t step = 1; step < w->pieces; step *= 2)
         for (int64_t piece = 0; piece + step < w->pieces; piece += 2 * step)
-            w->how->merge(w->partial + (size_t)piece * row + (size_t)begin * bytes,
-                          w->partial + (size_t)(piece + step) * row + (size_t)begin * bytes, end - begin);
+            w->reducer->merge(w->partial + (size_t)piece * row + (size_t)begin * bytes,
+                              w->partial + (size_t)(piece + step) * row + (size_t)begin * bytes, end - begin);
     for (int64_t output = begin; output < end; output++) {
         int64_t in, out;
         locate(w, w->n_kept, output, &in, &out);
-        w->how->finish(w->out + out * (int64_t)w->out_bytes, 0, w->partial + (size_t)output * bytes, 1, w->count);
+        w->reducer->finish(w->out + out * (int64_t)w->out_bytes, 0, w->partial + (size_t)output * bytes, 1, w->count);
     }
 }
 
@@ -244,16 +245,16 @@ static int64_t up(int64_t a, int64_t b)
     return cpu_divide_up(a, b);
 }
 
-ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op)
+ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer, const char *op)
 {
     const ctrt_view *in = call->inputs[0], *out = call->outputs[0];
     const ctrt_reduce_attributes *attributes = call->attributes;
-    struct walk w = { .how = how, .in = in->data, .out = out->data, .in_bytes = bytes_of(how->in),
-                      .out_bytes = bytes_of(how->out), .outputs = 1, .count = 1 };
+    struct walk w = { .reducer = reducer, .in = in->data, .out = out->data, .in_bytes = bytes_of(reducer->in),
+                      .out_bytes = bytes_of(reducer->out), .outputs = 1, .count = 1 };
     if (out->numel == 0)
         return CTRT_OK;
     find_dimensions(&w, in, out, attributes->dims);
-    if (w.count == 0 && how->needs_one)
+    if (w.count == 0 && reducer->needs_one)
         return cpu_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0", op);
 
     const struct dimension *inner = w.n_kept ? &w.kept[w.n_kept - 1] : NULL;
@@ -265,7 +266,7 @@ ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, con
     w.pieces = w.count > w.piece ? up(w.count, w.piece) : 1;
 
     if (w.pieces > 1) {
-        w.partial = cpu_host->alloc((size_t)(w.pieces * w.outputs) * how->acc_bytes);
+        w.partial = cpu_host->alloc((size_t)(w.pieces * w.outputs) * reducer->acc_bytes);
         if (!w.partial)
             return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no memory for %lld partial results", op,
                                   (long long)(w.pieces * w.outputs));

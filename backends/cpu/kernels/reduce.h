@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/reduce.h: reductions over views of any layout, as drive.h is for elementwise loops.
+/* backends/cpu/kernels/reduce.h: reductions over views of any layout, as elementwise_loop.h is for elementwise loops.
  *
  * A reducer accumulates elements. cpu_reduce (reduce.c) orders the dimensions by stride, divides the work into pieces
  * that depend on shape and strides only, and merges the pieces in a fixed order. Therefore the result does not depend
@@ -7,10 +7,10 @@
 #ifndef CTRT_CPU_REDUCE_H
 #define CTRT_CPU_REDUCE_H
 
-#include "drive.h"
+#include "elementwise_loop.h"
 
 struct cpu_reducer {
-    uint8_t in, out;            /* storage formats (enum cpu_lie); half precision is converted to f32 for the reducer */
+    uint8_t in, out;            /* storage formats (enum cpu_storage_kind); the reducer gets half precision as f32 */
     uint8_t acc_bytes;          /* size of one accumulator, at most CPU_ACC_BYTES */
     bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions
                                  * keep their order */
@@ -29,14 +29,14 @@ struct cpu_reducer {
 #define CPU_ACC_BYTES 16
 
 #define cpu_reduce CPU_NAME(cpu_reduce_run)
-ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op);
+ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer, const char *op);
 
 /* Defines the run function of a kernel. Computes one result of few adjacent elements directly, without cpu_reduce. */
 #define CPU_REDUCE(op, type, reducer)                                                                             \
     static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \
         const ctrt_view *in = call->inputs[0], *out = call->outputs[0];                                           \
-        if ((reducer).in < CPU_HALF && out->numel == 1 && in->flags & CTRT_VIEW_CONTIGUOUS && in->numel > 0       \
+        if ((reducer).in < CPU_KIND_F16 && out->numel == 1 && in->flags & CTRT_VIEW_CONTIGUOUS && in->numel > 0   \
             && in->numel <= 4096) {                                                                               \
             char acc[CPU_ACC_BYTES] __attribute__((aligned(16)));                                                 \
             (reducer).start(acc, 1);                                                                              \

@@ -17,7 +17,7 @@
             a[j] = first;                                                                                         \
     }
 #define RUN(name, A, T, fold)                                                                                     \
-    static void name##_fold(void *acc, const void *from, int64_t n, int64_t base)                                  \
+    static void name##_fold(void *acc, const void *from, int64_t n, int64_t base)                                 \
     {                                                                                                             \
         const T *all = from;                                                                                      \
         A a = *(A *)acc;                                                                                          \
@@ -28,19 +28,19 @@
         }                                                                                                         \
         *(A *)acc = a;                                                                                            \
     }
-#define COLUMNS(name, A, T, fold)                                                                                 \
+#define COLUMNS(name, A, T, fold)                                                                                  \
     static void name##_columns(void *acc, const void *from, int64_t n, int64_t rows, int64_t stride, int64_t base) \
-    {                                                                                                             \
-        const T *row = from;                                                                                      \
-        A *all = acc;                                                                                             \
-        (void)base;                                                                                               \
-        for (int64_t i = 0; i < rows; i++, row += stride)                                                         \
-            _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)                                                  \
-            {                                                                                                     \
-                T x = row[j];                                                                                     \
-                A a = all[j];                                                                                     \
-                all[j] = fold;                                                                                    \
-            }                                                                                                     \
+    {                                                                                                              \
+        const T *row = from;                                                                                       \
+        A *all = acc;                                                                                              \
+        (void)base;                                                                                                \
+        for (int64_t i = 0; i < rows; i++, row += stride)                                                          \
+            _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)                                                   \
+            {                                                                                                      \
+                T x = row[j];                                                                                      \
+                A a = all[j];                                                                                      \
+                all[j] = fold;                                                                                     \
+            }                                                                                                      \
     }
 #define MERGE(name, A, join)                                                                                      \
     static void name##_merge(void *acc, const void *other, int64_t n)                                             \
@@ -80,9 +80,9 @@
             ((uint16_t *)out)[j * stride] = cpu_bf16_from_f32((float)(result));                                   \
         }                                                                                                         \
     }
-#define REDUCER(op, type, lie_in, lie_out, A, ordered, needs_one, start, run, columns, merge, finish)             \
-    static const struct cpu_reducer op##_##type = { lie_in, lie_out, sizeof(A), ordered, needs_one, start, run,   \
-                                                    columns, merge, finish };                                     \
+#define REDUCER(op, type, kind_in, kind_out, A, ordered, needs_one, start, run, columns, merge, finish)             \
+    static const struct cpu_reducer op##_##type = { kind_in, kind_out, sizeof(A), ordered, needs_one, start, run,   \
+                                                    columns, merge, finish };                                       \
     CPU_REDUCE(op, type, op##_##type)
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
@@ -90,16 +90,16 @@
 #define I16 CTRT_DTYPE_BIT(CTRT_I16)
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define ROW(name, types, function)                                                                                \
+#define KERNEL(name, types, function)                                                                                \
     { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = function }
-#define ROWS_FLOATING(op)                                                                                         \
-    ROW(#op, CPU_F32, op##_f32_run), ROW(#op, CPU_F64, op##_f64_run), ROW(#op, CPU_F16, op##_f16_run),            \
-    ROW(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_INTEGER(op)                                                                                          \
-    ROW(#op, I8, op##_i8_run), ROW(#op, U8 | CPU_BOOL, op##_u8_run), ROW(#op, I16, op##_i16_run),                 \
-    ROW(#op, I32, op##_i32_run), ROW(#op, I64, op##_i64_run)
-#define ROWS_TRUTH(op)                                                                                            \
-    ROWS_FLOATING(op), ROW(#op, I8 | U8 | CPU_BOOL, op##_1_run), ROW(#op, I16, op##_2_run),                       \
-    ROW(#op, I32, op##_4_run), ROW(#op, I64, op##_8_run)
+#define KERNELS_FLOATING(op)                                                                                      \
+    KERNEL(#op, CPU_F32, op##_f32_run), KERNEL(#op, CPU_F64, op##_f64_run), KERNEL(#op, CPU_F16, op##_f16_run),   \
+    KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS_INTEGER(op)                                                                                       \
+    KERNEL(#op, I8, op##_i8_run), KERNEL(#op, U8 | CPU_BOOL, op##_u8_run), KERNEL(#op, I16, op##_i16_run),        \
+    KERNEL(#op, I32, op##_i32_run), KERNEL(#op, I64, op##_i64_run)
+#define KERNELS_TRUTH(op)                                                                                         \
+    KERNELS_FLOATING(op), KERNEL(#op, I8 | U8 | CPU_BOOL, op##_1_run), KERNEL(#op, I16, op##_2_run),              \
+    KERNEL(#op, I32, op##_4_run), KERNEL(#op, I64, op##_8_run)
 
 #endif

@@ -9,7 +9,7 @@
 
 /* Eight vectors of double accumulators, so that additions do not depend on each other. */
 #define RUN_FLOATING(name, type, ADD, neutral)                                                                    \
-    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                         \
+    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                        \
     {                                                                                                             \
         const VALUE_##type *x = from;                                                                             \
         (void)base;                                                                                               \
@@ -78,14 +78,16 @@ FINISH(mean_f32, double, float, a / (double)count)
 FINISH(mean_f64, double, double, a / (double)count)
 FINISH_HALVES(mean, double, a / (double)count)
 
-#define FLOATING(op, fold, end)                                                                                   \
-    REDUCER(op, f32, CPU_4, CPU_4, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,        \
-            fold##_merge, end##_f32_finish)                                                                       \
-    REDUCER(op, f64, CPU_8, CPU_8, double, false, false, fold##_start, fold##_f64_fold, fold##_f64_columns,        \
-            fold##_merge, end##_f64_finish)                                                                       \
-    REDUCER(op, f16, CPU_HALF, CPU_2, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,     \
-            fold##_merge, end##_f16_finish)                                                                       \
-    REDUCER(op, bf16, CPU_BRAIN, CPU_2, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,   \
+#define FLOATING(op, fold, end)                                                                                        \
+    REDUCER(op, f32, CPU_KIND_4, CPU_KIND_4, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,  \
+            fold##_merge, end##_f32_finish)                                                                            \
+    REDUCER(op, f64, CPU_KIND_8, CPU_KIND_8, double, false, false, fold##_start, fold##_f64_fold, fold##_f64_columns,  \
+            fold##_merge, end##_f64_finish)                                                                            \
+    REDUCER(op, f16, CPU_KIND_F16, CPU_KIND_2, double, false, false, fold##_start, fold##_f32_fold,                    \
+            fold##_f32_columns,                                                                                        \
+            fold##_merge, end##_f16_finish)                                                                            \
+    REDUCER(op, bf16, CPU_KIND_BF16, CPU_KIND_2, double, false, false, fold##_start, fold##_f32_fold,                  \
+            fold##_f32_columns,                                                                                        \
             fold##_merge, end##_bf16_finish)
 FLOATING(sum, sum, plain)
 FLOATING(prod, prod, plain)
@@ -98,20 +100,21 @@ START(iprod, uint64_t, 1)
 MERGE(isum, uint64_t, a + b)
 MERGE(iprod, uint64_t, a * b)
 FINISH(plain_i64, uint64_t, uint64_t, a)
-#define INTEGER(type, T, lie)                                                                                     \
-    RUN(isum_##type, uint64_t, T, a + (uint64_t)x)                                                                \
-    COLUMNS(isum_##type, uint64_t, T, a + (uint64_t)x)                                                            \
-    REDUCER(sum, type, lie, CPU_8, uint64_t, false, false, isum_start, isum_##type##_fold, isum_##type##_columns,  \
-            isum_merge, plain_i64_finish)                                                                         \
-    RUN(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                               \
-    COLUMNS(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                           \
-    REDUCER(prod, type, lie, CPU_8, uint64_t, false, false, iprod_start, iprod_##type##_fold,                      \
+#define INTEGER(type, T, kind)                                                                                         \
+    RUN(isum_##type, uint64_t, T, a + (uint64_t)x)                                                                     \
+    COLUMNS(isum_##type, uint64_t, T, a + (uint64_t)x)                                                                 \
+    REDUCER(sum, type, kind, CPU_KIND_8, uint64_t, false, false, isum_start, isum_##type##_fold,                       \
+            isum_##type##_columns,                                                                                     \
+            isum_merge, plain_i64_finish)                                                                              \
+    RUN(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                                    \
+    COLUMNS(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                                \
+    REDUCER(prod, type, kind, CPU_KIND_8, uint64_t, false, false, iprod_start, iprod_##type##_fold,                    \
             iprod_##type##_columns, iprod_merge, plain_i64_finish)
-INTEGER(i8, int8_t, CPU_1)
-INTEGER(u8, uint8_t, CPU_1)
-INTEGER(i16, int16_t, CPU_2)
-INTEGER(i32, int32_t, CPU_4)
-INTEGER(i64, int64_t, CPU_8)
+INTEGER(i8, int8_t, CPU_KIND_1)
+INTEGER(u8, uint8_t, CPU_KIND_1)
+INTEGER(i16, int16_t, CPU_KIND_2)
+INTEGER(i32, int32_t, CPU_KIND_4)
+INTEGER(i64, int64_t, CPU_KIND_8)
 
 /* ---- any, all ---- */
 
@@ -120,32 +123,32 @@ START(all, uint8_t, 1)
 MERGE(any, uint8_t, a | b)
 MERGE(all, uint8_t, a & b)
 FINISH(plain_bool, uint8_t, uint8_t, a)
-#define TRUTH(type, T, lie)                                                                                       \
-    RUN(any_##type, uint8_t, T, a | (x != 0))                                                                     \
-    COLUMNS(any_##type, uint8_t, T, a | (x != 0))                                                                 \
-    REDUCER(any, type, lie, CPU_1, uint8_t, false, false, any_start, any_##type##_fold, any_##type##_columns,      \
-            any_merge, plain_bool_finish)                                                                         \
-    RUN(all_##type, uint8_t, T, a & (x != 0))                                                                     \
-    COLUMNS(all_##type, uint8_t, T, a & (x != 0))                                                                 \
-    REDUCER(all, type, lie, CPU_1, uint8_t, false, false, all_start, all_##type##_fold, all_##type##_columns,      \
+#define TRUTH(type, T, kind)                                                                                        \
+    RUN(any_##type, uint8_t, T, a | (x != 0))                                                                       \
+    COLUMNS(any_##type, uint8_t, T, a | (x != 0))                                                                   \
+    REDUCER(any, type, kind, CPU_KIND_1, uint8_t, false, false, any_start, any_##type##_fold, any_##type##_columns, \
+            any_merge, plain_bool_finish)                                                                           \
+    RUN(all_##type, uint8_t, T, a & (x != 0))                                                                       \
+    COLUMNS(all_##type, uint8_t, T, a & (x != 0))                                                                   \
+    REDUCER(all, type, kind, CPU_KIND_1, uint8_t, false, false, all_start, all_##type##_fold, all_##type##_columns, \
             all_merge, plain_bool_finish)
-#define TRUTH_HALF(type, lie)                                                                                     \
-    REDUCER(any, type, lie, CPU_1, uint8_t, false, false, any_start, any_f32_fold, any_f32_columns, any_merge,     \
-            plain_bool_finish)                                                                                    \
-    REDUCER(all, type, lie, CPU_1, uint8_t, false, false, all_start, all_f32_fold, all_f32_columns, all_merge,     \
+#define TRUTH_HALF(type, kind)                                                                                       \
+    REDUCER(any, type, kind, CPU_KIND_1, uint8_t, false, false, any_start, any_f32_fold, any_f32_columns, any_merge, \
+            plain_bool_finish)                                                                                       \
+    REDUCER(all, type, kind, CPU_KIND_1, uint8_t, false, false, all_start, all_f32_fold, all_f32_columns, all_merge, \
             plain_bool_finish)
-TRUTH(f32, float, CPU_4)
-TRUTH(f64, double, CPU_8)
-TRUTH(1, uint8_t, CPU_1)
-TRUTH(2, uint16_t, CPU_2)
-TRUTH(4, uint32_t, CPU_4)
-TRUTH(8, uint64_t, CPU_8)
-TRUTH_HALF(f16, CPU_HALF)
-TRUTH_HALF(bf16, CPU_BRAIN)
+TRUTH(f32, float, CPU_KIND_4)
+TRUTH(f64, double, CPU_KIND_8)
+TRUTH(1, uint8_t, CPU_KIND_1)
+TRUTH(2, uint16_t, CPU_KIND_2)
+TRUTH(4, uint32_t, CPU_KIND_4)
+TRUTH(8, uint64_t, CPU_KIND_8)
+TRUTH_HALF(f16, CPU_KIND_F16)
+TRUTH_HALF(bf16, CPU_KIND_BF16)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(sum), ROWS_INTEGER(sum), ROWS_FLOATING(prod), ROWS_INTEGER(prod), ROWS_FLOATING(mean),
-    ROWS_TRUTH(any), ROWS_TRUTH(all),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(sum), KERNELS_INTEGER(sum), KERNELS_FLOATING(prod), KERNELS_INTEGER(prod), KERNELS_FLOATING(mean),
+    KERNELS_TRUTH(any), KERNELS_TRUTH(all),
 };
 
-CPU_ROWS(reduce, rows);
+CPU_KERNELS(reduce, kernels);

@@ -4,48 +4,50 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 #define FLOATING(op, f32, f64)                                                                                    \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
-    CPU_RUN_1(op##_f32, 1, CPU_4, CPU_4)                                                                          \
+    CPU_RUN_1(op##_f32, 1, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_1(op##_f64, 1, CPU_8, CPU_8)                                                                          \
-    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_HALF, CPU_BRAIN)
-#define INTEGER(op, type, T, lie, expression)                                                                     \
+    CPU_RUN_1(op##_f64, 1, CPU_KIND_8, CPU_KIND_8)                                                                \
+    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_F16, CPU_KIND_BF16)
+#define INTEGER(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, T, expression)                                                                     \
-    CPU_RUN_1(op##_##type, 1, lie, lie)
+    CPU_RUN_1(op##_##type, 1, kind, kind)
 #define SIGNED(op, expression)                                                                                    \
-    INTEGER(op, i8, int8_t, CPU_1, expression)                                                                    \
-    INTEGER(op, i16, int16_t, CPU_2, expression)                                                                  \
-    INTEGER(op, i32, int32_t, CPU_4, expression)                                                                  \
-    INTEGER(op, i64, int64_t, CPU_8, expression)
+    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                             \
+    INTEGER(op, i64, int64_t, CPU_KIND_8, expression)
 #define WRAPPING(op, expression)                                                                                  \
-    INTEGER(op, 8, uint8_t, CPU_1, expression)                                                                    \
-    INTEGER(op, 16, uint16_t, CPU_2, expression)                                                                  \
-    INTEGER(op, 32, uint32_t, CPU_4, expression)                                                                  \
-    INTEGER(op, 64, uint64_t, CPU_8, expression)
+    INTEGER(op, 8, uint8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, 16, uint16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, 32, uint32_t, CPU_KIND_4, expression)                                                             \
+    INTEGER(op, 64, uint64_t, CPU_KIND_8, expression)
 
-FLOATING(neg, -x, -x)
-FLOATING(abs, fabsf(x), fabs(x))
-FLOATING(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))        /* 0 for NaN, as in PyTorch */
-FLOATING(square, x * x, x * x)
-FLOATING(relu, x < 0 ? 0 : x, x < 0 ? 0 : x)                                   /* NaN remains NaN */
-FLOATING(floor, floorf(x), floor(x))
-FLOATING(ceil, ceilf(x), ceil(x))
-FLOATING(round, nearbyintf(x), nearbyint(x))
-FLOATING(trunc, truncf(x), trunc(x))
-WRAPPING(neg, 0 - (uint64_t)x)
-WRAPPING(square, (uint64_t)x * (uint64_t)x)
-SIGNED(abs, (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x))
-SIGNED(sign, (x > 0) - (x < 0))
-SIGNED(relu, x > 0 ? x : 0)
-INTEGER(sign, u8, uint8_t, CPU_1, x > 0)
+/* The ops: name, f32, f64, integers. WRAP: integers wrap around. SIGN: also the kernel of u8. SAME: integers stay the
+ * same. sign of NaN is 0, as in PyTorch; relu of NaN is NaN. */
+#define UNARY_OPS(WRAP, SIGN, SAME)                                                                               \
+    WRAP(neg, -x, -x, 0 - (uint64_t)x)                                                                            \
+    WRAP(square, x * x, x * x, (uint64_t)x * (uint64_t)x)                                                         \
+    SIGN(abs, fabsf(x), fabs(x), (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x), same_1_run)                    \
+    SIGN(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)), (x > 0) - (x < 0), sign_u8_run)           \
+    SIGN(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x > 0 ? x : 0, same_1_run)                                           \
+    SAME(floor, floorf(x), floor(x))                                                                              \
+    SAME(ceil, ceilf(x), ceil(x))                                                                                 \
+    SAME(round, nearbyintf(x), nearbyint(x))                                                                      \
+    SAME(trunc, truncf(x), trunc(x))
+
+#define WRAP_LOOPS(op, f32, f64, integer)        FLOATING(op, f32, f64) WRAPPING(op, integer)
+#define SIGN_LOOPS(op, f32, f64, integer, of_u8) FLOATING(op, f32, f64) SIGNED(op, integer)
+UNARY_OPS(WRAP_LOOPS, SIGN_LOOPS, FLOATING)
+INTEGER(sign, u8, uint8_t, CPU_KIND_1, x > 0)
 /* The identity: abs and relu of unsigned integers, and rounding of all integers. */
-INTEGER(same, 1, uint8_t, CPU_1, x)
-INTEGER(same, 2, uint16_t, CPU_2, x)
-INTEGER(same, 4, uint32_t, CPU_4, x)
-INTEGER(same, 8, uint64_t, CPU_8, x)
+INTEGER(same, 1, uint8_t, CPU_KIND_1, x)
+INTEGER(same, 2, uint16_t, CPU_KIND_2, x)
+INTEGER(same, 4, uint32_t, CPU_KIND_4, x)
+INTEGER(same, 8, uint64_t, CPU_KIND_8, x)
 
 /* ---- clamp: min(max(x, lo), hi) ----
  *
@@ -76,16 +78,16 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
             limits.hi = (T)limit_##T(range->hi, LO, HI, HI);                                                      \
         return limits;                                                                                            \
     }
-#define CLAMP_RUN(name, type, lie)                                                                                \
+#define CLAMP_RUN(name, type, kind)                                                                               \
     static ctrt_status clamp_##name##_run(const ctrt_call *call)                                                  \
     {                                                                                                             \
-        static const struct cpu_plan how = { clamp_##type, 1, 1, { lie }, lie };                                  \
+        static const struct cpu_plan plan = { clamp_##type, 1, 1, { kind }, kind };                               \
         struct limits_##type limits = limits_of_##type(call->attributes);                                         \
-        if ((lie) < CPU_HALF && cpu_is_short(call, 1, 1)) {                                                       \
+        if ((kind) < CPU_KIND_F16 && cpu_is_short(call, 1, 1)) {                                                  \
             clamp_##type(call->outputs[0]->data, call->inputs[0]->data, &limits, NULL, call->outputs[0]->numel);  \
             return CTRT_OK;                                                                                       \
         }                                                                                                         \
-        return cpu_drive(call, &how, &limits);                                                                    \
+        return cpu_elementwise_loop(call, &plan, &limits);                                                        \
     }
 
 /* Converts a limit to the element type. For integers, a limit outside the type becomes the type's nearest value, and a
@@ -122,47 +124,37 @@ CLAMP(u8, uint8_t, 0, UINT8_MAX)
 CLAMP(i16, int16_t, INT16_MIN, INT16_MAX)
 CLAMP(i32, int32_t, INT32_MIN, INT32_MAX)
 CLAMP(i64, int64_t, INT64_MIN, INT64_MAX)
-CLAMP_RUN(f32, f32, CPU_4)
-CLAMP_RUN(f64, f64, CPU_8)
-CLAMP_RUN(f16, f32, CPU_HALF)
-CLAMP_RUN(bf16, f32, CPU_BRAIN)
-CLAMP_RUN(i8, i8, CPU_1)
-CLAMP_RUN(u8, u8, CPU_1)
-CLAMP_RUN(i16, i16, CPU_2)
-CLAMP_RUN(i32, i32, CPU_4)
-CLAMP_RUN(i64, i64, CPU_8)
+CLAMP_RUN(f32, f32, CPU_KIND_4)
+CLAMP_RUN(f64, f64, CPU_KIND_8)
+CLAMP_RUN(f16, f32, CPU_KIND_F16)
+CLAMP_RUN(bf16, f32, CPU_KIND_BF16)
+CLAMP_RUN(i8, i8, CPU_KIND_1)
+CLAMP_RUN(u8, u8, CPU_KIND_1)
+CLAMP_RUN(i16, i16, CPU_KIND_2)
+CLAMP_RUN(i32, i32, CPU_KIND_4)
+CLAMP_RUN(i64, i64, CPU_KIND_8)
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define I8 CTRT_DTYPE_BIT(CTRT_I8)
 #define I16 CTRT_DTYPE_BIT(CTRT_I16)
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define ROWS_FLOATING(op)                                                                                         \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
-    CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WRAPPING(op)                                                                                         \
-    CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run), CPU_KERNEL(#op, I32, op##_32_run),   \
-    CPU_KERNEL(#op, I64, op##_64_run)
-#define ROWS_SIGNED(op, unsigned_run)                                                                             \
-    CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run),     \
-    CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, unsigned_run)
-#define ROWS_SAME(op)                                                                                             \
-    CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run), CPU_KERNEL(#op, I32, same_4_run),     \
-    CPU_KERNEL(#op, I64, same_8_run)
+#define KERNELS_FLOATING(op)                                                                                      \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS_WRAP(op, ...)                                                                                     \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run),                \
+    CPU_KERNEL(#op, I32, op##_32_run), CPU_KERNEL(#op, I64, op##_64_run),
+#define KERNELS_SIGN(op, f32, f64, integer, of_u8)                                                                \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run),                   \
+    CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, of_u8),
+#define KERNELS_SAME(op, ...)                                                                                     \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run),                 \
+    CPU_KERNEL(#op, I32, same_4_run), CPU_KERNEL(#op, I64, same_8_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(neg), ROWS_WRAPPING(neg),
-    ROWS_FLOATING(abs), ROWS_SIGNED(abs, same_1_run),
-    ROWS_FLOATING(sign), ROWS_SIGNED(sign, sign_u8_run),
-    ROWS_FLOATING(square), ROWS_WRAPPING(square),
-    ROWS_FLOATING(relu), ROWS_SIGNED(relu, same_1_run),
-    ROWS_FLOATING(floor), ROWS_SAME(floor),
-    ROWS_FLOATING(ceil), ROWS_SAME(ceil),
-    ROWS_FLOATING(round), ROWS_SAME(round),
-    ROWS_FLOATING(trunc), ROWS_SAME(trunc),
-    ROWS_FLOATING(clamp), ROWS_SIGNED(clamp, clamp_u8_run),
+static const ctrt_kernel kernels[] = {
+    UNARY_OPS(KERNELS_WRAP, KERNELS_SIGN, KERNELS_SAME)
+    KERNELS_SIGN(clamp, , , , clamp_u8_run)
 };
 
-CPU_ROWS(unary, rows);
+CPU_KERNELS(unary, kernels);

@@ -9,7 +9,7 @@
  * A captured kernel cannot report a failure in the error record of a queue, because the graph can be replayed on any
  * queue. Therefore each graph has an error record of its own, and a list of the queues whose replays may not have
  * finished yet. */
-#include "images.h"
+#include "fatbin.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence)
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next)
         if (graph->origin != NULL && graph->id == id) {
             *sequence = ++graph->calls;
-            graph->names[graph->calls % CUDA_NAMES] = call->row->op;
+            graph->names[graph->calls % CUDA_NAMES] = call->kernel->op;
             place = graph->error_address;
         }
     pthread_mutex_unlock(&device->lock);
@@ -155,7 +155,7 @@ static void graph_free(struct cuda_device *device, struct cuda_graph *graph, boo
 
 static void get_ready(struct cuda_device *device)
 {
-    cuda_images_load(device);
+    cuda_fatbins_load(device);
     cuda_lt_prepare(device);
 }
 
@@ -210,12 +210,14 @@ static ctrt_status end(void *handle, void *object, void **out)
                                        : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d",
                                                          device->name, queue->number);
     if (status != CTRT_OK) {
-        if (graph != NULL)
+        if (graph != NULL) {
+            atomic_fetch_sub(&device->captures, 1);
             graph_free(device, graph, false);
+        }
         return status;
     }
     const cu_result result = cuda_driver.capture_end(queue->stream, &recorded);
-    cuda_ordered_flush(device, NULL);
+    cuda_async_alloc_flush(device, NULL);
     atomic_fetch_sub(&device->captures, 1);
     status = cuda_check(device, result, "ending a capture on queue %d", queue->number);
     if (status == CTRT_OK) {

@@ -32,11 +32,11 @@ ctrt_status cuda_driver_load(void);
 ctrt_status cuda_driver_open(void);
 bool cuda_driver_tried(void);               /* true if this process or a parent called cuInit */
 
-/* ---- reason.c ---- */
+/* ---- diagnose.c ---- */
 
 /* Writes into `text` (of size `bytes`) why there is no CUDA device, as found in /proc, /sys and /dev. `result`: the
  * error of the driver call, or -1 if libcuda.so.1 could not be loaded. `told`: the message of dlerror(), or NULL. */
-void cuda_reason(char *text, size_t bytes, cu_result result, const char *told);
+void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told);
 /* probe() of the component: returns 1 if libcuda.so.1 can be loaded, CTRT_PROBE_AGAIN after a temporary failure, else
  * 0, with the reason in `reason`. Calls no function of the driver. */
 int32_t cuda_probe(char *reason, size_t bytes);
@@ -59,10 +59,10 @@ struct cuda_device {
     pthread_mutex_t lock;                   /* protects the lists below */
     struct cuda_queue *queues;
     struct cuda_mapping *mappings;
-    struct cuda_block *blocks;              /* share.c */
+    struct cuda_block *blocks;              /* ipc.c */
     struct cuda_graph *graphs;              /* capture.c */
     _Atomic uint64_t peers_checked, peers_direct;   /* bit i: copies from device i were tested; go directly (peers.c) */
-    struct cuda_ordered *ordered;           /* ordered.c; NULL: no stream-ordered allocation */
+    struct cuda_async_alloc *async_alloc;   /* async_alloc.c; NULL: no stream-ordered allocation */
     atomic_int captures;                    /* number of captures in progress */
     void *libraries[16];                    /* state of cublaslt.c and cudnn.c, by enum cuda_library_slot */
     atomic_int lost;                        /* the cu_result that made the context unusable; 0: none */
@@ -83,7 +83,7 @@ ctrt_status cuda_enter(struct cuda_device *device);
  * driver's name and description of the error. Marks the device as lost if the error is fatal. */
 ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char *format, ...) CTRT_PRINTF(3, 4);
 
-/* ---- memory.c, ordered.c, pages.c, peers.c, share.c ---- */
+/* ---- memory.c, async_alloc.c, pages.c, peers.c, ipc.c ---- */
 
 extern const ctrt_memory_table cuda_memory_table;
 ctrt_status cuda_reserve(void *device, void **address, size_t bytes);
@@ -95,21 +95,21 @@ bool cuda_can_access_peer(void *device, void *peer);
 ctrt_status cuda_copy_peer(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
 ctrt_status cuda_export(void *device, void *address, size_t bytes, int *fd);
 ctrt_status cuda_import(void *device, void **address, size_t bytes, int fd);
-/* Frees memory of cuda_share_alloc() or cuda_import(). Returns false, and frees nothing, if `address` is other
+/* Frees memory of cuda_ipc_alloc() or cuda_import(). Returns false, and frees nothing, if `address` is other
  * memory. */
-bool cuda_share_free(struct cuda_device *device, void *address);
+bool cuda_ipc_free(struct cuda_device *device, void *address);
 /* Allocates memory that cuda_export() can export (CTRT_CUDA_SHARE=yes). */
-ctrt_status cuda_share_alloc(struct cuda_device *device, void **address, size_t bytes);
+ctrt_status cuda_ipc_alloc(struct cuda_device *device, void **address, size_t bytes);
 /* Called when a device is opened: creates its memory pool if CTRT_CUDA_POOL=yes. */
-ctrt_status cuda_ordered_open(struct cuda_device *device);
-void cuda_ordered_close(struct cuda_device *device);
+ctrt_status cuda_async_alloc_open(struct cuda_device *device);
+void cuda_async_alloc_close(struct cuda_device *device);
 /* Performs the frees that were deferred because their queue was being captured and no longer is. `leaving`: a queue
  * that is about to be destroyed, whose frees are performed in any case; or NULL. */
-void cuda_ordered_flush(struct cuda_device *device, const struct cuda_queue *leaving);
-bool cuda_ordered(void *device);
+void cuda_async_alloc_flush(struct cuda_device *device, const struct cuda_queue *leaving);
+bool cuda_async_alloc_supported(void *device);
 ctrt_status cuda_alloc_on(void *device, void **address, size_t bytes, void *queue);
 void cuda_free_on(void *device, void *address, size_t bytes, void *queue);
-void cuda_ordered_trim(void *device);
+void cuda_async_alloc_trim(void *device);
 
 /* ---- queue.c, events.c ---- */
 
@@ -123,7 +123,7 @@ struct cuda_queue {
     struct kernel_error *error;             /* written by kernels; the host's address */
     cu_address error_address;               /* the device's address of the same memory */
     pthread_mutex_t lock;                   /* protects the members below */
-    ctrt_status failed;
+    ctrt_status failed;                     /* set atomically, because cuda_queue_failed reads it without the lock */
     uint64_t failed_at;                     /* sequence number of the call; 0: unknown */
     char text[384];
     const char *names[CUDA_NAMES];          /* op of each call, by sequence number % CUDA_NAMES */
@@ -154,7 +154,8 @@ static inline struct cuda_queue *cuda_queue_of(struct cuda_device *device, void 
  * it. Takes no lock. */
 static inline bool cuda_queue_failed(const struct cuda_queue *queue)
 {
-    return __atomic_load_n(&queue->error->state, __ATOMIC_RELAXED) != 0 || queue->failed != CTRT_OK;
+    return __atomic_load_n(&queue->error->state, __ATOMIC_RELAXED) != 0
+           || __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) != CTRT_OK;
 }
 
 ctrt_status cuda_event_create(void *device, void **event, bool timing);
@@ -178,33 +179,33 @@ void cuda_graphs_over(struct cuda_queue *queue);
 
 /* ---- launch.c ---- */
 
-/* A fat binary embedded in this plugin (images.c). */
-struct cuda_image {
+/* A fat binary embedded in this plugin (fatbin.c). */
+struct cuda_fatbin {
     const char *name;
     const unsigned char *begin, *end;
     _Atomic(cu_library) library;
 };
 
-/* A kernel of an image; it is looked up at its first launch. */
+/* A kernel of a fat binary; it is looked up at its first launch. */
 struct cuda_entry {
     _Atomic(cu_kernel) kernel;
     _Atomic uint64_t roomy;                 /* bit i: may use more than 48 KiB of shared memory on device i */
 };
 
-/* A row of the kernel table, with the device kernels "op_dtype_variant" that it launches. Rows of a family share a
- * run(). */
+/* An entry of the kernel table, with the device kernels "op_dtype_variant" that it launches. Entries of a family share
+ * a run(). */
 #define CUDA_VARIANTS 8
-struct cuda_row {
-    ctrt_kernel kernel;                     /* first member: cuda_row_of() casts */
-    struct cuda_image *image;
+struct cuda_kernel {
+    ctrt_kernel base;                       /* first member: cuda_kernel_of() casts */
+    struct cuda_fatbin *fatbin;
     int code;                               /* meaning defined by the family */
     const char *kernel_name;                /* used in place of the op's name; NULL: the op's name */
     struct cuda_entry entries[CTRT_DTYPE_COUNT][CUDA_VARIANTS];
 };
 
-static inline struct cuda_row *cuda_row_of(const ctrt_call *call)
+static inline struct cuda_kernel *cuda_kernel_of(const ctrt_call *call)
 {
-    return (struct cuda_row *)call->row;
+    return (struct cuda_kernel *)call->kernel;
 }
 
 /* Bytes of a block's shared memory reserved for static variables of kernels that use dynamic shared memory, too. */
@@ -214,13 +215,13 @@ struct cuda_shape {
     unsigned grid[3], block, shared;        /* blocks (y, z: 0 counts as 1); threads; bytes of dynamic shared memory */
 };
 
-/* Launches kernel NAME_dtype[_variant] of the call's row on the call's queue, with `arguments` of at most 4000 bytes.
- * `variant`: NULL or a suffix; `index` (less than CUDA_VARIANTS) identifies the variant of this row and dtype. Returns
- * CTRT_OK and launches nothing if the queue has failed. */
+/* Launches kernel NAME_dtype[_variant] of the call's kernel on the call's queue, with `arguments` of at most 4000
+ * bytes. `variant`: NULL or a suffix; `index` (less than CUDA_VARIANTS) identifies the variant of this entry and dtype.
+ * Returns CTRT_OK and launches nothing if the queue has failed. */
 ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
                         struct cuda_shape shape, const void *arguments);
-/* The same for the kernel with full name `name` of `image`; `entry` caches the kernel. */
-ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, struct cuda_entry *entry,
+/* The same for the kernel with full name `name` of `fatbin`; `entry` caches the kernel. */
+ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin, struct cuda_entry *entry,
                               const char *name, struct cuda_shape shape, const void *arguments);
 /* Returns the number of blocks of `block` threads for `items` work items, one per thread, limited to 4 times the blocks
  * that are resident on the device at once (kernels use grid-stride loops). */
@@ -236,12 +237,12 @@ void cuda_noted(const ctrt_call *call);
 extern ctrt_kernel_table cuda_kernel_table;
 ctrt_status cuda_kernels_init(void);
 
-struct cuda_rows {
-    struct cuda_row *rows;
+struct cuda_kernels {
+    struct cuda_kernel *kernels;
     size_t count;
 };
 /* Defines the exported table of a family; used at the end of the family's file. */
-#define CUDA_ROWS(family, array) const struct cuda_rows cuda_##family##_rows = { array, COUNT_OF(array) }
+#define CUDA_KERNELS(family, array) const struct cuda_kernels cuda_##family##_kernels = { array, COUNT_OF(array) }
 
 #define CUDA_FLOATING (CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)               \
                        | CTRT_DTYPE_BIT(CTRT_BF16))

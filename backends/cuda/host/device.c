@@ -117,7 +117,7 @@ static void close_device(void *handle)
             cuda_lt_close(device);
             cuda_queues_close(device);
             cuda_pages_close(device);
-            cuda_ordered_close(device);
+            cuda_async_alloc_close(device);
             (void)cuda_driver.context_set(NULL);
         }
         (void)cuda_driver.context_release(device->ordinal);
@@ -167,7 +167,7 @@ static ctrt_status open_device(void **out, int32_t index)
     const cu_result retained = cuda_driver.context_retain(&device->context, ordinal);
     if (retained == CU_DEVICE_UNAVAILABLE) {
         char why[512];
-        cuda_reason(why, sizeof why, retained, NULL);
+        cuda_diagnose(why, sizeof why, retained, NULL);
         status = cuda_host->fail(CTRT_ERR_NO_DEVICE, "%s: %s", device->name, why);
     } else {
         status = cuda_check(device, retained, "getting its primary context");
@@ -182,7 +182,7 @@ static ctrt_status open_device(void **out, int32_t index)
     if (status == CTRT_OK)
         status = cuda_queue_new(&device->standard, device, 0);
     if (status == CTRT_OK)
-        status = cuda_ordered_open(device);
+        status = cuda_async_alloc_open(device);
     if (status != CTRT_OK) {
         close_device(device);
         return status;

@@ -284,7 +284,7 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
     const cu_result result = cuda_driver.device_count(&n);
     if (result != CU_OK || n == 0) {
         char why[512];
-        cuda_reason(why, sizeof why, result == CU_OK ? CU_NO_DEVICE : result, NULL);
+        cuda_diagnose(why, sizeof why, result == CU_OK ? CU_NO_DEVICE : result, NULL);
         return cuda_host->fail(CTRT_ERR_NO_DEVICE, "%s", why);
     }
     *count = 0;

@@ -20,7 +20,7 @@ struct cuda_gpu {
 
 /* ---- files ---- */
 
-/* Prefix of the paths of files in /proc, /sys and /dev that reason.c and discovery.c read. "", except in tests, which
+/* Prefix of the paths of files in /proc, /sys and /dev that diagnose.c and discovery.c read. "", except in tests, which
  * use recorded trees. */
 extern const char *cuda_root;
 /* Reads at most bytes - 1 bytes of a file into `text` and terminates it. Returns false if nothing could be read. */
@@ -59,7 +59,7 @@ ctrt_status cuda_link(int32_t index, int32_t peer, ctrt_device_link *link);
 /* Initialises the driver. *ordinal: the driver's handle of device `index`. */
 ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
 
-/* ---- reason.c ---- */
+/* ---- diagnose.c ---- */
 
 /* Returns true if a device node of the driver is missing or not accessible to this process: then CUDA may fail even
  * though NVML works. Only the driver decides whether it does. */

@@ -81,7 +81,7 @@ static ctrt_status load(void)
         snprintf(loaded.words, sizeof loaded.words, "%s", told);
         return CTRT_ERR_IO;
     }
-    cuda_reason(loaded.words, sizeof loaded.words, -1, told);
+    cuda_diagnose(loaded.words, sizeof loaded.words, -1, told);
     return CTRT_ERR_NO_DEVICE;
 }
 
@@ -92,7 +92,7 @@ static ctrt_status initialise(void)
         cuda_driver_process = getpid();
         return CTRT_OK;
     }
-    cuda_reason(opened.words, sizeof opened.words, result, NULL);
+    cuda_diagnose(opened.words, sizeof opened.words, result, NULL);
     return result == CU_OUT_OF_MEMORY ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_NO_DEVICE;
 }
 

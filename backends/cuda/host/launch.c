@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/host/launch.c: looks up kernels in the fat binaries by name at their first use, and launches them. */
-#include "images.h"
+#include "fatbin.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ const uint8_t cuda_dtype_bytes[CTRT_DTYPE_COUNT] = {
 #undef DTYPE
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* held while an image is loaded */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* held while a fat binary is loaded */
 
 static void after_fork_in_child(void)
 {
@@ -29,11 +29,11 @@ __attribute__((constructor)) static void launch_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* Reports a failure to load an image. If the GPU or the driver does not support the image, the message names the
+/* Reports a failure to load a fat binary. If the GPU or the driver does not support it, the message names the
  * remedy. */
-static ctrt_status fail_image(struct cuda_device *device, const struct cuda_image *image, cu_result result)
+static ctrt_status fail_fatbin(struct cuda_device *device, const struct cuda_fatbin *fatbin, cu_result result)
 {
-    const ctrt_status status = cuda_check(device, result, "loading the kernels of %s", image->name);
+    const ctrt_status status = cuda_check(device, result, "loading the kernels of %s", fatbin->name);
     if (result != CU_NO_BINARY_FOR_GPU && result != CU_UNSUPPORTED_PTX_VERSION && result != CU_INVALID_IMAGE)
         return status;
     return cuda_host->fail(
@@ -44,19 +44,19 @@ static ctrt_status fail_image(struct cuda_device *device, const struct cuda_imag
         cuda_driver_version % 1000 / 10, device->capability);
 }
 
-static ctrt_status load(struct cuda_device *device, struct cuda_image *image, cu_library *out)
+static ctrt_status load(struct cuda_device *device, struct cuda_fatbin *fatbin, cu_library *out)
 {
-    cu_library library = atomic_load_explicit(&image->library, memory_order_acquire);
+    cu_library library = atomic_load_explicit(&fatbin->library, memory_order_acquire);
     ctrt_status status = CTRT_OK;
     if (library == NULL) {
         pthread_mutex_lock(&lock);
-        library = atomic_load(&image->library);
+        library = atomic_load(&fatbin->library);
         if (library == NULL) {
-            const cu_result result = cuda_driver.library_load(&library, image->begin, NULL, NULL, 0, NULL, NULL, 0);
+            const cu_result result = cuda_driver.library_load(&library, fatbin->begin, NULL, NULL, 0, NULL, NULL, 0);
             if (result == CU_OK)
-                atomic_store_explicit(&image->library, library, memory_order_release);
+                atomic_store_explicit(&fatbin->library, library, memory_order_release);
             else
-                status = fail_image(device, image, result);
+                status = fail_fatbin(device, fatbin, result);
         }
         pthread_mutex_unlock(&lock);
     }
@@ -64,23 +64,23 @@ static ctrt_status load(struct cuda_device *device, struct cuda_image *image, cu
     return status;
 }
 
-void cuda_images_load(struct cuda_device *device)
+void cuda_fatbins_load(struct cuda_device *device)
 {
-    static struct cuda_image *const images[] = {
-#define IMAGE(file) &cuda_image_##file,
-#include "images.def"
-#undef IMAGE
+    static struct cuda_fatbin *const fatbins[] = {
+#define FATBIN(file) &cuda_fatbin_##file,
+#include "fatbin.def"
+#undef FATBIN
     };
     cu_library unused;
-    for (size_t i = 0; i < sizeof images / sizeof images[0]; i++)
-        (void)load(device, images[i], &unused);
+    for (size_t i = 0; i < sizeof fatbins / sizeof fatbins[0]; i++)
+        (void)load(device, fatbins[i], &unused);
 }
 
-static ctrt_status find(struct cuda_device *device, struct cuda_image *image, struct cuda_entry *entry,
+static ctrt_status find(struct cuda_device *device, struct cuda_fatbin *fatbin, struct cuda_entry *entry,
                         const char *name, cu_kernel *out)
 {
     cu_library library = NULL;
-    ctrt_status status = load(device, image, &library);
+    ctrt_status status = load(device, fatbin, &library);
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.library_kernel(out, library, name), "finding the kernel %s", name);
     if (status == CTRT_OK)
@@ -101,7 +101,7 @@ void cuda_noted(const ctrt_call *call)
 {
     struct cuda_queue *queue = cuda_queue_of(call->device, call->queue);
     pthread_mutex_lock(&queue->lock);
-    queue->names[call->sequence % CUDA_NAMES] = call->row->op;
+    queue->names[call->sequence % CUDA_NAMES] = call->kernel->op;
     queue->last = call->sequence;
     pthread_mutex_unlock(&queue->lock);
 }
@@ -135,7 +135,7 @@ static ctrt_status make_room(struct cuda_device *device, struct cuda_entry *entr
     return status;
 }
 
-ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, struct cuda_entry *entry,
+ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin, struct cuda_entry *entry,
                               const char *name, struct cuda_shape shape, const void *arguments)
 {
     struct cuda_device *device = call->device;
@@ -146,7 +146,7 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, s
         return status;
     cu_kernel kernel = atomic_load_explicit(&entry->kernel, memory_order_acquire);
     if (__builtin_expect(kernel == NULL, 0))
-        status = find(device, image, entry, name, &kernel);
+        status = find(device, fatbin, entry, name, &kernel);
     if (status == CTRT_OK && __builtin_expect(shape.shared > SHARED_WITHOUT_ASKING, 0))
         status = make_room(device, entry, kernel, name);
     if (status != CTRT_OK)
@@ -162,11 +162,11 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, s
 ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
                         struct cuda_shape shape, const void *arguments)
 {
-    struct cuda_row *row = cuda_row_of(call);
-    struct cuda_entry *entry = &row->entries[dtype][index];
+    struct cuda_kernel *kernel = cuda_kernel_of(call);
+    struct cuda_entry *entry = &kernel->entries[dtype][index];
     char name[96] = "";
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
-        snprintf(name, sizeof name, "%s_%s%s%s", row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
+        snprintf(name, sizeof name, "%s_%s%s%s", kernel->kernel_name != NULL ? kernel->kernel_name : kernel->base.op,
                  cuda_dtype_names[dtype], variant != NULL ? "_" : "", variant != NULL ? variant : "");
-    return cuda_launch_named(call, row->image, entry, name[0] != '\0' ? name : row->kernel.op, shape, arguments);
+    return cuda_launch_named(call, kernel->fatbin, entry, name[0] != '\0' ? name : kernel->base.op, shape, arguments);
 }

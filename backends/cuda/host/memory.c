@@ -13,7 +13,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     cu_address found = 0;
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK && cuda_options.share)
-        return cuda_share_alloc(device, address, bytes);
+        return cuda_ipc_alloc(device, address, bytes);
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.memory_alloc(&found, bytes), "an allocation of %zu bytes", bytes);
     if (status == CTRT_OK)
@@ -26,7 +26,7 @@ static void release(void *handle, void *address, size_t bytes)
 {
     struct cuda_device *device = handle;
     (void)bytes;
-    if (cuda_forked(device) || cuda_enter(device) != CTRT_OK || cuda_share_free(device, address))
+    if (cuda_forked(device) || cuda_enter(device) != CTRT_OK || cuda_ipc_free(device, address))
         return;
     const cu_result result = cuda_driver.memory_free(address_of(address));
     if (cuda_check(device, result, "freeing %p", address) != CTRT_OK)
@@ -95,8 +95,8 @@ const ctrt_memory_table cuda_memory_table = {
     .unreserve = cuda_unreserve,
     .map = cuda_map,
     .unmap = cuda_unmap,
-    .ordered = cuda_ordered,
+    .ordered = cuda_async_alloc_supported,
     .alloc_on = cuda_alloc_on,
     .free_on = cuda_free_on,
-    .trim = cuda_ordered_trim,
+    .trim = cuda_async_alloc_trim,
 };

@@ -34,8 +34,8 @@ struct cuda_options {
     enum cuda_determinism determinism;
     const char *tuning;                     /* file that stores the results of timing; NULL: none */
     const char *libraries;                  /* "FOLDER:FOLDER" in which to search cuBLASLt and cuDNN; NULL: none */
-    bool share;                             /* allocate memory that can be exported: share.c */
-    bool pool;                              /* stream-ordered allocation: ordered.c */
+    bool share;                             /* allocate memory that can be exported: ipc.c */
+    bool pool;                              /* stream-ordered allocation: async_alloc.c */
 };
 
 /* Set by cuda_options_init(), when the plugin is initialised. */

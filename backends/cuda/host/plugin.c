@@ -6,12 +6,7 @@
 
 #include <stdio.h>
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 const ctrt_host *cuda_host;
 
@@ -25,15 +20,9 @@ static const ctrt_backend backend = {
     .default_memory = "caching",
 };
 
-/* Must not initialise the driver: children that the process forks afterwards could not use CUDA. */
-static int32_t probe(char *reason, size_t reason_bytes)
-{
-    return cuda_probe(reason, reason_bytes);
-}
-
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = 0, .name = "cuda", .table = &backend,
-      .probe = probe },
+      .probe = cuda_probe },
 };
 
 static ctrt_status init(const ctrt_host *host)
@@ -45,21 +34,4 @@ static ctrt_status init(const ctrt_host *host)
     return status == CTRT_OK ? cuda_kernels_init() : status;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "backend-cuda",
-    .version = PACKAGE_VERSION,
-    .description = "NVIDIA GPUs",
-    .components = components,
-    .component_count = sizeof components / sizeof components[0],
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("backend-cuda", PACKAGE_VERSION, "NVIDIA GPUs", components, init)

@@ -70,7 +70,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
 /* cuStreamDestroy returns before enqueued work has finished, but kernels may still write to queue->error until then. */
 static void queue_free(struct cuda_queue *queue)
 {
-    cuda_ordered_flush(queue->device, queue);
+    cuda_async_alloc_flush(queue->device, queue);
     (void)cuda_driver.stream_synchronize(queue->stream);
     cuda_graphs_over(queue);
     (void)cuda_driver.stream_destroy(queue->stream);
@@ -142,7 +142,7 @@ void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequ
 {
     pthread_mutex_lock(&queue->lock);
     if (queue->failed == CTRT_OK) {
-        queue->failed = status;
+        __atomic_store_n(&queue->failed, status, __ATOMIC_RELAXED);
         queue->failed_at = sequence;
         snprintf(queue->text, sizeof queue->text, "%s", text);
     }
@@ -159,7 +159,7 @@ static void note_kernel_error(struct cuda_queue *queue)
     const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last
                            ? queue->names[error->sequence % CUDA_NAMES]
                            : NULL;
-    queue->failed = CTRT_ERR_INVALID_ARGUMENT;
+    __atomic_store_n(&queue->failed, CTRT_ERR_INVALID_ARGUMENT, __ATOMIC_RELAXED);
     queue->failed_at = error->sequence;
     snprintf(where, sizeof where, "%s, queue %d", queue->device->name, queue->number);
     cuda_error_text(queue->text, sizeof queue->text, error, where, name);
@@ -205,7 +205,7 @@ static ctrt_status judge(struct cuda_queue *queue, cu_result result, const char 
     pthread_mutex_lock(&queue->lock);
     last_names(queue, names, sizeof names);
     if (queue->failed == CTRT_OK) {
-        queue->failed = status;
+        __atomic_store_n(&queue->failed, status, __ATOMIC_RELAXED);
         queue->failed_at = 0;
         snprintf(queue->text, sizeof queue->text, "%s%s", cuda_host->message(), names);
     }
@@ -285,7 +285,7 @@ static ctrt_status reset_one(struct cuda_queue *queue)
         return status;
     cuda_graphs_over(queue);
     pthread_mutex_lock(&queue->lock);
-    queue->failed = CTRT_OK;
+    __atomic_store_n(&queue->failed, CTRT_OK, __ATOMIC_RELAXED);
     queue->failed_at = 0;
     __atomic_store_n(&queue->error->state, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&queue->lock);

@@ -3,7 +3,7 @@
 #ifndef CUDA_ATTENTION_ARGS_H
 #define CUDA_ATTENTION_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 /* A tensor [batch, heads, rows, columns]. Strides are in elements; the stride of the columns is 1. */
 struct attention_operand {
@@ -16,7 +16,7 @@ struct attention_operand {
 struct attention_args {
     struct attention_operand q, k, v, y, dy, dq, dk, dv;
     void *logsumexp, *delta;                /* [batch, heads, rows] */
-    struct counted tiles, heads;            /* number of tiles of rows or keys, one per block; number of heads */
+    struct fast_div tiles, heads;           /* number of tiles of rows or keys, one per block; number of heads */
     int64_t matrices;                       /* batch * heads */
     int32_t rows, keys, width, values;      /* L, S, E, V */
     int32_t causal;

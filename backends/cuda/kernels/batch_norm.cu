@@ -23,7 +23,7 @@ template <int M> constexpr int loads = 4 / M;
 template <int M, typename V, typename C, typename F>
 DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
-    constexpr int turns = loads<M>;
+    constexpr int unroll = loads<M>;
     __shared__ double room[WARP];
     for (int64_t item = blockIdx.x; item < a.channels.size * a.pieces.size; item += gridDim.x) {
         int64_t piece = item;
@@ -37,14 +37,14 @@ DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C const
         };
         double first = 0, second = 0;
         int64_t i = begin + threadIdx.x;
-        for (; i + (turns - 1) * blockDim.x < end; i += turns * blockDim.x) {
-            int64_t at[turns];
-            V in[turns][M];
+        for (; i + (unroll - 1) * blockDim.x < end; i += unroll * blockDim.x) {
+            int64_t at[unroll];
+            V in[unroll][M];
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
                 at[t] = place(i + t * blockDim.x);
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
 #pragma unroll
                 for (int m = 0; m < M; m++)
                     in[t][m] = operands[m][at[t]];
@@ -82,18 +82,18 @@ template <typename T, int K> DEVICE void statistics_rows(const norm_args &a)
     const vec<T, K> *const x[1] = { static_cast<const vec<T, K> *>(a.x) };
     pair_rows(a, x, [&](int64_t channel) { return origin<T>(a, channel, K); },
               [&](double from, const auto &in, double &sum, double &squares) {
-        constexpr int turns = sizeof in / sizeof in[0];
+        constexpr int unroll = sizeof in / sizeof in[0];
         const W near = or_zero((W)in[0][0].at[0]);
         W plain = 0, product = 0;
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 const W e = (W)in[t][0].at[k] - near;
                 plain += e;
                 product += e * e;
             }
-        const double distance = (double)near - from, all = distance * (turns * K);
+        const double distance = (double)near - from, all = distance * (unroll * K);
         sum += (double)plain + all;
         squares += (double)product + distance * (2 * (double)plain + all);
     });
@@ -148,26 +148,26 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
 template <int M, typename V, typename C, typename F>
 DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
-    constexpr int turns = loads<M>;
+    constexpr int unroll = loads<M>;
     const int64_t threads = thread_count();
     V *const out = static_cast<V *>(a.out);
-    for (int64_t v = thread_index(); v < a.vectors; v += turns * threads) {
-        V in[turns][M];
-        decltype(constants(0)) known[turns];
+    for (int64_t v = thread_index(); v < a.vectors; v += unroll * threads) {
+        V in[unroll][M];
+        decltype(constants(0)) known[unroll];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
 #pragma unroll
             for (int m = 0; m < M; m++)
                 if (v + t * threads < a.vectors)
                     in[t][m] = operands[m][v + t * threads];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             if (v + t * threads < a.vectors) {
-                int64_t rest = above(v + t * threads, a.size);
+                int64_t rest = fast_quotient(v + t * threads, a.size);
                 known[t] = constants(split_off(rest, a.channels));
             }
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             if (v + t * threads < a.vectors)
                 out[v + t * threads] = f(known[t], in[t]);
     }
@@ -202,10 +202,10 @@ template <typename T, int K> DEVICE void gradient_rows(const norm_args &a)
     const vec<T, K> *const operands[2] = { static_cast<const vec<T, K> *>(a.x), static_cast<const vec<T, K> *>(a.dy) };
     pair_rows(a, operands, [&](int64_t channel) { return static_cast<const W *>(a.mean)[channel]; },
               [&](W mean, const auto &in, double &sum, double &with_x) {
-        constexpr int turns = sizeof in / sizeof in[0];
+        constexpr int unroll = sizeof in / sizeof in[0];
         W plain = 0, product = 0;
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 plain += (W)in[t][1].at[k];

@@ -3,7 +3,7 @@
 #ifndef CUDA_CONV_ARGS_H
 #define CUDA_CONV_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 /* An invariant divisor: see `divide` in kernel.h. */
 struct conv_divider {
@@ -27,7 +27,7 @@ struct conv_args {
     struct conv_divider by_image, by_row;
     struct conv_divider by_stride[2];
     struct conv_divider by_mine;            /* channels per group of the result */
-    struct counted image, all;              /* pixels per image and channels of all groups, of the result */
+    struct fast_div image, all;             /* pixels per image and channels of all groups, of the result */
     int64_t tiles_across, tiles;            /* tiles along the columns of the product; tiles per group */
     /* Weight gradients: the pixels are split into `parts` parts of `part` pixels. With a workspace, each part stores
      * its own sums there. */
@@ -45,7 +45,7 @@ struct conv_turn_args {
     const void *from;
     void *to;
     int64_t count, b;                       /* count: elements in total */
-    struct counted a, c;
+    struct fast_div a, c;
 };
 
 #define CONV_SIDE 64                        /* rows and columns of a tile */

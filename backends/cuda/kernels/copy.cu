@@ -11,8 +11,8 @@
 template <typename T> DEVICE void move_plain(const elementwise_args &a)
 {
     using pair = vec<uint64_t, 2>;
-    constexpr int TURNS = 4, K = sizeof(pair) / sizeof(T);
-    constexpr int64_t block = ELEMENTWISE_THREADS * TURNS;
+    constexpr int UNROLL = 4, K = sizeof(pair) / sizeof(T);
+    constexpr int64_t block = ELEMENTWISE_THREADS * UNROLL;
     if (a.in[0] == nullptr) {
         elementwise_plain<0, 1, T, T, T, T>(a, [&] { return number_of<T>(a.number[0]); });
         return;
@@ -22,13 +22,13 @@ template <typename T> DEVICE void move_plain(const elementwise_args &a)
     pair *out = static_cast<pair *>(a.out);
 #pragma unroll 1
     for (int64_t first = blockIdx.x * block + threadIdx.x; first < pairs; first += gridDim.x * block) {
-        pair x[TURNS];
+        pair x[UNROLL];
 #pragma unroll
-        for (int t = 0; t < TURNS; t++)
+        for (int t = 0; t < UNROLL; t++)
             if (first + t * ELEMENTWISE_THREADS < pairs)
                 x[t] = in[first + t * ELEMENTWISE_THREADS];
 #pragma unroll
-        for (int t = 0; t < TURNS; t++)
+        for (int t = 0; t < UNROLL; t++)
             if (first + t * ELEMENTWISE_THREADS < pairs)
                 out[first + t * ELEMENTWISE_THREADS] = x[t];
     }
@@ -64,7 +64,7 @@ FILL(i64, uint64_t)
 template <typename T> DEVICE void transpose(const transpose_args &a)
 {
     constexpr int SIDE = sizeof(T) <= 2 ? 64 : 32, PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1);
-    constexpr int LINES = TRANSPOSE_THREADS / 32, ACROSS = SIDE / 32, TURNS = SIDE / LINES;
+    constexpr int LINES = TRANSPOSE_THREADS / 32, ACROSS = SIDE / 32, UNROLL = SIDE / LINES;
     __shared__ T tile[SIDE * PITCH];
     const int lane = threadIdx.x % 32, line = threadIdx.x / 32;
 #pragma unroll 1
@@ -84,9 +84,9 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
             rest = above;
         }
         /* tile[c][r] = in[r, c], with the lanes along r. */
-        T x[TURNS][ACROSS];
+        T x[UNROLL][ACROSS];
 #pragma unroll
-        for (int u = 0; u < TURNS; u++)
+        for (int u = 0; u < UNROLL; u++)
 #pragma unroll
             for (int v = 0; v < ACROSS; v++) {
                 const int64_t r = row + v * 32 + lane, c = column + u * LINES + line;
@@ -94,7 +94,7 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
                     x[u][v] = in[c * a.in_column + r];
             }
 #pragma unroll
-        for (int u = 0; u < TURNS; u++)
+        for (int u = 0; u < UNROLL; u++)
 #pragma unroll
             for (int v = 0; v < ACROSS; v++) {
                 const int64_t r = row + v * 32 + lane, c = column + u * LINES + line;
@@ -103,7 +103,7 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
             }
         __syncthreads();
 #pragma unroll
-        for (int u = 0; u < TURNS; u++)
+        for (int u = 0; u < UNROLL; u++)
 #pragma unroll
             for (int v = 0; v < ACROSS; v++) {
                 const int64_t r = row + u * LINES + line, c = column + v * 32 + lane;

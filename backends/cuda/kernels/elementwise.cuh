@@ -3,8 +3,8 @@
  *
  * Each byte is read and written once, so memory bandwidth is the limit, and the number of bytes in flight matters: an
  * H200 needs about 25 KiB per multiprocessor. Contiguous operands are processed in vectors of 16 bytes; a thread loads
- * TURNS of them before it uses the first. For strided operands, the index is divided by the shape (multiplications, see
- * kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
+ * UNROLL of them before it uses the first. For strided operands, the index is divided by the shape (multiplications,
+ * see kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
  * scale per row), else for four elements of a thread at a time. */
 #ifndef CUDA_ELEMENTWISE_CUH
 #define CUDA_ELEMENTWISE_CUH
@@ -112,19 +112,19 @@ template <int N, typename Out, typename A, typename B, typename C> constexpr __h
 }
 
 /* Computes out from N inputs of types A, B, C. All operands are contiguous and aligned to whole vectors. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+template <int N, int UNROLL, typename Out, typename A, typename B, typename C, typename F>
 DEVICE void elementwise_plain(const elementwise_args &a, F f)
 {
     constexpr int K = vector_of<N, Out, A, B, C>();
-    constexpr int64_t tile = ELEMENTWISE_THREADS * TURNS;
+    constexpr int64_t tile = ELEMENTWISE_THREADS * UNROLL;
     const int64_t vectors = a.n / K;
 #pragma unroll 1
     for (int64_t first = blockIdx.x * tile + threadIdx.x; first < vectors; first += gridDim.x * tile) {
-        loaded_as<A, K> x[TURNS];
-        loaded_as<B, K> y[TURNS];
-        loaded_as<C, K> z[TURNS];
+        loaded_as<A, K> x[UNROLL];
+        loaded_as<B, K> y[UNROLL];
+        loaded_as<C, K> z[UNROLL];
 #pragma unroll
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             const int64_t i = first + t * ELEMENTWISE_THREADS;
             if (i >= vectors)
                 continue;
@@ -136,7 +136,7 @@ DEVICE void elementwise_plain(const elementwise_args &a, F f)
                 z[t] = load_vector<C, K>(a, 2, i);
         }
 #pragma unroll
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             const int64_t i = first + t * ELEMENTWISE_THREADS;
             vec<A, K> p;
             vec<B, K> q;
@@ -196,21 +196,21 @@ DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apar
 }
 
 /* Computes out from N inputs with any strides. The host guarantees that offsets fit into 31 bits. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+template <int N, int UNROLL, typename Out, typename A, typename B, typename C, typename F>
 DEVICE void elementwise_strided(const elementwise_args &a, F f)
 {
-    constexpr int K = vector_of<N, Out, A, B, C>(), U = 2 * TURNS;
+    constexpr int K = vector_of<N, Out, A, B, C>(), U = 2 * UNROLL;
     if (K > 1 && a.wide) {
-        constexpr int64_t tile = ELEMENTWISE_THREADS * TURNS;
+        constexpr int64_t tile = ELEMENTWISE_THREADS * UNROLL;
 #pragma unroll 1
         for (int64_t first = blockIdx.x * tile + threadIdx.x; first < a.steps; first += gridDim.x * tile) {
-            int32_t at[TURNS][1 + ELEMENTWISE_INPUTS];
-            wide_loaded<A, K> x[TURNS];
-            wide_loaded<B, K> y[TURNS];
-            wide_loaded<C, K> z[TURNS];
+            int32_t at[UNROLL][1 + ELEMENTWISE_INPUTS];
+            wide_loaded<A, K> x[UNROLL];
+            wide_loaded<B, K> y[UNROLL];
+            wide_loaded<C, K> z[UNROLL];
             find_places<N>(a, (uint32_t)first, ELEMENTWISE_THREADS, at);
 #pragma unroll
-            for (int t = 0; t < TURNS; t++) {
+            for (int t = 0; t < UNROLL; t++) {
                 if (first + t * ELEMENTWISE_THREADS >= a.steps)
                     continue;
                 if constexpr (N > 0)
@@ -221,7 +221,7 @@ DEVICE void elementwise_strided(const elementwise_args &a, F f)
                     load_wide<C, K>(&z[t], a, 2, at[t][3]);
             }
 #pragma unroll
-            for (int t = 0; t < TURNS; t++) {
+            for (int t = 0; t < UNROLL; t++) {
                 vec<A, K> p;
                 vec<B, K> q;
                 vec<C, K> r;
@@ -266,16 +266,16 @@ DEVICE void elementwise_strided(const elementwise_args &a, F f)
 }
 
 /* Defines the two kernels of an op and dtype, NAME (contiguous) and NAME_s (strided). The expression uses x, y, z, in
- * the types in which they are computed, and may use `a`. TURNS is 2, or 1 for functions so long that several copies
+ * the types in which they are computed, and may use `a`. UNROLL is 2, or 1 for functions so long that several copies
  * would not fit the instruction cache. */
-#define ELEMENTWISE(name, N, TURNS, Out, A, B, C, parameters, ...)                                                  \
+#define ELEMENTWISE(name, N, UNROLL, Out, A, B, C, parameters, ...)                                                 \
     KERNEL_BOUNDS(name, elementwise_args, ELEMENTWISE_THREADS)                                                      \
     {                                                                                                               \
-        elementwise_plain<N, TURNS, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                       \
+        elementwise_plain<N, UNROLL, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                      \
     }                                                                                                               \
     KERNEL_BOUNDS(name##_s, elementwise_args, ELEMENTWISE_THREADS)                                                  \
     {                                                                                                               \
-        elementwise_strided<N, TURNS, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                     \
+        elementwise_strided<N, UNROLL, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                    \
     }
 #define ELEMENTWISE_1(name, Out, A, ...)         ELEMENTWISE(name, 1, 2, Out, A, A, A, (work<A> x), __VA_ARGS__)
 #define ELEMENTWISE_2(name, Out, A, B, ...)                                                                         \

@@ -34,26 +34,26 @@ struct pick {
  * reports. */
 template <typename V, typename F> DEVICE void pick_all(const index_args &a, F where)
 {
-    constexpr int turns = 2;
+    constexpr int unroll = 2;
     const V *const from = static_cast<const V *>(a.from);
     V *const to = static_cast<V *>(a.to);
     const int64_t threads = thread_count();
-    for (int64_t i = thread_index(); i < a.n; i += turns * threads) {
-        pick at[turns];
-        int64_t index[turns];
-        V x[turns];
+    for (int64_t i = thread_index(); i < a.n; i += unroll * threads) {
+        pick at[unroll];
+        int64_t index[unroll];
+        V x[unroll];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             if (i + t * threads < a.n) {
                 at[t] = where(i + t * threads);
                 index[t] = a.index[at[t].place];
             }
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             if (i + t * threads < a.n && index[t] >= 0 && index[t] < a.size)
                 x[t] = from[at[t].first + index[t] * a.inner.size];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             if (i + t * threads < a.n && in_range(a, index[t], at[t].place))
                 to[i + t * threads] = x[t];
     }
@@ -72,7 +72,7 @@ template <typename V> DEVICE void gather(const index_args &a)
 {
     pick_all<V>(a, [&](int64_t i) -> pick {
         int64_t rest = i;
-        const int64_t at = split_off(rest, a.inner), outer = above(rest, a.count);
+        const int64_t at = split_off(rest, a.inner), outer = fast_quotient(rest, a.count);
         return { i, outer * a.size * a.inner.size + at };
     });
 }
@@ -175,7 +175,7 @@ DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *p
 template <typename T> DEVICE void add_rows(const index_args &a)
 {
     typedef typename sum_of<T>::type A;
-    constexpr int turns = 4;
+    constexpr int unroll = 4;
     __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
     __shared__ int places[INDEX_LIST], rows[INDEX_LIST], room[INDEX_THREADS / WARP];
     const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
@@ -187,11 +187,11 @@ template <typename T> DEVICE void add_rows(const index_args &a)
             const int matches = list_matches(a, t, base, places, rows, room);
             const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size
                 + t.column;
-            for (int m = 0; inside && m < matches; m += turns) {
-                T x[turns];
-                int row[turns];
+            for (int m = 0; inside && m < matches; m += unroll) {
+                T x[unroll];
+                int row[unroll];
 #pragma unroll
-                for (int k = 0; k < turns; k++) {
+                for (int k = 0; k < unroll; k++) {
                     row[k] = m + k < matches ? rows[m + k] : -1;
                     if (row[k] >= 0 && (row[k] & (t.height - 1)) == t.y)
                         x[k] = from[places[m + k] * a.inner.size];
@@ -199,7 +199,7 @@ template <typename T> DEVICE void add_rows(const index_args &a)
                         row[k] = -1;
                 }
 #pragma unroll
-                for (int k = 0; k < turns; k++)
+                for (int k = 0; k < unroll; k++)
                     if (row[k] >= 0)
                         sums[row[k] * a.team + t.x] += (A)(work<T>)x[k];
             }
@@ -212,7 +212,7 @@ template <typename T> DEVICE void add_rows(const index_args &a)
 template <typename T> DEVICE void add_elements(const index_args &a)
 {
     typedef typename sum_of<T>::type A;
-    constexpr int turns = 4;
+    constexpr int unroll = 4;
     __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
     const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
@@ -220,13 +220,13 @@ template <typename T> DEVICE void add_elements(const index_args &a)
         const int64_t base = t.outer * a.count.size * a.inner.size + t.column;
         const T *const from = static_cast<const T *>(a.from);
         clear(a, t, sums);
-        for (int64_t i = t.begin; t.column < a.inner.size && i < t.end; i += turns) {
-            int64_t index[turns];
+        for (int64_t i = t.begin; t.column < a.inner.size && i < t.end; i += unroll) {
+            int64_t index[unroll];
 #pragma unroll
-            for (int k = 0; k < turns; k++)
+            for (int k = 0; k < unroll; k++)
                 index[k] = i + k < t.end ? a.index[base + (i + k) * a.inner.size] : 0;
 #pragma unroll
-            for (int k = 0; k < turns; k++) {
+            for (int k = 0; k < unroll; k++) {
                 if (i + k >= t.end)
                     continue;
                 if ((index[k] < 0 || index[k] >= a.size) && t.row == 0 && t.y == 0)
@@ -246,7 +246,7 @@ template <typename T> DEVICE void add_elements(const index_args &a)
 template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
 {
     typedef typename sum_of<T>::type A;
-    constexpr int turns = 4, warps = INDEX_THREADS / WARP;
+    constexpr int unroll = 4, warps = INDEX_THREADS / WARP;
     __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, side = WARP / a.team;
     const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
@@ -256,11 +256,11 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
         const bool tells = warp == 0 && t.row == 0 && (!ROWS || (t.outer == 0 && t.column == 0));
         clear(a, t, sums);
         __syncthreads();
-        for (int64_t i = t.begin + lane / a.team; i - lane / a.team < t.end; i += turns * side) {
-            int slot[turns];
-            T x[turns];
+        for (int64_t i = t.begin + lane / a.team; i - lane / a.team < t.end; i += unroll * side) {
+            int slot[unroll];
+            T x[unroll];
 #pragma unroll
-            for (int k = 0; k < turns; k++) {
+            for (int k = 0; k < unroll; k++) {
                 const int64_t at = i + k * side, place = (t.outer * a.count.size + at) * a.inner.size + t.column;
                 slot[k] = -1;
                 if (!inside || at >= t.end)
@@ -276,7 +276,7 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
                 }
             }
 #pragma unroll
-            for (int k = 0; k < turns; k++) {
+            for (int k = 0; k < unroll; k++) {
                 if (!__any_sync(ALL_LANES, slot[k] >= 0))
                     continue;
                 const unsigned peers = __match_any_sync(ALL_LANES, slot[k] >= 0 ? slot[k] : -1 - lane);

@@ -4,7 +4,7 @@
 #ifndef CUDA_INDEX_ARGS_H
 #define CUDA_INDEX_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 #include "kernel_error.h"
 
 #define INDEX_THREADS 256
@@ -18,10 +18,10 @@ struct index_args {
     void *partial;                          /* sums of pieces, [pieces][outer, size, inner]; NULL: there is one piece */
     int64_t n;                              /* elements of the result, or 16-byte vectors of it */
     int64_t outer, size;
-    struct counted count, inner;            /* index_select: inner is in elements or 16-byte vectors */
+    struct fast_div count, inner;           /* index_select: inner is in elements or 16-byte vectors */
     int64_t skip;                           /* index_add: the index to ignore; -1: none */
     /* index_add, scatter_add: tiles of `team` columns, groups of rows of the result, pieces of the indices */
-    struct counted tiles, groups, pieces;
+    struct fast_div tiles, groups, pieces;
     int64_t group, piece;                   /* rows per group; indices per piece */
     int32_t team;                           /* threads along the columns: a power of 2 */
     struct kernel_error *error;

@@ -23,7 +23,7 @@ KERNEL_BOUNDS(index_sort_keys, index_sort_args, SORT_THREADS)
 {
     for (int64_t e = thread_index(); e < a.n; e += thread_count()) {
         int64_t rest = e;
-        const int64_t column = split_off(rest, a.columns), image = above(rest, a.count),
+        const int64_t column = split_off(rest, a.columns), image = fast_quotient(rest, a.count),
             place = a.rows ? e : from_place(a, e);
         const int64_t index = a.index[place];
         const bool good = index >= 0 && index < a.size, skipped = a.skip >= 0 && index == a.skip;
@@ -165,7 +165,7 @@ template <typename A> DEVICE A *partial_of(const index_sort_args &a, int last, i
 template <typename T> DEVICE void add_sorted(const index_sort_args &a)
 {
     typedef typename sum_of<T>::type A;
-    constexpr int turns = 4;
+    constexpr int unroll = 4;
     const int64_t items = a.images * a.n * a.width.size;
     for (int64_t item = thread_index(); item < items; item += thread_count()) {
         int64_t image = item;
@@ -177,22 +177,22 @@ template <typename T> DEVICE void add_sorted(const index_sort_args &a)
         const T *const from = static_cast<const T *>(a.from) + image * a.count.size * a.inner + w;
         A sum = 0;
         bool same = true;
-        for (int64_t j = i; same; j += turns) {
-            uint32_t found[turns];
-            T x[turns];
-            bool mine[turns];
+        for (int64_t j = i; same; j += unroll) {
+            uint32_t found[unroll];
+            T x[unroll];
+            bool mine[unroll];
 #pragma unroll
-            for (int k = 0; k < turns; k++)
+            for (int k = 0; k < unroll; k++)
                 found[k] = j + k < stop ? a.keys[j + k] : (uint32_t)a.limit;
 #pragma unroll
-            for (int k = 0; k < turns; k++) {
+            for (int k = 0; k < unroll; k++) {
                 same = same && found[k] == key;
                 mine[k] = same;
                 if (same)
                     x[k] = from[from_place(a, a.places[j + k])];
             }
 #pragma unroll
-            for (int k = 0; k < turns; k++)
+            for (int k = 0; k < unroll; k++)
                 if (mine[k])
                     sum += (A)(work<T>)x[k];
         }

@@ -3,7 +3,7 @@
 #ifndef CUDA_INDEX_SORT_ARGS_H
 #define CUDA_INDEX_SORT_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 #include "kernel_error.h"
 
 #define SORT_THREADS 256                    /* also the number of values of a digit */
@@ -30,7 +30,7 @@ struct index_sort_args {
     void *partial;
     int64_t n, tiles, limit, skip;          /* skip: the index to ignore; -1: none */
     int64_t outer0, column0, size, inner;
-    struct counted columns, count, width, length, runs;     /* length: n, as a divisor */
+    struct fast_div columns, count, width, length, runs;    /* length: n, as a divisor */
     int64_t images;
     int32_t shift;                          /* bit position of the pass's digit */
     int32_t rows;                           /* index_add: an index serves a row */

@@ -99,7 +99,7 @@ template <typename T, int K> DEVICE void fill_bias(const bias_args &a)
         if (a.along) {
             out = reinterpret_cast<const vec<T, K> *>(bias)[split_off(rest, a.n)];
         } else {
-            rest = above(i, a.inner);
+            rest = fast_quotient(i, a.inner);
             const T same = bias[split_off(rest, a.n)];
 #pragma unroll
             for (int k = 0; k < K; k++)

@@ -3,7 +3,7 @@
 #ifndef CUDA_MATMUL_ARGS_H
 #define CUDA_MATMUL_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 /* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]. Strides are in elements. c is contiguous. bias may be NULL. */
 struct matmul_args {
@@ -20,7 +20,7 @@ struct bias_args {
     void *c;
     const void *bias;
     int64_t count;
-    struct counted n, inner;                /* vectorized: n counts vectors if `along`, else inner does */
+    struct fast_div n, inner;               /* vectorized: n counts vectors if `along`, else inner does */
     int32_t along;                          /* inner is 1 */
 };
 

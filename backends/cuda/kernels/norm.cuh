@@ -61,7 +61,7 @@ template <typename W> struct pair {
 template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, int64_t columns, F f)
 {
     __shared__ double room[2][ROW_THREADS];
-    constexpr int turns = 8, height = ROW_THREADS / COLUMN_TEAM;
+    constexpr int unroll = 8, height = ROW_THREADS / COLUMN_TEAM;
     const int x = threadIdx.x % COLUMN_TEAM, y = threadIdx.x / COLUMN_TEAM;
     for (int64_t item = blockIdx.x; item < a.tiles.size * a.pieces.size; item += gridDim.x) {
         int64_t piece = item;
@@ -69,13 +69,13 @@ template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, i
         const int64_t begin = piece * a.piece, end = begin + a.piece < a.count ? begin + a.piece : a.count;
         double first = 0, second = 0;
         int64_t i = column < columns ? begin + y : end;
-        for (; i + (turns - 1) * height < end; i += turns * height) {
-            pair<W> in[turns];
+        for (; i + (unroll - 1) * height < end; i += unroll * height) {
+            pair<W> in[unroll];
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
                 in[t] = f(i + t * height, column);
 #pragma unroll
-            for (int t = 1; t < turns; t++) {
+            for (int t = 1; t < unroll; t++) {
                 in[0].first += in[t].first;
                 in[0].second += in[t].second;
             }

@@ -4,7 +4,7 @@
 #ifndef CUDA_NORM_ARGS_H
 #define CUDA_NORM_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 /* Bits of `wide`: parameters that are f32 although the operands have 2 bytes. */
 enum { NORM_WEIGHT = 1, NORM_BIAS = 2, NORM_RUNNING_MEAN = 4, NORM_RUNNING_VAR = 8, NORM_DWEIGHT = 16,
@@ -24,7 +24,7 @@ struct norm_args {
     int64_t room;                           /* layer_norm with rows in shared memory: elements per row there */
     double elements;                        /* elements per channel */
     double epsilon, momentum;
-    struct counted pieces, tiles, channels, size;       /* size: of a channel of one image, in vectors */
+    struct fast_div pieces, tiles, channels, size;      /* size: of a channel of one image, in vectors */
     int32_t wide, training;
 };
 

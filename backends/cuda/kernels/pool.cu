@@ -93,7 +93,8 @@ template <typename T> DEVICE void pool(const pool_args &a)
 DEVICE span windows(const pool_args &a, int axis, int64_t at, int64_t count)
 {
     const int64_t to = at + a.padding[axis], from = to - (a.kernel[axis] - 1) * a.dilation[axis];
-    const int64_t first = from <= 0 ? 0 : above(from - 1, a.steps[axis]) + 1, last = above(to, a.steps[axis]);
+    const int64_t first = from <= 0 ? 0 : fast_quotient(from - 1, a.steps[axis]) + 1,
+                  last = fast_quotient(to, a.steps[axis]);
     return { 0, first, last < count ? last : count - 1 };
 }
 

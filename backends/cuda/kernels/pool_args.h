@@ -3,7 +3,7 @@
 #ifndef CUDA_POOL_ARGS_H
 #define CUDA_POOL_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 #define POOL_THREADS 256
 
@@ -13,10 +13,10 @@ struct pool_args {
     int64_t *indices;                       /* of the same shape as y, or dy */
     int64_t n;                              /* elements of out */
     int64_t h, w, oh, ow;                   /* size of the pooled planes and of the result planes */
-    struct counted sizes[3];                /* out's three inner dimensions in memory order: C H W, or H W C */
+    struct fast_div sizes[3];               /* out's three inner dimensions in memory order: C H W, or H W C */
     int64_t channels;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    struct counted steps[2];                /* strides of the window, as divisors */
+    struct fast_div steps[2];               /* strides of the window, as divisors */
     int32_t channels_last;
 };
 

@@ -132,7 +132,7 @@ template <typename R>
 DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename R::in *x, int64_t n, int64_t base,
                      int lane, int team)
 {
-    constexpr int K = lanes_of<R>::vector, turns = K > 8 ? 2 : 4;
+    constexpr int K = lanes_of<R>::vector, unroll = K > 8 ? 2 : 4;
     typedef vec<typename R::in, K> V;
     int64_t head = (int64_t)((16 - (uintptr_t)x % 16) % 16 / sizeof *x);
     head = head < n ? head : n;
@@ -141,13 +141,13 @@ DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename 
     for (int64_t j = lane; j < head; j += team)
         acc[0] = R::fold(acc[0], x[j], base + j, a);
     int64_t v = lane;
-    for (; v + (turns - 1) * team < vectors; v += turns * team) {
-        V in[turns];
+    for (; v + (unroll - 1) * team < vectors; v += unroll * team) {
+        V in[unroll];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             in[t] = from[v + t * team];
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             fold_vector<R>(a, acc, in[t], base + head + (v + t * team) * K, t);
     }
     for (; v < vectors; v += team)
@@ -226,8 +226,8 @@ template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
     __shared__ typename R::acc room[REDUCE_THREADS];
     const reduce_dim &inner = a.kept[a.n_kept - 1];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = REDUCE_THREADS / a.team;
-    const int64_t items = above(a.outputs, inner.n) * a.tiles.size * a.pieces.size;
-    constexpr int turns = 8;
+    const int64_t items = fast_quotient(a.outputs, inner.n) * a.tiles.size * a.pieces.size;
+    constexpr int unroll = 8;
     typedef vec<typename R::in, C> V;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         int64_t group = item;
@@ -243,10 +243,10 @@ template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
         int64_t i = column < inner.n.size ? begin + y : end;
         if (a.n_reduced == 1) {
             const int64_t stride = a.reduced[0].in;
-            for (; i + (turns - 1) * height < end; i += turns * height) {
-                typename R::in in[C][turns];
+            for (; i + (unroll - 1) * height < end; i += unroll * height) {
+                typename R::in in[C][unroll];
 #pragma unroll
-                for (int t = 0; t < turns; t++) {
+                for (int t = 0; t < unroll; t++) {
                     const V row = *reinterpret_cast<const V *>(data + (i + t * height) * stride);
 #pragma unroll
                     for (int c = 0; c < C; c++)

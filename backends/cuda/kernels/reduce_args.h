@@ -3,14 +3,14 @@
 #ifndef CUDA_REDUCE_ARGS_H
 #define CUDA_REDUCE_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 #define REDUCE_THREADS 256
 #define REDUCE_DIMS 8
 #define REDUCE_ACCUMULATOR 16               /* size of the largest accumulator in bytes */
 
 struct reduce_dim {
-    struct counted n;
+    struct fast_div n;
     int64_t in, out;                        /* strides in elements; out is 0 for a reduced dimension */
 };
 
@@ -20,8 +20,8 @@ struct reduce_args {
     void *partial;                          /* accumulators [pieces][outputs]; NULL: results are stored in out */
     int64_t outputs, count;                 /* number of accumulators; elements per accumulator */
     int64_t piece;                          /* elements per piece */
-    struct counted pieces;                  /* pieces per accumulator */
-    struct counted tiles;                   /* columns kernel: tiles of the innermost kept dimension */
+    struct fast_div pieces;                 /* pieces per accumulator */
+    struct fast_div tiles;                  /* columns kernel: tiles of the innermost kept dimension */
     uint64_t mask;                          /* any, all: the bits of which at least one is set in a nonzero value */
     /* rows kernel: threads per accumulator, a power of 2 up to 32, or the block; columns kernel: adjacent threads */
     int32_t team;

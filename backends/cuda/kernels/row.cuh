@@ -60,36 +60,36 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
 template <int R, typename V, int N, typename F>
 DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
 {
-    constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, turns = R > 0 && R < most ? R : most;
-    V in[turns][N];
+    constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, unroll = R > 0 && R < most ? R : most;
+    V in[unroll][N];
     if constexpr (R > 0) {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
-        for (int first = 0; first < R; first += turns) {
+        for (int first = 0; first < R; first += unroll) {
             if (first * WARP >= vectors)
                 break;
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
                 if ((first + t) * WARP + lane < vectors)
 #pragma unroll
                     for (int i = 0; i < N; i++)
                         in[t][i] = rows[i][(first + t) * WARP + lane];
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
                 if ((first + t) * WARP + lane < vectors)
                     f(first + t, (int64_t)((first + t) * WARP + lane), in[t]);
         }
     } else {
         int r = 0;
         int64_t v = threadIdx.x;
-        for (; v + (turns - 1) * blockDim.x < vectors; v += turns * blockDim.x, r += turns) {
+        for (; v + (unroll - 1) * blockDim.x < vectors; v += unroll * blockDim.x, r += unroll) {
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
 #pragma unroll
                 for (int i = 0; i < N; i++)
                     in[t][i] = rows[i][v + t * blockDim.x];
 #pragma unroll
-            for (int t = 0; t < turns; t++)
+            for (int t = 0; t < unroll; t++)
                 f(r + t, v + t * blockDim.x, in[t]);
         }
         for (; v < vectors; v += blockDim.x) {
@@ -154,21 +154,21 @@ template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<
 template <typename T> constexpr int together = sizeof(T) == 8 ? 2 : 4;
 
 /* Calls f(i, the N elements at i of each of M rows) for i = place(step), for the steps lane, lane + team, ... below
- * `steps`. `turns` steps are loaded before f stores the result of the first, because the compiler does not move loads
+ * `steps`. `unroll` steps are loaded before f stores the result of the first, because the compiler does not move loads
  * across stores that may alias them. */
-template <int N, int M, int turns, typename T, typename P, typename F>
+template <int N, int M, int unroll, typename T, typename P, typename F>
 DEVICE void loaded_steps(int64_t steps, int lane, int team, const T *const *rows, P place, F f)
 {
-    vec<T, N> in[turns][M];
+    vec<T, N> in[unroll][M];
     int64_t step = lane;
-    for (; step + (turns - 1) * team < steps; step += turns * team) {
+    for (; step + (unroll - 1) * team < steps; step += unroll * team) {
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
 #pragma unroll
             for (int m = 0; m < M; m++)
                 in[t][m] = numbers_at<N>(rows[m], place(step + t * team));
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int t = 0; t < unroll; t++)
             f(place(step + t * team), in[t]);
     }
     for (; step < steps; step += team) {

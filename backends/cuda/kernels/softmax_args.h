@@ -4,13 +4,13 @@
 #ifndef CUDA_SOFTMAX_ARGS_H
 #define CUDA_SOFTMAX_ARGS_H
 
-#include "counted.h"
+#include "fast_div.h"
 
 struct softmax_args {
     const void *a, *b;                      /* x; or dy and y */
     void *out;
     int64_t outer, n, inner;                /* the operation is along n */
-    struct counted tiles;                   /* columns kernel: tiles of `team` columns of `inner` */
+    struct fast_div tiles;                  /* columns kernel: tiles of `team` columns of `inner` */
     int64_t room;                           /* elements per row in shared memory */
     int32_t team;
 };

@@ -600,7 +600,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         cuda_noted(call);
         *status = cuda_host->fail(w->status == LT_ALLOC_FAILED ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_BACKEND,
                                   "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s",
-                                  device->name, call->row->op, (long long)w->p->m, (long long)w->p->k,
+                                  device->name, call->kernel->op, (long long)w->p->m, (long long)w->p->k,
                                   (long long)w->p->k, (long long)w->p->n, (long long)w->p->batch,
                                   cuda_dtype_names[w->p->dtype], w->lt->library->status_name(w->status));
         return true;

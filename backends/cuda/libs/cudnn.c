@@ -566,7 +566,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         } else {
             cuda_noted(call);
             *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name,
-                                      call->row->op, w->dnn->library->error_string(w->status));
+                                      call->kernel->op, w->dnn->library->error_string(w->status));
             return true;
         }
     }

@@ -9,7 +9,7 @@
  * memory grows with L + S instead of L S. If f32 products may use tf32 (CTRT_CUDA_TF32), the library multiplies several
  * times as fast as the fused kernels; then f32 attention is composed, as long as the scores fit into an eighth of the
  * device's memory. */
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/attention_args.h"
 #include "host/options.h"
 #include "row.h"
@@ -91,7 +91,7 @@ static void begin(struct attention_args *args, const ctrt_call *call, const ctrt
     args->q = operand_of(q, alignment);
     args->k = operand_of(k, alignment);
     args->v = operand_of(v, alignment);
-    args->heads = counted_of(q->shape[1]);
+    args->heads = fast_div_of(q->shape[1]);
     args->matrices = q->shape[0] * q->shape[1];
     args->rows = (int32_t)q->shape[2];
     args->keys = (int32_t)k->shape[2];
@@ -104,7 +104,7 @@ static void begin(struct attention_args *args, const ctrt_call *call, const ctrt
 /* Returns a grid with one block per `own` rows of each matrix; `count`: rows of a matrix. */
 static struct cuda_shape divide(struct attention_args *args, ctrt_dtype dtype, int64_t count, int own)
 {
-    args->tiles = counted_of((count + own - 1) / own);
+    args->tiles = fast_div_of((count + own - 1) / own);
     return (struct cuda_shape){ .grid = { (unsigned)(args->tiles.size * args->matrices) },
                                 .block = ATTENTION_THREADS(cuda_dtype_bytes[dtype]) };
 }
@@ -145,7 +145,7 @@ static ctrt_status attention_backward_workspace(const ctrt_call *call, size_t *b
 static ctrt_status launch_delta(const ctrt_call *call, ctrt_dtype dtype, const struct attention_args *args)
 {
     struct attention_args own = *args;
-    own.tiles = counted_of(args->rows);
+    own.tiles = fast_div_of(args->rows);
     const int64_t rows = args->matrices * args->rows, a_block = ROW_THREADS / 32;
     const struct cuda_shape shape = { .grid = { cuda_grid((rows + a_block - 1) / a_block) }, .block = ROW_THREADS };
     return cuda_launch(call, dtype, DELTA, "d", shape, &own);
@@ -183,14 +183,14 @@ static ctrt_status attention_backward(const ctrt_call *call)
     return status;
 }
 
-static struct cuda_row rows[] = {
-    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
+static struct cuda_kernel kernels[] = {
+    { .base = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
                   .accepts = attention_accepts },
-      .image = &cuda_image_attention },
-    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
+      .fatbin = &cuda_fatbin_attention },
+    { .base = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
                   .run = attention_backward, .accepts = attention_backward_accepts,
                   .workspace = attention_backward_workspace },
-      .image = &cuda_image_attention_backward },
+      .fatbin = &cuda_fatbin_attention_backward },
 };
 
-CUDA_ROWS(attention, rows);
+CUDA_KERNELS(attention, kernels);

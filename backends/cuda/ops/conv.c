@@ -2,7 +2,7 @@
 /* backends/cuda/ops/conv.c: conv2d and its two gradients: converts views to struct cuda_conv and selects the
  * implementation. */
 #include "conv.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "host/options.h"
 
 #define MOST_WORKSPACE ((size_t)1 << 30)
@@ -98,10 +98,10 @@ PASS(conv2d, forward_of)
 PASS(conv2d_input_grad, input_grad_of)
 PASS(conv2d_weight_grad, weight_grad_of)
 
-#define ROW(name)                                                                                                   \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,            \
-                  .workspace = name##_workspace },                                                                  \
-      .image = &cuda_image_conv }
-static struct cuda_row rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
+#define KERNEL(name)                                                                                                   \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,                 \
+                  .workspace = name##_workspace },                                                                     \
+      .fatbin = &cuda_fatbin_conv }
+static struct cuda_kernel kernels[] = { KERNEL(conv2d), KERNEL(conv2d_input_grad), KERNEL(conv2d_weight_grad) };
 
-CUDA_ROWS(conv, rows);
+CUDA_KERNELS(conv, kernels);

@@ -4,7 +4,7 @@
 
 #include "conv.h"
 #include "kernels/conv_args.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "host/options.h"
 
 /* Groups of fewer channels do not use tiles, but one thread per element. */
@@ -125,7 +125,7 @@ void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
         .by_plane = divider_of(v->kh * v->kw), .by_kw = divider_of(v->kw), .by_channels = divider_of(channels),
         .by_image = divider_of(height * width), .by_row = divider_of(width),
         .by_stride = { divider_of(v->stride[0]), divider_of(v->stride[1]) }, .by_mine = divider_of(mine),
-        .image = counted_of(height * width), .all = counted_of(mine * v->groups),
+        .image = fast_div_of(height * width), .all = fast_div_of(mine * v->groups),
         .parts = 1, .weights = v->o * c * v->kh * v->kw,
     };
     dense_strides(args.x_strides, v->channels_last, v->c, v->h, v->w);
@@ -156,7 +156,7 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
     args->tiles_across = v->channels_last && !weights ? channels : others;
     if (args->tiles * v->groups > MOST)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s is too large for the built-in kernel: %lld tiles",
-                               call->row->op, (long long)(args->tiles * v->groups));
+                               call->kernel->op, (long long)(args->tiles * v->groups));
     shape.grid[0] = (unsigned)(args->tiles * v->groups);
     shape.grid[1] = 1;
     shape.grid[2] = (unsigned)args->parts;
@@ -174,7 +174,7 @@ static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, s
     args->parts = (int32_t)rooms;
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args->weights, CONV_THREADS) },
                                       .block = CONV_THREADS };
-    return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], names[v->dtype], shape, args);
+    return cuda_launch_named(call, &cuda_fatbin_conv, &entries[v->dtype], names[v->dtype], shape, args);
 }
 
 ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
@@ -186,13 +186,13 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
             CTRT_ERR_NOT_SUPPORTED,
             "%s: %s: sides of more than 2^30, or an image or kernel of more than 2^31 places, are too large "
             "for the built-in kernel",
-            device->name, call->row->op);
+            device->name, call->kernel->op);
     const bool few = is_few(v), weights = v->pass == CUDA_CONV_WEIGHT_GRAD;
     /* The workspace may be smaller, if it was computed for a library that then did not support the convolution. */
     const bool whole = weights && call->workspace_bytes < cuda_conv_builtin_workspace(device, v);
     const int64_t rooms = weights ? rooms_of(device, v, whole) : 0, at_once = images_at_once(v);
     if (rooms > 1 && whole)
-        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s got %zu bytes of workspace", device->name, call->row->op,
+        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s got %zu bytes of workspace", device->name, call->kernel->op,
                                call->workspace_bytes);
     struct conv_args args;
     cuda_conv_args(&args, v);

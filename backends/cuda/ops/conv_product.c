@@ -16,7 +16,7 @@
 
 #include "conv.h"
 #include "kernels/conv_args.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "host/options.h"
 #include "product.h"
 
@@ -159,7 +159,7 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
         shape.block = plan->taps >= CONV_THREADS ? CONV_THREADS : (unsigned)(plan->taps + 31) / 32 * 32;
         shape.grid[0] = clipped(images * plan->pixels, MOST);
     }
-    return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], patch_names[v->dtype], shape, &args);
+    return cuda_launch_named(call, &cuda_fatbin_conv, &entries[v->dtype], patch_names[v->dtype], shape, &args);
 }
 
 /* Copies [a,b,c] as [b,a,c], so that channels of x (weight) or channels of y (dy) become dimension 0. */
@@ -169,10 +169,10 @@ static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const 
     const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o,
                   c = plan->back ? v->kh * v->kw : plan->pixels;
     const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b,
-                                         .a = counted_of(a), .c = counted_of(c) };
+                                         .a = fast_div_of(a), .c = fast_div_of(c) };
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) },
                                       .block = CONV_THREADS };
-    return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], turn_names[v->dtype], shape, &args);
+    return cuda_launch_named(call, &cuda_fatbin_conv, &entries[v->dtype], turn_names[v->dtype], shape, &args);
 }
 
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)

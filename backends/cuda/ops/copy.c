@@ -27,7 +27,7 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
         [CTRT_I64] = "cast_i64", [CTRT_BOOL] = "cast_u8",
     };
     const ctrt_dtype key = cast_to(to);
-    const struct elementwise_kernel kernel = { .image = &cuda_image_cast, .entries = entries[from][key],
+    const struct elementwise_kernel kernel = { .fatbin = &cuda_fatbin_cast, .entries = entries[from][key],
                                                .stem = stems[from], .key = key };
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
@@ -80,7 +80,7 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.tiles * TRANSPOSE_THREADS,
                                                             TRANSPOSE_THREADS) },
                                       .block = TRANSPOSE_THREADS };
-    return cuda_launch_named(call, &cuda_image_copy, &entries[bits], names[bits], shape, &args);
+    return cuda_launch_named(call, &cuda_fatbin_copy, &entries[bits], names[bits], shape, &args);
 }
 
 /* ---- strided copies; pairs of elements are copied as one element where possible, for wider accesses ---- */
@@ -160,9 +160,9 @@ static ctrt_status fill_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, cuda_bits_of(dtype), 0, NULL);
 }
 
-static struct cuda_row rows[] = {
-    ELEMENTWISE_ROW_OF(copy, CUDA_ALL, copy, copy_run, ELEMENTWISE_EXACT, "move"),
-    ELEMENTWISE_ROW_OF(fill, CUDA_ALL, copy, fill_run, ELEMENTWISE_EXACT, NULL),
+static struct cuda_kernel kernels[] = {
+    ELEMENTWISE_KERNEL_OF(copy, CUDA_ALL, copy, copy_run, ELEMENTWISE_EXACT, "move"),
+    ELEMENTWISE_KERNEL_OF(fill, CUDA_ALL, copy, fill_run, ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(copy, rows);
+CUDA_KERNELS(copy, kernels);

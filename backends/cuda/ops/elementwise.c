@@ -82,7 +82,7 @@ static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
         snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key],
                  kernel->word != NULL ? "_" : "", kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
-    return cuda_launch_named(call, kernel->image, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
+    return cuda_launch_named(call, kernel->fatbin, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
 }
 
 /* ---- strides ---- */
@@ -284,24 +284,24 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
 ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
                              const char *word)
 {
-    struct cuda_row *row = cuda_row_of(call);
-    const struct elementwise_kernel kernel = {
-        .image = row->image, .entries = &row->entries[key][index],
-        .stem = row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
+    struct cuda_kernel *kernel = cuda_kernel_of(call);
+    const struct elementwise_kernel device_kernel = {
+        .fatbin = kernel->fatbin, .entries = &kernel->entries[key][index],
+        .stem = kernel->kernel_name != NULL ? kernel->kernel_name : kernel->base.op,
         .key = key, .word = word,
     };
-    return cuda_elementwise_kernel(call, args, &kernel);
+    return cuda_elementwise_kernel(call, args, &device_kernel);
 }
 
 ctrt_status cuda_elementwise_run(const ctrt_call *call)
 {
-    const struct cuda_row *row = cuda_row_of(call);
+    const struct cuda_kernel *kernel = cuda_kernel_of(call);
     struct elementwise_args args;
     ctrt_dtype key = (ctrt_dtype)(call->n_inputs > 0 ? call->inputs[0]->dtype : call->outputs[0]->dtype);
-    if ((row->code & ELEMENTWISE_BITS) || ((row->code & ELEMENTWISE_BYTE) && key == CTRT_BOOL))
+    if ((kernel->code & ELEMENTWISE_BITS) || ((kernel->code & ELEMENTWISE_BYTE) && key == CTRT_BOOL))
         key = cuda_bits_of(key);
     cuda_elementwise_clear(&args);
-    if (!(row->code & ELEMENTWISE_SWAPPED))
+    if (!(kernel->code & ELEMENTWISE_SWAPPED))
         return cuda_elementwise(call, &args, key, 0, NULL);
     const ctrt_view *const inputs[2] = { call->inputs[1], call->inputs[0] };
     ctrt_call swapped = *call;

@@ -5,9 +5,9 @@
 
 #include "host/cuda.h"
 #include "kernels/elementwise_args.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 
-/* cuda_row.code of elementwise rows. */
+/* cuda_kernel.code of elementwise kernels. */
 enum {
     ELEMENTWISE_EXACT = 0,                  /* one kernel per dtype */
     ELEMENTWISE_BITS = 1,                   /* one kernel per element size: u8, i16, i32, i64 */
@@ -15,17 +15,17 @@ enum {
     ELEMENTWISE_SWAPPED = 4                 /* pass the two inputs to the kernel in reverse order */
 };
 
-/* A run() for rows of the kernel table: launches NAME_dtype, or NAME_dtype_s if an operand is strided or unaligned.
- * NAME is the row's kernel_name or the op's name; dtype is that of input 0 (of the output if there are no inputs), as
- * modified by the row's code. */
+/* A run() for entries of the kernel table: launches NAME_dtype, or NAME_dtype_s if an operand is strided or unaligned.
+ * NAME is the entry's kernel_name or the op's name; dtype is that of input 0 (of the output if there are no inputs), as
+ * modified by the entry's code. */
 ctrt_status cuda_elementwise_run(const ctrt_call *call);
 /* The same for kernel NAME_KEY[_WORD][_s], with the op-specific members of `args` set by the caller. `index`: 0 or 2;
- * identifies the WORD among the entries of the row and `key`. */
+ * identifies the WORD among the entries of the kernel and `key`. */
 ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
                              const char *word);
-/* The same for kernels that do not belong to the row: STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
+/* The same for kernels that do not belong to the entry: STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
 struct elementwise_kernel {
-    struct cuda_image *image;
+    struct cuda_fatbin *fatbin;
     struct cuda_entry *entries;             /* two: contiguous, strided */
     const char *stem, *word;                /* word: may be NULL */
     ctrt_dtype key;
@@ -45,12 +45,12 @@ void cuda_number(union elementwise_number *out, ctrt_scalar number, ctrt_dtype d
 void cuda_divider(int64_t d, uint32_t *magic, uint32_t *shift);
 
 #define ELEMENTWISE_FLAGS (CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE)
-#define ELEMENTWISE_ROW_OF(name, types, file, function, code_, kernel_)                                             \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function },                    \
-      .image = &cuda_image_##file, .code = (code_), .kernel_name = (kernel_) }
-#define ELEMENTWISE_ROW(name, types, file)                                                                          \
-    ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
-#define ELEMENTWISE_BITS_ROW(name, types, file)                                                                     \
-    ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_BITS, NULL)
+#define ELEMENTWISE_KERNEL_OF(name, types, file, function, code_, kernel_)                                             \
+    { .base = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function },                         \
+      .fatbin = &cuda_fatbin_##file, .code = (code_), .kernel_name = (kernel_) }
+#define ELEMENTWISE_KERNEL(name, types, file)                                                                          \
+    ELEMENTWISE_KERNEL_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
+#define ELEMENTWISE_BITS_KERNEL(name, types, file)                                                                     \
+    ELEMENTWISE_KERNEL_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_BITS, NULL)
 
 #endif

@@ -12,11 +12,11 @@ static ctrt_status gelu_backward_run(const ctrt_call *call)
                             attributes->tanh ? "tanh" : NULL);
 }
 
-#define ROW(op) ELEMENTWISE_ROW(op, CUDA_FLOATING, gradient)
+#define KERNEL(op) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, gradient)
 
-static struct cuda_row rows[] = {
-    ROW(relu_backward), ROW(sigmoid_backward), ROW(tanh_backward), ROW(silu_backward),
-    ELEMENTWISE_ROW_OF(gelu_backward, CUDA_FLOATING, gradient, gelu_backward_run, ELEMENTWISE_EXACT, NULL),
+static struct cuda_kernel kernels[] = {
+    KERNEL(relu_backward), KERNEL(sigmoid_backward), KERNEL(tanh_backward), KERNEL(silu_backward),
+    ELEMENTWISE_KERNEL_OF(gelu_backward, CUDA_FLOATING, gradient, gelu_backward_run, ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(gradient, rows);
+CUDA_KERNELS(gradient, kernels);

@@ -2,7 +2,7 @@
 /* backends/cuda/ops/index.c: index_select, gather, index_add, scatter_add. */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/index_args.h"
 #include "index_sort.h"
 #include "host/options.h"
@@ -49,11 +49,11 @@ static ctrt_status index_select(const ctrt_call *call)
         return CTRT_OK;
     start(&a, call);
     a.size = x->shape[1];
-    a.count = counted_of(call->inputs[1]->numel);
+    a.count = fast_div_of(call->inputs[1]->numel);
     const bool vectors = cuda_whole_vectors((uintptr_t)a.from | (uintptr_t)a.to | (uintptr_t)x->shape[2] * bytes);
     const int64_t per_vector = vectors ? (int64_t)(16 / bytes) : 1;
     a.n /= per_vector;
-    a.inner = counted_of(x->shape[2] / per_vector);
+    a.inner = fast_div_of(x->shape[2] / per_vector);
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
                                       .block = INDEX_THREADS };
     return cuda_launch(call, vectors ? CTRT_I64 : by_bytes((ctrt_dtype)x->dtype), vectors, vectors ? "v" : NULL, shape,
@@ -68,8 +68,8 @@ static ctrt_status gather(const ctrt_call *call)
         return CTRT_OK;
     start(&a, call);
     a.size = x->shape[1];
-    a.count = counted_of(index->shape[1]);
-    a.inner = counted_of(index->shape[2]);
+    a.count = fast_div_of(index->shape[1]);
+    a.inner = fast_div_of(index->shape[2]);
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
                                       .block = INDEX_THREADS };
     return cuda_launch(call, by_bytes((ctrt_dtype)x->dtype), 0, NULL, shape, &a);
@@ -89,19 +89,19 @@ static void cut(struct index_args *a, const ctrt_view *dx, int64_t count)
     const int64_t sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
     a->outer = dx->shape[0];
     a->size = dx->shape[1];
-    a->inner = counted_of(dx->shape[2]);
-    a->count = counted_of(count);
+    a->inner = fast_div_of(dx->shape[2]);
+    a->count = fast_div_of(count);
     a->team = 1;
     while (a->team < INDEX_THREADS && a->team < dx->shape[2])
         a->team *= 2;
     a->group = INDEX_TILE_BYTES / sum_bytes / a->team;
-    a->tiles = counted_of(up(dx->shape[2], a->team));
-    a->groups = counted_of(up(a->size, a->group));
+    a->tiles = fast_div_of(up(dx->shape[2], a->team));
+    a->groups = fast_div_of(up(a->size, a->group));
     int64_t pieces = ENOUGH_BLOCKS / (a->outer * a->tiles.size * a->groups.size);
     pieces = pieces < count / LEAST_PIECE ? pieces : count / LEAST_PIECE;
     pieces = pieces < MOST_PARTIAL / (dx->numel * sum_bytes) ? pieces : MOST_PARTIAL / (dx->numel * sum_bytes);
     a->piece = pieces > 1 ? up(count, pieces) : count > 0 ? count : 1;
-    a->pieces = counted_of(pieces > 1 ? up(count, a->piece) : 1);
+    a->pieces = fast_div_of(pieces > 1 ? up(count, a->piece) : 1);
 }
 
 static int64_t count_of(const ctrt_call *call)
@@ -169,14 +169,14 @@ static ctrt_status add(const ctrt_call *call)
     return cuda_launch(call, dtype, JOIN, "j", shape, &a);
 }
 
-#define ROW(name, types, function, room) \
-    { .kernel = { .op = #name, .dtypes = (types), .run = function, .workspace = room }, .image = &cuda_image_index }
+#define KERNEL(name, types, function, room) \
+    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = room }, .fatbin = &cuda_fatbin_index }
 
-static struct cuda_row rows[] = {
-    ROW(index_select, CUDA_ALL, index_select, NULL),
-    ROW(gather, CUDA_ALL, gather, NULL),
-    ROW(index_add, CUDA_NUMBERS, add, add_workspace),
-    ROW(scatter_add, CUDA_NUMBERS, add, add_workspace),
+static struct cuda_kernel kernels[] = {
+    KERNEL(index_select, CUDA_ALL, index_select, NULL),
+    KERNEL(gather, CUDA_ALL, gather, NULL),
+    KERNEL(index_add, CUDA_NUMBERS, add, add_workspace),
+    KERNEL(scatter_add, CUDA_NUMBERS, add, add_workspace),
 };
 
-CUDA_ROWS(index, rows);
+CUDA_KERNELS(index, kernels);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/index_sort_args.h"
 #include "row.h"
 
@@ -84,7 +84,7 @@ static ctrt_status launch(const ctrt_call *call, int step, int64_t blocks, const
     static const char *const names[STEPS] = { "index_sort_keys", "index_sort_count", "index_sort_sum",
                                               "index_sort_move" };
     const struct cuda_shape shape = { .grid = { cuda_grid(blocks) }, .block = SORT_THREADS };
-    return cuda_launch_named(call, &cuda_image_index_sort, &entries[step], names[step], shape, a);
+    return cuda_launch_named(call, &cuda_fatbin_index_sort, &entries[step], names[step], shape, a);
 }
 
 #define NAMES(kernel)                                                                                               \
@@ -99,7 +99,7 @@ static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool joi
     static const char *const names[2][CTRT_DTYPE_COUNT] = { NAMES("index_sort_add"), NAMES("index_sort_join") };
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, items, SORT_THREADS) },
                                       .block = SORT_THREADS };
-    return cuda_launch_named(call, &cuda_image_index_sort, &entries[join][dtype], names[join][dtype], shape, a);
+    return cuda_launch_named(call, &cuda_fatbin_index_sort, &entries[join][dtype], names[join][dtype], shape, a);
 }
 
 /* Computes keys and places and sorts them by key. Swaps the buffers so that a->keys and a->places are the sorted
@@ -128,9 +128,9 @@ static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const s
     a->n = rows_of * columns;
     a->limit = (a->rows ? 1 : images) * a->size * columns;
     a->tiles = up(a->n, SORT_TILE);
-    a->columns = counted_of(columns);
-    a->length = counted_of(a->n);
-    a->runs = counted_of(up(a->n, SORT_RUN));
+    a->columns = fast_div_of(columns);
+    a->length = fast_div_of(a->n);
+    a->runs = fast_div_of(up(a->n, SORT_RUN));
     a->images = a->rows ? images : 1;
     a->keys = (uint32_t *)(room + plan->keys[0]), a->places = (uint32_t *)(room + plan->places[0]);
     a->sorted_keys = (uint32_t *)(room + plan->keys[1]), a->sorted_places = (uint32_t *)(room + plan->places[1]);
@@ -160,7 +160,7 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
     if (status != CTRT_OK || count == 0)
         return status;
     if (!make_plan(&plan, dx, count, rows))
-        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s: too many elements to sort", device->name, call->row->op);
+        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s: too many elements to sort", device->name, call->kernel->op);
     memset(&a, 0, sizeof a);
     a.from = call->inputs[0]->data;
     a.index = call->inputs[1]->data;
@@ -171,8 +171,8 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
     a.skip = skip;
     a.size = dx->shape[1];
     a.inner = inner;
-    a.count = counted_of(count);
-    a.width = counted_of(rows ? inner : 1);
+    a.count = fast_div_of(count);
+    a.width = fast_div_of(rows ? inner : 1);
     a.rows = rows;
     a.error = (struct kernel_error *)(uintptr_t)cuda_error_place(call, &a.sequence);
     if (rows)

@@ -2,7 +2,7 @@
 /* backends/cuda/ops/loss.c: cross entropy. */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/loss_args.h"
 #include "row.h"
 
@@ -39,11 +39,11 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, (ctrt_dtype)x->dtype, 0, NULL, shape, &a);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_loss }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .fatbin = &cuda_fatbin_loss }
 
-static struct cuda_row rows[] = {
-    ROW(cross_entropy),
-    ROW(cross_entropy_backward),
+static struct cuda_kernel kernels[] = {
+    KERNEL(cross_entropy),
+    KERNEL(cross_entropy_backward),
 };
 
-CUDA_ROWS(loss, rows);
+CUDA_KERNELS(loss, kernels);

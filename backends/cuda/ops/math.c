@@ -12,12 +12,11 @@ static ctrt_status gelu_run(const ctrt_call *call)
                             attributes->tanh ? "tanh" : NULL);
 }
 
-#define ROW(op) ELEMENTWISE_ROW(op, CUDA_FLOATING, math)
-
-static struct cuda_row rows[] = {
-    ROW(sqrt), ROW(rsqrt), ROW(reciprocal), ROW(exp), ROW(expm1), ROW(log), ROW(log1p), ROW(sin), ROW(cos), ROW(tan),
-    ROW(tanh), ROW(sigmoid), ROW(silu), ROW(erf), ELEMENTWISE_ROW_OF(gelu, CUDA_FLOATING, math, gelu_run,
-                                                                     ELEMENTWISE_EXACT, NULL),
+static struct cuda_kernel kernels[] = {
+#define MATH(op, define, quick_f32, f32, f64) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, math),
+#include "kernels/math.def"
+#undef MATH
+    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run, ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(math, rows);
+CUDA_KERNELS(math, kernels);

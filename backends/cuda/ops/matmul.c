@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/ops/matmul.c: matmul and linear. Floating-point products use cuBLASLt if it is available; all others
  * use this backend's own kernels. */
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/matmul_args.h"
 #include "host/options.h"
 #include "product.h"
@@ -53,7 +53,7 @@ static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product 
     if (tiles > INT32_MAX)
         return cuda_host->fail(
             CTRT_ERR_NOT_SUPPORTED, "%s: %s of [%lld, %lld] by [%lld, %lld] is too large for the built-in kernel",
-            device->name, call->row->op, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+            device->name, call->kernel->op, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
     const struct cuda_shape shape = {
         .grid = { (unsigned)tiles, 1, (unsigned)(p->batch < MOST_BATCHES ? p->batch : MOST_BATCHES) },
         .block = MATMUL_THREADS
@@ -112,23 +112,23 @@ ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, con
     const bool vectors = cuda_whole_vectors((uintptr_t)c | (along ? (uintptr_t)bias : 0)
                                             | (uintptr_t)((along ? n : inner) * bytes));
     const int64_t each = vectors ? 16 / bytes : 1;
-    const struct bias_args args = { .c = c, .bias = bias, .count = count / each, .n = counted_of(along ? n / each : n),
-                                    .inner = counted_of(along ? 1 : inner / each), .along = along };
+    const struct bias_args args = { .c = c, .bias = bias, .count = count / each, .n = fast_div_of(along ? n / each : n),
+                                    .inner = fast_div_of(along ? 1 : inner / each), .along = along };
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, MATMUL_THREADS) },
                                       .block = MATMUL_THREADS };
-    return cuda_launch_named(call, &cuda_image_matmul, &entries[vectors][dtype], bias_names[vectors][dtype], shape,
+    return cuda_launch_named(call, &cuda_fatbin_matmul, &entries[vectors][dtype], bias_names[vectors][dtype], shape,
                              &args);
 }
 
 /* linear uses the kernels of matmul. Integer products never use the library and need no workspace. */
-#define ROW(name, types, space)                                                                                     \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = name, .workspace = space },  \
-      .image = &cuda_image_matmul, .kernel_name = "matmul" }
-static struct cuda_row rows[] = {
-    ROW(matmul, CUDA_FLOATING, matmul_workspace),
-    ROW(matmul, CUDA_INTEGRAL, NULL),
-    ROW(linear, CUDA_FLOATING, linear_workspace),
-    ROW(linear, CUDA_INTEGRAL, NULL),
+#define KERNEL(name, types, space)                                                                                     \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = name, .workspace = space },       \
+      .fatbin = &cuda_fatbin_matmul, .kernel_name = "matmul" }
+static struct cuda_kernel kernels[] = {
+    KERNEL(matmul, CUDA_FLOATING, matmul_workspace),
+    KERNEL(matmul, CUDA_INTEGRAL, NULL),
+    KERNEL(linear, CUDA_FLOATING, linear_workspace),
+    KERNEL(linear, CUDA_INTEGRAL, NULL),
 };
 
-CUDA_ROWS(matmul, rows);
+CUDA_KERNELS(matmul, kernels);

@@ -3,14 +3,14 @@
  * them. */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/norm_args.h"
 #include "row.h"
 
 #define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
 #define COLUMN_TEAM   32
 
-/* Kernel variants of layer_norm_backward, after those of enum cuda_row_way; and of batch_norm. */
+/* Kernel variants of layer_norm_backward, after those of enum cuda_row_cache; and of batch_norm. */
 enum { LAYER_COLUMNS = 4, LAYER_FINISH };
 enum { BATCH_ROWS, BATCH_NUMBERS, BATCH_COLUMNS, BATCH_FINISH, BATCH_LAST_VECTORS, BATCH_LAST_NUMBERS };
 
@@ -54,7 +54,7 @@ static void cut(struct norm_args *a, int64_t count, int64_t pieces)
 {
     a->count = count;
     a->piece = up(count, pieces);
-    a->pieces = counted_of(count > 0 ? up(count, a->piece) : 1);
+    a->pieces = fast_div_of(count > 0 ? up(count, a->piece) : 1);
 }
 
 /* Returns the bytes of workspace for the pieces' two sums of each of `columns` columns. */
@@ -73,7 +73,7 @@ static void layer_args(struct norm_args *a, const ctrt_view *x, const ctrt_call 
     a->rows = x->shape[0];
     a->n = x->shape[1];
     a->epsilon = attributes != NULL ? attributes->epsilon : 0;
-    a->tiles = counted_of(up(a->n, COLUMN_TEAM));
+    a->tiles = fast_div_of(up(a->n, COLUMN_TEAM));
 }
 
 static ctrt_status layer_norm(const ctrt_call *call)
@@ -92,9 +92,9 @@ static ctrt_status layer_norm(const ctrt_call *call)
     a.rstd = call->outputs[2]->data;
     const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out
                                             | (uintptr_t)a.n * bytes);
-    enum cuda_row_way way;
-    const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &way, &a.room);
-    return cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
+    enum cuda_row_cache cache;
+    const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &cache, &a.room);
+    return cuda_launch(call, dtype, cache, cuda_row_variants[cache], shape, &a);
 }
 
 static int64_t layer_pieces(const ctrt_view *x)
@@ -129,9 +129,9 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
         a.out = dx->data;
         const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight
                                                 | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
-        enum cuda_row_way way;
-        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &way, &a.room);
-        status = cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
+        enum cuda_row_cache cache;
+        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &cache, &a.room);
+        status = cuda_launch(call, dtype, cache, cuda_row_variants[cache], shape, &a);
     }
     if (status != CTRT_OK || (a.dweight == NULL && a.dbias == NULL))
         return status;
@@ -161,13 +161,13 @@ static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *
     a->n = per_vector;
     a->rows = x->shape[0];
     a->elements = (double)x->shape[0] * (double)x->shape[2];
-    a->channels = counted_of(x->shape[1]);
-    a->size = counted_of(x->shape[2] / per_vector);
+    a->channels = fast_div_of(x->shape[1]);
+    a->size = fast_div_of(x->shape[2] / per_vector);
     a->vectors = x->numel / per_vector;
     a->epsilon = attributes->epsilon;
     a->momentum = attributes->momentum;
     a->training = attributes->training;
-    a->tiles = counted_of(up(x->shape[1], COLUMN_TEAM));
+    a->tiles = fast_div_of(up(x->shape[1], COLUMN_TEAM));
     return per_vector;
 }
 
@@ -264,14 +264,14 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return status == CTRT_OK && dx != NULL ? launch_last(call, &a, dtype, per_vector) : status;
 }
 
-#define ROW(name, file, room) \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = room }, .image = &cuda_image_##file }
+#define KERNEL(name, file, room) \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = room }, .fatbin = &cuda_fatbin_##file }
 
-static struct cuda_row rows[] = {
-    ROW(layer_norm, norm, NULL),
-    ROW(layer_norm_backward, norm, layer_workspace),
-    ROW(batch_norm, batch_norm, batch_workspace),
-    ROW(batch_norm_backward, batch_norm, batch_backward_workspace),
+static struct cuda_kernel kernels[] = {
+    KERNEL(layer_norm, norm, NULL),
+    KERNEL(layer_norm_backward, norm, layer_workspace),
+    KERNEL(batch_norm, batch_norm, batch_workspace),
+    KERNEL(batch_norm_backward, batch_norm, batch_backward_workspace),
 };
 
-CUDA_ROWS(norm, rows);
+CUDA_KERNELS(norm, kernels);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/optim_args.h"
 
 /* Launches a step for all tensors. The call's inputs are `count` parameters, then as many gradients, then as many of
@@ -76,12 +76,12 @@ static ctrt_status adam_step(const ctrt_call *call)
     return step(call, &a, 2, 0, NULL);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
-                    .image = &cuda_image_optim }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
+                    .fatbin = &cuda_fatbin_optim }
 
-static struct cuda_row rows[] = {
-    ROW(sgd_step),
-    ROW(adam_step),
+static struct cuda_kernel kernels[] = {
+    KERNEL(sgd_step),
+    KERNEL(adam_step),
 };
 
-CUDA_ROWS(optim, rows);
+CUDA_KERNELS(optim, kernels);

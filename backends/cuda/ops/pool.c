@@ -2,7 +2,7 @@
 /* backends/cuda/ops/pool.c: max_pool2d and its gradient. */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/pool_args.h"
 
 /* `large`, `small`: the pooling's input and output (backward: dx and dy). `in` is the one that is read, `out` the one
@@ -26,13 +26,13 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
     a.ow = small->shape[3];
     a.channels_last = !(large->flags & small->flags & indices->flags & CTRT_VIEW_CONTIGUOUS);
     for (int d = 0; d < 3; d++)
-        a.sizes[d] = counted_of(out->shape[a.channels_last ? (d < 2 ? d + 2 : 1) : d + 1]);
+        a.sizes[d] = fast_div_of(out->shape[a.channels_last ? (d < 2 ? d + 2 : 1) : d + 1]);
     for (int axis = 0; axis < 2; axis++) {
         a.kernel[axis] = attributes->kernel[axis];
         a.stride[axis] = attributes->stride[axis];
         a.padding[axis] = attributes->padding[axis];
         a.dilation[axis] = attributes->dilation[axis];
-        a.steps[axis] = counted_of(attributes->stride[axis]);
+        a.steps[axis] = fast_div_of(attributes->stride[axis]);
     }
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, a.n, POOL_THREADS) }, .block = POOL_THREADS };
     return cuda_launch(call, (ctrt_dtype)large->dtype, 0, NULL, shape, &a);
@@ -48,13 +48,13 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return run(call, call->outputs[0], call->inputs[0], call->inputs[1], call->inputs[0], call->outputs[0]);
 }
 
-#define ROW(name, types)                                                                                            \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name },                \
-      .image = &cuda_image_pool }
+#define KERNEL(name, types)                                                                                            \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name },                     \
+      .fatbin = &cuda_fatbin_pool }
 
-static struct cuda_row rows[] = {
-    ROW(max_pool2d, CUDA_NUMBERS),
-    ROW(max_pool2d_backward, CUDA_FLOATING),
+static struct cuda_kernel kernels[] = {
+    KERNEL(max_pool2d, CUDA_NUMBERS),
+    KERNEL(max_pool2d_backward, CUDA_FLOATING),
 };
 
-CUDA_ROWS(pool, rows);
+CUDA_KERNELS(pool, kernels);

@@ -83,12 +83,12 @@ static ctrt_status dropout_run(const ctrt_call *call)
     return launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
 }
 
-#define ROW(name, types) { .kernel = { .op = #name, .dtypes = (types), .run = name##_run },                         \
-                           .image = &cuda_image_random }
+#define KERNEL(name, types) { .base = { .op = #name, .dtypes = (types), .run = name##_run },                         \
+                           .fatbin = &cuda_fatbin_random }
 
-static struct cuda_row rows[] = {
-    ROW(uniform, CUDA_FLOATING), ROW(normal, CUDA_FLOATING), ROW(randint, CUDA_ALL), ROW(bernoulli, CUDA_ALL),
-    ROW(dropout, CUDA_FLOATING),
+static struct cuda_kernel kernels[] = {
+    KERNEL(uniform, CUDA_FLOATING), KERNEL(normal, CUDA_FLOATING), KERNEL(randint, CUDA_ALL),
+    KERNEL(bernoulli, CUDA_ALL), KERNEL(dropout, CUDA_FLOATING),
 };
 
-CUDA_ROWS(random, rows);
+CUDA_KERNELS(random, kernels);

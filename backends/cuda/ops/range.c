@@ -38,7 +38,7 @@ static ctrt_status triangle_run(const ctrt_call *call)
     const struct triangle_args args = {
         .out = out->data, .in = in->data, .n = out->numel, .rows = rows, .columns = columns,
         .diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal,
-        .upper = cuda_row_of(call)->code,
+        .upper = cuda_kernel_of(call)->code,
         .vectors = ((uintptr_t)out->data | (uintptr_t)in->data) % 16 == 0,
     };
     const ctrt_dtype bits = cuda_bits_of((ctrt_dtype)in->dtype);
@@ -48,14 +48,14 @@ static ctrt_status triangle_run(const ctrt_call *call)
     return cuda_launch(call, bits, 0, NULL, shape, &args);
 }
 
-#define TRIANGLE(name, upper)                                                                                       \
-    { .kernel = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .image = &cuda_image_range,               \
+#define TRIANGLE(name, upper)                                                                                         \
+    { .base = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .fatbin = &cuda_fatbin_range,                 \
       .code = (upper), .kernel_name = "triangle" }
 
-static struct cuda_row rows[] = {
-    { .kernel = { .op = "arange", .dtypes = CUDA_NUMBERS, .run = arange_run }, .image = &cuda_image_range },
+static struct cuda_kernel kernels[] = {
+    { .base = { .op = "arange", .dtypes = CUDA_NUMBERS, .run = arange_run }, .fatbin = &cuda_fatbin_range },
     TRIANGLE(tril, 0),
     TRIANGLE(triu, 1),
 };
 
-CUDA_ROWS(range, rows);
+CUDA_KERNELS(range, kernels);

@@ -8,7 +8,7 @@
 #define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
 #define LEAST_PIECE   4096                  /* minimum number of elements per block */
 
-enum way { SUM, MEAN, EXTREME, PLACE, TRUTH };      /* cuda_row.code */
+enum reduction { SUM, MEAN, EXTREME, PLACE, TRUTH }; /* cuda_kernel.code */
 
 struct plan {
     struct reduce_args args;
@@ -75,9 +75,9 @@ static void find_dimensions(struct reduce_args *a, const ctrt_view *in, const ct
     if (a->n_reduced == 0)
         a->reduced[a->n_reduced++] = (struct reduce_dim){ .n = { .size = 1 } };
     for (int d = 0; d < a->n_kept; d++)
-        a->kept[d].n = counted_of(a->kept[d].n.size);
+        a->kept[d].n = fast_div_of(a->kept[d].n.size);
     for (int d = 0; d < a->n_reduced; d++)
-        a->reduced[d].n = counted_of(a->reduced[d].n.size);
+        a->reduced[d].n = fast_div_of(a->reduced[d].n.size);
 }
 
 static int64_t up(int64_t a, int64_t b)
@@ -100,12 +100,12 @@ static void cut(struct reduce_args *a, int64_t blocks, int64_t least, int64_t gr
     int64_t pieces = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1);
     pieces = pieces < a->count / least ? pieces : a->count / least;
     if (pieces < 2) {
-        a->pieces = counted_of(1);
+        a->pieces = fast_div_of(1);
         a->piece = a->count;
         return;
     }
     a->piece = up(up(a->count, pieces), grain) * grain;
-    a->pieces = counted_of(up(a->count, a->piece));
+    a->pieces = fast_div_of(up(a->count, a->piece));
 }
 
 static bool can_go_wide(const struct reduce_args *a, int per_word)
@@ -126,7 +126,7 @@ static void plan_columns(struct plan *p, int bytes, bool whole)
     a->wide = whole && can_go_wide(a, per_word);
     const int width = a->wide ? per_word : 1;
     a->team = power_of_two(up(inner->n.size, width), 32);
-    a->tiles = counted_of(up(inner->n.size, (int64_t)a->team * width));
+    a->tiles = fast_div_of(up(inner->n.size, (int64_t)a->team * width));
     const int64_t blocks = a->outputs / inner->n.size * a->tiles.size;
     cut(a, blocks, LEAST_PIECE / a->team, 8 * REDUCE_THREADS / a->team);
     p->shape.grid[0] = (unsigned)(blocks * a->pieces.size < INT32_MAX ? blocks * a->pieces.size : INT32_MAX);
@@ -142,7 +142,7 @@ static void plan_rows(struct plan *p, int bytes)
         cut(a, a->outputs, LEAST_PIECE, 1024);
     } else {
         a->team = power_of_two(up(a->count, share), 32);
-        a->pieces = counted_of(1);
+        a->pieces = fast_div_of(1);
         a->piece = a->count;
     }
     const int64_t blocks = up(a->outputs * a->pieces.size, REDUCE_THREADS / a->team);
@@ -194,9 +194,9 @@ static ctrt_status places_workspace(const ctrt_call *call, size_t *bytes)
 }
 
 /* Returns the dtype in the kernel's name; some dtypes share the kernel of another dtype. */
-static ctrt_dtype kernel_dtype(enum way way, ctrt_dtype dtype)
+static ctrt_dtype kernel_dtype(enum reduction reduction, ctrt_dtype dtype)
 {
-    if (way == TRUTH)
+    if (reduction == TRUTH)
         return cuda_dtype_bytes[dtype] == 1 ? CTRT_U8 : cuda_dtype_bytes[dtype] == 2 ? CTRT_I16
             : cuda_dtype_bytes[dtype] == 4 ? CTRT_I32 : CTRT_I64;
     return dtype == CTRT_BOOL ? CTRT_U8 : dtype;
@@ -204,53 +204,53 @@ static ctrt_dtype kernel_dtype(enum way way, ctrt_dtype dtype)
 
 /* Returns the dtype in the name of the kernel that joins pieces. All integer sums have the same accumulators, and so do
  * any and all. */
-static ctrt_dtype join_dtype(enum way way, ctrt_dtype dtype)
+static ctrt_dtype join_dtype(enum reduction reduction, ctrt_dtype dtype)
 {
-    if (way == TRUTH)
+    if (reduction == TRUTH)
         return CTRT_U8;
-    return way == SUM && !(CUDA_FLOATING & CTRT_DTYPE_BIT(dtype)) ? CTRT_I64 : kernel_dtype(way, dtype);
+    return reduction == SUM && !(CUDA_FLOATING & CTRT_DTYPE_BIT(dtype)) ? CTRT_I64 : kernel_dtype(reduction, dtype);
 }
 
 static ctrt_status run(const ctrt_call *call)
 {
     const ctrt_dtype dtype = (ctrt_dtype)call->inputs[0]->dtype;
-    const enum way way = (enum way)cuda_row_of(call)->code;
+    const enum reduction reduction = (enum reduction)cuda_kernel_of(call)->code;
     struct plan p;
     if (call->outputs[0]->numel == 0)
         return CTRT_OK;
-    make_plan(&p, call, way == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
+    make_plan(&p, call, reduction == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
     struct reduce_args *a = &p.args;
-    if (a->count == 0 && (way == EXTREME || way == PLACE))
+    if (a->count == 0 && (reduction == EXTREME || reduction == PLACE))
         return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0",
-                               call->row->op);
-    a->mean = way == MEAN;
+                               call->kernel->op);
+    a->mean = reduction == MEAN;
     a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1
                                                     : UINT64_MAX;
     a->partial = a->pieces.size > 1 ? call->workspace : NULL;
-    ctrt_status status = cuda_launch(call, kernel_dtype(way, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL, p.shape,
-                                     a);
+    ctrt_status status = cuda_launch(call, kernel_dtype(reduction, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL,
+                                     p.shape, a);
     if (status != CTRT_OK || a->pieces.size == 1)
         return status;
     a->team = a->pieces.size > 8 ? 32 : 1;
     p.shape.grid[0] = cuda_blocks(call->device, a->outputs * a->team, REDUCE_THREADS);
-    return cuda_launch(call, join_dtype(way, dtype), 2, "j", p.shape, a);
+    return cuda_launch(call, join_dtype(reduction, dtype), 2, "j", p.shape, a);
 }
 
-#define ROW(name, types, way, file, kernels)                                                                        \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
-                  .workspace = way == PLACE ? places_workspace : workspace },                                       \
-      .image = &cuda_image_##file, .code = way, .kernel_name = kernels }
+#define KERNEL(name, types, reduction, file, kernels)                                                             \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
+                  .workspace = reduction == PLACE ? places_workspace : workspace },                               \
+      .fatbin = &cuda_fatbin_##file, .code = reduction, .kernel_name = kernels }
 
-static struct cuda_row rows[] = {
-    ROW(sum, CUDA_ALL, SUM, reduce, NULL),
-    ROW(prod, CUDA_ALL, SUM, reduce, NULL),
-    ROW(mean, CUDA_FLOATING, MEAN, reduce, "sum"),
-    ROW(amax, CUDA_ALL, EXTREME, extreme, NULL),
-    ROW(amin, CUDA_ALL, EXTREME, extreme, NULL),
-    ROW(argmax, CUDA_ALL, PLACE, extreme, NULL),
-    ROW(argmin, CUDA_ALL, PLACE, extreme, NULL),
-    ROW(any, CUDA_ALL, TRUTH, extreme, NULL),
-    ROW(all, CUDA_ALL, TRUTH, extreme, NULL),
+static struct cuda_kernel kernels[] = {
+    KERNEL(sum, CUDA_ALL, SUM, reduce, NULL),
+    KERNEL(prod, CUDA_ALL, SUM, reduce, NULL),
+    KERNEL(mean, CUDA_FLOATING, MEAN, reduce, "sum"),
+    KERNEL(amax, CUDA_ALL, EXTREME, extreme, NULL),
+    KERNEL(amin, CUDA_ALL, EXTREME, extreme, NULL),
+    KERNEL(argmax, CUDA_ALL, PLACE, extreme, NULL),
+    KERNEL(argmin, CUDA_ALL, PLACE, extreme, NULL),
+    KERNEL(any, CUDA_ALL, TRUTH, extreme, NULL),
+    KERNEL(all, CUDA_ALL, TRUTH, extreme, NULL),
 };
 
-CUDA_ROWS(reduce, rows);
+CUDA_KERNELS(reduce, kernels);

@@ -8,11 +8,11 @@
 const char *const cuda_row_variants[] = { "w", "v", "b", "l" };
 
 struct cuda_shape cuda_row_shape(const struct cuda_device *device, int64_t rows, int64_t n, size_t bytes, bool vectors,
-                                 int kept, enum cuda_row_way *way, int64_t *room)
+                                 int kept, enum cuda_row_cache *cache, int64_t *room)
 {
     const size_t work = bytes == 8 ? 8 : 4;
     if (n <= ROW_REGISTERS) {
-        *way = vectors ? ROW_WARP_VECTORS : ROW_WARP_NUMBERS;
+        *cache = vectors ? ROW_WARP_VECTORS : ROW_WARP_NUMBERS;
         return (struct cuda_shape){ .grid = { cuda_grid((rows + ROW_THREADS / 32 - 1) / (ROW_THREADS / 32)) },
                                     .block = ROW_THREADS };
     }
@@ -22,8 +22,8 @@ struct cuda_shape cuda_row_shape(const struct cuda_device *device, int64_t rows,
     *room = (n + per_round - 1) / per_round * per_round;
     const uint64_t wanted = (uint64_t)*room * work * (unsigned)kept;
     const uint64_t most = MIN((uint64_t)device->shared_optin - CUDA_SHARED_STATIC, KEPT_BYTES);
-    *way = vectors && wanted <= most ? ROW_BLOCK : ROW_LONG;
-    if (*way == ROW_BLOCK)
+    *cache = vectors && wanted <= most ? ROW_BLOCK : ROW_LONG;
+    if (*cache == ROW_BLOCK)
         shape.shared = (unsigned)wanted;
     return shape;
 }

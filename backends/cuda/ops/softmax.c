@@ -3,11 +3,11 @@
  * */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "row.h"
 #include "kernels/softmax_args.h"
 
-#define COLUMNS 4                           /* kernel variant, after those of enum cuda_row_way */
+#define COLUMNS 4                           /* kernel variant, after those of enum cuda_row_cache */
 
 static struct cuda_shape shape_columns(struct softmax_args *a)
 {
@@ -15,7 +15,7 @@ static struct cuda_shape shape_columns(struct softmax_args *a)
     a->team = 1;
     while (a->team < most && a->team < a->inner)
         a->team *= 2;
-    a->tiles = counted_of((a->inner + a->team - 1) / a->team);
+    a->tiles = fast_div_of((a->inner + a->team - 1) / a->team);
     return (struct cuda_shape){ .grid = { cuda_grid(a->outer * a->tiles.size) }, .block = ROW_THREADS };
 }
 
@@ -36,21 +36,21 @@ static ctrt_status run(const ctrt_call *call)
     a.inner = x->shape[2];
     if (a.inner > 1)
         return cuda_launch(call, (ctrt_dtype)x->dtype, COLUMNS, "c", shape_columns(&a), &a);
-    enum cuda_row_way way;
+    enum cuda_row_cache cache;
     const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out
                                             | (uintptr_t)a.n * bytes);
     const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1,
-                                                   &way, &a.room);
-    return cuda_launch(call, (ctrt_dtype)x->dtype, way, cuda_row_variants[way], shape, &a);
+                                                   &cache, &a.room);
+    return cuda_launch(call, (ctrt_dtype)x->dtype, cache, cuda_row_variants[cache], shape, &a);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_softmax }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .fatbin = &cuda_fatbin_softmax }
 
-static struct cuda_row rows[] = {
-    ROW(softmax),
-    ROW(log_softmax),
-    ROW(softmax_backward),
-    ROW(log_softmax_backward),
+static struct cuda_kernel kernels[] = {
+    KERNEL(softmax),
+    KERNEL(log_softmax),
+    KERNEL(softmax_backward),
+    KERNEL(log_softmax_backward),
 };
 
-CUDA_ROWS(softmax, rows);
+CUDA_KERNELS(softmax, kernels);

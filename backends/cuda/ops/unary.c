@@ -60,27 +60,27 @@ static ctrt_status clamp_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, dtype, 0, NULL);
 }
 
-#define SAME(name, types) ELEMENTWISE_ROW_OF(name, types, copy, same_run, ELEMENTWISE_BITS, "move")
+#define SAME(name, types) ELEMENTWISE_KERNEL_OF(name, types, copy, same_run, ELEMENTWISE_BITS, "move")
 
-static struct cuda_row rows[] = {
-    ELEMENTWISE_ROW(neg, CUDA_FLOATING, unary),
-    ELEMENTWISE_BITS_ROW(neg, CUDA_INTEGRAL, unary),
-    ELEMENTWISE_ROW(abs, CUDA_FLOATING | SIGNED, unary),
+static struct cuda_kernel kernels[] = {
+    ELEMENTWISE_KERNEL(neg, CUDA_FLOATING, unary),
+    ELEMENTWISE_BITS_KERNEL(neg, CUDA_INTEGRAL, unary),
+    ELEMENTWISE_KERNEL(abs, CUDA_FLOATING | SIGNED, unary),
     SAME(abs, U8),
-    ELEMENTWISE_ROW(sign, CUDA_NUMBERS, unary),
-    ELEMENTWISE_ROW(square, CUDA_FLOATING, unary),
-    ELEMENTWISE_BITS_ROW(square, CUDA_INTEGRAL, unary),
-    ELEMENTWISE_ROW(relu, CUDA_FLOATING | SIGNED, unary),
+    ELEMENTWISE_KERNEL(sign, CUDA_NUMBERS, unary),
+    ELEMENTWISE_KERNEL(square, CUDA_FLOATING, unary),
+    ELEMENTWISE_BITS_KERNEL(square, CUDA_INTEGRAL, unary),
+    ELEMENTWISE_KERNEL(relu, CUDA_FLOATING | SIGNED, unary),
     SAME(relu, U8),
-    ELEMENTWISE_ROW(floor, CUDA_FLOATING, unary),
+    ELEMENTWISE_KERNEL(floor, CUDA_FLOATING, unary),
     SAME(floor, CUDA_INTEGRAL),
-    ELEMENTWISE_ROW(ceil, CUDA_FLOATING, unary),
+    ELEMENTWISE_KERNEL(ceil, CUDA_FLOATING, unary),
     SAME(ceil, CUDA_INTEGRAL),
-    ELEMENTWISE_ROW(round, CUDA_FLOATING, unary),
+    ELEMENTWISE_KERNEL(round, CUDA_FLOATING, unary),
     SAME(round, CUDA_INTEGRAL),
-    ELEMENTWISE_ROW(trunc, CUDA_FLOATING, unary),
+    ELEMENTWISE_KERNEL(trunc, CUDA_FLOATING, unary),
     SAME(trunc, CUDA_INTEGRAL),
-    ELEMENTWISE_ROW_OF(clamp, CUDA_NUMBERS, unary, clamp_run, ELEMENTWISE_EXACT, NULL),
+    ELEMENTWISE_KERNEL_OF(clamp, CUDA_NUMBERS, unary, clamp_run, ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(unary, rows);
+CUDA_KERNELS(unary, kernels);

@@ -71,7 +71,7 @@ typedef struct ctrt_call {
     const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
     void *workspace;                        /* memory of the size that workspace() requested; 64-byte aligned */
     size_t workspace_bytes;
-    const struct ctrt_kernel *row;          /* the kernel that runs */
+    const struct ctrt_kernel *kernel;       /* the kernel that runs */
     uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
 } ctrt_call;
 
@@ -437,7 +437,7 @@ typedef struct ctrt_queue_table {       /* optional; without it every slot compl
 
 typedef struct ctrt_kernel_table {      /* optional; without it every op needs the CPU fallback */
     size_t size;
-    const ctrt_kernel *rows;
+    const ctrt_kernel *kernels;
     size_t count;
     size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
     /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
@@ -661,6 +661,25 @@ typedef struct ctrt_plugin {
  * version. */
 typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
+
+/* Defines ctrt_plugin_v1 and the plugin's table, with the ABI version of this header. Use it once, at file scope, in C
+ * or C++, without a semicolon. `name`, `version`, `description`: string literals. `components`: an array of
+ * ctrt_component. `init`: as in ctrt_plugin, or NULL.
+ *
+ *     static const ctrt_component components[] = {
+ *         { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "mine", .table = &backend },
+ *     };
+ *     CTRT_PLUGIN_DEFINE("backend-mine", "1.0", "my accelerator", components, init) */
+#define CTRT_PLUGIN_DEFINE(name, version, description, components, init)                                              \
+    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)                               \
+    {                                                                                                                 \
+        static const ctrt_plugin plugin = {                                                                           \
+            sizeof(ctrt_plugin), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR, name, version, description, components, \
+            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init                               \
+        };                                                                                                            \
+        (void)host_abi_major, (void)host_abi_minor;                                                                   \
+        return &plugin;                                                                                               \
+    }
 
 CTRT_END_DECLS
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/drive.c: runs an elementwise loop over views of any layout (see drive.h). */
-#include "drive.h"
+/* backends/cpu/kernels/elementwise_loop.c: runs an elementwise loop over views of any layout (see elementwise_loop.h).
+ * */
+#include "elementwise_loop.h"
 #include "convert.h"
 #include "transpose.h"
 
@@ -9,7 +10,7 @@
 #define BLOCK 1024
 #define SIDE  32
 
-enum way {
+enum access {
     DIRECT,         /* contiguous and in the loop's format, so the loop works on the tensor itself */
     CONVERTED,      /* contiguous half precision */
     CONSTANT,       /* one element in memory for all elements, so a block is filled once */
@@ -18,24 +19,24 @@ enum way {
 
 struct operand {
     const ctrt_view *view;
-    enum way way;
-    int lie;
+    enum access access;
+    int kind;
     size_t bytes;           /* size of an element in memory */
 };
 
 struct work {
-    const struct cpu_plan *how;
+    const struct cpu_plan *plan;
     struct operand in[3], out;
     const void *extra;
     bool plain;             /* all operands are DIRECT: no blocks are needed */
     bool stream;            /* write the output with non-temporal stores */
     int64_t row;            /* blocks end at multiples of this (length of the innermost dimension); 0: anywhere */
-    int across;             /* second dimension of the tiles, besides the innermost one; -1: no tiles */
+    int tile_dim;           /* second dimension of the tiles, besides the innermost one; -1: no tiles */
 };
 
-static size_t element_bytes(int lie)
+static size_t element_bytes(int kind)
 {
-    return lie >= CPU_HALF ? 2 : (size_t)lie;
+    return kind >= CPU_KIND_F16 ? 2 : (size_t)kind;
 }
 
 static bool is_constant(const ctrt_view *v)
@@ -48,13 +49,13 @@ static bool is_constant(const ctrt_view *v)
     return true;
 }
 
-static struct operand operand_of(const ctrt_view *v, int lie, bool output)
+static struct operand operand_of(const ctrt_view *v, int kind, bool output)
 {
-    struct operand o = { .view = v, .lie = lie, .bytes = element_bytes(lie) };
+    struct operand o = { .view = v, .kind = kind, .bytes = element_bytes(kind) };
     if (v->flags & CTRT_VIEW_CONTIGUOUS && !(v->flags & CTRT_VIEW_HOST_SCALAR) && (output || v->numel != 1))
-        o.way = lie >= CPU_HALF ? CONVERTED : DIRECT;
+        o.access = kind >= CPU_KIND_F16 ? CONVERTED : DIRECT;
     else
-        o.way = !output && is_constant(v) ? CONSTANT : GATHERED;
+        o.access = !output && is_constant(v) ? CONSTANT : GATHERED;
     return o;
 }
 
@@ -169,17 +170,17 @@ static void scatter(const ctrt_view *v, const void *from, size_t bytes, int64_t 
 
 /* ---- blocks ---- */
 
-void cpu_widen(float *to, const void *from, int lie, int64_t count)
+void cpu_widen(float *to, const void *from, int kind, int64_t count)
 {
-    if (lie == CPU_HALF)
+    if (kind == CPU_KIND_F16)
         cpu_f32_from_f16_row(to, from, count);
     else
         cpu_f32_from_bf16_row(to, from, count);
 }
 
-void cpu_narrow(void *to, const float *from, int lie, int64_t count)
+void cpu_narrow(void *to, const float *from, int kind, int64_t count)
 {
-    if (lie == CPU_HALF)
+    if (kind == CPU_KIND_F16)
         cpu_f16_from_f32_row(to, from, count);
     else
         cpu_bf16_from_f32_row(to, from, count);
@@ -190,10 +191,10 @@ static void fill_constant(void *block, const struct operand *o, int64_t count)
     uint8_t *to = block;
     size_t bytes = o->bytes;
     memcpy(to, o->view->data, bytes);
-    if (o->lie >= CPU_HALF) {
+    if (o->kind >= CPU_KIND_F16) {
         uint16_t half;
         memcpy(&half, to, sizeof half);
-        float value = o->lie == CPU_HALF ? cpu_f32_from_f16(half) : cpu_f32_from_bf16(half);
+        float value = o->kind == CPU_KIND_F16 ? cpu_f32_from_f16(half) : cpu_f32_from_bf16(half);
         memcpy(to, &value, sizeof value);
         bytes = sizeof value;
     }
@@ -231,13 +232,13 @@ static void stream(char *to, const char *from, size_t bytes)
 static const void *fetch(const struct operand *o, void *block, int64_t begin, int64_t count)
 {
     const char *data = o->view->data;
-    switch (o->way) {
+    switch (o->access) {
     case DIRECT:
         return data + (size_t)begin * o->bytes;
     case CONSTANT:
         return block;
     case CONVERTED:
-        cpu_widen(block, data + (size_t)begin * o->bytes, o->lie, count);
+        cpu_widen(block, data + (size_t)begin * o->bytes, o->kind, count);
         return block;
     case GATHERED:
         break;
@@ -247,17 +248,17 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
     if (v->strides[v->ndim - 1] == 1 && begin % row + count <= row) {       /* inside one contiguous row */
         int64_t at[CTRT_MAX_DIMS];
         const char *piece = data + locate(v, begin, at) * (int64_t)o->bytes;
-        if (o->lie < CPU_HALF)
+        if (o->kind < CPU_KIND_F16)
             return piece;
-        cpu_widen(block, piece, o->lie, count);
+        cpu_widen(block, piece, o->kind, count);
         return block;
     }
-    if (o->lie < CPU_HALF) {
+    if (o->kind < CPU_KIND_F16) {
         cpu_gather(block, v, o->bytes, begin, count);
     } else {
         uint16_t halves[BLOCK];
         cpu_gather(halves, v, 2, begin, count);
-        cpu_widen(block, halves, o->lie, count);
+        cpu_widen(block, halves, o->kind, count);
     }
     return block;
 }
@@ -266,29 +267,29 @@ static void deliver(const struct work *w, void *block, int64_t begin, int64_t co
 {
     const struct operand *o = &w->out;
     uint16_t halves[BLOCK];
-    if (o->lie >= CPU_HALF) {
-        void *to = o->way == CONVERTED && !w->stream ? (char *)o->view->data + begin * 2 : (void *)halves;
-        cpu_narrow(to, block, o->lie, count);
+    if (o->kind >= CPU_KIND_F16) {
+        void *to = o->access == CONVERTED && !w->stream ? (char *)o->view->data + begin * 2 : (void *)halves;
+        cpu_narrow(to, block, o->kind, count);
         if (to != (void *)halves)
             return;
         block = halves;
     }
-    if (o->way == GATHERED)
+    if (o->access == GATHERED)
         scatter(o->view, block, o->bytes, begin, count);
     else
         stream((char *)o->view->data + (size_t)begin * o->bytes, block, (size_t)count * o->bytes);
 }
 
-static void drive_part(void *argument, int64_t begin, int64_t end)
+static void loop_part(void *argument, int64_t begin, int64_t end)
 {
     const struct work *w = argument;
-    const struct cpu_plan *how = w->how;
+    const struct cpu_plan *plan = w->plan;
     char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
     const void *p[4] = { NULL, NULL, NULL, NULL };
 
-    p[how->inputs] = w->extra;
-    for (int i = 0; i < how->inputs; i++)
-        if (w->in[i].way == CONSTANT)
+    p[plan->inputs] = w->extra;
+    for (int i = 0; i < plan->inputs; i++)
+        if (w->in[i].access == CONSTANT)
             fill_constant(blocks[i], &w->in[i], end - begin < BLOCK ? end - begin : BLOCK);
 
     int64_t step = w->plain ? end - begin : BLOCK, count;
@@ -296,12 +297,12 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
         count = end - i < step ? end - i : step;
         if (w->row && w->row - i % w->row < count)
             count = w->row - i % w->row;
-        for (int k = 0; k < how->inputs; k++)
+        for (int k = 0; k < plan->inputs; k++)
             p[k] = fetch(&w->in[k], blocks[k], i, count);
-        if (w->out.way == DIRECT && !w->stream) {
-            how->loop((char *)w->out.view->data + (size_t)i * w->out.bytes, p[0], p[1], p[2], count);
+        if (w->out.access == DIRECT && !w->stream) {
+            plan->loop((char *)w->out.view->data + (size_t)i * w->out.bytes, p[0], p[1], p[2], count);
         } else {
-            how->loop(blocks[3], p[0], p[1], p[2], count);
+            plan->loop(blocks[3], p[0], p[1], p[2], count);
             deliver(w, blocks[3], i, count);
         }
     }
@@ -317,37 +318,39 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
  * so that all bytes of a cache line are used. */
 
 /* Copies the tile of `rows` x `columns` elements at `in`, with strides `down` and `right`, to to[rows][columns]. */
-#define TILES(T, suffix, SQUARE, TURN)                                                                            \
+#define TILES(T, suffix, SQUARE, TRANSPOSE)                                                                          \
     static void tile_##suffix(void *out, const void *in, int64_t rows, int64_t columns, int64_t down, int64_t right) \
-    {                                                                                                             \
-        T *to = out;                                                                                              \
-        const T *from = in;                                                                                       \
-        if (right == 1) {                                                                                         \
-            for (int64_t i = 0; i < rows; i++)                                                                    \
-                memcpy(to + i * columns, from + i * down, (size_t)columns * sizeof(T));                           \
-            return;                                                                                               \
-        }                                                                                                         \
-        int64_t j = 0, whole = (SQUARE) ? rows - rows % ((SQUARE) ? (SQUARE) : 1) : 0;                            \
-        if (down == 1 && (SQUARE)) {            /* uses all of a cache line before the next one */                \
-            for (; j + (SQUARE) <= columns; j += (SQUARE)) {                                                      \
-                for (int64_t i = 0; i < whole; i += (SQUARE))                                                     \
-                    TURN(to + i * columns + j, columns, from + i + j * right, right);                             \
-                for (int64_t i = whole; i < rows; i++)                                                            \
-                    for (int64_t k = j; k < j + (SQUARE); k++)                                                    \
-                        to[i * columns + k] = from[i + k * right];                                                \
-            }                                                                                                     \
-        }                                                                                                         \
-        for (; j < columns; j++)                                                                                  \
-            for (int64_t i = 0; i < rows; i++)                                                                    \
-                to[i * columns + j] = from[i * down + j * right];                                                 \
+    {                                                                                                                \
+        T *to = out;                                                                                                 \
+        const T *from = in;                                                                                          \
+        if (right == 1) {                                                                                            \
+            for (int64_t i = 0; i < rows; i++)                                                                       \
+                memcpy(to + i * columns, from + i * down, (size_t)columns * sizeof(T));                              \
+            return;                                                                                                  \
+        }                                                                                                            \
+        int64_t j = 0, whole = (SQUARE) ? rows - rows % ((SQUARE) ? (SQUARE) : 1) : 0;                               \
+        if (down == 1 && (SQUARE)) {            /* uses all of a cache line before the next one */                   \
+            for (; j + (SQUARE) <= columns; j += (SQUARE)) {                                                         \
+                for (int64_t i = 0; i < whole; i += (SQUARE))                                                        \
+                    TRANSPOSE(to + i * columns + j, columns, from + i + j * right, right);                           \
+                for (int64_t i = whole; i < rows; i++)                                                               \
+                    for (int64_t k = j; k < j + (SQUARE); k++)                                                       \
+                        to[i * columns + k] = from[i + k * right];                                                   \
+            }                                                                                                        \
+        }                                                                                                            \
+        for (; j < columns; j++)                                                                                     \
+            for (int64_t i = 0; i < rows; i++)                                                                       \
+                to[i * columns + j] = from[i * down + j * right];                                                    \
     }
-#define TURN_4(to, to_step, from, from_step) vf_transpose((float *)(to), to_step, (const float *)(from), from_step)
-#define TURN_8(to, to_step, from, from_step) vd_transpose((double *)(to), to_step, (const double *)(from), from_step)
-#define NO_TURN(to, to_step, from, from_step) (void)0
-TILES(uint8_t, 1, 0, NO_TURN)
-TILES(uint16_t, 2, 0, NO_TURN)
-TILES(uint32_t, 4, VF_BLOCK, TURN_4)
-TILES(uint64_t, 8, VD_BLOCK, TURN_8)
+#define TRANSPOSE_4(to, to_step, from, from_step)                                                                 \
+    vf_transpose((float *)(to), to_step, (const float *)(from), from_step)
+#define TRANSPOSE_8(to, to_step, from, from_step)                                                                 \
+    vd_transpose((double *)(to), to_step, (const double *)(from), from_step)
+#define NO_TRANSPOSE(to, to_step, from, from_step) (void)0
+TILES(uint8_t, 1, 0, NO_TRANSPOSE)
+TILES(uint16_t, 2, 0, NO_TRANSPOSE)
+TILES(uint32_t, 4, VF_BLOCK, TRANSPOSE_4)
+TILES(uint64_t, 8, VD_BLOCK, TRANSPOSE_8)
 
 static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
                         int64_t right)
@@ -379,51 +382,55 @@ static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows,
     }
 }
 
-/* Processes tiles [begin, end). Consecutive tiles are neighbours along `across`. */
+/* Processes tiles [begin, end). Consecutive tiles are neighbours along `tile_dim`. */
 static void tiles_part(void *argument, int64_t begin, int64_t end)
 {
     const struct work *w = argument;
-    const struct cpu_plan *how = w->how;
+    const struct cpu_plan *plan = w->plan;
     const ctrt_view *out = w->out.view;
-    int last = out->ndim - 1, across = w->across;
-    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE,
-            wides = (wide + SIDE - 1) / SIDE;
+    int last = out->ndim - 1, tile_dim = w->tile_dim;
+    int64_t height = out->shape[tile_dim], width = out->shape[last], tiles_down = (height + SIDE - 1) / SIDE,
+            tiles_right = (width + SIDE - 1) / SIDE;
     char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
     uint16_t halves[BLOCK];
     const void *p[4] = { NULL, NULL, NULL, NULL };
 
-    p[how->inputs] = w->extra;
-    for (int k = 0; k < how->inputs; k++)
-        if (w->in[k].way == CONSTANT)
+    p[plan->inputs] = w->extra;
+    for (int k = 0; k < plan->inputs; k++)
+        if (w->in[k].access == CONSTANT)
             fill_constant(blocks[k], &w->in[k], BLOCK), p[k] = blocks[k];
     for (int64_t item = begin; item < end; item++) {
-        int64_t row = item % highs * SIDE, column = item / highs % wides * SIDE, rest = item / highs / wides;
-        int64_t rows = high - row < SIDE ? high - row : SIDE, columns = wide - column < SIDE ? wide - column : SIDE;
+        int64_t row = item % tiles_down * SIDE, column = item / tiles_down % tiles_right * SIDE;
+        int64_t rest = item / tiles_down / tiles_right;
+        int64_t rows = height - row < SIDE ? height - row : SIDE;
+        int64_t columns = width - column < SIDE ? width - column : SIDE;
         int64_t at[CTRT_MAX_DIMS] = { 0 };
         for (int d = last - 1; d >= 0; d--)
-            if (d != across) {
+            if (d != tile_dim) {
                 at[d] = rest % out->shape[d];
                 rest /= out->shape[d];
             }
-        at[across] = row, at[last] = column;
-        for (int k = 0; k <= how->inputs; k++) {
-            bool is_out = k == how->inputs;
+        at[tile_dim] = row, at[last] = column;
+        for (int k = 0; k <= plan->inputs; k++) {
+            bool is_out = k == plan->inputs;
             const struct operand *o = is_out ? &w->out : &w->in[k];
-            if (o->way == CONSTANT)
+            if (o->access == CONSTANT)
                 continue;
-            int64_t offset = 0, down = o->view->strides[across], right = o->view->strides[last];
+            int64_t offset = 0, down = o->view->strides[tile_dim], right = o->view->strides[last];
             for (int d = 0; d <= last; d++)
                 offset += at[d] * o->view->strides[d];
             char *place = (char *)o->view->data + offset * (int64_t)o->bytes;
             if (is_out) {
                 const char *result = blocks[3];
-                how->loop(blocks[3], p[0], p[1], p[2], rows * columns);
-                if (o->lie >= CPU_HALF)
-                    cpu_narrow(halves, (const float *)blocks[3], o->lie, rows * columns), result = (const char *)halves;
+                plan->loop(blocks[3], p[0], p[1], p[2], rows * columns);
+                if (o->kind >= CPU_KIND_F16) {
+                    cpu_narrow(halves, (const float *)blocks[3], o->kind, rows * columns);
+                    result = (const char *)halves;
+                }
                 scatter_tile(place, result, o->bytes, rows, columns, down, right, w->stream);
-            } else if (o->lie >= CPU_HALF) {
+            } else if (o->kind >= CPU_KIND_F16) {
                 gather_tile(halves, place, 2, rows, columns, down, right);
-                cpu_widen((float *)blocks[k], halves, o->lie, rows * columns);
+                cpu_widen((float *)blocks[k], halves, o->kind, rows * columns);
                 p[k] = blocks[k];
             } else {
                 gather_tile(blocks[k], place, o->bytes, rows, columns, down, right);
@@ -438,16 +445,16 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
 }
 
 /* Returns a dimension along which some operand is contiguous while it is not along the innermost one; -1 if none. */
-static int find_across(const struct work *w)
+static int find_tile_dim(const struct work *w)
 {
     const ctrt_view *out = w->out.view;
     int last = out->ndim - 1;
     if (last < 1 || out->shape[last] < 4 || out->numel < BLOCK / 4)
         return -1;
-    for (int k = 0; k <= w->how->inputs; k++) {
-        const struct operand *o = k == w->how->inputs ? &w->out : &w->in[k];
+    for (int k = 0; k <= w->plan->inputs; k++) {
+        const struct operand *o = k == w->plan->inputs ? &w->out : &w->in[k];
         int64_t right = o->view->strides[last];
-        if (o->way != GATHERED || (right >= -1 && right <= 1))
+        if (o->access != GATHERED || (right >= -1 && right <= 1))
             continue;
         for (int d = 0; d < last; d++)
             if (o->view->strides[d] == 1 && out->shape[d] >= 4)
@@ -456,38 +463,38 @@ static int find_across(const struct work *w)
     return -1;
 }
 
-ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra)
+ctrt_status cpu_elementwise_loop(const ctrt_call *call, const struct cpu_plan *plan, const void *extra)
 {
     const ctrt_view *out = call->outputs[0];
-    struct work w = { .how = how, .extra = extra, .plain = true, .across = -1 };
+    struct work w = { .plan = plan, .extra = extra, .plain = true, .tile_dim = -1 };
     bool gathered = false;
     if (out->numel == 0)
         return CTRT_OK;
-    w.out = operand_of(out, how->out, true);
-    if (out->numel == 1 && w.out.way == GATHERED)       /* the strides of a single element are arbitrary */
-        w.out.way = how->out >= CPU_HALF ? CONVERTED : DIRECT;
-    w.plain = w.out.way == DIRECT;
-    gathered = w.out.way == GATHERED;
+    w.out = operand_of(out, plan->out, true);
+    if (out->numel == 1 && w.out.access == GATHERED)    /* the strides of a single element are arbitrary */
+        w.out.access = plan->out >= CPU_KIND_F16 ? CONVERTED : DIRECT;
+    w.plain = w.out.access == DIRECT;
+    gathered = w.out.access == GATHERED;
     w.stream = (size_t)out->numel * w.out.bytes >= cpu_stream_bytes();
-    for (int i = 0; i < how->inputs; i++) {
-        w.in[i] = operand_of(call->inputs[i], how->in[i], false);
-        w.plain &= w.in[i].way == DIRECT;
-        gathered |= w.in[i].way == GATHERED;
+    for (int i = 0; i < plan->inputs; i++) {
+        w.in[i] = operand_of(call->inputs[i], plan->in[i], false);
+        w.plain &= w.in[i].access == DIRECT;
+        gathered |= w.in[i].access == GATHERED;
         w.stream &= call->inputs[i]->data != out->data;
     }
-    w.across = gathered ? find_across(&w) : -1;
-    if (w.across >= 0) {
-        int64_t high = out->shape[w.across], wide = out->shape[out->ndim - 1];
-        int64_t tiles = out->numel / high / wide * ((high + SIDE - 1) / SIDE) * ((wide + SIDE - 1) / SIDE);
-        int64_t grain = CPU_GRAIN / how->cost / BLOCK;
+    w.tile_dim = gathered ? find_tile_dim(&w) : -1;
+    if (w.tile_dim >= 0) {
+        int64_t height = out->shape[w.tile_dim], width = out->shape[out->ndim - 1];
+        int64_t tiles = out->numel / height / width * ((height + SIDE - 1) / SIDE) * ((width + SIDE - 1) / SIDE);
+        int64_t grain = CPU_GRAIN / plan->cost / BLOCK;
         cpu_parallel_for(tiles, grain > 1 ? grain : 1, tiles_part, &w);
         return CTRT_OK;
     }
-    w.stream &= w.out.way != GATHERED;
+    w.stream &= w.out.access != GATHERED;
     w.plain &= !w.stream;
     /* If rows are long, end blocks at the ends of rows, so that contiguous rows need no gathering. */
     if (gathered && out->ndim > 0 && out->shape[out->ndim - 1] >= 256)
         w.row = out->shape[out->ndim - 1];
-    cpu_parallel_for(out->numel, CPU_GRAIN / how->cost, drive_part, &w);
+    cpu_parallel_for(out->numel, CPU_GRAIN / plan->cost, loop_part, &w);
     return CTRT_OK;
 }

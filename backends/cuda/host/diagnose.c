@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/host/reason.c: diagnoses why there is no CUDA device, with messages that name the remedy.
+/* backends/cuda/host/diagnose.c: diagnoses why there is no CUDA device, with messages that name the remedy.
  *
  * The driver only returns an error number, and not always the most specific one. The cause is derived from the files of
  * its kernel module. Each message begins with a keyword in brackets for programs; doc/cuda.md lists the keywords. The
@@ -433,7 +433,7 @@ static const struct { cu_result result; const char *words; } texts[] = {
       "[invalid-device] the driver holds the list of devices for invalid: look at CUDA_VISIBLE_DEVICES, and with MIG at its instances" },
 };
 
-void cuda_reason(char *text, size_t bytes, cu_result result, const char *told)
+void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told)
 {
     struct machine m;
     look_around(&m);
@@ -475,7 +475,7 @@ int32_t cuda_probe(char *reason, size_t bytes)
             snprintf(reason, bytes, "%s", told);
             return CTRT_PROBE_AGAIN;
         }
-        cuda_reason(reason, bytes, -1, told);
+        cuda_diagnose(reason, bytes, -1, told);
         return 0;
     }
     if (bytes > 0)                              /* the library stays loaded for cuda_driver_load() */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/host/share.c: memory shared between processes by file descriptors.
+/* backends/cuda/host/ipc.c: memory shared between processes by file descriptors.
  *
  * The driver exports only memory that was allocated as exportable. With CTRT_CUDA_SHARE=yes, all memory that the
  * backend's alloc() returns is exportable, and cuda_export() returns a descriptor that another process passes to
@@ -63,7 +63,7 @@ static ctrt_status block_new(struct cuda_device *device, void **address, cu_allo
     return CTRT_OK;
 }
 
-ctrt_status cuda_share_alloc(struct cuda_device *device, void **address, size_t bytes)
+ctrt_status cuda_ipc_alloc(struct cuda_device *device, void **address, size_t bytes)
 {
     cu_allocation_properties properties;
     cu_allocation allocation;
@@ -80,7 +80,7 @@ ctrt_status cuda_share_alloc(struct cuda_device *device, void **address, size_t 
     return status == CTRT_OK ? block_new(device, address, allocation, whole) : status;
 }
 
-bool cuda_share_free(struct cuda_device *device, void *address)
+bool cuda_ipc_free(struct cuda_device *device, void *address)
 {
     struct cuda_block *found = NULL;
     pthread_mutex_lock(&device->lock);

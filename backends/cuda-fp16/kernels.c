@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda-fp16/rows.c: kernels for f32 that call cuda's kernels for f16 or bf16.
+/* backends/cuda-fp16/kernels.c: kernels for f32 that call cuda's kernels for f16 or bf16.
  *
  * Operands are rounded into the workspace; their layouts are kept. Matrix products: cuda's kernel multiplies the
  * rounded operands, sums in f32, adds the unrounded bias and writes f32. Convolutions: the bias and the result are
  * rounded, too, and the result is converted back to f32. autocast does the same and has the same limit: in f16 (not in
- * bf16), values beyond 65504 become infinite. The results of attention are also rounded, except the rows' logsumexp,
- * which is always f32. */
+ * bf16), values beyond 65504 become infinite. The results of attention are also rounded, except logsumexp, which is
+ * always f32. */
 #include "fp16.h"
 
 #include <pthread.h>
@@ -28,17 +28,17 @@ static ctrt_dtype half = CTRT_F16;
 
 /* ---- cuda's kernels ---- */
 
-static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t i)
+static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t i)
 {
-    return (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
+    return (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
 }
 
 /* cuda's kernels for an op and dtype, by decreasing score; looked up once. */
-#define ROWS_OF_ONE 8
+#define KERNELS_PER_OP 8
 struct found {
     const char *op;
     ctrt_dtype dtype;
-    const ctrt_kernel *rows[ROWS_OF_ONE];
+    const ctrt_kernel *kernels[KERNELS_PER_OP];
     size_t count;
 };
 static struct found found[16];
@@ -50,7 +50,7 @@ static void after_fork_in_child(void)
     pthread_mutex_init(&found_lock, NULL);
 }
 
-__attribute__((constructor)) static void rows_start(void)
+__attribute__((constructor)) static void kernels_start(void)
 {
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
@@ -60,14 +60,14 @@ static void fill(struct found *f, const char *op, ctrt_dtype dtype)
     const ctrt_backend *cuda = fp16_host->backend("cuda");
     *f = (struct found){ .op = op, .dtype = dtype };
     for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count
-         && f->count < ROWS_OF_ONE; i++) {
-        const ctrt_kernel *row = row_at(cuda->kernels, i);
-        if (strcmp(row->op, op) != 0 || !(row->dtypes & CTRT_DTYPE_BIT(dtype)))
+         && f->count < KERNELS_PER_OP; i++) {
+        const ctrt_kernel *kernel = kernel_at(cuda->kernels, i);
+        if (strcmp(kernel->op, op) != 0 || !(kernel->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
         size_t at = f->count++;
-        for (; at > 0 && f->rows[at - 1]->score < row->score; at--)
-            f->rows[at] = f->rows[at - 1];
-        f->rows[at] = row;
+        for (; at > 0 && f->kernels[at - 1]->score < kernel->score; at--)
+            f->kernels[at] = f->kernels[at - 1];
+        f->kernels[at] = kernel;
     }
 }
 
@@ -80,7 +80,7 @@ static const struct found *look(size_t from, size_t to, const char *op, ctrt_dty
 }
 
 /* Returns cuda's kernels for an op and dtype. `op` must be a static string. */
-static const struct found *rows_of(const char *op, ctrt_dtype dtype)
+static const struct found *kernels_of(const char *op, ctrt_dtype dtype)
 {
     const size_t known = atomic_load_explicit(&found_count, memory_order_acquire);
     const struct found *there = look(0, known, op, dtype);
@@ -101,11 +101,11 @@ static const struct found *rows_of(const char *op, ctrt_dtype dtype)
 /* Returns cuda's kernel with the highest score for this op and dtype that accepts the call, or NULL. */
 static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call)
 {
-    const struct found *f = rows_of(op, dtype);
+    const struct found *f = kernels_of(op, dtype);
     for (size_t i = 0; f != NULL && i < f->count; i++) {
-        call->row = f->rows[i];
-        if (!CTRT_SLOT(call->row, accepts) || call->row->accepts(call))
-            return call->row;
+        call->kernel = f->kernels[i];
+        if (!CTRT_SLOT(call->kernel, accepts) || call->kernel->accepts(call))
+            return call->kernel;
     }
     return NULL;
 }
@@ -169,7 +169,7 @@ static bool rounded(const ctrt_call *call, const ctrt_view *view, unsigned i)
 {
     unsigned kept = 0;
     for (size_t k = 0; k < sizeof exceptions / sizeof exceptions[0]; k++)
-        if (strcmp(call->row->op, exceptions[k].op) == 0)
+        if (strcmp(call->kernel->op, exceptions[k].op) == 0)
             kept = exceptions[k].kept;
     return view != NULL && !(kept >> i & 1);
 }
@@ -188,7 +188,7 @@ static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ct
 static ctrt_status fail_missing(const ctrt_call *call)
 {
     return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants",
-                           call->row->op);
+                           call->kernel->op);
 }
 
 /* Prepares the call of cuda's kernel; the addresses are set later. */
@@ -204,7 +204,7 @@ static ctrt_status lower(struct lowered *l, const ctrt_call *call)
         l->inputs[i] = place(l, call, call->inputs[i], i);
     for (uint32_t i = 0; i < call->n_outputs; i++)
         l->outputs[i] = place(l, call, call->outputs[i], INPUTS + i);
-    return find(call->row->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
+    return find(call->kernel->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
 }
 
 static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
@@ -212,8 +212,8 @@ static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
     struct lowered l;
     size_t more = 0;
     ctrt_status status = lower(&l, call);
-    if (status == CTRT_OK && CTRT_SLOT(l.call.row, workspace))
-        status = l.call.row->workspace(&l.call, &more);
+    if (status == CTRT_OK && CTRT_SLOT(l.call.kernel, workspace))
+        status = l.call.kernel->workspace(&l.call, &more);
     *bytes = l.bytes + more;
     return status;
 }
@@ -243,8 +243,8 @@ static ctrt_status convert(const ctrt_call *call, const ctrt_view *to, const ctr
     copy.attributes = NULL;
     copy.workspace = NULL;
     copy.workspace_bytes = 0;
-    const ctrt_kernel *row = find("copy", (ctrt_dtype)from->dtype, &copy);
-    return row != NULL ? row->run(&copy) : fail_missing(call);
+    const ctrt_kernel *kernel = find("copy", (ctrt_dtype)from->dtype, &copy);
+    return kernel != NULL ? kernel->run(&copy) : fail_missing(call);
 }
 
 static ctrt_status run(const ctrt_call *call)
@@ -267,7 +267,7 @@ static ctrt_status run(const ctrt_call *call)
     l.call.workspace = room + l.bytes;
     l.call.workspace_bytes = call->workspace_bytes - l.bytes;
     if (status == CTRT_OK)
-        status = l.call.row->run(&l.call);
+        status = l.call.kernel->run(&l.call);
     for (uint32_t i = 0; i < call->n_outputs && status == CTRT_OK; i++)
         if (rounded(call, call->outputs[i], INPUTS + i) && call->outputs[i]->numel > 0)
             status = convert(call, call->outputs[i], &l.views[INPUTS + i]);
@@ -286,24 +286,24 @@ static ctrt_status prepare(void *device)
            ? cuda->kernels->prepare(device) : CTRT_OK;
 }
 
-#define ROW(name, more)                                                                                             \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more),   \
+#define KERNEL(name, more)                                                                                             \
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more),      \
       .run = run, .accepts = accepts, .workspace = workspace }
 
-static const ctrt_kernel rows[] = {
-    ROW("matmul", CTRT_KERNEL_STRIDED),
-    ROW("linear", CTRT_KERNEL_STRIDED),
-    ROW("attention", CTRT_KERNEL_STRIDED),
-    ROW("attention_backward", CTRT_KERNEL_STRIDED),
-    ROW("conv2d", CTRT_KERNEL_CHANNELS_LAST),
-    ROW("conv2d_input_grad", CTRT_KERNEL_CHANNELS_LAST),
-    ROW("conv2d_weight_grad", CTRT_KERNEL_CHANNELS_LAST),
+static const ctrt_kernel kernels[] = {
+    KERNEL("matmul", CTRT_KERNEL_STRIDED),
+    KERNEL("linear", CTRT_KERNEL_STRIDED),
+    KERNEL("attention", CTRT_KERNEL_STRIDED),
+    KERNEL("attention_backward", CTRT_KERNEL_STRIDED),
+    KERNEL("conv2d", CTRT_KERNEL_CHANNELS_LAST),
+    KERNEL("conv2d_input_grad", CTRT_KERNEL_CHANNELS_LAST),
+    KERNEL("conv2d_weight_grad", CTRT_KERNEL_CHANNELS_LAST),
 };
 
 const ctrt_kernel_table fp16_kernel_table = {
     .size = sizeof(ctrt_kernel_table),
-    .rows = rows,
-    .count = sizeof rows / sizeof rows[0],
-    .stride = sizeof rows[0],
+    .kernels = kernels,
+    .count = sizeof kernels / sizeof kernels[0],
+    .stride = sizeof kernels[0],
     .prepare = prepare,
 };

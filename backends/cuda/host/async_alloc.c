@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/host/ordered.c: stream-ordered memory allocation from a memory pool of the driver (CTRT_CUDA_POOL).
+/* backends/cuda/host/async_alloc.c: stream-ordered memory allocation from a memory pool of the driver (CTRT_CUDA_POOL).
  *
  * Each device has a pool of its own, so that the settings of the default pool, which the whole process shares, are not
  * changed. The pool keeps freed memory, because its release threshold is larger than any device's memory. The memory is
@@ -19,31 +19,31 @@ struct waiting {                            /* a free deferred while the queue w
     struct cuda_queue *queue;
 };
 
-struct cuda_ordered {
+struct cuda_async_alloc {
     cu_pool pool;
     cu_stream side;                         /* for allocations during captures */
     struct waiting *list;                   /* protected by the device's lock */
 };
 
-static ctrt_status pool_new(struct cuda_device *device, struct cuda_ordered *ordered)
+static ctrt_status pool_new(struct cuda_device *device, struct cuda_async_alloc *async_alloc)
 {
     cu_pool_properties properties;
     uint64_t threshold = UINT64_MAX;
     memset(&properties, 0, sizeof properties);
     properties.type = CU_ALLOCATION_PINNED;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties),
+    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&async_alloc->pool, &properties),
                                     "making a pool of memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
+        status = cuda_check(device, cuda_driver.pool_set(async_alloc->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
                             "having its pool keep memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0),
+        status = cuda_check(device, cuda_driver.stream_create(&async_alloc->side, CU_STREAM_NON_BLOCKING, 0),
                             "creating the stream of its pool");
     return status;
 }
 
-ctrt_status cuda_ordered_open(struct cuda_device *device)
+ctrt_status cuda_async_alloc_open(struct cuda_device *device)
 {
     if (!cuda_options.pool)
         return CTRT_OK;
@@ -57,16 +57,16 @@ ctrt_status cuda_ordered_open(struct cuda_device *device)
     if (!device->pools)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
                                "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
-    device->ordered = cuda_host->alloc(sizeof *device->ordered);
-    if (device->ordered == NULL)
+    device->async_alloc = cuda_host->alloc(sizeof *device->async_alloc);
+    if (device->async_alloc == NULL)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a pool", device->name);
-    memset(device->ordered, 0, sizeof *device->ordered);
-    return pool_new(device, device->ordered);           /* on failure, closing the device frees what was created */
+    memset(device->async_alloc, 0, sizeof *device->async_alloc);
+    return pool_new(device, device->async_alloc);       /* on failure, closing the device frees what was created */
 }
 
-bool cuda_ordered(void *handle)
+bool cuda_async_alloc_supported(void *handle)
 {
-    return ((const struct cuda_device *)handle)->ordered != NULL;
+    return ((const struct cuda_device *)handle)->async_alloc != NULL;
 }
 
 static bool captured(const struct cuda_device *device, const struct cuda_queue *queue)
@@ -83,13 +83,13 @@ static void free_now(struct cuda_device *device, cu_address address, cu_stream s
         cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s", cuda_host->message());
 }
 
-void cuda_ordered_flush(struct cuda_device *device, const struct cuda_queue *leaving)
+void cuda_async_alloc_flush(struct cuda_device *device, const struct cuda_queue *leaving)
 {
     struct waiting *list = NULL;
-    if (device->ordered == NULL)
+    if (device->async_alloc == NULL)
         return;
     pthread_mutex_lock(&device->lock);
-    for (struct waiting **link = &device->ordered->list; *link != NULL;) {
+    for (struct waiting **link = &device->async_alloc->list; *link != NULL;) {
         struct waiting *entry = *link;
         if (entry->queue != leaving && captured(device, entry->queue)) {
             link = &entry->next;
@@ -107,17 +107,17 @@ void cuda_ordered_flush(struct cuda_device *device, const struct cuda_queue *lea
     }
 }
 
-void cuda_ordered_close(struct cuda_device *device)
+void cuda_async_alloc_close(struct cuda_device *device)
 {
-    struct cuda_ordered *ordered = device->ordered;
-    if (ordered == NULL)
+    struct cuda_async_alloc *async_alloc = device->async_alloc;
+    if (async_alloc == NULL)
         return;
-    if (ordered->side != NULL)
-        (void)cuda_driver.stream_destroy(ordered->side);
-    if (ordered->pool != NULL)
-        (void)cuda_driver.pool_destroy(ordered->pool);
-    device->ordered = NULL;
-    cuda_host->free(ordered);
+    if (async_alloc->side != NULL)
+        (void)cuda_driver.stream_destroy(async_alloc->side);
+    if (async_alloc->pool != NULL)
+        (void)cuda_driver.pool_destroy(async_alloc->pool);
+    device->async_alloc = NULL;
+    cuda_host->free(async_alloc);
 }
 
 ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *object)
@@ -129,8 +129,8 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
     if (status != CTRT_OK)
         return status;
     const bool aside = captured(device, queue);
-    const cu_stream stream = aside ? device->ordered->side : queue->stream;
-    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream),
+    const cu_stream stream = aside ? device->async_alloc->side : queue->stream;
+    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->async_alloc->pool, stream),
                         "an allocation of %zu bytes from its pool", bytes);
     if (status != CTRT_OK)
         return status;
@@ -165,23 +165,23 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     }
     *entry = (struct waiting){ .address = begin, .queue = queue };
     pthread_mutex_lock(&device->lock);
-    entry->next = device->ordered->list;
-    device->ordered->list = entry;
+    entry->next = device->async_alloc->list;
+    device->async_alloc->list = entry;
     pthread_mutex_unlock(&device->lock);
 }
 
 /* Waits for the queues first, so that memory whose free is still pending behind their work is returned, too. */
-void cuda_ordered_trim(void *handle)
+void cuda_async_alloc_trim(void *handle)
 {
     struct cuda_device *device = handle;
     if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
         return;
-    cuda_ordered_flush(device, NULL);
+    cuda_async_alloc_flush(device, NULL);
     for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL;
          queue = cuda_queue_from(device, queue->number + 1))
         if (!captured(device, queue))
             (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
-    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back")
+    if (cuda_check(device, cuda_driver.pool_trim(device->async_alloc->pool, 0), "having its pool give memory back")
         != CTRT_OK)
         cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s", cuda_host->message());
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "half.h"
-#include "pick.h"
+#include "select_variant.h"
 
 const struct half_loops *cpu_half(ctrt_dtype dtype)
 {
-    return &(*CPU_PICK(half_loops))[dtype == CTRT_BF16];
+    return &(*CPU_SELECT_VARIANT(half_loops))[dtype == CTRT_BF16];
 }

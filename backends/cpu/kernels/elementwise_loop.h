@@ -1,44 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/drive.h: runs the loops of elementwise kernels over views of any layout.
+/* backends/cpu/kernels/elementwise_loop.h: runs the loops of elementwise kernels over views of any layout.
  *
- * A loop processes contiguous elements only. cpu_drive handles everything else: strides and scalars (gathered into
- * small blocks that stay in the L1 cache), f16 and bf16 (computed by the f32 loop), strided outputs, threads, and
- * outputs so large that they are written with non-temporal stores. A kernel's run() calls the loop directly when
- * cpu_is_short returns true. */
-#ifndef CTRT_CPU_DRIVE_H
-#define CTRT_CPU_DRIVE_H
+ * A loop processes contiguous elements only. cpu_elementwise_loop handles everything else: strides and scalars
+ * (gathered into small blocks that stay in the L1 cache), f16 and bf16 (computed by the f32 loop), strided outputs,
+ * threads, and outputs so large that they are written with non-temporal stores. A kernel's run() calls the loop
+ * directly when cpu_is_short returns true. */
+#ifndef CTRT_CPU_ELEMENTWISE_LOOP_H
+#define CTRT_CPU_ELEMENTWISE_LOOP_H
 
 #include "variant.h"
 
 /* Computes out[i] = f(a[i], b[i], c[i]) for i < n. The first input that the op does not have receives the `extra`
- * argument of cpu_drive; further ones are NULL. out may alias an input. */
+ * argument of cpu_elementwise_loop; further ones are NULL. out may alias an input. */
 typedef void (*cpu_loop)(void *out, const void *a, const void *b, const void *c, int64_t n);
 
 /* Storage format of an operand: its element size in bytes, or a half-precision type, which is converted to f32. */
-enum cpu_lie { CPU_1 = 1, CPU_2 = 2, CPU_4 = 4, CPU_8 = 8, CPU_HALF = 16, CPU_BRAIN = 32 };
+enum cpu_storage_kind {
+    CPU_KIND_1 = 1, CPU_KIND_2 = 2, CPU_KIND_4 = 4, CPU_KIND_8 = 8, CPU_KIND_F16 = 16, CPU_KIND_BF16 = 32
+};
 
 struct cpu_plan {
     cpu_loop loop;
     int32_t inputs;             /* number of inputs, 0 to 3 */
     int32_t cost;               /* cost of one element, in additions */
-    uint8_t in[3], out;         /* storage formats (enum cpu_lie) */
+    uint8_t in[3], out;         /* storage formats (enum cpu_storage_kind) */
 };
 
 /* Below CPU_GRAIN / cost elements, a second thread costs more time than it saves. */
 #define CPU_GRAIN 32768
 
-#define cpu_drive CPU_NAME(cpu_drive_run)
-ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra);
+#define cpu_elementwise_loop CPU_NAME(cpu_elementwise_loop_run)
+ctrt_status cpu_elementwise_loop(const ctrt_call *call, const struct cpu_plan *plan, const void *extra);
 
 /* For other families. cpu_gather copies elements [begin, begin + count) of v, in row-major order, to `to`;
- * `bytes` is the element size. cpu_widen converts `count` elements of CPU_HALF or CPU_BRAIN (`lie`) to float,
+ * `bytes` is the element size. cpu_widen converts `count` elements of CPU_KIND_F16 or CPU_KIND_BF16 (`kind`) to float,
  * cpu_narrow the reverse. */
 #define cpu_gather CPU_NAME(cpu_gather_run)
 #define cpu_widen  CPU_NAME(cpu_widen_run)
 #define cpu_narrow CPU_NAME(cpu_narrow_run)
 void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count);
-void cpu_widen(float *to, const void *from, int lie, int64_t count);
-void cpu_narrow(void *to, const float *from, int lie, int64_t count);
+void cpu_widen(float *to, const void *from, int kind, int64_t count);
+void cpu_narrow(void *to, const float *from, int kind, int64_t count);
 
 /* Returns true if one call of the loop in the calling thread can process all elements. `inputs` must be a constant. */
 static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *call, int inputs, int cost)
@@ -57,31 +59,33 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
 }
 
 /* Defines name_run for a loop that needs no conversion of its operands (no half precision). */
-#define CPU_RUN(name, count, price, lie_a, lie_b, lie_c, lie_out)                                                 \
+#define CPU_RUN(name, count, price, kind_a, kind_b, kind_c, kind_out)                                             \
     static ctrt_status name##_run(const ctrt_call *call)                                                          \
     {                                                                                                             \
-        static const struct cpu_plan how = { name, count, price, { lie_a, lie_b, lie_c }, lie_out };             \
+        static const struct cpu_plan plan = { name, count, price, { kind_a, kind_b, kind_c }, kind_out };         \
         if (cpu_is_short(call, count, price)) {                                                                   \
             name(call->outputs[0]->data, call->inputs[0]->data, (count) > 1 ? call->inputs[1]->data : NULL,       \
                  (count) > 2 ? call->inputs[2]->data : NULL, call->outputs[0]->numel);                            \
             return CTRT_OK;                                                                                       \
         }                                                                                                         \
-        return cpu_drive(call, &how, NULL);                                                                       \
+        return cpu_elementwise_loop(call, &plan, NULL);                                                           \
     }
-#define CPU_RUN_1(name, price, lie, lie_out) CPU_RUN(name, 1, price, lie, 0, 0, lie_out)
-#define CPU_RUN_2(name, price, lie, lie_out) CPU_RUN(name, 2, price, lie, lie, 0, lie_out)
+#define CPU_RUN_1(name, price, kind, kind_out) CPU_RUN(name, 1, price, kind, 0, 0, kind_out)
+#define CPU_RUN_2(name, price, kind, kind_out) CPU_RUN(name, 2, price, kind, kind, 0, kind_out)
 
 /* Defines name_f16_run and name_bf16_run, which convert to f32 and call the f32 loop. */
-#define CPU_RUN_HALVES(name, loop, count, price, half_out, brain_out)                                             \
-    static ctrt_status name##_f16_run(const ctrt_call *call)                                                      \
-    {                                                                                                             \
-        static const struct cpu_plan how = { loop, count, price, { CPU_HALF, CPU_HALF, CPU_HALF }, half_out };   \
-        return cpu_drive(call, &how, NULL);                                                                       \
-    }                                                                                                             \
-    static ctrt_status name##_bf16_run(const ctrt_call *call)                                                     \
-    {                                                                                                             \
-        static const struct cpu_plan how = { loop, count, price, { CPU_BRAIN, CPU_BRAIN, CPU_BRAIN }, brain_out }; \
-        return cpu_drive(call, &how, NULL);                                                                       \
+#define CPU_RUN_HALVES(name, loop, count, price, f16_out, bf16_out)                                                    \
+    static ctrt_status name##_f16_run(const ctrt_call *call)                                                           \
+    {                                                                                                                  \
+        static const struct cpu_plan plan = {                                                                          \
+            loop, count, price, { CPU_KIND_F16, CPU_KIND_F16, CPU_KIND_F16 }, f16_out };                               \
+        return cpu_elementwise_loop(call, &plan, NULL);                                                                \
+    }                                                                                                                  \
+    static ctrt_status name##_bf16_run(const ctrt_call *call)                                                          \
+    {                                                                                                                  \
+        static const struct cpu_plan plan = {                                                                          \
+            loop, count, price, { CPU_KIND_BF16, CPU_KIND_BF16, CPU_KIND_BF16 }, bf16_out };                           \
+        return cpu_elementwise_loop(call, &plan, NULL);                                                                \
     }
 
 /* Define a loop over one input (x) or two inputs (x, y) of type T; `expression` computes the result, of type R. */
@@ -110,7 +114,7 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
         }                                                                                                         \
     }
 
-#define CPU_KERNEL(name, types, function)                                                                         \
+#define CPU_KERNEL(name, types, function)                                                                             \
     { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE, \
       .run = function }
 

@@ -1,124 +1,124 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/marks.c: events.
+/* backends/sim/events.c: events.
  *
- * Recording an event enqueues a mark. The worker sets the mark when it reaches it. The event refers to its last mark. A
- * waiter holds a reference to the mark, not to the event, so that recording the event again or destroying it does not
- * affect earlier waits. */
+ * Recording an event enqueues a timepoint. The worker sets the timepoint when it reaches it. The event refers to its
+ * last timepoint. A waiter holds a reference to the timepoint, not to the event, so that recording the event again or
+ * destroying it does not affect earlier waits. */
 #include "sim.h"
 
 #include <string.h>
 
 struct event {
     pthread_mutex_t lock;
-    struct sim_mark *mark;              /* NULL: never recorded */
+    struct sim_timepoint *timepoint;    /* NULL: never recorded */
     bool timing;
 };
 
-static struct sim_mark *mark_new(const struct sim_device *device)
+static struct sim_timepoint *timepoint_new(const struct sim_device *device)
 {
-    struct sim_mark *mark = sim_host->alloc(sizeof *mark);
-    if (mark == NULL) {
+    struct sim_timepoint *timepoint = sim_host->alloc(sizeof *timepoint);
+    if (timepoint == NULL) {
         sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for an event", device->name);
         return NULL;
     }
-    memset(mark, 0, sizeof *mark);
-    atomic_init(&mark->references, 1);
-    pthread_mutex_init(&mark->lock, NULL);
-    pthread_cond_init(&mark->reached, NULL);
-    return mark;
+    memset(timepoint, 0, sizeof *timepoint);
+    atomic_init(&timepoint->references, 1);
+    pthread_mutex_init(&timepoint->lock, NULL);
+    pthread_cond_init(&timepoint->reached, NULL);
+    return timepoint;
 }
 
-struct sim_mark *sim_mark_hold(struct sim_mark *mark)
+struct sim_timepoint *sim_timepoint_hold(struct sim_timepoint *timepoint)
 {
-    if (mark != NULL)
-        atomic_fetch_add(&mark->references, 1);
-    return mark;
+    if (timepoint != NULL)
+        atomic_fetch_add(&timepoint->references, 1);
+    return timepoint;
 }
 
-void sim_mark_drop(struct sim_mark *mark)
+void sim_timepoint_drop(struct sim_timepoint *timepoint)
 {
-    if (mark == NULL || atomic_fetch_sub(&mark->references, 1) > 1)
+    if (timepoint == NULL || atomic_fetch_sub(&timepoint->references, 1) > 1)
         return;
-    pthread_cond_destroy(&mark->reached);
-    pthread_mutex_destroy(&mark->lock);
-    sim_host->free(mark);
+    pthread_cond_destroy(&timepoint->reached);
+    pthread_mutex_destroy(&timepoint->lock);
+    sim_host->free(timepoint);
 }
 
-int64_t sim_mark_wait(struct sim_mark *mark)
+int64_t sim_timepoint_wait(struct sim_timepoint *timepoint)
 {
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&mark->lock);
-    while (!mark->done)
-        pthread_cond_wait(&mark->reached, &mark->lock);
-    int64_t time = mark->time;
-    pthread_mutex_unlock(&mark->lock);
+    pthread_mutex_lock(&timepoint->lock);
+    while (!timepoint->done)
+        pthread_cond_wait(&timepoint->reached, &timepoint->lock);
+    int64_t time = timepoint->time;
+    pthread_mutex_unlock(&timepoint->lock);
     pthread_setcancelstate(cancel, NULL);
     return time;
 }
 
-static bool mark_done(struct sim_mark *mark, int64_t *time)
+static bool timepoint_done(struct sim_timepoint *timepoint, int64_t *time)
 {
-    pthread_mutex_lock(&mark->lock);
-    bool done = mark->done;
-    *time = mark->time;
-    pthread_mutex_unlock(&mark->lock);
+    pthread_mutex_lock(&timepoint->lock);
+    bool done = timepoint->done;
+    *time = timepoint->time;
+    pthread_mutex_unlock(&timepoint->lock);
     return done;
 }
 
 /* ---- work items ---- */
 
-struct mark_work {
+struct timepoint_work {
     struct sim_work work;
-    struct sim_mark *mark;
+    struct sim_timepoint *timepoint;
 };
 
 static void drop(struct sim_work *work)
 {
-    sim_mark_drop(((struct mark_work *)work)->mark);
+    sim_timepoint_drop(((struct timepoint_work *)work)->timepoint);
 }
 
 static ctrt_status record_run(struct sim_queue *queue, struct sim_work *work)
 {
-    struct sim_mark *mark = ((struct mark_work *)work)->mark;
-    pthread_mutex_lock(&mark->lock);
-    mark->time = queue->clock;
-    mark->done = true;
-    pthread_cond_broadcast(&mark->reached);
-    pthread_mutex_unlock(&mark->lock);
+    struct sim_timepoint *timepoint = ((struct timepoint_work *)work)->timepoint;
+    pthread_mutex_lock(&timepoint->lock);
+    timepoint->time = queue->clock;
+    timepoint->done = true;
+    pthread_cond_broadcast(&timepoint->reached);
+    pthread_mutex_unlock(&timepoint->lock);
     return CTRT_OK;
 }
 
 static ctrt_status wait_run(struct sim_queue *queue, struct sim_work *work)
 {
-    int64_t time = sim_mark_wait(((struct mark_work *)work)->mark);
+    int64_t time = sim_timepoint_wait(((struct timepoint_work *)work)->timepoint);
     queue->clock = time > queue->clock ? time : queue->clock;
     return CTRT_OK;
 }
 
-/* Enqueues work for a mark and takes ownership of one reference to the mark. */
-static ctrt_status put(struct sim_device *device, void *queue, struct sim_mark *mark,
+/* Enqueues work for a timepoint and takes ownership of one reference to the timepoint. */
+static ctrt_status put(struct sim_device *device, void *queue, struct sim_timepoint *timepoint,
                        ctrt_status (*run)(struct sim_queue *, struct sim_work *), const char *what)
 {
-    struct mark_work *work = sim_work_new(sizeof *work, what);
+    struct timepoint_work *work = sim_work_new(sizeof *work, what);
     if (work == NULL) {
-        sim_mark_drop(mark);
+        sim_timepoint_drop(timepoint);
         return CTRT_ERR_OUT_OF_MEMORY;
     }
     work->work.run = run;
     work->work.drop = drop;
     work->work.always = true;
-    work->mark = mark;
-    return sim_put(sim_queue_of(device, queue), &work->work);
+    work->timepoint = timepoint;
+    return sim_enqueue(sim_queue_of(device, queue), &work->work);
 }
 
-/* Returns a new reference to the event's current mark; NULL if the event was never recorded. */
-static struct sim_mark *mark_of(struct event *event)
+/* Returns a new reference to the event's current timepoint; NULL if the event was never recorded. */
+static struct sim_timepoint *timepoint_of(struct event *event)
 {
     pthread_mutex_lock(&event->lock);
-    struct sim_mark *mark = sim_mark_hold(event->mark);
+    struct sim_timepoint *timepoint = sim_timepoint_hold(event->timepoint);
     pthread_mutex_unlock(&event->lock);
-    return mark;
+    return timepoint;
 }
 
 /* ---- functions of the queue table; events also work on a lost device, so that waits return ---- */
@@ -142,7 +142,7 @@ void sim_event_destroy(void *handle, void *object)
     struct event *event = object;
     if (event == NULL || sim_forked(handle))
         return;
-    sim_mark_drop(event->mark);
+    sim_timepoint_drop(event->timepoint);
     pthread_mutex_destroy(&event->lock);
     sim_host->free(event);
 }
@@ -159,20 +159,20 @@ ctrt_status sim_event_record(void *handle, void *object, void *queue)
     pthread_mutex_unlock(&device->lock);
     if (fails)
         return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no event can be recorded (fault %s)", device->name, fault);
-    struct sim_mark *mark = mark_new(device);
-    if (mark == NULL)
+    struct sim_timepoint *timepoint = timepoint_new(device);
+    if (timepoint == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
-    ctrt_status status = put(device, queue, sim_mark_hold(mark), record_run, "an event");
+    ctrt_status status = put(device, queue, sim_timepoint_hold(timepoint), record_run, "an event");
     if (status) {
-        sim_mark_drop(mark);
+        sim_timepoint_drop(timepoint);
         return status;
     }
     sim_count(&device->count.records, 1);
     pthread_mutex_lock(&event->lock);
-    struct sim_mark *before = event->mark;
-    event->mark = mark;
+    struct sim_timepoint *before = event->timepoint;
+    event->timepoint = timepoint;
     pthread_mutex_unlock(&event->lock);
-    sim_mark_drop(before);
+    sim_timepoint_drop(before);
     return CTRT_OK;
 }
 
@@ -182,8 +182,8 @@ ctrt_status sim_wait_event(void *handle, void *queue, void *object)
     if (sim_forked(device))
         return sim_usable(device);
     sim_count(&device->count.waits, 1);
-    struct sim_mark *mark = mark_of(object);
-    return mark != NULL ? put(device, queue, mark, wait_run, "a wait for an event") : CTRT_OK;
+    struct sim_timepoint *timepoint = timepoint_of(object);
+    return timepoint != NULL ? put(device, queue, timepoint, wait_run, "a wait for an event") : CTRT_OK;
 }
 
 ctrt_status sim_event_query(void *handle, void *object, bool *done)
@@ -192,9 +192,9 @@ ctrt_status sim_event_query(void *handle, void *object, bool *done)
     int64_t time;
     if (sim_forked(device))
         return sim_usable(device);
-    struct sim_mark *mark = mark_of(object);
-    *done = mark == NULL || mark_done(mark, &time);
-    sim_mark_drop(mark);
+    struct sim_timepoint *timepoint = timepoint_of(object);
+    *done = timepoint == NULL || timepoint_done(timepoint, &time);
+    sim_timepoint_drop(timepoint);
     return CTRT_OK;
 }
 
@@ -203,19 +203,19 @@ ctrt_status sim_event_synchronize(void *handle, void *object)
     struct sim_device *device = handle;
     if (sim_forked(device))
         return sim_usable(device);
-    struct sim_mark *mark = mark_of(object);
-    if (mark != NULL)
-        sim_mark_wait(mark);
-    sim_mark_drop(mark);
+    struct sim_timepoint *timepoint = timepoint_of(object);
+    if (timepoint != NULL)
+        sim_timepoint_wait(timepoint);
+    sim_timepoint_drop(timepoint);
     return CTRT_OK;
 }
 
 /* Returns when the event was reached. Returns false unless the event has timing, was recorded and was reached. */
 static bool time_of(struct event *event, int64_t *time)
 {
-    struct sim_mark *mark = mark_of(event);
-    bool known = event->timing && mark != NULL && mark_done(mark, time);
-    sim_mark_drop(mark);
+    struct sim_timepoint *timepoint = timepoint_of(event);
+    bool known = event->timing && timepoint != NULL && timepoint_done(timepoint, time);
+    sim_timepoint_drop(timepoint);
     return known;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/gemm_drive.h: a template that gemm_builtin.c includes once per type. */
+/* backends/cpu/kernels/gemm_builtin_body.h: a template that gemm_builtin.c includes once per type. */
 
 /* Products of at most this many multiplications use one thread, because waking a second costs more than it saves. */
 #define SERIAL_WORK 160000
@@ -7,7 +7,7 @@
 #define UNPACKED_B (64 * 1024)
 /* A B whose columns are not adjacent is transposed as a whole up to this many elements; a larger one is transposed
  * strip by strip while it is packed. */
-#define TURNED_B 10000
+#define TRANSPOSED_B 10000
 
 /* Computes the product in the calling thread. */
 static bool NAME(serial)(const G *g)
@@ -25,7 +25,7 @@ static bool NAME(serial)(const G *g)
         NAME(loops()->small)(g);
         return true;
     }
-    if (small_b && g->n * g->k <= TURNED_B) {
+    if (small_b && g->n * g->k <= TRANSPOSED_B) {
         T on_stack[1024], *copy = on_stack;
         if (g->n * g->k > 1024)
             copy = cpu_scratch(SCRATCH_GEMM_B, (size_t)(g->n * g->k) * sizeof(T));
@@ -48,7 +48,7 @@ static bool NAME(serial)(const G *g)
 struct NAME(cut) {
     const G *g;
     int64_t row_step, column_step;      /* size of a task's part of C */
-    int64_t across;                     /* number of tasks along the columns */
+    int64_t column_tasks;               /* number of tasks along the columns */
     bool failed;
 };
 
@@ -57,7 +57,7 @@ static void NAME(run_tasks)(void *argument, int64_t begin, int64_t end)
     struct NAME(cut) *cut = argument;
     for (int64_t t = begin; t < end; t++) {
         G g = *cut->g;
-        const int64_t i = t / cut->across * cut->row_step, j = t % cut->across * cut->column_step;
+        const int64_t i = t / cut->column_tasks * cut->row_step, j = t % cut->column_tasks * cut->column_step;
         g.m = g.m - i < cut->row_step ? g.m - i : cut->row_step;
         g.n = g.n - j < cut->column_step ? g.n - j : cut->column_step;
         g.a += i * g.a_row;
@@ -77,11 +77,11 @@ bool NAME(cpu_gemm)(const G *g)
         return NAME(serial)(g);
     /* Split the longer side at multiples of the tile size, so that the order of summation of an element does not depend
      * on the number of threads. */
-    struct NAME(cut) cut = { .g = g, .row_step = g->m, .column_step = g->n, .across = 1 };
+    struct NAME(cut) cut = { .g = g, .row_step = g->m, .column_step = g->n, .column_tasks = 1 };
     int64_t tasks;
     if (g->n >= g->m) {
         cut.column_step = ((g->n + threads - 1) / threads + 47) / 48 * 48;
-        tasks = cut.across = (g->n + cut.column_step - 1) / cut.column_step;
+        tasks = cut.column_tasks = (g->n + cut.column_step - 1) / cut.column_step;
     } else {
         cut.row_step = ((g->m + threads - 1) / threads + 7) / 8 * 8;
         tasks = (g->m + cut.row_step - 1) / cut.row_step;
@@ -95,4 +95,4 @@ bool NAME(cpu_gemm)(const G *g)
 #undef NAME
 #undef SERIAL_WORK
 #undef UNPACKED_B
-#undef TURNED_B
+#undef TRANSPOSED_B
