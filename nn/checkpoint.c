@@ -107,7 +107,7 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
         surplus_add(&surplus, file, entries, found);
     if (missing.total + surplus.total + unfit.total == 0)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the file does not fit the module:%s%s%s%s%s%s",
+    return ctrt_fail(CTRT_ERR_STATE, "the file does not match the module:%s%s%s%s%s%s",
                      missing.total ? " missing in the file: " : "", name_list_end(&missing),
                      surplus.total ? " not in the module: " : "", name_list_end(&surplus),
                      unfit.total ? " different: " : "", name_list_end(&unfit));
@@ -149,7 +149,7 @@ static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *
     at = 0;
     for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, entries[i]), i++)
         status = ctrt_context(item_write(list->items[i].tensor, staged + at, entries[i]), "%s\"%s\"",
-                              i > 0 ? "the module is loaded in part, up to " : "writing ", list->items[i].name);
+                              i > 0 ? "the module is partly loaded, up to " : "writing ", list->items[i].name);
     return status;
 }
 

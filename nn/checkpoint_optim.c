@@ -163,7 +163,7 @@ static ctrt_status groups_load(struct optim_group *groups, const ctrt_optimizer 
     const struct optim_kind *kind = optimizer->kind;
     const char *name = safetensors_metadata(&file->header, KIND_KEY);
     if (name == NULL || strcmp(name, kind->name) != 0)
-        return ctrt_fail(CTRT_ERR_STATE, "the file holds the state of %.40s, the optimizer is %s",
+        return ctrt_fail(CTRT_ERR_STATE, "the file has the state of %.40s, the optimizer is %s",
                          name ? name : "no optimizer", kind->name);
     for (size_t group = 0; group < optimizer->group_count; group++) {
         const struct group_prefix prefix = group_prefix(group);

@@ -36,7 +36,8 @@ static ctrt_status conv2d_check(int64_t in_channels, int64_t out_channels, int64
     int64_t groups = options->groups ? options->groups : 1;
     if (in_channels % groups || out_channels % groups)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "%s: %lld groups do not divide %lld input and %lld output channels", who, (long long)groups,
+                         "%s: groups is %lld, which does not divide %lld input and %lld output channels", who,
+                         (long long)groups,
                          (long long)in_channels, (long long)out_channels);
     return CTRT_OK;
 }

@@ -81,7 +81,8 @@ static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *cl
     CTRT_TRY(module_at_least(who, "features", features, 1));
     if (!(epsilon >= 0) || !(momentum <= 1))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "%s: epsilon %g or momentum %g: epsilon is positive, momentum at most 1", who, epsilon,
+                         "%s: epsilon is %g and momentum %g, expected a positive epsilon and a momentum of at most 1",
+                         who, epsilon,
                          momentum);
     CTRT_TRY(ctrt_module_new(&self, class_of));
     struct batch_norm *norm = ctrt_module_state(self);

@@ -21,7 +21,7 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
         return fail_null("module_new", "class_of");
     if (!CTRT_SLOT(class_of, kind) || !CTRT_SLOT(class_of, forward))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "module_new: the class needs its size, a kind and a forward function");
+                         "module_new: the class lacks its size, kind or forward function");
     if (class_of->state_bytes > PTRDIFF_MAX - sizeof(ctrt_module))
         return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes,
                          class_of->kind);
@@ -149,8 +149,8 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
         return fail_null(who, "name");
     if (*name == '\0' || strchr(name, '.'))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
-                         "separate the names of nested modules", who, name, kind);
+                         "%s: the name \"%s\" in module %s is empty or has a dot, which separates the names of nested "
+                         "modules", who, name, kind);
     if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers, name)
         || children_have(&module->children, name))
         return ctrt_fail(CTRT_ERR_STATE, "%s: module %s already has something named \"%s\"", who, kind, name);
@@ -178,8 +178,8 @@ ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctr
         return fail_null("module_add_parameter", "tensor");
     if (!ctrt_tensor_is_leaf(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "module_add_parameter: \"%s\" is the result of %s; a parameter is a leaf: detach it, or make "
-                         "it inside ctrt_no_grad", name,
+                         "module_add_parameter: \"%s\" is the result of %s, but a parameter must be a leaf; detach it, "
+                         "or make it inside ctrt_no_grad", name,
                          ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
     if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)))
         CTRT_TRY(ctrt_tensor_require_grad(tensor, true));
@@ -204,7 +204,7 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
     CTRT_TRY(module_contains(&contains, child, module));
     if (contains)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
+                         "module_add_module: \"%s\" (%s) contains the module to which it would be added", name,
                          child->class_of->kind);
     CTRT_TRY(ARRAY_RESERVE(children->items, children->capacity, children->count, "a list of modules"));
     char *copy = host_strdup(name);
@@ -353,7 +353,7 @@ ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *co
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     if (count != 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s takes one input, got %d", module->class_of->kind, count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s expects one input, got %d", module->class_of->kind, count);
     return inputs[0] ? CTRT_OK : fail_null("forward", "x");
 }
 

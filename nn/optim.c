@@ -336,6 +336,6 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s (yet)",
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s yet",
                      optimizer->kind->name, name, optimizer->slots[index].name);
 }

@@ -67,7 +67,9 @@ static ctrt_status state_new(ctrt_tensor **out, ctrt_optimizer *optimizer, const
     const ctrt_ints shape = kind->states[i].scalar
         ? CTRT_SCALAR_SHAPE : ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter));
     ctrt_device *device = ctrt_tensor_device(parameter);
-    CTRT_TRY(capture_refuse(device, "the optimizer's state would begin anew at every replay: take a step before it"));
+    CTRT_TRY(capture_refuse(device,
+                            "the optimizer has no state yet, so every replay would initialise it again; take a step "
+                            "before the capture"));
     if (value == 0)
         return ctrt_zeros(out, shape, optim_state_dtype(parameter), device);
     return ctrt_full(out, shape, ctrt_float(value), optim_state_dtype(parameter), device);
@@ -155,7 +157,7 @@ static ctrt_status step_again(void *state, void *numbers)
     for (size_t i = 1; i < step->count; i++)
         if (unlikely(slot_step(optimizer, &slots[step->slots[i]]) != slot_step(optimizer, first)))
             return ctrt_fail(CTRT_ERR_STATE,
-        "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
+        "%s: %s has taken %lld steps and %s %lld, but the captured step has one step count for both; capture it again",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
                              (long long)slots[step->slots[i]].steps);
     optimizer->kind->coefficients(numbers, optim_slot_options(optimizer, first), slot_step(optimizer, first));

@@ -67,14 +67,14 @@ static ctrt_status number(struct parser *p, int64_t *out)
     int64_t value = 0;
     skip_space(p);
     if (p->at == p->end || *p->at < '0' || *p->at > '9')
-        return malformed(p, "expected a whole number that is not negative");
+        return malformed(p, "expected an integer that is not negative");
     if (*p->at == '0' && p->at + 1 < p->end && p->at[1] >= '0' && p->at[1] <= '9')
         return malformed(p, "a number with a leading zero");
     for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
         if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *p->at - '0', &value))
             return malformed(p, "a number beyond 64 bits");
     if (p->at < p->end && (*p->at == '.' || *p->at == 'e' || *p->at == 'E'))
-        return malformed(p, "expected a whole number");
+        return malformed(p, "expected an integer");
     *out = value;
     return CTRT_OK;
 }
@@ -223,7 +223,7 @@ static ctrt_status parse_offsets(struct parser *p, struct safetensors_entry *ent
     CTRT_TRY(expect(p, ']'));
     if (begin > end || (uint64_t)end > p->data_size)
         return ctrt_fail(CTRT_ERR_FORMAT,
-                         "tensor \"%.200s\": data_offsets [%lld, %lld] do not lie in the %zu bytes of data",
+                         "tensor \"%.200s\": data_offsets [%lld, %lld] are not inside the %zu bytes of data",
                          entry->name, (long long)begin, (long long)end, p->data_size);
     entry->begin = p->data_begin + (size_t)begin;
     entry->end = p->data_begin + (size_t)end;
@@ -325,7 +325,7 @@ static ctrt_status parse_header(struct parser *p)
         CTRT_TRY(list_next(p, '}', &more));
     }
     skip_space(p);
-    return p->at == p->end ? CTRT_OK : malformed(p, "something follows the header's last '}'");
+    return p->at == p->end ? CTRT_OK : malformed(p, "there is text after the header's last '}'");
 }
 
 static int compare_names(const void *a, const void *b)
@@ -360,7 +360,7 @@ static ctrt_status check_cover(const struct parser *p)
         const struct safetensors_entry *entry = header->by_name[i];
         if (entry->begin != at)
             return ctrt_fail(CTRT_ERR_FORMAT,
-                             "tensor \"%.200s\" begins at byte %zu of the file, %s the one before ends, at %zu",
+                             "tensor \"%.200s\" begins at byte %zu of the file, %s the end of the previous one at %zu",
                              entry->name, entry->begin, entry->begin < at ? "before" : "after", at);
         at = entry->end;
     }
@@ -403,7 +403,8 @@ ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size
     const unsigned char *bytes = first;
     uint64_t length = 0;
     if (size < 8)
-        return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes are no safetensors file: it begins with an 8-byte header length",
+        return ctrt_fail(CTRT_ERR_FORMAT,
+                         "a file of %zu bytes is not a safetensors file, which begins with an 8-byte header length",
                          size);
     for (int i = 7; i >= 0; i--)
         length = length << 8 | bytes[i];

@@ -239,7 +239,7 @@ static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctr
 static void tell(const struct kept *kept, int64_t batch, int64_t pieces, int64_t next)
 {
     char text[160];
-    snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s: trying %lld", (long long)batch,
+    snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s; retrying with %lld", (long long)batch,
              (long long)pieces, pieces > 1 ? "s" : "", (long long)next);
     log_message(CTRT_LOG_WARNING, "split", "%s", text);
     for (size_t i = 0; i < kept->place_count; i++)
@@ -294,7 +294,7 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         if (forgotten != CTRT_OK) {             /* the first error is the cause: a failed stream fails this call too */
             char why[1024];
             snprintf(why, sizeof why, "%s", ctrt_error_message());
-            return ctrt_fail(status, "%s (and the module's buffers could not be taken back: %s)", message, why);
+            return ctrt_fail(status, "%s (and the module's buffers could not be restored: %s)", message, why);
         }
         if (status != CTRT_ERR_OUT_OF_MEMORY)
             return ctrt_fail(status, "%s", message);

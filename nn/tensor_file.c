@@ -30,7 +30,7 @@ static ctrt_status read_at(void *to, int fd, size_t bytes, size_t offset)
         if (got < 0)
             return ctrt_fail(CTRT_ERR_IO, "cannot read byte %zu: %s", offset, strerror(errno));
         if (got == 0)
-            return ctrt_fail(CTRT_ERR_IO, "the file has become shorter since it was opened: byte %zu is missing",
+            return ctrt_fail(CTRT_ERR_IO, "the file was truncated after it was opened: byte %zu is missing",
                              offset);
         at += got;
         bytes -= (size_t)got;

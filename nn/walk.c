@@ -281,7 +281,7 @@ ctrt_status ctrt_module_to(ctrt_module *module, ctrt_device *device, ctrt_dtype 
     if (module == NULL)
         return fail_null("module_to", "module");
     if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
-        return ctrt_fail(CTRT_ERR_DTYPE, "module_to: parameters can only have floating types, not %s",
+        return ctrt_fail(CTRT_ERR_DTYPE, "module_to: parameters must have a floating type, not %s",
                          ctrt_dtype_name(dtype));
     ctrt_status status = moves_prepare(&moves, module, device, dtype);
     for (size_t i = 0; i < moves.count; i++) {
@@ -318,8 +318,8 @@ ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module)
     }
     if (named > 1)
         return ctrt_fail(CTRT_ERR_DEVICE,
-                         "module_device: parameters of module %s are on different devices: %s%s; bring them together "
-                         "with ctrt_module_to", module->class_of->kind, text, length < sizeof text ? "" : "...");
+                         "module_device: parameters of module %s are on different devices: %s%s; move them to one with "
+                         "ctrt_module_to", module->class_of->kind, text, length < sizeof text ? "" : "...");
     *out = first;
     return CTRT_OK;
 }

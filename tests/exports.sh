@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the built libraries show to the world and ask of it.
+# The exported symbols of the built libraries, and the symbols and libraries that they require.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -40,31 +40,35 @@ else
         not_ok "libctrt is under 2 MiB stripped" "it has $size bytes"
     fi
 fi
-# What a binding finds by name: every inline function of a public header as a symbol, every constant in the list.
+# For bindings: every inline function of a public header is also a symbol, and ctrt_constant_get has every constant.
 inline=$(sed -n 's/^static inline .*[ *]\(ctrt_[a-z_0-9]*\)(.*/\1/p' "$srcdir"/include/ctrt/*.h)
 [ -n "$inline" ] || not_ok "public headers have inline functions" "none was found"
-check "libctrt exports the inline functions of its headers" \
-    "$(for name in $inline; do printf '%s\n' "$exported" | grep -qx "$name" || echo "$name is missing in core/base/bindings.c"; done)"
+check "libctrt exports the inline functions of its headers" "$(
+    for name in $inline; do
+        printf '%s\n' "$exported" | grep -qx "$name" || echo "$name is missing in core/base/bindings.c"
+    done)"
 constants() {
     echo '#include <ctrt/ctrt.h>' | ${CC:-cc} -I"$srcdir/include" "$@" -x c -
 }
 {
-    constants -E -P | tr '\n' ' ' | grep -o 'enum[^{}();]*{[^}]*}' | sed 's/.*{//; s/}//' | tr ',' '\n' | sed 's/=.*//; s/ //g'
+    constants -E -P | tr '\n' ' ' | grep -o 'enum[^{}();]*{[^}]*}' | sed 's/.*{//; s/}//' | tr ',' '\n' |
+        sed 's/=.*//; s/ //g'
     constants -E -dM | sed -n 's/^#define \(CTRT_[A-Z_0-9]*\) -*[0-9][0-9A-Za-z]*$/\1/p'
 } | grep -v -e '_$' -e '_H$' | sort -u >"$work/constants"
 {
     sed -n 's/^CONSTANT(\(.*\))$/\1/p' "$srcdir/core/base/constants.def"
-    sed -n -e 's/^STATUS(\([A-Z0-9_]*\),.*/CTRT_\1/p' -e 's/^DTYPE(\([A-Z0-9_]*\),.*/CTRT_\1/p' "$srcdir"/include/ctrt/*.def
+    sed -n -e 's/^STATUS(\([A-Z0-9_]*\),.*/CTRT_\1/p' -e 's/^DTYPE(\([A-Z0-9_]*\),.*/CTRT_\1/p' \
+        "$srcdir"/include/ctrt/*.def
 } | sort -u >"$work/listed"
 [ "$(wc -l <"$work/constants")" -gt 50 ] || not_ok "public headers have constants" "$(cat "$work/constants")"
 check "ctrt_constant_get lists the constants of the public headers" "$(diff "$work/listed" "$work/constants")"
-check "libctrt carries no text relocations or executable stack" \
+check "libctrt has no text relocations and no executable stack" \
     "$($READELF -dW "$library" | grep TEXTREL; $READELF -lW "$library" | grep 'GNU_STACK.*E ')"
 
 [ -n "$plugins" ] || skip "plugins" "none was built"
 for plugin in $plugins; do
     name=$(basename "$plugin")
-    check "$name takes no symbol from libctrt" \
+    check "$name uses no symbol of libctrt" \
         "$(names --undefined-only "$plugin" | grep '^ctrt_'; $READELF -d "$plugin" | grep 'NEEDED.*libctrt')"
     if [ -n "$SANITIZE" ]; then
         skip "$name exports ctrt_plugin_v1 alone" "$sanitized"

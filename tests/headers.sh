@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every installed header compiles alone, and all of them together in every rotation of their order, as C99, C11,
-# gnu2x and C++17, without a warning; and none lets anything of config.h through.
+# Every installed header compiles alone, and all together in every rotation of their order, as C99, C11, gnu2x and
+# C++17, without warnings; none depends on config.h.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 
@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 headers=$(cd "$srcdir/include" && echo ctrt/*.h)
 warn='-Wall -Wextra -Wshadow -Werror -pedantic'
 
-# The files to try: one per header (which includes it twice: a header guards itself), one per rotation.
+# The files to compile: one per header, which includes it twice to test its include guard, and one per rotation.
 for h in $headers; do
     name=alone_$(basename "$h" .h)
     printf '#include <%s>\n#include <%s>\n' "$h" "$h" >"$work/$name.c"
@@ -23,17 +23,17 @@ for f in "$work"/*.c; do
     echo 'typedef int not_empty;' >>"$f"
 done
 
-# try NAME COMPILER FLAGS...: all files at once; when that fails, one by one to name the culprits.
+# try NAME COMPILER FLAGS...: compiles all files at once and, if that fails, one by one to name those that fail.
 try() {
     name=$1
     shift
     if output=$("$@" $warn -I"$srcdir/include" -fsyntax-only "$work"/*.c 2>&1); then
         ok "$name: each of $(set -- $headers; echo $#) headers alone, and in every rotation"
     else
-        culprits=$(for f in "$work"/*.c; do
+        failing=$(for f in "$work"/*.c; do
             "$@" $warn -I"$srcdir/include" -fsyntax-only "$f" >/dev/null 2>&1 || basename "$f" .c
         done)
-        not_ok "$name: $(echo $culprits)" "$(printf '%s\n' "$output" | head -n 30)"
+        not_ok "$name: $(echo $failing)" "$(printf '%s\n' "$output" | head -n 30)"
     fi
 }
 
@@ -46,10 +46,10 @@ else
     skip c++17 "no C++ compiler"
 fi
 
-check "no header reads config.h or asks for HAVE_..." \
+check "no header uses config.h or HAVE_..." \
     "$(cd "$srcdir/include" && grep -nE 'config\.h|\bHAVE_[A-Z]' ctrt/* /dev/null)"
 
-# Every header that is there is installed.
+# include/local.mk installs every public header.
 listed=$(sed -n 's|^ *include/\(ctrt/[a-z_0-9]*\.[a-z]*\).*|\1|p' "$srcdir/include/local.mk" | sort)
 there=$(cd "$srcdir/include" && ls ctrt/*.h ctrt/*.def | sort)
 if [ "$listed" = "$there" ]; then

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program as a user writes it, built by tests/installed.sh against the installed tree with pkg-config alone.
- * Argument: the folder from which every plugin has to come. */
+/* A small user program, which tests/installed.sh builds against the installed tree with pkg-config.
+ * Argument: the folder from which every plugin must be loaded. */
 #include <stdio.h>
 #include <string.h>
 

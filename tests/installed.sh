@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# installed.sh PREFIX PKGCONFIGDIR: tries an installed tree as its users will, with pkg-config alone; nothing of the
-# build tree is seen. Run by `make installcheck`, and by `make distcheck` through it.
+# installed.sh PREFIX PKGCONFIGDIR: tests an installed tree as users use it, with pkg-config and without the build tree.
+# `make installcheck` runs it, and `make distcheck` runs that.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 prefix=$1
@@ -19,7 +19,7 @@ fi
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# Under DESTDIR the tree stands elsewhere than it will: its .pc file is read with the prefix moved.
+# With DESTDIR the tree is not at its configured prefix, so a changed copy of its .pc file is used.
 mkdir "$work/pc"
 configured=$(sed -n 's/^prefix=//p' "$pkgconfigdir/ctrt.pc")
 sed "s|$configured|$prefix|g" "$pkgconfigdir/ctrt.pc" >"$work/pc/ctrt.pc"
@@ -35,41 +35,45 @@ moved=
 LD_LIBRARY_PATH=$libdir
 export LD_LIBRARY_PATH
 
-# run NAME COMMAND...: passes when the command does; its output is shown when it does not.
+# run NAME COMMAND...: passes if the command succeeds; otherwise shows its output.
 run() {
     name=$1
     shift
-    if output=$("$@" 2>&1 </dev/null); then ok "$name"; else not_ok "$name" "$(printf '%s\n' "$output" | tail -n 40)"; fi
+    if output=$("$@" 2>&1 </dev/null); then
+        ok "$name"
+    else
+        not_ok "$name" "$(printf '%s\n' "$output" | tail -n 40)"
+    fi
 }
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- the installed files ---------------------------------------------------------------------------------------------
 
-check "plugindir ends in the ABI generation that plugin.h has" "$(
+check "plugindir ends in the ABI major version of plugin.h" "$(
     header=$(sed -n 's/^#define CTRT_PLUGIN_ABI_MAJOR *\([0-9]*\).*/\1/p' "$prefix"/include/ctrt/plugin.h)
     [ "$plugindir" = "$libdir/ctrt/$abi" ] && [ "$abi" = "$header" ] ||
         echo "plugindir $plugindir, plugin_abi $abi, plugin.h $header")"
-check "plugindir holds plugins and nothing else" "$(
+check "plugindir contains only plugins" "$(
     ls "$plugindir"/*.so >/dev/null 2>&1 || echo "no plugin in $plugindir"
     ls "$plugindir" | grep -v '\.so$')"
 check "no libtool archive is installed" "$(find "$prefix" -name '*.la')"
-check "config.h stays at home" "$(find "$prefix" -name config.h; grep -l 'config\.h' "$prefix"/include/ctrt/*)"
+check "config.h is not installed" "$(find "$prefix" -name config.h; grep -l 'config\.h' "$prefix"/include/ctrt/*)"
 
-# --- a program of a few lines ----------------------------------------------------------------------------------------
+# --- a small program -------------------------------------------------------------------------------------------------
 
 run "a C program builds with pkg-config alone" $CC ${SANITIZE_FLAGS:-} "$srcdir/tests/installed.c" -o "$work/program" \
     $($PKG_CONFIG --cflags --libs ctrt)
-run "it computes, derives, and finds its plugins in $plugindir" "$work/program" "$plugindir"
+run "it computes a value and a gradient, and loads its plugins from $plugindir" "$work/program" "$plugindir"
 [ ! -x "$prefix/bin/ctrt" ] || run "ctrt info runs" "$prefix/bin/ctrt" info
 
-# --- the tree, moved --------------------------------------------------------------------------------------------------
+# --- a copy of the tree -----------------------------------------------------------------------------------------------
 
-# The tree stays where it is, so the plugins of the copy are found for its own place, not because the first is gone.
+# The original tree remains, so a copy that loaded the original's plugins would be detected.
 cp -R "$prefix" "$work/moved"
 moved_libdir=$work/moved${libdir#"$prefix"}
-run "a copy of the tree elsewhere uses its own plugins" env -u CTRT_PLUGIN_PATH LD_LIBRARY_PATH="$moved_libdir" \
-    "$work/program" "$moved_libdir/ctrt/$abi"
+run "a copy of the tree in another folder uses its own plugins" \
+    env -u CTRT_PLUGIN_PATH LD_LIBRARY_PATH="$moved_libdir" "$work/program" "$moved_libdir/ctrt/$abi"
 
-# --- the examples, each from its own Makefile ------------------------------------------------------------------------
+# --- the examples, built with their own Makefile ---------------------------------------------------------------------
 
 if [ -f "$srcdir/examples/Makefile" ]; then
     cp -R "$srcdir/examples" "$work/examples"
@@ -80,7 +84,7 @@ else
     skip "examples build with their own Makefile" "there is no examples/Makefile"
 fi
 
-# --- a plugin that is not ours ---------------------------------------------------------------------------------------
+# --- a third-party plugin --------------------------------------------------------------------------------------------
 
 if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
     [ -d "$work/examples" ] || { mkdir "$work/examples" && cp -R "$srcdir/examples/plugin-template" "$work/examples/"; }

@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The order of the layers, checked by the #include lines of every source file.
+# Checks the order of the layers from the #include lines of every source file.
 #
 #   include < core < nn < parallel < tools, and inside core: base < registry < device < stream < memory < memory_stats <
-#   graph < tensor < ops < dryrun < autograd. A file includes headers of its own layer or of layers below it, so the
-#   folders have no cycle. Public headers include public headers; plugins and the plugin template see ctrt/plugin.h, what
-#   that includes, and their own folder; tools and examples see the public headers and their own folder. Includes that are
-#   not of this tree (<stdio.h>, "config.h") are not checked, except in public headers, which use three C headers only.
+#   graph < tensor < ops < dryrun < autograd. A file may include headers of its own layer or of layers below it, so the
+#   folders have no cycle. Public headers include only public headers. Plugins and the plugin template include
+#   ctrt/plugin.h, the headers that it includes, and their own folder. Tools and examples include public headers and
+#   their own folder. Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers,
+#   which may use three C headers.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 cd "$srcdir" || exit 1
@@ -14,18 +15,18 @@ cd "$srcdir" || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# judge DIRECTORY...: one line for every include that breaks a rule.
-judge() {
+# violations DIRECTORY...: prints one line for every include that violates a rule.
+violations() {
     find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.inc' -o -name '*.cu' \
         -o -name '*.cuh' -o -name '*.cpp' \) ! -path '*/softcuda/*' 2>/dev/null | sort >"$work/files"
     ${AWK:-awk} -v list="$work/files" '
-    # A folder of core that the order does not name is an error.
+    # A folder of core that the order does not contain is an error.
     function unknown(path) {
-        if (!(path in told)) print path ":1: this folder of core has no place in the order of layers"
-        told[path] = 1
+        if (!(path in reported)) print path ":1: this folder of core is not in the order of layers"
+        reported[path] = 1
         return 10
     }
-    # The layer of a path; plugins stand apart, at -1; 0 is a public header.
+    # The layer of a path: 0 for a public header, -1 for plugins, examples and tests.
     function layer(path,    part) {
         split(path, part, "/")
         if (part[1] == "include") return 0
@@ -33,10 +34,11 @@ judge() {
         if (part[1] in rank) return rank[part[1]]
         return -1
     }
-    # The folder that a file of a plugin, tool or example calls its own.
-    function house(path,    part, n) {
+    # The own folder of a file of a plugin, tool or example.
+    function own_folder(path,    part, n) {
         n = split(path, part, "/")
-        if (part[1] == "backends" || (part[1] == "plugins" && n > 3)) return part[1] "/" part[2] (part[1] == "plugins" ? "/" part[3] : "")
+        if (part[1] == "plugins" && n > 3) return part[1] "/" part[2] "/" part[3]
+        if (part[1] == "backends") return part[1] "/" part[2]
         if (part[1] == "examples" && n > 2) return part[1] "/" part[2]
         if (part[1] == "tests") return part[1] "/" part[2]
         return part[1]
@@ -46,59 +48,62 @@ judge() {
         gsub(/\/\.\//, "/", path)
         return path
     }
-    # Which file of the tree an include means; "" when it is none of ours.
+    # The file of the tree that an include names; "" if it is outside the tree.
     function resolve(from, name,    folder) {
         folder = from
         sub(/[^\/]*$/, "", folder)
         if (normal(folder name) in known) return normal(folder name)
         if (normal(name) in known) return normal(name)
         if (("include/" name) in known) return "include/" name
-        if ((house(from) "/" name) in known) return house(from) "/" name
+        if ((own_folder(from) "/" name) in known) return own_folder(from) "/" name
         if (("core/" name) in known) return "core/" name
         return ""
     }
-    # What plugin.h brings with it.
-    function border(path,    i, n, deps) {
-        if (path in plugin_sees) return
-        plugin_sees[path] = 1
+    # Adds a header and the headers that it includes to plugin_headers.
+    function add_plugin_header(path,    i, n, deps) {
+        if (path in plugin_headers) return
+        plugin_headers[path] = 1
         n = split(includes[path], deps, "\n")
-        for (i = 1; i <= n; i++) if (deps[i] != "") border(deps[i])
+        for (i = 1; i <= n; i++) if (deps[i] != "") add_plugin_header(deps[i])
     }
-    # Whether a file has plugin.h, directly or through a header of its own.
-    function sees_border(path,    i, n, deps) {
+    # Whether a file includes plugin.h, directly or through a header that is not public.
+    function is_plugin(path,    i, n, deps) {
         if (path == "include/ctrt/plugin.h") return 1
         if (path ~ /^include\// || path in visited) return 0
         visited[path] = 1
         n = split(includes[path], deps, "\n")
-        for (i = 1; i <= n; i++) if (deps[i] != "" && sees_border(deps[i])) { delete visited[path]; return 1 }
+        for (i = 1; i <= n; i++) if (deps[i] != "" && is_plugin(deps[i])) { delete visited[path]; return 1 }
         delete visited[path]
         return 0
     }
-    function complain(from, line, name, why) { print from ":" line ": includes " name ": " why }
-    function judge_one(from, line, name, to,    f, t) {
+    function report(from, line, name, why) { print from ":" line ": includes " name ": " why }
+    function check_include(from, line, name, to,    f, t) {
         f = layer(from); t = layer(to)
         if (from ~ /^include\//) {
-            if (to != "" && t != 0) complain(from, line, name, "a public header includes public headers only")
+            if (to != "" && t != 0) report(from, line, name, "a public header may include only public headers")
             if (to == "" && name !~ /^(stddef|stdint|stdbool)\.h$/)
-                complain(from, line, name, "a public header includes stddef.h, stdint.h and stdbool.h only")
+                report(from, line, name, "a public header may include only stddef.h, stdint.h and stdbool.h")
             return
         }
         if (to == "") return
         if (from ~ /^(backends|plugins|examples\/plugin-template)\//) {
             if (t == 0 && from ~ /^plugins\/strategy\//) return
-            # The template brings a program that tries it: that is no plugin.
-            if (t == 0 && from ~ /^examples\// && !(sees_border(from))) return
-            if (t == 0 && !(to in plugin_sees)) complain(from, line, name, "a plugin sees ctrt/plugin.h and what that includes")
-            else if (t != 0 && house(to) != house(from)) complain(from, line, name, "a plugin sees its own folder only")
+            # The template contains a program that tests it, which is not a plugin.
+            if (t == 0 && from ~ /^examples\// && !(is_plugin(from))) return
+            if (t == 0 && !(to in plugin_headers))
+                report(from, line, name, "a plugin may include only ctrt/plugin.h and the headers that it includes")
+            else if (t != 0 && own_folder(to) != own_folder(from))
+                report(from, line, name, "a plugin may include only its own folder")
             return
         }
         if (from ~ /^(tools|examples|tests\/conformance)\//) {
-            if (t != 0 && house(to) != house(from)) complain(from, line, name, "this folder stands on the public headers alone")
+            if (t != 0 && own_folder(to) != own_folder(from))
+                report(from, line, name, "this folder may include only public headers and its own")
             return
         }
         if (from ~ /^(tests|bench)\//) return
-        if (t < 0) complain(from, line, name, "nothing in the library knows a plugin, an example or a test")
-        else if (t > f) complain(from, line, name, "that layer is above this one")
+        if (t < 0) report(from, line, name, "the library must not include a plugin, an example or a test")
+        else if (t > f) report(from, line, name, "that layer is above this one")
     }
     BEGIN {
         n = split("base registry device stream memory memory_stats graph tensor ops dryrun autograd", name, " ")
@@ -119,20 +124,20 @@ judge() {
             }
             close(files[i])
         }
-        border("include/ctrt/plugin.h")
-        for (i = 1; i <= m; i++) judge_one(at[i], where[i], what[i], which[i])
+        add_plugin_header("include/ctrt/plugin.h")
+        for (i = 1; i <= m; i++) check_include(at[i], where[i], what[i], which[i])
         print m " includes in " count " files" > "/dev/stderr"
     }' 2>"$work/counted"
 }
 
-found=$(judge include core nn parallel backends plugins tools tests bench examples)
+found=$(violations include core nn parallel backends plugins tools tests bench examples)
 for area in include core nn parallel backends plugins tools examples tests; do
     [ -d "$area" ] || continue
     check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
 done
 echo "# $(cat "$work/counted")"
 
-# The rules above must be able to fail: a small tree in which each of them is broken once.
+# The checks must be able to fail: a small tree in which each rule is violated once.
 mkdir -p "$work/tree" && cd "$work/tree" || exit 1
 broken() {
     mkdir -p "$(dirname "$1")"
@@ -167,11 +172,11 @@ core/tensor/up.c
 examples/plugin-template/mine.c
 include/ctrt/ctrt.h
 tools/peeks.c'
-got=$(judge include core nn backends tools examples | sed 's/:.*//' | sort)
+got=$(violations include core nn backends tools examples | sed 's/:.*//' | sort)
 if [ "$got" = "$want" ]; then
-    ok "a tree with ten broken rules is found out"
+    ok "ten violations are detected"
 else
-    not_ok "a tree with ten broken rules is found out" "found:
+    not_ok "ten violations are detected" "found:
 $got"
 fi
 finish

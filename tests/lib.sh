@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# For tests written in sh: prints TAP. Sourced as `. "$srcdir/tests/lib.sh"`; a test calls ok, not_ok or skip for each
-# thing it looks at, and finish at its end.
+# Prints TAP, for tests written in sh. Sourced as `. "$srcdir/tests/lib.sh"`; a test calls ok, not_ok or skip for each
+# check, and finish at its end.
 
 tap_count=0
 tap_failed=0
@@ -26,7 +26,7 @@ skip() {
     echo "ok $tap_count - $1 # SKIP $2"
 }
 
-# check DESCRIPTION DETAILS: a test that passes when there is nothing to complain of.
+# check DESCRIPTION DETAILS: passes if DETAILS is empty.
 check() {
     if [ -z "$2" ]; then ok "$1"; else not_ok "$1" "$2"; fi
 }

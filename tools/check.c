@@ -13,22 +13,21 @@
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
-    "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the "
-    "backend that the\n"
-    "plugin file brings. Prints TAP. Exit status 0: all is well; 1: a check failed; 2: it could not begin.\n"
+    "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
+    "the\n"
+    "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed; 2: the suite could not start.\n"
     "  --device NAME      the device\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
-    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, "
-    "softmax, norm,\n"
+    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax, "
+    "norm,\n"
     "                     index, view, copy, random, optim), a dtype, or forward, scalar, inplace, gradient, "
     "gradient2\n"
-    "  --skip-tags LIST   no checks with one of them\n"
-    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: "
-    "REASON'\n"
-    "  --seed N           of the inputs\n"
-    "  --list             names the checks, runs none\n"
-    "What a backend has no kernel for is run on the cpu and reported as skipped; CTRT_FALLBACK=error forbids "
-    "it.\n";
+    "  --skip-tags LIST   no checks with one of these words\n"
+    "  --expect FILE      known failures: lines 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
+    "  --seed N           seed of the random inputs (1)\n"
+    "  --list             prints the names of the checks and runs none\n"
+    "Ops for which the backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes "
+    "them fail.\n";
 
 /* Adds `folder` to the front of CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false
  * if memory runs out. */
@@ -79,13 +78,13 @@ static const char *device_of(const char *file)
     }
     if (other != NULL)
         fprintf(stderr,
-                "ctrt check: %s holds no backend and no kernels but a component of kind %s, for which there is "
-                "no suite yet\n",
+                "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is no "
+                "suite\n",
                 file, other);
     else
         fprintf(
             stderr,
-            "ctrt check: %s is not taken for a plugin: its name must be backend-NAME.so or kernels-NAME.so\n",
+            "ctrt check: %s is not named as a plugin: its name must be backend-NAME.so or kernels-NAME.so\n",
             file);
     return NULL;
 }

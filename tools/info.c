@@ -339,7 +339,7 @@ static void show_text(const struct choice *choice)
         const char *best = chosen(name, sizeof name);
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
         if (show_devices(choice) == 0)
-            printf("  none can be used; the plugins say why\n");
+            printf("  none can be used; see the plugins for the reasons\n");
         show_links(choice);
         if (choice->load)
             show_load();
@@ -359,9 +359,11 @@ static int usage(FILE *out, const char *command, int status)
     fprintf(out, "usage: ctrt %s [OPTION...]\n", command);
     if (strcmp(command, "info") == 0)
         fprintf(out,
-                "  --devices   devices alone\n  --plugins   plugins alone\n  --params    parameters alone\n"
+                "  --devices   only devices\n"
+                "  --plugins   only plugins\n"
+                "  --params    only parameters\n"
                 "  --memory    open each device and show its free memory\n"
-                "  --load      how busy devices are, with what memory, and for whom; opens none\n");
+                "  --load      utilization, memory and processes of each device, without opening it\n");
     fprintf(out, "  --json      as JSON\n  --help      this text\n");
     return status;
 }
@@ -392,7 +394,7 @@ int tool_info(int argc, char **argv)
         choice.load = choice.load || option == 'l';
     }
     if (optind < argc) {
-        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return usage(stderr, argv[0], 2);
     }
     if (!choice.devices && !choice.plugins && !choice.params)
@@ -415,7 +417,7 @@ int tool_plugins(int argc, char **argv)
         choice.json = true;
     }
     if (optind < argc) {
-        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return usage(stderr, argv[0], 2);
     }
     (choice.json ? show_json : show_text)(&choice);

@@ -14,9 +14,9 @@ static const struct command {
     const char *summary;
 } commands[] = {
     { "info",    tool_info,    "devices, plugins and parameters of this machine" },
-    { "plugins", tool_plugins, "every plugin file that was found, and what became of it" },
-    { "check",   tool_check,   "runs the conformance suite on a device or a plugin" },
-    { "memory",  tool_memory,  "makes a page for a browser from a snapshot of memory" },
+    { "plugins", tool_plugins, "every plugin file, whether it was loaded and, if not, why" },
+    { "check",   tool_check,   "conformance suite on a device or a plugin" },
+    { "memory",  tool_memory,  "HTML page of a memory snapshot" },
 };
 
 #define COMMANDS (sizeof commands / sizeof commands[0])
@@ -26,7 +26,8 @@ static int usage(FILE *out, int status)
     fprintf(out, "usage: ctrt COMMAND [OPTION...]\n       ctrt --help | --version\n\ncommands:\n");
     for (size_t i = 0; i < COMMANDS; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\n`ctrt COMMAND --help` tells its options; see also ctrt(1) and ctrt(7).\n");
+    fprintf(out, "\n"
+                 "`ctrt COMMAND --help` prints its options; see also ctrt(1) and ctrt(7).\n");
     return status;
 }
 

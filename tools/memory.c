@@ -40,7 +40,7 @@ static bool fails(struct reader *r, const char *why)
     for (const char *c = r->begin; c < r->at && c < r->end; c++)
         line += *c == '\n';
     if (r->why[0] == '\0' && r->at >= r->end)
-        snprintf(r->why, sizeof r->why, "it ends in the middle (line %d): the file is cut off", line);
+        snprintf(r->why, sizeof r->why, "the file is truncated at line %d", line);
     else if (r->why[0] == '\0')
         snprintf(r->why, sizeof r->why, "line %d: %s", line, why);
     return false;
@@ -63,11 +63,11 @@ static bool expect(struct reader *r, char c, const char *why)
 
 static bool string(struct reader *r)
 {
-    if (!expect(r, '"', "a string was expected"))
+    if (!expect(r, '"', "expected a string"))
         return false;
     for (; r->at < r->end && *r->at != '"'; r->at++) {
         if ((unsigned char)*r->at < 0x20)
-            return fails(r, "a control character stands in a string");
+            return fails(r, "a control character in a string");
         if (*r->at != '\\')
             continue;
         if (++r->at >= r->end)
@@ -75,9 +75,9 @@ static bool string(struct reader *r)
         if (*r->at == 'u') {
             for (int i = 0; i < 4; i++)
                 if (++r->at >= r->end || strchr("0123456789abcdefABCDEF", *r->at) == NULL || *r->at == '\0')
-                    return fails(r, "\\u wants four hexadecimal digits");
+                    return fails(r, "expected four hexadecimal digits after \\u");
         } else if (*r->at == '\0' || strchr("\"\\/bfnrt", *r->at) == NULL) {
-            return fails(r, "an unknown escape stands in a string");
+            return fails(r, "an unknown escape in a string");
         }
     }
     return expect(r, '"', "a string does not end");
@@ -88,7 +88,7 @@ static bool digits(struct reader *r)
     const char *first = r->at;
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9')
         r->at++;
-    return r->at > first || fails(r, "a number has no digits");
+    return r->at > first || fails(r, "a number without digits");
 }
 
 static bool number(struct reader *r)
@@ -100,7 +100,7 @@ static bool number(struct reader *r)
     if (!digits(r))
         return false;
     if (zero && r->at > first + 1)
-        return fails(r, "a number begins with 0");
+        return fails(r, "a number with a leading zero");
     if (r->at < r->end && *r->at == '.') {
         r->at++;
         if (!digits(r))
@@ -119,7 +119,7 @@ static bool word(struct reader *r, const char *text)
 {
     size_t length = strlen(text);
     if ((size_t)(r->end - r->at) < length || memcmp(r->at, text, length) != 0)
-        return fails(r, "something that is not JSON");
+        return fails(r, "not JSON");
     r->at += length;
     return true;
 }
@@ -142,7 +142,7 @@ static bool member(struct reader *r)
     if (!string(r))
         return false;
     size_t length = (size_t)(r->at - 1 - name);
-    if (!expect(r, ':', "a colon was expected"))
+    if (!expect(r, ':', "expected a colon"))
         return false;
     blanks(r);
     if (r->depth == 1)
@@ -154,7 +154,7 @@ static bool list(struct reader *r, char open, char close, bool (*item)(struct re
 {
     if (++r->depth > MOST_NESTED)
         return fails(r, "too deeply nested");
-    if (!expect(r, open, "something else was expected"))
+    if (!expect(r, open, "unexpected value"))
         return false;
     blanks(r);
     bool more = r->at < r->end && *r->at != close;
@@ -166,7 +166,7 @@ static bool list(struct reader *r, char open, char close, bool (*item)(struct re
         r->at += more;
     }
     r->depth--;
-    return expect(r, close, "a comma or an end was expected");
+    return expect(r, close, "expected a comma or an end");
 }
 
 static bool value(struct reader *r)
@@ -182,7 +182,7 @@ static bool value(struct reader *r)
     case 'f': return word(r, "false");
     case 'n': return word(r, "null");
     default:
-        return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "something that is not JSON");
+        return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "not JSON");
     }
 }
 
@@ -200,10 +200,10 @@ static void judge(char *why, const char *text, size_t length)
     if (value(&r)) {
         blanks(&r);
         if (r.at < r.end)
-            fails(&r, "something follows the end");
+            fails(&r, "there is text after the end");
     }
     if (r.why[0] == '\0' && (!object || strstr(text, "\"ctrt memory snapshot\"") == NULL || !(r.found & 1)))
-        snprintf(r.why, sizeof r.why, "it is JSON, but no snapshot of ctrt_memory_snapshot");
+        snprintf(r.why, sizeof r.why, "it is JSON, but not a snapshot of ctrt_memory_snapshot");
     for (size_t i = 0; i < MEMBERS && r.why[0] == '\0'; i++)
         if (!(r.found & (1u << i)))
             snprintf(r.why, sizeof r.why, "its member \"%s\" is missing or of another version", members[i].name);
@@ -287,10 +287,13 @@ static int write_page(const char *path, const char *text, size_t length)
 static int usage(FILE *out, int status)
 {
     fputs(
-        "usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n\n"
-        "Writes a page that shows a snapshot of memory (ctrt_memory_snapshot_write): who had how much when, the\n"
-        "segments and their blocks, every event. The page needs a browser and nothing else. Without -o it is written\n"
-        "beside the snapshot; \"-\" is standard input or output.\n", out);
+        "usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n"
+        "\n"
+        "Writes a page that shows a memory snapshot (ctrt_memory_snapshot_write): memory by owner over time, the "
+        "segments\n"
+        "and their blocks, and every event. The page needs only a browser. Without -o it is written into the folder "
+        "of\n"
+        "the snapshot; \"-\" is standard input or output.\n", out);
     return status;
 }
 
@@ -330,7 +333,7 @@ int tool_memory(int argc, char **argv)
     judge(why, text, length);
     int status = 1;
     if (why[0] != '\0')
-        fprintf(stderr, "ctrt memory: %s is no snapshot of memory: %s\n", from, why);
+        fprintf(stderr, "ctrt memory: %s is not a memory snapshot: %s\n", from, why);
     else
         status = write_page(to, text, length);
     free(text);

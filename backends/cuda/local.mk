@@ -26,7 +26,8 @@ backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c
 backend_cuda_sources += backends/cuda/kernels/attention_args.h backends/cuda/kernels/conv_args.h \
     backends/cuda/kernels/copy_args.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise_args.h \
     backends/cuda/kernels/fast_div.h backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
-    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/matmul_args.h \
+    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/math.def \
+    backends/cuda/kernels/matmul_args.h \
     backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
     backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce_args.h \
     backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h

@@ -87,8 +87,8 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
     CTRT_TRY(ctrt_context(grad_refresh(tensor), "backward to a leaf"));
     if (unlikely(meta->node != NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "a leaf of the graph was changed in place after its use and is a result now: change it under "
-                         "ctrt_no_grad, or use the op that makes a new tensor");
+                         "a leaf of the graph was changed in place after its use and is no longer a leaf; change it "
+                         "under ctrt_no_grad, or use the op that returns a new tensor");
     if (unlikely(!tensor_requires_grad(tensor)))
         return CTRT_OK;                 /* the program turned requires_grad off after the forward pass */
     if (unlikely(hooks_any(meta))) {

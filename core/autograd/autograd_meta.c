@@ -90,8 +90,8 @@ ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
     }
     if (made_by_op)
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_require_grad: the tensor was made by %s, so it requires grad as long as its operands do; "
-                         "ctrt_detach gives one without history",
+                         "tensor_require_grad: the tensor is the result of %s, so it requires grad as long as its "
+                         "operands do; ctrt_detach returns one without history",
                          made_by_op ? tensor->grad->node->class->name(tensor->grad->node) : "");
     tensor->flags &= ~(uint32_t)TENSOR_REQUIRES_GRAD;
     return CTRT_OK;

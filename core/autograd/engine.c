@@ -272,7 +272,7 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
             if (*sum == NULL)
                 *sum = grad;
             else
-                CTRT_TRY(ctrt_context(grad_add(sum, grad, run->task->create_graph), "adding up gradients"));
+                CTRT_TRY(ctrt_context(grad_add(sum, grad, run->task->create_graph), "accumulating gradients"));
         }
     }
     if (--entry->waiting > 0)

@@ -50,7 +50,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     OP_CHECK("function_save", context);
     OP_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
-        return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors are saved in forward");
+        return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors can be saved only in forward");
     CTRT_TRY(ARRAY_RESERVE(context->kept, context->room, context->n_kept, "saving a tensor"));
     tensor_retain(tensor);
     scope_hold(tensor);
@@ -137,7 +137,7 @@ static ctrt_status function_run(struct grad_node *node, const struct node_run *r
     pthread_mutex_lock(&self->lock);
     if (context->freed) {
         status = ctrt_fail(CTRT_ERR_AUTOGRAD,
-                           "the graph was freed by an earlier backward; to go through it twice, call the first with "
+                           "the graph was freed by an earlier backward; to run backward twice, call the first with "
                            "retain_graph (ctrt_backward_with)");
     } else {
         context->phase = IN_BACKWARD;
@@ -307,7 +307,7 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
     context->phase = IDLE;
     for (int k = 0; k < n_out && status == CTRT_OK; k++)
         if (results[k] == NULL)
-            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "forward left result %d NULL", k);
+            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "forward did not set result %d", k);
     if (status == CTRT_OK && op_needs_grad(in, n_in))
         status = attach(context, results, n_out, in, n_in);
     if (context->node == NULL)

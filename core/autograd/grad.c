@@ -31,13 +31,14 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "%s: the tensor does not require grad and has no history: none of its operands required grad "
-                         "(ctrt_tensor_require_grad), or it was made under ctrt_no_grad or ctrt_detach", who);
+                         "%s: the tensor does not require grad and has no history, because none of its operands "
+                         "required grad (ctrt_tensor_require_grad) or it was made under ctrt_no_grad or by ctrt_detach",
+                         who);
     if (given == NULL) {
         if (tensor->view.numel != 1)
             return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                             "%s: a gradient can be made up for a tensor of one element only, not for shape %s; reduce it "
-                             "(ctrt_sum, ctrt_mean) or pass a gradient", who,
+                             "%s: the default gradient exists only for a tensor of one element, not for shape %s; "
+                             "reduce it (ctrt_sum, ctrt_mean) or pass a gradient", who,
                              shape_text(a, tensor->view.shape, tensor->view.ndim));
         CTRT_TRY(ctrt_context(one_like(gradient, tensor), "%s", who));
     } else {
@@ -58,8 +59,8 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
     if (unlikely(root->to == NULL)) {
         ctrt_tensor_release(gradient);
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "%s: the tensor is a view that has no history: it was made under ctrt_no_grad, or before its base "
-                         "required grad", who);
+                         "%s: the tensor is a view that has no history, because it was made under ctrt_no_grad or "
+                         "before its base required grad", who);
     }
     return CTRT_OK;
 }
@@ -105,7 +106,7 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
     OP_CHECK("grad", output);
     OP_CHECK("grad", inputs);
     if (count <= 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: %d inputs; at least one is needed", count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: %d inputs; at least one is required", count);
     struct engine_capture *captures = host_calloc((size_t)count * sizeof *captures);
     if (captures == NULL)
         return out_of_memory((size_t)count * sizeof *captures, "grad");
@@ -121,7 +122,8 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
     for (int i = 0; i < count && status == CTRT_OK && !allow_unused; i++)
         if (captures[i].grad == NULL)
             status = ctrt_fail(CTRT_ERR_AUTOGRAD,
-                               "grad: output does not depend on inputs[%d] (or no gradient reaches it); with allow_unused its "
+                               "grad: output does not depend on inputs[%d] (or no gradient reaches it); with "
+                               "allow_unused its "
                                "gradient is NULL", i);
     for (int i = 0; i < count; i++) {
         if (status == CTRT_OK)

@@ -8,7 +8,7 @@
 
 static const ctrt_param graph_growth_param = {
     sizeof graph_growth_param, "CTRT_GRAPH_GROWTH", CTRT_PARAM_INT, "0", NULL,
-    "warns of a graph that reaches back over that many backward passes, as total_loss += loss makes one; 0: off",
+    "warn of a graph that spans this many backward passes, as total_loss += loss creates it; 0: off",
 };
 CORE_PARAM(graph_growth_param);
 
@@ -23,7 +23,7 @@ static uint32_t read_limit(void)
     if (param_read(&value, &graph_growth_param, "core") != CTRT_OK)
         log_message(CTRT_LOG_WARNING, "autograd", "%s", ctrt_error_message());
     else if (value.integer < 0 || value.integer == 1 || value.integer >= INT32_MAX)
-        log_message(CTRT_LOG_WARNING, "autograd", "CTRT_GRAPH_GROWTH=%s: expected a number of passes from 2 on, or 0",
+        log_message(CTRT_LOG_WARNING, "autograd", "CTRT_GRAPH_GROWTH=%s: expected a number of passes, at least 2, or 0",
                     value.text);
     else
         limit = (uint32_t)value.integer;
@@ -39,9 +39,9 @@ static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_
         return;
     const char *tag = label_here();
     log_message(CTRT_LOG_WARNING, "autograd",
-                "the graph behind a result of %s%s%s%s reaches back over %u backward passes and keeps all of them in memory "
-                "(%llu nodes live): something adds up tensors with their history, as total_loss += loss does. Add up "
-                "ctrt_item(loss), or ctrt_detach it first",
+                "the graph of a result of %s%s%s%s spans %u backward passes and keeps all of them in memory (%llu live "
+                "nodes). The program probably sums tensors with their history, as total_loss += loss does. Sum "
+                "ctrt_item(loss), or call ctrt_detach first",
                 node->class->name(node), *tag != '\0' ? " (" : "", tag, *tag != '\0' ? ")" : "", reach,
                 (unsigned long long)ctrt_autograd_live_nodes());
 }

@@ -212,7 +212,7 @@ static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_wan
     if (grad_matches(grad, want))
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_SHAPE,
-                     "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
+                     "a hook on a gradient replaced it with a tensor %s of %s on %s; it must be %s of %s on %s",
                      shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)),
                      grad->device->name, shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype),
                      want->device->name);
@@ -330,7 +330,7 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
+                         "tensor_add_hook: the tensor does not require grad, so it gets no gradient");
     return add(tensor, hook, NULL, user, id);
 }
 
@@ -341,8 +341,9 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
-                         tensor_requires_grad(leaf) ? "was made by an op" : "does not require grad");
+                         "tensor_add_accumulate_hook: gradients accumulate only in leaves that require grad; this "
+                         "tensor %s",
+                         tensor_requires_grad(leaf) ? "is the result of an op" : "does not require grad");
     return add(leaf, NULL, hook, user, id);
 }
 

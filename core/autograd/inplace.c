@@ -45,7 +45,7 @@ bool geometry_disjoint(const struct geometry *g)
 /* How a view was created, for messages. */
 static const char *const view_origin[] = {
     [VIEW_NO_GRAD] = "made under ctrt_no_grad",
-    [VIEW_CHUNK] = "made by ctrt_chunk together with others",
+    [VIEW_CHUNK] = "made by ctrt_chunk with others",
     [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
 };
 
@@ -97,8 +97,8 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct autograd_meta *meta)
     const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
     if (meta->view_kind != VIEW_PLAIN && (base_requires_grad || meta->node != NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "an operand is a view %s, and its elements were changed in place since, so its history is not "
-                         "known: make the view again after the change, in grad mode", view_origin[meta->view_kind]);
+                         "an operand is a view %s whose elements were changed in place since, so its history is "
+                         "unknown; make the view again after the change, in grad mode", view_origin[meta->view_kind]);
     if (!base_requires_grad)
         return CTRT_OK;
     struct geometry g;
@@ -151,20 +151,21 @@ static ctrt_status check_self(ctrt_tensor *self)
     bool tracked = meta && meta->base;
     if (self->flags & TENSOR_IS_VIEW && (!tracked || meta->view_kind != VIEW_PLAIN))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
-                         "that returns one view, or change it under ctrt_no_grad",
+                         "self is a view %s, so a change in place can't be recorded; make the view in grad mode with "
+                         "an op that returns one view, or change it under ctrt_no_grad",
                          view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
     CTRT_TRY(grad_refresh(self));
     if ((self->flags & TENSOR_REQUIRES_GRAD) && (meta == NULL || meta->node == NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
+                         "self is a leaf that requires grad; change it under ctrt_no_grad, or use the op that returns "
+                         "a new tensor");
     if (!tracked)
         return CTRT_OK;
     const ctrt_tensor *base = meta->base;
     if (tensor_requires_grad(self) && (base->grad == NULL || base->grad->node == NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
-                         "new tensor");
+                         "self is a view of a leaf that requires grad; change it under ctrt_no_grad, or use the op "
+                         "that returns a new tensor");
     struct geometry g;
     geometry_of(&g, base);
     if (!geometry_disjoint(&g))

@@ -186,8 +186,9 @@ ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *ten
 {
     char text[SHAPE_TEXT_BYTES];
     return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                     "its %s %d, a tensor %s of %s, was changed in place since: it was saved at version %u and is at version "
-                     "%u now; change a clone instead, or use the op that makes a new tensor", what, position,
+                     "its %s %d, a tensor %s of %s, was changed in place after it was saved: it was saved at version "
+                     "%u and is at version %u now; change a clone instead, or use the op that returns a new tensor",
+                     what, position,
                      shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(tensor_dtype(tensor)),
                      saved_version, tensor_version(tensor));
 }
@@ -207,11 +208,11 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
             break;
         if (state == SAVED_TAKEN)
             return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                             "the graph was freed by an earlier backward; to go through it twice, call the first with "
+                             "the graph was freed by an earlier backward; to run backward twice, call the first with "
                              "retain_graph (ctrt_backward_with)");
         if (state == SAVED_STALE)
             return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                             "a tensor that it saved was changed in place, as an earlier backward reported");
+                             "a saved tensor was changed in place, as an earlier backward reported");
     }
     *count = node->n_saved;
     for (int i = 0; i < node->n_saved; i++) {

@@ -199,13 +199,13 @@ static ctrt_status open_beside(struct file_writer *writer, const char *target, c
         return failed("write to", writer->path, errno);
     int error = temporary_create(writer, exists ? 0600 : 0666);
     if (error != 0)
-        return failed("create a temporary file beside", writer->path, error);
+        return failed("create a temporary file next to", writer->path, error);
     error = exists ? attributes_keep(writer->fd, target, old) : 0;
     if (error == 0)
         return CTRT_OK;
     unlinkat(writer->folder, writer->temporary, 0);
     close(writer->fd);
-    return failed("set the permissions of a temporary file beside", writer->path, error);
+    return failed("set the permissions of a temporary file next to", writer->path, error);
 }
 
 ctrt_status file_writer_open(struct file_writer *writer, const char *path)

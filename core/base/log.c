@@ -11,7 +11,7 @@ static const char *const level_words[] = { "error", "warning", "info", "debug" }
 
 static const ctrt_param log_param = {
     sizeof log_param, "CTRT_LOG", CTRT_PARAM_ENUM, "warning", "error|warning|info|debug",
-    "most verbose level of log lines that are passed on",
+    "most verbose level of log messages",
 };
 CORE_PARAM(log_param);
 

@@ -155,8 +155,8 @@ static bool changed_late(struct node *node)
 static void warn_late(const char *name, const char *text)
 {
     log_message(CTRT_LOG_WARNING, "core",
-                "the environment variable %s was changed after it had been read as \"%s\"; the change has "
-                "no effect. Set it before the program starts, or call ctrt_param_set first",
+                "the environment variable %s was changed after it was read as \"%s\"; the change has no effect. Set it "
+                "before the program starts, or call ctrt_param_set before the first use",
                 name, text != NULL ? text : "(unset)");
 }
 
@@ -169,7 +169,7 @@ static void warn_other(const char *name, const char *owner, const char *first_ow
 {
     log_message(CTRT_LOG_WARNING, "core",
             "%s declares the parameter %s with another type, other words or another default than %s, which declared it "
-            "first; each reads it by its own declaration",
+            "first; each uses its own declaration",
             or_unknown(owner), name, first_owner);
 }
 
@@ -261,7 +261,7 @@ static ctrt_status fail_unknown(const char *name)
             names[count++] = node->name;
     lock_leave(&param_lock);
     const char *near = nearest_word(name, names, count);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no parameter is called %s%s%s%s (`ctrt info --params` lists them)",
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter %s%s%s%s (`ctrt info --params` lists them)",
                      name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
@@ -276,7 +276,7 @@ static ctrt_status node_set(struct node *node, const char *value)
         if (same)
             return CTRT_OK;
         return ctrt_fail(CTRT_ERR_STATE,
-                         "%s has been used already as \"%s\"; set it before the first call that needs it",
+                         "%s is already in use as \"%s\"; set it before the first call that uses it",
                          node->name, node->value.text != NULL ? node->value.text : "(unset)");
     }
     const char *kept = intern_string(value);
@@ -289,7 +289,7 @@ static ctrt_status node_set(struct node *node, const char *value)
 ctrt_status ctrt_param_set(const char *name, const char *value)
 {
     if (name == NULL)
-        return fail_null("ctrt_param_set", "name");
+        return fail_null("param_set", "name");
     if (param_before_set != NULL)
         param_before_set(name);
     lock_enter(&param_lock);
@@ -331,7 +331,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     static const char *const origins[] = { "default", "environment", "program" };
     static const char *const types[] = { "string", "int", "bool", "bytes", "enum" };
     if (info == NULL)
-        return fail_null("ctrt_param_get_info", "info");
+        return fail_null("param_get_info", "info");
     if (index == 0 && param_declare_all != NULL)
         param_declare_all();
     lock_enter(&param_lock);
@@ -340,7 +340,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
         node = node->next;
     ctrt_status status = CTRT_OK;
     if (node == NULL) {
-        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter of that index");
+        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter with that index");
     } else {
         /* Listing reads the environment without setting node->read, so that the value can still be set. */
         const char *environment = node->read ? NULL : intern_string(secure_getenv(node->name));
@@ -413,7 +413,7 @@ void param_check_environment(void)
     }
     lock_leave(&param_lock);
     for (size_t i = 0; i < count; i++)
-        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s is not known; did you mean %s?",
+        log_message(CTRT_LOG_WARNING, "core", "unknown environment variable %s; did you mean %s?",
                     found[i].name, found[i].meant);
 }
 

@@ -21,7 +21,7 @@ static ctrt_status parse_int(int64_t *out, const ctrt_param *param, const char *
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end != '\0')
-        return malformed(param, text, "expected a whole number");
+        return malformed(param, text, "expected an integer");
     if (errno == ERANGE)
         return malformed(param, text, "the number is too large");
     *out = value;
@@ -98,6 +98,6 @@ ctrt_status param_parse(int64_t *integer, const ctrt_param *param, const char *t
     case CTRT_PARAM_ENUM:   return parse_enum(integer, param, text);
     }
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "%s=%s: declared with type %d, which is none of ctrt_param_type", param->name, text,
+                     "%s=%s: declared with type %d, which is not a ctrt_param_type", param->name, text,
                      (int)param->type);
 }

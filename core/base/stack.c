@@ -24,5 +24,5 @@ ctrt_status stack_check_limit(const char *who, const char *here)
     thread_state.stack_limit = limit;
     if (here >= limit || here < (const char *)low)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "%s: nested too deep: the thread's stack of %zu KiB is used up", who, size >> 10);
+    return ctrt_fail(CTRT_ERR_STATE, "%s: nested too deep for the thread's stack of %zu KiB", who, size >> 10);
 }

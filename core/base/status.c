@@ -20,7 +20,7 @@ static const struct { ctrt_status status; const char *name, *text; } texts[] = {
 };
 
 /* The message of threads for which no message buffer could be allocated. Never written to. */
-static struct error_text no_memory = { "out of memory (even for the details of this error)" };
+static struct error_text no_memory = { "out of memory (also for the details of this error)" };
 
 const char *ctrt_status_string(ctrt_status status)
 {

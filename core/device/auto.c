@@ -12,8 +12,7 @@ static const ctrt_param device_param = {
     CTRT_PARAM_STRING,
     "auto",
     NULL,
-    "the device that \"auto\" means, and the default of factories: cpu, cuda:1, auto (the best that is "
-    "present)",
+    "the device that \"auto\" selects, also the default of factories: cpu, cuda:1, or auto for the best device present",
 };
 CORE_PARAM(device_param);
 
@@ -45,7 +44,7 @@ ctrt_status device_best_accelerator(char *type)
     }
     char known[512];
     return ctrt_fail(CTRT_ERR_NO_DEVICE,
-                     "a number alone means an accelerator, and there is none; known types: %s",
+                     "a number without a type selects an accelerator, and there is none; known types: %s",
                      registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, ""));
 }
 
@@ -61,9 +60,9 @@ static ctrt_status fail_no_backend(void)
                                      info.file, info.reason);
     const struct component *cpu;
     if (used == 0 && registry_find(&cpu, CTRT_COMPONENT_BACKEND, "cpu") != CTRT_OK)
-        return ctrt_context(CTRT_ERR_NO_DEVICE, "no device at all");
-    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device at all: %s",
-                     used > 0 ? reasons : "no backend counts a visible device");
+        return ctrt_context(CTRT_ERR_NO_DEVICE, "no device can be used");
+    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device can be used: %s",
+                     used > 0 ? reasons : "no backend has a visible device");
 }
 
 static ctrt_status best_type(ctrt_device_spec *out)
@@ -104,14 +103,14 @@ ctrt_status ctrt_device_auto(ctrt_device **out)
 {
     ctrt_device_spec spec;
     if (out == NULL)
-        return fail_null("ctrt_device_auto", "out");
+        return fail_null("device_auto", "out");
     CTRT_TRY(device_auto_spec(&spec));
     /* If the selected device exists but does not open, fail, and do not select a slower device silently. */
     const char *asked;
     CTRT_TRY(asked_device(&asked));
     return asked != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", asked)
                          : ctrt_context(device_open(out, &spec),
-                                        "the device chosen by auto (CTRT_DEVICE chooses another)");
+                                        "the device selected by auto (CTRT_DEVICE selects another)");
 }
 
 /* ---- the default device ---- */
@@ -127,7 +126,7 @@ ctrt_status ctrt_set_default_device(ctrt_device *device)
 ctrt_status ctrt_default_device(ctrt_device **out)
 {
     if (out == NULL)
-        return fail_null("ctrt_default_device", "out");
+        return fail_null("default_device", "out");
     ctrt_device *device = atomic_load_explicit(&default_device, memory_order_acquire);
     if (unlikely(device == NULL)) {
         ctrt_device *none = NULL;
@@ -155,7 +154,7 @@ ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
 {
     const struct component *ranked[MAX_BACKENDS];
     if (out == NULL)
-        return fail_null("ctrt_device_list", "out");
+        return fail_null("device_list", "out");
     size_t count;
     CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {
@@ -169,7 +168,7 @@ ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
         }
         index -= (size_t)visible;
     }
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no device of that index");
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no device with that index");
 }
 
 ctrt_status device_accelerator(ctrt_device **out)

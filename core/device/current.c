@@ -79,7 +79,7 @@ static ctrt_status check(const ctrt_device *device)
 ctrt_status ctrt_device_set_current(ctrt_device *device)
 {
     if (device == NULL)
-        return fail_null("ctrt_device_set_current", "device");
+        return fail_null("device_set_current", "device");
     CTRT_TRY(check(device));
     struct device_thread *own = thread_devices();
     if (own == NULL)
@@ -87,7 +87,7 @@ ctrt_status ctrt_device_set_current(ctrt_device *device)
     ctrt_device **slot = slot_of(own, device->type);
     if (slot == NULL)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "ctrt_device_set_current: a thread can have current devices of %d types", MAX_TYPES);
+                         "device_set_current: a thread can have current devices of at most %d types", MAX_TYPES);
     *slot = device;
     return CTRT_OK;
 }
@@ -95,10 +95,10 @@ ctrt_status ctrt_device_set_current(ctrt_device *device)
 ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
 {
     if (out == NULL)
-        return fail_null("ctrt_device_get_current", "out");
+        return fail_null("device_get_current", "out");
     if (type != NULL && strchr(type, ':') != NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "ctrt_device_get_current: \"%.64s\" is no type of device but a device", type);
+                         "device_get_current: \"%.64s\" is a device; expected a device type", type);
     return ctrt_device_get(out, type);
 }
 
@@ -150,7 +150,7 @@ ctrt_status ctrt_device_pop(void)
 {
     struct guard *guard = device_guard_top();
     if (guard == NULL || guard->of_stream)
-        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_pop without a matching ctrt_device_push%s",
+        return ctrt_fail(CTRT_ERR_STATE, "device_pop without a matching ctrt_device_push%s",
                          guard != NULL ? " (the last push was ctrt_stream_push)" : "");
     device_guard_pop(guard);
     return CTRT_OK;

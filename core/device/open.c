@@ -27,14 +27,15 @@ ctrt_status device_fail_forked(const ctrt_device *device)
 {
     if (device->owner == DEVICE_ENDED)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
+                         "the tensor was made in a scope that has ended (ctrt_scope_end) and was not exported with "
+                         "ctrt_scope_export");
     if (device->owner == 0)
         return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again",
                          device->name);
     return ctrt_fail(
         CTRT_ERR_FORKED,
-        "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
-        "Fork before the first use of a device, or start the child with exec",
+        "%s was opened by process %d before it forked this process (%d), and devices cannot be used after a fork. Fork "
+        "before the first use of a device, or start the child with exec",
         device->name, (int)device->owner, (int)device_process);
 }
 
@@ -193,7 +194,7 @@ ctrt_status ctrt_device_get(ctrt_device **out, const char *name)
 {
     ctrt_device_spec spec;
     if (out == NULL)
-        return fail_null("ctrt_device_get", "out");
+        return fail_null("device_get", "out");
     if (name == NULL || strcmp(name, "auto") == 0)
         return ctrt_device_auto(out);
     CTRT_TRY(ctrt_device_parse(&spec, name));

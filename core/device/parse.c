@@ -16,7 +16,7 @@ static ctrt_status fail_name(const char *text, const char *why)
 {
     return ctrt_fail(
         CTRT_ERR_INVALID_ARGUMENT,
-        "\"%.64s\" is no name of a device: %s. A name is TYPE or TYPE:INDEX, as in cpu or cuda:1", text, why);
+        "\"%.64s\" is not a device name: %s. Expected TYPE or TYPE:INDEX, as in cpu or cuda:1", text, why);
 }
 
 static bool is_word(const char *type, size_t count)
@@ -42,7 +42,7 @@ static ctrt_status fail_type(const char *text, const char *type)
 {
     char known[512], why[640];
     known_types(known, sizeof known, type);
-    snprintf(why, sizeof why, "%.40s is no type of device; known types: %s", type, known);
+    snprintf(why, sizeof why, "unknown device type %.40s; known types: %s", type, known);
     return fail_name(text, why);
 }
 
@@ -71,7 +71,7 @@ static ctrt_status check_type(const char *text, const char *type)
 ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)
 {
     if (out == NULL || text == NULL)
-        return fail_null("ctrt_device_parse", out == NULL ? "out" : "text");
+        return fail_null("device_parse", out == NULL ? "out" : "text");
     ctrt_device_spec spec = { "", -1 };
     if (text[0] == '\0')
         return fail_name(text, "it is empty");
@@ -94,7 +94,7 @@ ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)
         CTRT_TRY(parse_index(&spec.index, text, text + length + 1));
     }
     if (strcmp(spec.type, "cpu") == 0 && spec.index > 0)
-        return fail_name(text, "there is one cpu, with index 0");
+        return fail_name(text, "the only cpu has index 0");
     *out = spec;
     return CTRT_OK;
 }
@@ -102,18 +102,19 @@ ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)
 ctrt_status ctrt_device_format(char *buffer, size_t bytes, const ctrt_device_spec *spec)
 {
     if (buffer == NULL || spec == NULL)
-        return fail_null("ctrt_device_format", buffer == NULL ? "buffer" : "spec");
+        return fail_null("device_format", buffer == NULL ? "buffer" : "spec");
     if (bytes > 0)
         buffer[0] = '\0';
     if (memchr(spec->type, '\0', sizeof spec->type) == NULL || spec->index < -1 || spec->index > MAX_INDEX)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: type without end, or index %d",
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "device_format: the type is not terminated, or the index is %d",
                          spec->index);
     CTRT_TRY(check_type(spec->type, spec->type));
     int length = spec->index < 0 ? snprintf(buffer, bytes, "%s", spec->type)
                                  : snprintf(buffer, bytes, "%s:%d", spec->type, spec->index);
     if (length < 0 || (size_t)length >= bytes)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "ctrt_device_format: the buffer of %zu bytes is too small for %d and its end", bytes,
+                         "device_format: the buffer of %zu bytes is too small for %d characters and the terminator",
+                         bytes,
                          length);
     return CTRT_OK;
 }

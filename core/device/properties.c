@@ -26,7 +26,7 @@ bool ctrt_is_available(const char *type, const char **why)
         *why = "";
     if (type == NULL) {
         if (why != NULL)
-            *why = "no type of device was named";
+            *why = "the device type is missing";
         return false;
     }
     /* A negative result is not an error: restore the thread's message afterwards. */
@@ -62,7 +62,7 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
     struct device_type *type;
     int index;
     if (out == NULL)
-        return fail_null("ctrt_device_get_properties", "out");
+        return fail_null("device_get_properties", "out");
     CTRT_TRY(device_locate(&type, &index, name));
     ctrt_device_info info = { .size = sizeof info, .numa_node = -1, .ecc = -1 };
     CTRT_TRY(type->backend->device->describe(type->physical[index], &info));
@@ -109,7 +109,7 @@ ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, u
     if (!device_usable(device))
         return device_fail_forked(device);
     if (!CTRT_SLOT(device->backend->device, memory_info))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_device_memory_info: the backend of %s cannot tell",
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "device_memory_info: the backend of %s does not report its memory",
                          device->name);
     CTRT_TRY(ctrt_context(device->backend->device->memory_info(device->handle, &free_now, &total), "%s",
                           device->name));

@@ -10,7 +10,8 @@
 
 static const ctrt_param visible_param = {
     sizeof visible_param, "CTRT_VISIBLE_DEVICES", CTRT_PARAM_STRING, NULL, NULL,
-    "devices that may be seen, renumbered from 0 in this order: 0,2 or cuda:0,cuda:2 or UUIDs; not for the cpu",
+    "devices that may be used, renumbered from 0 in this order: 0,2 or cuda:0,cuda:2 or UUIDs; does not apply to the "
+    "cpu",
 };
 CORE_PARAM(visible_param);
 
@@ -106,14 +107,15 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     if (CTRT_SLOT(backend, base)) {
         static bool within;                 /* guarded by the device lock; true while the base of a type is resolved */
         if (within)
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name,
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s has the base %s and cannot itself be the base of another backend",
+                             component->name,
                              backend->base);
         within = true;
         const ctrt_status found = type_find(&base, backend->base);
         within = false;
         CTRT_TRY(found);
         if (base->base[0] != '\0')
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself",
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s has the base %s, which itself has a base",
                              component->name, backend->base);
     }
     CTRT_TRY(count_devices(ids, &visible, &present, component, base));
@@ -124,7 +126,7 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     ctrt_device **open = host_calloc(slots * sizeof *open);
     if (type == NULL || physical == NULL || open == NULL) {
         host_free(type), host_free(physical), host_free(open);
-        return out_of_memory(sizeof *type + slots * (sizeof *physical + sizeof *open), "a type of devices");
+        return out_of_memory(sizeof *type + slots * (sizeof *physical + sizeof *open), "a device type");
     }
     snprintf(type->name, sizeof type->name, "%s", component->name);
     memcpy(physical, ids, (size_t)visible * sizeof *ids);

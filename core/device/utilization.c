@@ -29,7 +29,7 @@ static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *t
         status = table->memory_info(handle, &usage->free_memory, &usage->total_memory);
     device_leave();
     if (status != CTRT_OK)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not tell its load", type->name, index);
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not report utilization", type->name, index);
     usage->used_memory = usage->total_memory - MIN(usage->free_memory, usage->total_memory);
     return CTRT_OK;
 }
@@ -53,7 +53,7 @@ ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
     ctrt_device_usage usage;
     int index;
     if (out == NULL)
-        return fail_null("ctrt_device_get_usage", "out");
+        return fail_null("device_get_usage", "out");
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(usage_of(&usage, type, index, NULL, 0));
     *out = (ctrt_usage){
@@ -106,7 +106,8 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
         return out_of_memory(PROCESSES * sizeof *list, "a list of processes");
     ctrt_status status = usage_of(&usage, type, index, list, PROCESSES);
     if (status == CTRT_OK && usage.process_count < 0)
-        status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: which processes use it is not known", type->name, index);
+        status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not report which processes use it",
+                           type->name, index);
     if (status != CTRT_OK) {
         host_free(list);
         return status;
@@ -126,9 +127,9 @@ ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t 
     ctrt_device_process *found = NULL;
     size_t listed = 0, total = 0;
     if (count == NULL)
-        return fail_null("ctrt_device_get_processes", "count");
+        return fail_null("device_get_processes", "count");
     if (list == NULL && room > 0)
-        return fail_null("ctrt_device_get_processes", "list");
+        return fail_null("device_get_processes", "list");
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(processes_of(&found, &listed, &total, type, index));
     for (size_t i = 0; i < listed && i < room; i++) {
@@ -191,7 +192,8 @@ static void add_details(struct strbuf *text, struct device_type *type, int index
     char used[32], total[32];
     ctrt_device_info info = { .size = sizeof info };
     if (usage->total_memory > 0)
-        strbuf_add(text, " %10s of %10s |", format_bytes(used, usage->used_memory), format_bytes(total, usage->total_memory));
+        strbuf_add(text, " %10s of %10s |", format_bytes(used, usage->used_memory),
+                   format_bytes(total, usage->total_memory));
     else
         strbuf_add(text, " %24s |", "nan");
     if (usage->temperature >= 0)
@@ -217,7 +219,7 @@ static void add_processes(struct strbuf *text, struct device_type *type, int ind
         program_name(name, sizeof name, list[i].pid);
         strbuf_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid,
                    name[0] != '\0' ? " " : "", name,
-                   list[i].memory == UINT64_MAX ? "memory, how much is not told" : format_bytes(bytes, list[i].memory));
+                   list[i].memory == UINT64_MAX ? "an unknown amount of memory" : format_bytes(bytes, list[i].memory));
     }
     if (count > listed)
         strbuf_add(text, "%s:%d: and %zu more\n", type->name, index, count - listed);
@@ -235,7 +237,7 @@ static ctrt_status type_named(struct device_type **out, const char *type)
     }
     if (device_best_accelerator(name) != CTRT_OK)
         return ctrt_fail(CTRT_ERR_NO_DEVICE,
-                         "there is no accelerator; name another type of devices (\"sim\") to ask for its load");
+                         "there is no accelerator; name another device type (\"sim\")");
     return device_type_get(out, name);
 }
 
@@ -274,7 +276,7 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
     char why[512] = "";
     int id = 2, load = 3, memory = 3;
     if (out == NULL)
-        return fail_null("ctrt_show_utilization", "out");
+        return fail_null("show_utilization", "out");
     CTRT_TRY(type_named(&found, type));
     struct row *rows = host_calloc((size_t)MAX(found->count, 1) * sizeof *rows);
     if (rows == NULL)
@@ -408,7 +410,8 @@ static ctrt_status fail_none_free(struct candidate *list, const struct device_ty
         used += (size_t)snprintf(told + used, sizeof told - used,
                                  "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "", type->name,
                                  list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
-                                 format_bytes(left, list[i].free_bytes), excluded(o, list[i].index) ? ", excluded" : "");
+                                 format_bytes(left, list[i].free_bytes),
+                                 excluded(o, list[i].index) ? ", excluded" : "");
     }
     char need[32];
     return ctrt_fail(CTRT_ERR_NOT_FOUND,
@@ -428,13 +431,14 @@ static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
     if (options != NULL)
         *o = *options;
     if ((unsigned)o->order >= COUNT_OF(orders))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_pick_devices: %d is no order", (int)o->order);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "pick_devices: %d is not a ctrt_pick_order", (int)o->order);
     if (!(o->max_load >= 0) || !(o->max_memory >= 0) || !(o->interval >= 0) || o->interval > 1e9 || o->attempts < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "ctrt_pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not be "
+                         "pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not "
+                         "be "
                          "negative", o->max_load, o->max_memory, o->attempts, o->interval);
     if (o->exclude == NULL && o->exclude_count > 0)
-        return fail_null("ctrt_pick_devices", "exclude");
+        return fail_null("pick_devices", "exclude");
     o->max_load = option_value(o->max_load, 0.5);
     o->max_memory = option_value(o->max_memory, 0.5);
     o->attempts = MAX(o->attempts, 1);
@@ -449,9 +453,9 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room
     struct device_type *type;
     size_t picked = 0;
     if (list == NULL)
-        return fail_null("ctrt_pick_devices", "list");
+        return fail_null("pick_devices", "list");
     if (count == NULL)
-        return fail_null("ctrt_pick_devices", "count");
+        return fail_null("pick_devices", "count");
     CTRT_TRY(judge(&o, options));
     CTRT_TRY(type_named(&type, o.type));
     struct candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
@@ -489,7 +493,7 @@ ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *p
     int index, to;
     ctrt_device_link link = { .size = sizeof link, .direct = -1 };
     if (out == NULL)
-        return fail_null("ctrt_device_get_link", "out");
+        return fail_null("device_get_link", "out");
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(device_locate(&other, &to, peer));
     if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))

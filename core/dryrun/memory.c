@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/host_alloc.h"
+#include "base/ptr_map.h"
 #include "base/strbuf.h"
 #include "stream/fence.h"
 #include "dryrun/source.h"
@@ -15,7 +16,6 @@
 
 /* A block of a dry run. ctrt_block.cookie points to it. */
 struct plan_block {
-    struct plan_block *next;                /* in its bucket */
     uint64_t number;                        /* number of the dry run */
     ctrt_block inner;                       /* as the cloned policy returned it */
     size_t requested;
@@ -51,8 +51,7 @@ struct plan {
     struct plan_source source;              /* of `memory` */
     bool running, copied;                   /* copied: the policies are clones and contain the blocks from before */
     uint64_t number;                        /* dry runs so far */
-    struct plan_block **buckets;
-    size_t room;
+    struct ptr_map blocks;                  /* items: pointers to the blocks */
     _Atomic size_t count;
     /* The state of the current dry run. */
     int64_t live, requested, peak;          /* bytes */
@@ -62,46 +61,25 @@ struct plan {
 
 /* ---- table of blocks; the caller holds the lock ---- */
 
-static size_t bucket_of(const struct plan *plan, const void *cookie)
-{
-    return (size_t)(((uintptr_t)cookie >> 4) * 0x9e3779b97f4a7c15u >> 20) & (plan->room - 1);
-}
-
-/* Returns the link that points to the block's entry. NULL: the block does not belong to a dry run. */
+/* Returns the item of the block. NULL: the block does not belong to a dry run. */
 static struct plan_block **find(const struct plan *plan, const ctrt_block *block)
 {
-    struct plan_block **at = plan->room > 0 ? &plan->buckets[bucket_of(plan, block->cookie)] : NULL;
-    while (at != NULL && *at != NULL && *at != block->cookie)
-        at = &(*at)->next;
-    return at != NULL && *at != NULL && (*at)->address == block->address ? at : NULL;
+    struct plan_block **at = block->cookie != NULL ? ptr_map_find(&plan->blocks, block->cookie, sizeof *at) : NULL;
+    return at != NULL && (*at)->address == block->address ? at : NULL;
 }
 
-static ctrt_status make_room(struct plan *plan)
+static void block_free(struct plan_block *entry)
 {
-    const size_t room = plan->room > 0 ? 2 * plan->room : 256, old_room = plan->room;
-    struct plan_block **buckets = host_calloc(room * sizeof *buckets), **old = plan->buckets;
-    if (buckets == NULL)
-        return out_of_memory(room * sizeof *buckets, "the blocks of a plan");
-    plan->buckets = buckets;
-    plan->room = room;
-    for (size_t i = 0; i < old_room; i++)
-        for (struct plan_block *entry = old[i], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            struct plan_block **bucket = &buckets[bucket_of(plan, entry)];
-            entry->next = *bucket;
-            *bucket = entry;
-        }
-    host_free(old);
-    return CTRT_OK;
+    munmap(entry->address, entry->mapped);
+    host_free(entry);
 }
 
 static void drop(struct plan *plan, struct plan_block **at)
 {
     struct plan_block *entry = *at;
-    *at = entry->next;
+    ptr_map_remove(&plan->blocks, at, sizeof *at);
     plan->count--;
-    munmap(entry->address, entry->mapped);
-    host_free(entry);
+    block_free(entry);
 }
 
 /* ---- blocks ---- */
@@ -165,9 +143,7 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
     struct plan_block *entry = host_calloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block of a plan");
-    ctrt_status status = plan->count >= plan->room ? make_room(plan) : CTRT_OK;
-    if (status == CTRT_OK)
-        status = ask(plan, &entry->inner, bytes, queue);
+    ctrt_status status = ask(plan, &entry->inner, bytes, queue);
     if (status != CTRT_OK) {
         host_free(entry);
         return status;
@@ -178,17 +154,17 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
     }
     entry->mapped = (bytes + 4095) / 4096 * 4096;
     entry->address = place_new(plan, entry->mapped);
-    if (entry->address == NULL) {
+    if (entry->address == NULL || ptr_map_add(&plan->blocks, entry, sizeof entry) == NULL) {
         top(plan)->policy->free(top(plan)->state, &entry->inner, queue);
-        host_free(entry);
+        if (entry->address != NULL)
+            block_free(entry);
+        else
+            host_free(entry);
         return out_of_memory(bytes, "addresses for a plan");
     }
     entry->number = plan->number;
     entry->requested = bytes;
     entry->queue = queue;
-    struct plan_block **bucket = &plan->buckets[bucket_of(plan, entry)];
-    entry->next = *bucket;
-    *bucket = entry;
     plan->count++;
     count_block(plan, entry);
     *block = (ctrt_block){ .address = entry->address, .bytes = entry->inner.bytes, .cookie = entry };
@@ -384,24 +360,23 @@ static ctrt_status left_use(struct memory_layer *layer, const ctrt_block *block,
 {
     if (is_left(layer, block))
         return ctrt_fail(CTRT_ERR_STATE,
-                         "a tensor on %s is left from a plan and has no memory: let go of what is made between "
-                         "ctrt_memory_plan_begin and _end", layer->memory->device->name);
+                         "a tensor on %s was made in a plan and has no memory; release the tensors made between "
+                         "ctrt_memory_plan_begin and ctrt_memory_plan_end", layer->memory->device->name);
     return layer_use(layer->below, block, queue, address, report);
 }
 
 static const char *left_busy(const struct memory_layer *layer)
 {
     const struct plan *plan = layer->state;
-    return plan->count > 0 ? "tensors that a plan made still live" : NULL;
+    return plan->count > 0 ? "tensors made in a plan still exist" : NULL;
 }
 
 static void left_destroy(struct memory_layer *layer)
 {
     struct plan *plan = layer->state;
-    for (size_t i = 0; i < plan->room; i++)
-        while (plan->buckets[i] != NULL)
-            drop(plan, &plan->buckets[i]);
-    host_free(plan->buckets);
+    for (struct plan_block **at = NULL; (at = ptr_map_next(&plan->blocks, at, sizeof *at)) != NULL;)
+        block_free(*at);
+    ptr_map_free(&plan->blocks);
     pool_destroy(plan->memory);
     host_free(plan);
 }
@@ -442,18 +417,18 @@ static void add(account_cell *cell, int64_t value)
 /* Sets the counters of `account` to the values of `other`. */
 static void account_follow(struct account *account, struct account *other)
 {
-    struct account_figures want, have;
+    struct account_stats want, have;
     account->oversize = other->oversize;
     account_read(&want, other);
     account_read(&have, account);
     for (int class = 0; class < ACCOUNT_CLASSES; class++) {
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
-            const ctrt_memory_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
+            const ctrt_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
             add(&account->published[class][metric], to->current - from->current);
             add(&account->ended_in[class][metric], to->allocated - from->allocated);
         }
         for (int metric = 0; metric < 2; metric++) {
-            const ctrt_memory_stat *to = &want.drawn[class + 1][metric], *from = &have.drawn[class + 1][metric];
+            const ctrt_stat *to = &want.drawn[class + 1][metric], *from = &have.drawn[class + 1][metric];
             add(&account->drawn_net[class][metric], to->current - from->current);
             add(&account->drawn_in[class][metric], to->allocated - from->allocated);
         }
@@ -466,13 +441,12 @@ static void account_follow(struct account *account, struct account *other)
 /* Counts the blocks that the dry run has not freed, and frees them to the cloned policies, which are destroyed next. */
 static void count_left(struct plan *plan)
 {
-    for (size_t i = 0; i < plan->room; i++)
-        for (const struct plan_block *entry = plan->buckets[i]; entry != NULL; entry = entry->next)
-            if (entry->number == plan->number) {
-                plan->so_far.left_blocks++;
-                plan->so_far.left_bytes += entry->inner.bytes;
-                top(plan)->policy->free(top(plan)->state, &entry->inner, entry->queue);
-            }
+    for (struct plan_block **at = NULL; (at = ptr_map_next(&plan->blocks, at, sizeof *at)) != NULL;)
+        if ((*at)->number == plan->number) {
+            plan->so_far.left_blocks++;
+            plan->so_far.left_bytes += (*at)->inner.bytes;
+            top(plan)->policy->free(top(plan)->state, &(*at)->inner, (*at)->queue);
+        }
 }
 
 /* ---- creation and end ---- */
@@ -560,9 +534,10 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
     device = device_home(device);
     struct device_memory *real = device->memory;
     if (real->dry_run)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is already running", device->name);
     if (atomic_load(&device->captures) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture runs on %s (ctrt_capture_end)", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture is running on %s (ctrt_capture_end)",
+                         device->name);
     struct memory_layer *left = left_layer(real);
     struct plan *plan = left != NULL ? left->state : NULL;
     if (plan == NULL)
@@ -590,14 +565,14 @@ void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
 {
     struct device_memory *memory = plan->memory;
     ctrt_memory_prediction *found = &plan->so_far;
-    struct account_figures figures;
-    account_read(&figures, &memory->account);
+    struct account_stats stats;
+    account_read(&stats, &memory->account);
     plan_enter();
-    found->peak_allocated = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
-    found->peak_requested = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
-    found->peak_reserved = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
-    found->allocated_after = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
-    found->reserved_after = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->peak_allocated = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->peak_requested = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
+    found->peak_reserved = (uint64_t)stats.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->allocated_after = (uint64_t)stats.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->reserved_after = (uint64_t)stats.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
     found->peak_op = plan->at_peak.op != NULL ? plan->at_peak.op : "";
     found->peak_tag = plan->at_peak.tag != NULL ? plan->at_peak.tag : "";
     found->failed_op = plan->at_failure.op != NULL ? plan->at_failure.op : "";

@@ -25,7 +25,7 @@ static ctrt_status draw(const struct plan_source *source, size_t bytes)
     const uint64_t drawn = account_drawn_bytes(&memory->account), limit = source->limit;
     if (bytes > limit || drawn > limit - bytes) {
         char wanted[32], had[32], all[32];
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s that are drawn passes its %s",
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s reserved would exceed its %s",
                          memory->device->name, format_bytes(wanted, bytes), format_bytes(had, drawn),
                          format_bytes(all, limit));
     }

@@ -247,7 +247,7 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
     struct capture *capture = capture_here(device);
     if (likely(capture == NULL))
         return CTRT_OK;
-    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s", device->name, why);
+    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture is running on %s, and %s", device->name, why);
     capture_fail(graph_capture_of(capture), status);
     return status;
 }

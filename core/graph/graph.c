@@ -25,17 +25,19 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
     if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay)
         || !CTRT_SLOT(table, destroy))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
+                         "capture_begin: the backend of %s does not support graph capture", device->name);
     if (device->memory->moves)
         return ctrt_fail(
             CTRT_ERR_NOT_SUPPORTED,
-            "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
+            "capture_begin: the memory policy %s of %s moves blocks, and a captured graph needs fixed addresses; use "
+            "caching",
             device->memory->policy_name, device->name);
     if (dry_run_on(device))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan is running on %s (ctrt_memory_plan_begin)",
+                         device->name);
     ctrt_stream *stream = stream_here(device);
     if (stream_captured(stream))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already",
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is already being captured",
                          (unsigned long long)ctrt_stream_id(stream), device->name);
     CTRT_TRY(ctrt_device_synchronize(device));
     struct graph_capture *capture = NULL;
@@ -89,7 +91,7 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     ctrt_stream *stream = stream_here(device);
     struct graph_capture *capture = graph_capture_of(capture_here(device));
     if (capture == NULL || capture->stream != stream)
-        return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "capture_end: the current stream of %s is not being captured", device->name);
     void *handle = NULL;
     ctrt_status status = rejoin(capture);
     capture_delist(capture);
@@ -182,7 +184,7 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
         return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
     if (dry_run_on(device))
         return ctrt_fail(CTRT_ERR_STATE,
-                         "capture_replay: a plan runs on %s, whose steps do not run (ctrt_memory_plan_end)",
+                         "capture_replay: a plan is running on %s, which runs no work (ctrt_memory_plan_end)",
                          device->name);
     if (!see_captured(capture, stream))
         return out_of_memory(sizeof(uint64_t), "a stream's clock");

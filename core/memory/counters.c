@@ -373,13 +373,13 @@ void account_reset_peaks(struct account *account)
 
 /* ---- reading ---- */
 
-static ctrt_memory_stat stat_of(const struct sums *sums, const struct account *account, int i)
+static ctrt_stat stat_of(const struct sums *sums, const struct account *account, int i)
 {
-    return (ctrt_memory_stat){ .current = sums->current[i], .peak = account->life.peaks[i],
+    return (ctrt_stat){ .current = sums->current[i], .peak = account->life.peaks[i],
                                .allocated = sums->in[i], .freed = sums->in[i] - sums->current[i] };
 }
 
-void account_read(struct account_figures *out, struct account *account)
+void account_read(struct account_stats *out, struct account *account)
 {
     struct sums sums;
     lock_enter(&account_lock);

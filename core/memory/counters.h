@@ -203,11 +203,11 @@ void account_drawn(struct account *account, size_t bytes, int sign);
 
 /* ---- reading ---- */
 
-struct account_figures {
-    ctrt_memory_stat blocks[CTRT_POOLS][ACCOUNT_METRICS], oversize, drawn[CTRT_POOLS][2];
+struct account_stats {
+    ctrt_stat blocks[CTRT_POOLS][ACCOUNT_METRICS], oversize, drawn[CTRT_POOLS][2];
 };
 
-void account_read(struct account_figures *out, struct account *account);
+void account_read(struct account_stats *out, struct account *account);
 /* The current value of one metric over all pools. */
 uint64_t account_current(struct account *account, int metric);
 uint64_t account_drawn_bytes(const struct account *account);

@@ -139,7 +139,7 @@ static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ct
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
     if (status != CTRT_OK && strcmp(wish, "direct") != 0) {
-        log_message(CTRT_LOG_WARNING, "memory", "%s goes without its policy: %s", device->name,
+        log_message(CTRT_LOG_WARNING, "memory", "%s uses no memory policy: %s", device->name,
                     ctrt_error_message());
         wish = "direct";
     }
@@ -155,7 +155,7 @@ static ctrt_status build_policies(struct device_memory *memory, const struct pol
         if (i > 0 && (policy_flags(memory->policies[i]->policy) & CTRT_MEMORY_MOVES))
             return ctrt_fail(
                 CTRT_ERR_INVALID_ARGUMENT,
-                "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
+                "the memory policy %s moves blocks, so it cannot follow %s: write %s+%s",
                 specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
         source = &memory->policies[i]->source;
     }
@@ -242,7 +242,7 @@ ctrt_status device_memory_create(ctrt_device *device)
 void device_memory_opened(ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     if (!CTRT_SLOT(memory->policies[0]->policy, stats))
         return;
     memory->policies[0]->policy->stats(memory->policies[0]->state, &stats);

@@ -179,8 +179,9 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
          * capture. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
             return ctrt_fail(CTRT_ERR_STATE,
-                             "%s uses, on stream %llu of %s, a result that is being captured on stream %llu: let it join the capture "
-                             "first (ctrt_stream_wait)", name, (unsigned long long)ctrt_stream_id(stream),
+                             "%s on stream %llu of %s uses a result that is being captured on stream %llu; make the "
+                             "stream join the capture first (ctrt_stream_wait)", name,
+                             (unsigned long long)ctrt_stream_id(stream),
                              stream->device->name, (unsigned long long)ctrt_stream_id(other));
         CTRT_TRY(stream_wait_for(stream, other));
     }

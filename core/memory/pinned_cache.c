@@ -22,7 +22,7 @@ struct pinned_block {
 struct pinned {
     pthread_mutex_t lock;
     struct pinned_block *free[CLASSES];
-    struct pinned_figures figures;
+    ctrt_host_memory_stats stats;
     _Atomic uint64_t held;
 };
 
@@ -73,25 +73,27 @@ static struct pinned *pinned_of(ctrt_device *device)
 
 /* ---- statistics; the caller holds the lock ---- */
 
-static void count(struct pinned *own, enum pinned_figure which, int64_t change)
+static void stat_add(ctrt_stat *stat, int64_t amount)
 {
-    ctrt_memory_figure *figure = &own->figures.of[which];
-    figure->current += change;
-    figure->peak = MAX(figure->peak, figure->current);
-    *(change > 0 ? &figure->allocated : &figure->freed) += change > 0 ? change : -change;
+    stat->current += amount;
+    if (amount < 0)
+        stat->freed -= amount;
+    else
+        stat->allocated += amount;
+    stat->peak = MAX(stat->peak, stat->current);
 }
 
 static void count_active(struct pinned *own, size_t granted, int sign)
 {
-    count(own, PINNED_ACTIVE_REQUESTS, sign);
-    count(own, PINNED_ACTIVE_BYTES, sign * (int64_t)granted);
+    stat_add(&own->stats.active_requests, sign);
+    stat_add(&own->stats.active_bytes, sign * (int64_t)granted);
 }
 
 static void count_call(struct pinned *own, size_t granted, int sign, int64_t microseconds)
 {
-    ctrt_memory_times *times = sign > 0 ? &own->figures.alloc : &own->figures.free;
-    count(own, PINNED_ALLOCATIONS, sign);
-    count(own, PINNED_ALLOCATED_BYTES, sign * (int64_t)granted);
+    ctrt_memory_times *times = sign > 0 ? &own->stats.host_alloc_time : &own->stats.host_free_time;
+    stat_add(&own->stats.allocations, sign);
+    stat_add(&own->stats.allocated_bytes, sign * (int64_t)granted);
     times->min = times->count == 0 ? microseconds : MIN(times->min, microseconds);
     times->max = MAX(times->max, microseconds);
     times->total += microseconds;
@@ -152,7 +154,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
         return out_of_memory(sizeof *own, "pinned memory");
     quota_refused = false;
     if (bytes > (size_t)1 << 56)
-        return oom_fail_pinned(device->memory, bytes, "more than an address space holds");
+        return oom_fail_pinned(device->memory, bytes, "more than the address space holds");
     const unsigned class = class_of(bytes);
     *granted = class_bytes(class);
     pthread_mutex_lock(&own->lock);
@@ -272,18 +274,20 @@ void pinned_reset_peaks(ctrt_device *device)
     if (own == NULL)
         return;
     pthread_mutex_lock(&own->lock);
-    for (int i = 0; i < PINNED_FIGURES; i++)
-        own->figures.of[i].peak = own->figures.of[i].current;
+    ctrt_stat *const all[] = { &own->stats.allocations, &own->stats.allocated_bytes, &own->stats.active_requests,
+                               &own->stats.active_bytes };
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        all[i]->peak = all[i]->current;
     pthread_mutex_unlock(&own->lock);
 }
 
-void pinned_figures(struct pinned_figures *out, const ctrt_device *device)
+void pinned_stats(ctrt_host_memory_stats *out, const ctrt_device *device)
 {
     struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
     memset(out, 0, sizeof *out);
     if (own == NULL)
         return;
     pthread_mutex_lock(&own->lock);
-    *out = own->figures;
+    *out = own->stats;
     pthread_mutex_unlock(&own->lock);
 }

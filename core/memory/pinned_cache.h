@@ -23,18 +23,9 @@ void pinned_trim(ctrt_device *device);
 /* As pinned_trim without waiting: blocks that are still copied stay cached. */
 void pinned_trim_idle(ctrt_device *device);
 
-enum pinned_figure {
-    PINNED_ALLOCATIONS, PINNED_ALLOCATED_BYTES,     /* blocks allocated from the backend */
-    PINNED_ACTIVE_REQUESTS, PINNED_ACTIVE_BYTES,    /* blocks in use */
-    PINNED_FIGURES
-};
-struct pinned_figures {
-    ctrt_memory_figure of[PINNED_FIGURES];
-    ctrt_memory_times alloc, free;          /* duration of the backend's calls, in microseconds */
-};
 /* Returns the bytes pinned for the device, in use or cached. They count against its limit (quota.h). */
 uint64_t pinned_held(const ctrt_device *device);
-void pinned_figures(struct pinned_figures *out, const ctrt_device *device);
+void pinned_stats(ctrt_host_memory_stats *out, const ctrt_device *device);
 /* Sets all peaks to the current values. */
 void pinned_reset_peaks(ctrt_device *device);
 

@@ -54,12 +54,12 @@ static ctrt_status parse_layer(struct policy_spec *spec, const char *from, size_
     memset(spec, 0, sizeof *spec);
     memcpy(spec->name, from, name);
     if (!registry_name_valid(spec->name))
-        return fail_spec(text, "a name has lower-case letters, digits and '-'");
+        return fail_spec(text, "a name consists of lower-case letters, digits and '-'");
     if (colon == NULL)
         return CTRT_OK;
     memcpy(spec->options, colon + 1, rest);
     if (!options_plausible(spec->options))
-        return fail_spec(text, "what follows ':' is not OPTION=VALUE,OPTION=VALUE");
+        return fail_spec(text, "the text after ':' is not OPTION=VALUE,OPTION=VALUE");
     return CTRT_OK;
 }
 
@@ -69,7 +69,7 @@ ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_POLICIES], int *cou
     for (const char *at = text;;) {
         size_t length = strcspn(at, "+");
         if (*count == MEMORY_MAX_POLICIES)
-            return fail_spec(text, "more than 4 policies stand on one another");
+            return fail_spec(text, "more than 4 policies are joined");
         CTRT_TRY(parse_layer(&specs[*count], at, length, text));
         ++*count;
         if (at[length] == '\0')
@@ -200,7 +200,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     }
     lock_leave(&tables_lock);
     if (found == NULL) {
-        log_message(CTRT_LOG_ERROR, "memory", "a policy frees %p, which it was never given", address);
+        log_message(CTRT_LOG_ERROR, "memory", "a memory policy frees %p, which it did not allocate", address);
         return;
     }
     layer->policy->free(layer->state, &found->block, queue);

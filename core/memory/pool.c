@@ -137,7 +137,7 @@ alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue
         return CTRT_OK;
     }
     if (unlikely(bytes > PTRDIFF_MAX))
-        return refuse(memory, bytes, "more than an address space holds", report);
+        return refuse(memory, bytes, "more than the address space holds", report);
     if (unlikely(alloc_fault_active) && alloc_fault_due())
         return refuse(memory, bytes, "injected failure", report);
     block->fence = NULL;

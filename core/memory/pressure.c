@@ -33,12 +33,14 @@
 
 static const ctrt_param pressure_param = {
     sizeof pressure_param, "CTRT_MEMORY_PRESSURE", CTRT_PARAM_STRING, "off", NULL,
-    "whether cached host memory is given back when the kernel reports memory pressure: off, on, or on:some STALL WINDOW (microseconds)",
+    "whether cached host memory is released when the kernel reports memory pressure: off, on, or on:some STALL WINDOW "
+    "(microseconds)",
 };
 CORE_PARAM(pressure_param);
 static const ctrt_param file_param = {
     sizeof file_param, "CTRT_MEMORY_PRESSURE_FILE", CTRT_PARAM_STRING, NULL, NULL,
-    "the pressure file to watch, or a FIFO, each write to which counts as pressure; default: the control group's and the machine's",
+    "the pressure file to watch, or a FIFO, in which each write counts as pressure; default: those of the control "
+    "group and of the machine",
 };
 CORE_PARAM(file_param);
 
@@ -83,12 +85,14 @@ ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
     if (sscanf(text, "on:%7[a-z] %8" SCNu64 " %8" SCNu64 "%n", word, &stall, &window, &end) != 3 || text[end] != '\0'
         || (strcmp(word, "some") != 0 && strcmp(word, "full") != 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "CTRT_MEMORY_PRESSURE=%.64s: expected off, on, or as in \"on:some 150000 2000000\" (some or full, microseconds "
+                         "CTRT_MEMORY_PRESSURE=%.64s: expected off, on, or as in \"on:some 150000 2000000\" (some or "
+                         "full, microseconds "
                          "of stall, microseconds of window)", text);
     /* Limits of the kernel. */
     if (window < 500000 || window > 10000000 || stall == 0 || stall > window)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "CTRT_MEMORY_PRESSURE=%.64s: the window must be 500000 to 10000000 microseconds, and the stall no longer than it",
+                         "CTRT_MEMORY_PRESSURE=%.64s: the window must be 500000 to 10000000 microseconds, and the "
+                         "stall at most the window",
                          text);
     snprintf(wish->trigger, sizeof wish->trigger, "%s %" PRIu64 " %" PRIu64, word, stall, window);
     return CTRT_OK;
@@ -166,10 +170,11 @@ static bool watch_all(const char *named, const char *trigger)
         return false;
     log_message(CTRT_LOG_INFO, "memory",
                 "memory pressure is not watched: %s: %s%s", last, strerror(why),
-                why == EINVAL    ? " (no pressure file, or without privilege a window that is no multiple of 2 s)"
-                : why == EPERM   ? " (older kernels want privilege for it)"
+                why == EINVAL
+                    ? " (not a pressure file, or the window is not a multiple of 2 s, which needs privilege)"
+                : why == EPERM   ? " (older kernels require privilege for it)"
                 : why == ENOENT || why == EOPNOTSUPP
-                    ? " (a kernel without pressure stall information, or with psi=0)" : "");
+                    ? " (the kernel has no pressure stall information, or psi=0)" : "");
     return false;
 }
 
@@ -213,7 +218,7 @@ static void empty_caches(void)
         hosts.given += before > after ? before - after : 0;
     }
     atomic_fetch_add(&trims, 1);
-    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back",
+    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory released",
                 (double)hosts.given / (1 << 20));
 }
 
@@ -225,7 +230,7 @@ static bool source_spoke(int i)
     char rest[256];
     if (events & (POLLERR | POLLHUP | POLLNVAL) && !(events & source->events)) {
         source->fd = -source->fd - 1;       /* poll ignores negative descriptors; close_all closes it */
-        log_message(CTRT_LOG_INFO, "memory", "memory pressure: a source has ended and is not watched any more");
+        log_message(CTRT_LOG_INFO, "memory", "memory pressure: a source has ended and is no longer watched");
         return false;
     }
     if (!(events & source->events))

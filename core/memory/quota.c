@@ -10,7 +10,7 @@
 
 static const ctrt_param limit_param = {
     sizeof limit_param, "CTRT_MEMORY_LIMIT", CTRT_PARAM_STRING, NULL, NULL,
-    "most memory that may be drawn from devices: DEVICE=SIZE or DEVICE=PERCENT%, joined by commas; DEVICE may be a "
+    "limits on the memory reserved from devices: DEVICE=SIZE or DEVICE=PERCENT%, separated by commas; DEVICE may be a "
     "type: cuda=90%,cpu=2g",
 };
 CORE_PARAM(limit_param);
@@ -73,7 +73,7 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
             if (of_unknown)
                 return ctrt_fail(
                     CTRT_ERR_INVALID_ARGUMENT,
-                    "CTRT_MEMORY_LIMIT=%.200s: %s does not say how much memory it has; give a size, not a part",
+                    "CTRT_MEMORY_LIMIT=%.200s: %s does not report its total memory; give a size, not a percentage",
                     text, name);
             *limit = bytes;
             by_name = exact;
@@ -104,7 +104,7 @@ static ctrt_status check_types(const char *text)
                              "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s; did you mean %s?", text, type, near);
         if (!known && !atomic_flag_test_and_set(&said))
             log_message(CTRT_LOG_WARNING, "memory",
-                        "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s here, so that part limits nothing",
+                        "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s, so that part has no effect",
                         text, type);
     }
     return CTRT_OK;
@@ -133,7 +133,7 @@ static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64
 {
     char allowed[32], had[32], wanted[32];
     quota_refused = true;
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the limit is %s on %s; %s more than the %s reserved would exceed it",
                      format_bytes(allowed, limit), memory->device->name, format_bytes(wanted, bytes),
                      format_bytes(had, drawn));
 }
@@ -184,7 +184,7 @@ ctrt_status ctrt_memory_set_fraction(ctrt_device *device, double fraction)
     CTRT_TRY(memory_get(&memory, device));
     if (memory->total_bytes == 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "memory_set_fraction: %s does not say how much memory it has; use ctrt_memory_set_limit",
+                         "memory_set_fraction: %s does not report its total memory; use ctrt_memory_set_limit",
                          memory->device->name);
     atomic_store(&memory->limit,
                  fraction < 1 ? (uint64_t)((double)memory->total_bytes * fraction) : memory->total_bytes);

@@ -199,8 +199,8 @@ static void report(const struct race *race, const ctrt_view *view, bool writes, 
     stream_work_text(here, sizeof here, mark);
     stream_work_text(there, sizeof there, race->mark);
     log_message(CTRT_LOG_WARNING, "stream",
-                "race: %s %s a tensor of shape %s] that %s %s (its work number %llu), and nothing orders the two: "
-                "ctrt_stream_wait or an event between them does",
+                "race: %s %s a tensor of shape %s] that %s %s (its work number %llu), and nothing orders the two; "
+                "order them with ctrt_stream_wait or an event",
                 here, writes ? "writes" : "reads", shape, there, verbs[race->kind],
                 (unsigned long long)timepoint_sequence(race->mark));
 }

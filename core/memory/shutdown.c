@@ -12,7 +12,7 @@ static ctrt_status still_there(const char *who, struct device_memory *memory, ui
     if (owners_largest(label, memory))
         snprintf(of, sizeof of, ", most of them of %s", label);
     return ctrt_fail(CTRT_ERR_STATE,
-                     "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
+                     "%s: tensors still hold %s on %s%s; release them first. Cached memory was released", who,
                      format_bytes(size, bytes), memory->device->name, of);
 }
 
@@ -53,19 +53,19 @@ static ctrt_status handles(ctrt_device *device)
 {
     const uint32_t streams = stream_device_held(device),
                    events = atomic_load_explicit(&device->events_held, memory_order_acquire);
-    struct pinned_figures pinned;
-    pinned_figures(&pinned, device);
+    ctrt_host_memory_stats pinned;
+    pinned_stats(&pinned, device);
     const char *why = memory_busy(device->memory);
     if (why != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name, why);
-    if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
+    if (pinned.active_requests.current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
-                         (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
+                         (unsigned long long)pinned.active_requests.current);
     if (streams > 0 || events > 0)
         return ctrt_fail(
             CTRT_ERR_STATE,
-            "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+            "shutdown: %s stays open: %u of its streams and %u of its events still exist; release them first",
             device->name, (unsigned)streams, (unsigned)events);
     return CTRT_OK;
 }

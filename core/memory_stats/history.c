@@ -12,8 +12,8 @@
 
 static const ctrt_param history_param = {
     sizeof history_param, "CTRT_MEMORY_HISTORY", CTRT_PARAM_STRING, NULL, NULL,
-    "what is noted of memory: none, state (live blocks), all[:ENTRIES] (and the last events) or frames[:ENTRIES] (and who called); "
-    "default: state on asynchronous devices, none on others",
+    "memory records: none, state (live blocks), all[:ENTRIES] (also the last events) or frames[:ENTRIES] (also "
+    "backtraces); default: state on asynchronous devices, none on others",
 };
 CORE_PARAM(history_param);
 
@@ -224,7 +224,7 @@ ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries)
 {
     struct watching watching = { CTRT_OK };
     if ((int)watch < CTRT_MEMORY_WATCH_NONE || watch > CTRT_MEMORY_WATCH_FRAMES)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_watch: %d is none of ctrt_memory_watch", (int)watch);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_watch: %d is not a ctrt_memory_watch", (int)watch);
     choose(watch, entries > 0 ? entries : HISTORY_ENTRIES, true);
     device_for_each(watch_each, &watching);
     return watching.status;

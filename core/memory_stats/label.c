@@ -77,7 +77,7 @@ ctrt_status ctrt_memory_tag_pop(void)
 {
     struct memory_label *tag = thread_state.tag;
     if (tag == NULL || !tag->pushed)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop: there is no tag that ctrt_memory_tag_push left here");
+        return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop without a matching ctrt_memory_tag_push");
     thread_state.tag = tag->below;
     host_free(tag);
     return CTRT_OK;

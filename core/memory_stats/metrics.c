@@ -15,7 +15,7 @@
 struct reading {
     const char *device, *policy;
     ctrt_device *of;
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     int64_t peaks[PEAKS];                   /* since the last reading */
     uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: unknown, no limit */
     uint64_t pinned;
@@ -41,7 +41,7 @@ static void read_device(struct reading *reading)
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
     /* In this order, the current values fall into the period of the peaks. */
-    figures_read(&reading->figures, device->memory);
+    stats_read(&reading->stats, device->memory);
     account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
@@ -52,69 +52,70 @@ static void read_device(struct reading *reading)
 
 /* ---- metrics; with several threads, a peak may be below the current value, hence MAX ---- */
 
-static int64_t allocated(const struct reading *r) { return r->figures.allocated_bytes[0].current; }
+static int64_t allocated(const struct reading *r) { return r->stats.allocated_bytes[0].current; }
 static int64_t allocated_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r));
 }
-static int64_t requested(const struct reading *r) { return r->figures.requested_bytes[0].current; }
-static int64_t reserved(const struct reading *r) { return r->figures.reserved_bytes[0].current; }
+static int64_t requested(const struct reading *r) { return r->stats.requested_bytes[0].current; }
+static int64_t reserved(const struct reading *r) { return r->stats.reserved_bytes[0].current; }
 static int64_t reserved_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r));
 }
-static int64_t inactive_split(const struct reading *r) { return r->figures.inactive_split_bytes[0].current; }
-static int64_t spilled(const struct reading *r) { return r->figures.spilled_bytes.current; }
-static int64_t blocks(const struct reading *r) { return r->figures.allocation[0].current; }
+static int64_t inactive_split(const struct reading *r) { return r->stats.inactive_split_bytes[0].current; }
+static int64_t spilled(const struct reading *r) { return r->stats.spilled_bytes.current; }
+static int64_t blocks(const struct reading *r) { return r->stats.allocation[0].current; }
 static int64_t blocks_most(const struct reading *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r));
 }
-static int64_t segments(const struct reading *r) { return r->figures.segment[0].current; }
+static int64_t segments(const struct reading *r) { return r->stats.segment[0].current; }
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
 static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
 static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
 static int64_t pinned(const struct reading *r) { return (int64_t)r->pinned; }
-static int64_t pinned_active(const struct reading *r) { return r->figures.host_active_bytes.current; }
-static int64_t rejections(const struct reading *r) { return r->figures.num_oom_rejections; }
-static int64_t allocations(const struct reading *r) { return r->figures.allocation[0].allocated; }
-static int64_t frees(const struct reading *r) { return r->figures.allocation[0].freed; }
-static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
-static int64_t device_frees(const struct reading *r) { return r->figures.num_device_free; }
-static int64_t retries(const struct reading *r) { return r->figures.num_alloc_retries; }
+static int64_t pinned_active(const struct reading *r) { return r->stats.host.active_bytes.current; }
+static int64_t rejections(const struct reading *r) { return r->stats.num_oom_rejections; }
+static int64_t allocations(const struct reading *r) { return r->stats.allocation[0].allocated; }
+static int64_t frees(const struct reading *r) { return r->stats.allocation[0].freed; }
+static int64_t device_allocs(const struct reading *r) { return r->stats.num_device_alloc; }
+static int64_t device_frees(const struct reading *r) { return r->stats.num_device_free; }
+static int64_t retries(const struct reading *r) { return r->stats.num_alloc_retries; }
 static int64_t synchronizations(const struct reading *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
-static int64_t ooms(const struct reading *r) { return r->figures.num_ooms; }
+static int64_t ooms(const struct reading *r) { return r->stats.num_ooms; }
 
 static const struct metric {
     const char *name, *type, *help;
     int64_t (*value)(const struct reading *reading);
 } metrics[] = {
-    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks handed out to tensors.", allocated },
-    { "ctrt_memory_allocated_bytes_max", "gauge", "Most bytes handed out at one time since the last scrape.",
+    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks allocated to tensors.", allocated },
+    { "ctrt_memory_allocated_bytes_max", "gauge", "Peak of allocated bytes since the last scrape.",
       allocated_most },
-    { "ctrt_memory_requested_bytes", "gauge", "Bytes asked for, before rounding.", requested },
-    { "ctrt_memory_reserved_bytes", "gauge", "Bytes drawn from the device, in use or cached.", reserved },
-    { "ctrt_memory_reserved_bytes_max", "gauge", "Most bytes drawn at one time since the last scrape.", reserved_most },
-    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes that cannot be given back.", inactive_split },
-    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks that are on the host for want of room.", spilled },
-    { "ctrt_memory_blocks", "gauge", "Blocks handed out.", blocks },
-    { "ctrt_memory_blocks_max", "gauge", "Most blocks handed out at one time since the last scrape.", blocks_most },
-    { "ctrt_memory_segments", "gauge", "Segments drawn from the device.", segments },
-    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.",
+    { "ctrt_memory_requested_bytes", "gauge", "Requested bytes, before rounding.", requested },
+    { "ctrt_memory_reserved_bytes", "gauge", "Bytes reserved from the device, in use or cached.", reserved },
+    { "ctrt_memory_reserved_bytes_max", "gauge", "Peak of reserved bytes since the last scrape.", reserved_most },
+    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes in segments that cannot be released.", inactive_split },
+    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks moved to the host for lack of device memory.", spilled },
+    { "ctrt_memory_blocks", "gauge", "Allocated blocks.", blocks },
+    { "ctrt_memory_blocks_max", "gauge", "Peak of allocated blocks since the last scrape.", blocks_most },
+    { "ctrt_memory_segments", "gauge", "Segments reserved from the device.", segments },
+    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 if unknown.",
       device_free },
-    { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
-    { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
+    { "ctrt_memory_device_total_bytes", "gauge", "Total bytes of the device; 0 if unknown.", device_total },
+    { "ctrt_memory_limit_bytes", "gauge", "Limit of reserved bytes; 0: no limit.", limit },
     { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
-    { "ctrt_memory_pinned_active_bytes", "gauge", "Of that, in tensors' hands.", pinned_active },
-    { "ctrt_memory_allocations_total", "counter", "Blocks handed out since the start.", allocations },
-    { "ctrt_memory_frees_total", "counter", "Blocks taken back since the start.", frees },
-    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend.", device_allocs },
-    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend.", device_frees },
-    { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
-    { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
-    { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.",
+    { "ctrt_memory_pinned_active_bytes", "gauge", "Pinned host memory used by tensors.", pinned_active },
+    { "ctrt_memory_allocations_total", "counter", "Allocations of blocks since the start.", allocations },
+    { "ctrt_memory_frees_total", "counter", "Frees of blocks since the start.", frees },
+    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend since the start.", device_allocs },
+    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend since the start.", device_frees },
+    { "ctrt_memory_retries_total", "counter", "Allocations retried after the cache was released.", retries },
+    { "ctrt_memory_ooms_total", "counter", "Allocations that failed.", ooms },
+    { "ctrt_memory_oom_rejections_total", "counter",
+      "Failed allocations that a limit rejected without a call of the device.",
       rejections },
-    { "ctrt_device_synchronizations_total", "counter", "Waits of the host for work of the device.", synchronizations },
+    { "ctrt_device_synchronizations_total", "counter", "Times that the host waited for the device.", synchronizations },
 };
 
 /* Appends a label's value; backslash, quote and newline are escaped. */
@@ -169,7 +170,7 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
     if (out == NULL)
         return fail_null("memory_metrics", "out");
     if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is none of ctrt_metrics_format", (int)format);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is not a ctrt_metrics_format", (int)format);
     device_for_each(note_device, &readings);
     for (size_t i = 0; i < readings.count; i++)
         read_device(&readings.at[i]);

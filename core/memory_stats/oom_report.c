@@ -98,8 +98,8 @@ static const char *against_gaps(const struct finding *f)
                *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
     if (strcmp(lowest, "caching") != 0 || f->expandable)
         return NULL;
-    return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
-                                                              : "max_split=64m keeps large segments whole";
+    return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true makes segments grow instead"
+                                                              : "max_split=64m does not split large segments";
 }
 
 /* Chooses the most effective remedy. */
@@ -110,30 +110,33 @@ static void advise(char advice[256], const struct finding *f)
     const bool room = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
     const char *gaps = against_gaps(f);
     if (f->refused && f->asked > f->limit)
-        snprintf(advice, 256, "This alone is more than the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
+        snprintf(advice, 256,
+                 "The request alone exceeds the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
     else if (f->refused && room)
-        snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
+        snprintf(advice, 256,
+                 "The device has enough free memory: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
                  format_bytes(a, f->limit));
     else if (f->pinned)
         snprintf(advice, 256,
-                 "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
+                 "Release pinned tensors, or use pageable memory, whose copies block the host");
     else if (f->total > 0 && f->asked > f->total)
         snprintf(advice, 256,
-                 "One block is larger than the device: split the tensor, or use a device with more memory");
+                 "The block is larger than the device: split the tensor, or use a device with more memory");
     else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
-        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s",
+        snprintf(advice, 256, "Free memory is fragmented, the largest free block is %s: CTRT_MEMORY=%s:%s",
                  format_bytes(a, f->largest), memory->policy_name, gaps);
     else if (f->total > 0 && f->others > f->total / 2)
-        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them",
+        snprintf(advice, 256, "Other processes hold %s of the device's %s: use another device, or end them",
                  format_bytes(a, f->others), format_bytes(b, f->total));
     else if (memory->moves)
         snprintf(
             advice, 256,
-            "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
-            "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
+            "All operands of an op must be on the device at once, and all other blocks on the host: make the batch "
+            "smaller, or give the policy more host memory (CTRT_MEMORY=spill:host=SIZE+caching)");
     else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
         snprintf(advice, 256,
-                 "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");
+                 "Release tensors, make the batch smaller, or move idle blocks to the host "
+                 "(CTRT_MEMORY=spill+caching)");
     else
         snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
 }
@@ -147,8 +150,10 @@ static char *to_json(const struct finding *f, const char *advice)
     strbuf_add(&text, ",\n  \"policy\": ");
     strbuf_add_json(&text, f->memory->policy_name);
     strbuf_add(&text,
-               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
-               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
+               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": "
+               "%llu,\n  \"others\": ",
+               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked,
+               (unsigned long long)f->total,
                (unsigned long long)f->free_bytes);
     if (f->total > 0)
         strbuf_add(&text, "%llu", (unsigned long long)f->others);
@@ -226,7 +231,7 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
         snprintf(room, sizeof room, ", %s of %s free on the device", format_bytes(left, f->free_bytes),
                  format_bytes(whole, f->total));
     if (f->others > 0)
-        snprintf(others, sizeof others, ", %s there held by others", format_bytes(other, f->others));
+        snprintf(others, sizeof others, ", %s held by other processes", format_bytes(other, f->others));
     if (f->process_count > 0) {
         const ctrt_process *most = &f->processes[0];
         const size_t used = strlen(others);
@@ -244,7 +249,8 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
         snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
                  format_bytes(owned, f->owners[0].bytes));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
-                     "out of memory on %s: %s%s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s (%.600s). %s%s",
+                     "out of memory on %s: %s%s requested, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s "
+                     "(%.600s). %s%s",
                      f->memory->device->name, format_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
                      format_bytes(taken, f->allocated), format_bytes(held, f->reserved), f->memory->policy_name, pieces,
                      room, others, pinned, allowed, why, owner, advice);
@@ -307,7 +313,7 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
         copy = host_strdup(memory->last_oom->json);
     pthread_mutex_unlock(&lock);
     if (!there)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s never was out of memory", memory->device->name);
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s was never out of memory", memory->device->name);
     if (copy == NULL)
         return out_of_memory(1, "a report");
     *out = copy;

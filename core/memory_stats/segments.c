@@ -135,12 +135,12 @@ static void note_largest(const ctrt_memory_piece *piece, void *argument)
 
 bool segments_largest_free(uint64_t *bytes, struct device_memory *memory)
 {
-    ctrt_memory_stats stats;
+    ctrt_memory_policy_stats stats;
     *bytes = 0;
     if (memory->policy_count == 0)
         return false;
     const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
-    if (figures_policy(&stats, memory) && stats.largest_free > 0) {
+    if (stats_of_policy(&stats, memory) && stats.largest_free > 0) {
         *bytes = stats.largest_free;
         return true;
     }

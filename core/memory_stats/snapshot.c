@@ -209,8 +209,8 @@ static void event(struct strbuf *text, const struct history_event *e, const ctrt
 
 static void to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
 {
-    ctrt_memory_figures figures;
-    figures_read(&figures, memory);
+    ctrt_memory_stats stats;
+    stats_read(&stats, memory);
     strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
     strbuf_add_json(text, ctrt_version());
     strbuf_add(text, ",\n  \"device\": ");
@@ -222,7 +222,7 @@ static void to_json(struct strbuf *text, struct device_memory *memory, const str
                : pool_watched(memory) ? "state" : "none",
                (unsigned long long)history_now(),
                (unsigned long long)memory->total_bytes);
-    summary_stats_json(text, &figures, "    ");
+    summary_stats_json(text, &stats, "    ");
     strbuf_add(text, ",\n  \"owners\": ");
     owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
     strbuf_add(text, ",\n  \"segments\": [");

@@ -13,7 +13,7 @@
 
 /* ---- keys ---- */
 
-#define KEYS_OF(member) { #member, offsetof(ctrt_memory_figures, member), CTRT_MEMORY_POOLS }
+#define KEYS_OF(member) { #member, offsetof(ctrt_memory_stats, member), CTRT_POOLS }
 static const struct family {
     const char *name;
     size_t offset;
@@ -28,31 +28,31 @@ static const struct family {
     KEYS_OF(active_bytes),
     KEYS_OF(inactive_split_bytes),
     KEYS_OF(requested_bytes),
-    { "oversize_allocations", offsetof(ctrt_memory_figures, oversize_allocations), 1 },
-    { "oversize_segments", offsetof(ctrt_memory_figures, oversize_segments), 1 },
-    { "host.allocations", offsetof(ctrt_memory_figures, host_allocations), 1 },
-    { "host.allocated_bytes", offsetof(ctrt_memory_figures, host_allocated_bytes), 1 },
-    { "host.active_requests", offsetof(ctrt_memory_figures, host_active_requests), 1 },
-    { "host.active_bytes", offsetof(ctrt_memory_figures, host_active_bytes), 1 },
-    { "spilled", offsetof(ctrt_memory_figures, spilled), 1 },
-    { "spilled_bytes", offsetof(ctrt_memory_figures, spilled_bytes), 1 },
+    { "oversize_allocations", offsetof(ctrt_memory_stats, oversize_allocations), 1 },
+    { "oversize_segments", offsetof(ctrt_memory_stats, oversize_segments), 1 },
+    { "host.allocations", offsetof(ctrt_memory_stats, host.allocations), 1 },
+    { "host.allocated_bytes", offsetof(ctrt_memory_stats, host.allocated_bytes), 1 },
+    { "host.active_requests", offsetof(ctrt_memory_stats, host.active_requests), 1 },
+    { "host.active_bytes", offsetof(ctrt_memory_stats, host.active_bytes), 1 },
+    { "spilled", offsetof(ctrt_memory_stats, spilled), 1 },
+    { "spilled_bytes", offsetof(ctrt_memory_stats, spilled_bytes), 1 },
 };
-static const struct { const char *name; size_t offset; } numbers[] = {
-    { "num_alloc_retries", offsetof(ctrt_memory_figures, num_alloc_retries) },
-    { "num_ooms", offsetof(ctrt_memory_figures, num_ooms) },
-    { "num_sync_all_streams", offsetof(ctrt_memory_figures, num_sync_all_streams) },
-    { "num_device_alloc", offsetof(ctrt_memory_figures, num_device_alloc) },
-    { "num_device_free", offsetof(ctrt_memory_figures, num_device_free) },
-    { "num_oom_rejections", offsetof(ctrt_memory_figures, num_oom_rejections) },
-    { "max_split_size", offsetof(ctrt_memory_figures, max_split_size) },
-    { "host.num_host_alloc", offsetof(ctrt_memory_figures, host_alloc_time.count) },
-    { "host.num_host_free", offsetof(ctrt_memory_figures, host_free_time.count) },
+static const struct { const char *name; size_t offset; } counts[] = {
+    { "num_alloc_retries", offsetof(ctrt_memory_stats, num_alloc_retries) },
+    { "num_ooms", offsetof(ctrt_memory_stats, num_ooms) },
+    { "num_sync_all_streams", offsetof(ctrt_memory_stats, num_sync_all_streams) },
+    { "num_device_alloc", offsetof(ctrt_memory_stats, num_device_alloc) },
+    { "num_device_free", offsetof(ctrt_memory_stats, num_device_free) },
+    { "num_oom_rejections", offsetof(ctrt_memory_stats, num_oom_rejections) },
+    { "max_split_size", offsetof(ctrt_memory_stats, max_split_size) },
+    { "host.num_host_alloc", offsetof(ctrt_memory_stats, host.host_alloc_time.count) },
+    { "host.num_host_free", offsetof(ctrt_memory_stats, host.host_free_time.count) },
 #define TIMES_OF(member)                                                                    \
-    { "host." #member ".total", offsetof(ctrt_memory_figures, member.total) },              \
-    { "host." #member ".max", offsetof(ctrt_memory_figures, member.max) },                  \
-    { "host." #member ".min", offsetof(ctrt_memory_figures, member.min) },                  \
-    { "host." #member ".count", offsetof(ctrt_memory_figures, member.count) },              \
-    { "host." #member ".avg", offsetof(ctrt_memory_figures, member.avg) }
+    { "host." #member ".total", offsetof(ctrt_memory_stats, host.member.total) },              \
+    { "host." #member ".max", offsetof(ctrt_memory_stats, host.member.max) },                  \
+    { "host." #member ".min", offsetof(ctrt_memory_stats, host.member.min) },                  \
+    { "host." #member ".count", offsetof(ctrt_memory_stats, host.member.count) },              \
+    { "host." #member ".avg", offsetof(ctrt_memory_stats, host.member.avg) }
     TIMES_OF(host_alloc_time),
     TIMES_OF(host_free_time),
 };
@@ -60,7 +60,7 @@ static const char *const pools[] = { "all", "large_pool", "small_pool" };
 static const char *const members[] = { "current", "peak", "allocated", "freed" };
 #define MEMBERS COUNT_OF(members)
 
-/* Determines the offset of the `index`-th value in ctrt_memory_figures, and stores its key in key[64]. Returns false
+/* Determines the offset of the `index`-th value in ctrt_memory_stats, and stores its key in key[64]. Returns false
  * after the last. */
 static bool locate(size_t index, char *key, size_t *offset)
 {
@@ -71,18 +71,18 @@ static bool locate(size_t index, char *key, size_t *offset)
             index -= keys;
             continue;
         }
-        *offset = family->offset + index / MEMBERS * sizeof(ctrt_memory_figure) + index % MEMBERS * sizeof(int64_t);
+        *offset = family->offset + index / MEMBERS * sizeof(ctrt_stat) + index % MEMBERS * sizeof(int64_t);
         if (key != NULL && family->pools > 1)
             snprintf(key, 64, "%s.%s.%s", family->name, pools[index / MEMBERS], members[index % MEMBERS]);
         else if (key != NULL)
             snprintf(key, 64, "%s.%s", family->name, members[index % MEMBERS]);
         return true;
     }
-    if (index >= COUNT_OF(numbers))
+    if (index >= COUNT_OF(counts))
         return false;
-    *offset = numbers[index].offset;
+    *offset = counts[index].offset;
     if (key != NULL)
-        snprintf(key, 64, "%s", numbers[index].name);
+        snprintf(key, 64, "%s", counts[index].name);
     return true;
 }
 
@@ -93,23 +93,18 @@ const char *ctrt_memory_stat_key(size_t index)
     return locate(index, key, &offset) ? intern_string(key) : NULL;
 }
 
-int64_t figures_value(const ctrt_memory_figures *figures, size_t index)
+int64_t stats_value(const ctrt_memory_stats *stats, size_t index)
 {
     size_t offset;
-    return locate(index, NULL, &offset) ? *(const int64_t *)((const char *)figures + offset) : 0;
+    return locate(index, NULL, &offset) ? *(const int64_t *)((const char *)stats + offset) : 0;
 }
 
 /* ---- reading ---- */
 
-static ctrt_memory_figure figure(ctrt_memory_stat stat)
+bool stats_of_policy(ctrt_memory_policy_stats *out, const struct device_memory *memory)
 {
-    return (ctrt_memory_figure){ stat.current, stat.peak, stat.allocated, stat.freed };
-}
-
-bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
-{
-    *out = (ctrt_memory_stats){ .size = sizeof *out };
-    if (memory->policy_count == 0)           /* the device was closed */
+    *out = (ctrt_memory_policy_stats){ .size = sizeof *out };
+    if (memory->policy_count == 0)          /* the device was closed */
         return false;
     const struct policy_layer *top = memory->policies[0], *lowest = memory->policies[memory->policy_count - 1];
     bool known = false;
@@ -125,83 +120,71 @@ bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
 
 /* Uses the policy's segment statistics by pool, if it reports them; `reserved` is 0 for policies of an older ABI.
  * Values over all pools are always the core's, because it can reset their peaks. */
-static void read_segments(ctrt_memory_figures *out, const struct account_figures *counted,
-                          const ctrt_memory_stats *stats, bool known)
+static void read_segments(ctrt_memory_stats *out, const struct account_stats *counted,
+                          const ctrt_memory_policy_stats *policy, bool known)
 {
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        out->segment[pool] = figure(counted->drawn[pool][ACCOUNT_COUNT]);
-        out->reserved_bytes[pool] = figure(counted->drawn[pool][ACCOUNT_BYTES]);
+        out->segment[pool] = counted->drawn[pool][ACCOUNT_COUNT];
+        out->reserved_bytes[pool] = counted->drawn[pool][ACCOUNT_BYTES];
     }
-    if (!known || stats->reserved[CTRT_POOL_ALL].allocated == 0)
+    if (!known || policy->reserved[CTRT_POOL_ALL].allocated == 0)
         return;
     for (int pool = CTRT_POOL_LARGE; pool < CTRT_POOLS; pool++) {
-        out->segment[pool] = figure(stats->segment[pool]);
-        out->reserved_bytes[pool] = figure(stats->reserved[pool]);
+        out->segment[pool] = policy->segment[pool];
+        out->reserved_bytes[pool] = policy->reserved[pool];
     }
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        out->inactive_split[pool] = figure(stats->inactive_split[pool]);
-        out->inactive_split_bytes[pool] = figure(stats->inactive_split_bytes[pool]);
+        out->inactive_split[pool] = policy->inactive_split[pool];
+        out->inactive_split_bytes[pool] = policy->inactive_split_bytes[pool];
     }
-    out->oversize_segments = figure(stats->oversize_segment);
-}
-
-static void read_pinned(ctrt_memory_figures *out, const ctrt_device *device)
-{
-    struct pinned_figures pinned;
-    pinned_figures(&pinned, device);
-    out->host_allocations = pinned.of[PINNED_ALLOCATIONS];
-    out->host_allocated_bytes = pinned.of[PINNED_ALLOCATED_BYTES];
-    out->host_active_requests = pinned.of[PINNED_ACTIVE_REQUESTS];
-    out->host_active_bytes = pinned.of[PINNED_ACTIVE_BYTES];
-    out->host_alloc_time = pinned.alloc;
-    out->host_free_time = pinned.free;
+    out->oversize_segments = policy->oversize_segment;
 }
 
 /* Which blocks are on the host is reported only by the policy that moves memory. It is always the top policy. */
-static void read_spilled(ctrt_memory_figures *out, const struct device_memory *memory)
+static void read_spilled(ctrt_memory_stats *out, const struct device_memory *memory)
 {
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats policy = { .size = sizeof policy };
     const struct policy_layer *top = memory->policies[0];
     if (!memory->moves || top == NULL || !CTRT_SLOT(top->policy, stats))
         return;
-    top->policy->stats(top->state, &stats);
-    out->spilled = figure(stats.spilled);
-    out->spilled_bytes = figure(stats.spilled_bytes);
+    top->policy->stats(top->state, &policy);
+    out->spilled = policy.spilled;
+    out->spilled_bytes = policy.spilled_bytes;
 }
 
-void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
+void stats_read(ctrt_memory_stats *out, struct device_memory *memory)
 {
-    struct account_figures counted;
-    ctrt_memory_stats stats;
+    struct account_stats counted;
+    ctrt_memory_policy_stats policy;
     memset(out, 0, sizeof *out);
     account_read(&counted, &memory->account);
-    bool known = figures_policy(&stats, memory);
+    bool known = stats_of_policy(&policy, memory);
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        out->allocation[pool] = out->active[pool] = figure(counted.blocks[pool][ACCOUNT_COUNT]);
-        out->allocated_bytes[pool] = out->active_bytes[pool] = figure(counted.blocks[pool][ACCOUNT_BYTES]);
-        out->requested_bytes[pool] = figure(counted.blocks[pool][ACCOUNT_REQUESTED]);
+        out->allocation[pool] = out->active[pool] = counted.blocks[pool][ACCOUNT_COUNT];
+        out->allocated_bytes[pool] = out->active_bytes[pool] = counted.blocks[pool][ACCOUNT_BYTES];
+        out->requested_bytes[pool] = counted.blocks[pool][ACCOUNT_REQUESTED];
     }
-    out->oversize_allocations = figure(counted.oversize);
-    read_segments(out, &counted, &stats, known);
-    out->num_alloc_retries = (int64_t)MAX(atomic_load(&memory->retries), stats.retries);
+    out->oversize_allocations = counted.oversize;
+    read_segments(out, &counted, &policy, known);
+    out->num_alloc_retries = (int64_t)MAX(atomic_load(&memory->retries), policy.retries);
     out->num_ooms = (int64_t)atomic_load(&memory->ooms);
     out->num_oom_rejections = (int64_t)atomic_load(&memory->rejections);
-    read_pinned(out, memory->device);
+    pinned_stats(&out->host, memory->device);
     read_spilled(out, memory);
     out->num_device_alloc = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated;
     out->num_device_free = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed;
-    out->max_split_size = stats.max_split > 0 ? (int64_t)stats.max_split : -1;
+    out->max_split_size = policy.max_split > 0 ? (int64_t)policy.max_split : -1;
 }
 
 /* ---- public ---- */
 
-ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device)
+ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device)
 {
     struct device_memory *memory;
     if (out == NULL)
-        return fail_null("memory_get_figures", "out");
+        return fail_null("memory_get_stats", "out");
     CTRT_TRY(memory_get(&memory, device));
-    figures_read(out, memory);
+    stats_read(out, memory);
     return CTRT_OK;
 }
 
@@ -212,14 +195,14 @@ static ctrt_status unknown_key(const char *key)
     while (count < COUNT_OF(keys) && (keys[count] = ctrt_memory_stat_key(count)) != NULL)
         count++;
     const char *near = nearest_word(key, keys, count);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_stat_get: there is no figure \"%.100s\"%s%s%s", key,
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_stat_get: there is no statistic \"%.100s\"%s%s%s", key,
                      near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
 ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char *key)
 {
     struct device_memory *memory;
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     char name[64];
     size_t offset;
     if (value == NULL)
@@ -230,8 +213,8 @@ ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char
         if (strcmp(name, key) != 0)
             continue;
         CTRT_TRY(memory_get(&memory, device));
-        figures_read(&figures, memory);
-        *value = figures_value(&figures, i);
+        stats_read(&stats, memory);
+        *value = stats_value(&stats, i);
         return CTRT_OK;
     }
     return unknown_key(key);
@@ -252,7 +235,7 @@ uint64_t ctrt_memory_reserved(ctrt_device *device)
 static uint64_t peak(ctrt_device *device, bool drawn)
 {
     struct device_memory *memory;
-    struct account_figures counted;
+    struct account_stats counted;
     if (memory_get(&memory, device) != CTRT_OK)
         return 0;
     account_read(&counted, &memory->account);
@@ -296,21 +279,4 @@ const char *ctrt_memory_policy_name(ctrt_device *device)
 {
     struct device_memory *memory;
     return memory_get(&memory, device) == CTRT_OK ? memory->policy_name : "";
-}
-
-ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *device)
-{
-    struct device_memory *memory;
-    struct account_figures counted;
-    if (out == NULL)
-        return fail_null("ctrt_memory_get_counters", "out");
-    CTRT_TRY(memory_get(&memory, device));
-    account_read(&counted, &memory->account);
-    *out = (ctrt_memory_counters){
-        .allocations = (uint64_t)counted.blocks[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated,
-        .frees = (uint64_t)counted.blocks[CTRT_POOL_ALL][ACCOUNT_COUNT].freed,
-        .device_allocations = (uint64_t)counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated,
-        .device_frees = (uint64_t)counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed,
-    };
-    return CTRT_OK;
 }

@@ -5,12 +5,12 @@
 
 #include "memory/pool.h"
 
-void figures_read(ctrt_memory_figures *out, struct device_memory *memory);
+void stats_read(ctrt_memory_stats *out, struct device_memory *memory);
 
-/* Returns the value of the `index`-th key in `figures`; see ctrt_memory_stat_key. */
-int64_t figures_value(const ctrt_memory_figures *figures, size_t index);
+/* Returns the value of the `index`-th key in `stats`; see ctrt_memory_stat_key. */
+int64_t stats_value(const ctrt_memory_stats *stats, size_t index);
 
 /* Reads the policies' own statistics. Returns false if the lowest policy reports none. */
-bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory);
+bool stats_of_policy(ctrt_memory_policy_stats *out, const struct device_memory *memory);
 
 #endif

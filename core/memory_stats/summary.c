@@ -51,16 +51,16 @@ static void centered(struct strbuf *text, const char *title)
     strbuf_add(text, "|%*s%.*s%*s|\n", left, "", length, title, WIDTH - length - left, "");
 }
 
-static void row(struct strbuf *text, const char *name, const ctrt_memory_figure *figure, const ctrt_memory_figure *by,
+static void row(struct strbuf *text, const char *name, const ctrt_stat *stat, const ctrt_stat *by,
                 const char *(*format)(char *, int64_t, int64_t))
 {
     char current[16], peak[16], allocated[16], freed[16];
-    strbuf_add(text, "| %-21s | %s | %s | %s | %s |\n", name, format(current, figure->current, by->current),
-               format(peak, figure->peak, by->peak), format(allocated, figure->allocated, by->allocated),
-               format(freed, figure->freed, by->freed));
+    strbuf_add(text, "| %-21s | %s | %s | %s | %s |\n", name, format(current, stat->current, by->current),
+               format(peak, stat->peak, by->peak), format(allocated, stat->allocated, by->allocated),
+               format(freed, stat->freed, by->freed));
 }
 
-#define MEMBER(name) offsetof(ctrt_memory_figures, name)
+#define MEMBER(name) offsetof(ctrt_memory_stats, name)
 static const struct {
     const char *name;
     size_t offset;
@@ -82,7 +82,7 @@ static const struct {
     { "Blocks on the host",    MEMBER(spilled),              summary_count, false, true },
 };
 
-void summary_table(struct strbuf *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated)
+void summary_table(struct strbuf *text, const char *device, const ctrt_memory_stats *stats, bool abbreviated)
 {
     char title[WIDTH];
     snprintf(title, sizeof title, "ctrt memory summary, device %.40s", device);
@@ -90,29 +90,29 @@ void summary_table(struct strbuf *text, const char *device, const ctrt_memory_fi
     centered(text, title);
     line_of(text, '-');
     strbuf_add(text, "|  %9s Device OOMs: %-10lld | %4s allocation retries: %-10lld  |\n", "",
-               (long long)figures->num_ooms, "", (long long)figures->num_alloc_retries);
+               (long long)stats->num_ooms, "", (long long)stats->num_alloc_retries);
     line_of(text, '=');
     strbuf_add(text, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const ctrt_memory_figure *all = (const void *)((const char *)figures + rows[i].offset);
+        const ctrt_stat *all = (const void *)((const char *)stats + rows[i].offset);
         if (rows[i].rare && all->allocated == 0)
             continue;
         line_of(text, '-');
         row(text, rows[i].name, all, all, rows[i].format);
         if (abbreviated || !rows[i].pools)
             continue;
-        row(text, "      from large pool", &all[CTRT_MEMORY_LARGE], all, rows[i].format);
-        row(text, "      from small pool", &all[CTRT_MEMORY_SMALL], all, rows[i].format);
+        row(text, "      from large pool", &all[CTRT_POOL_LARGE], all, rows[i].format);
+        row(text, "      from small pool", &all[CTRT_POOL_SMALL], all, rows[i].format);
     }
     line_of(text, '=');
 }
 
-void summary_stats_json(struct strbuf *text, const ctrt_memory_figures *figures, const char *indent)
+void summary_stats_json(struct strbuf *text, const ctrt_memory_stats *stats, const char *indent)
 {
     const char *key;
     strbuf_add(text, "{");
     for (size_t i = 0; (key = ctrt_memory_stat_key(i)) != NULL; i++)
-        strbuf_add(text, "%s\n%s\"%s\": %lld", i > 0 ? "," : "", indent, key, (long long)figures_value(figures, i));
+        strbuf_add(text, "%s\n%s\"%s\": %lld", i > 0 ? "," : "", indent, key, (long long)stats_value(stats, i));
     strbuf_add(text, "}");
 }
 
@@ -121,31 +121,31 @@ void summary_stats_json(struct strbuf *text, const ctrt_memory_figures *figures,
 ctrt_status ctrt_memory_summary(char **out, ctrt_device *device, bool abbreviated)
 {
     struct device_memory *memory;
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     struct strbuf text = { 0 };
     if (out == NULL)
         return fail_null("memory_summary", "out");
     CTRT_TRY(memory_get(&memory, device));
-    figures_read(&figures, memory);
-    summary_table(&text, memory->device->name, &figures, abbreviated);
+    stats_read(&stats, memory);
+    summary_table(&text, memory->device->name, &stats, abbreviated);
     return strbuf_finish(out, &text, "a summary");
 }
 
 ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device)
 {
     struct device_memory *memory;
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     struct strbuf text = { 0 };
     if (out == NULL)
         return fail_null("memory_summary_json", "out");
     CTRT_TRY(memory_get(&memory, device));
-    figures_read(&figures, memory);
+    stats_read(&stats, memory);
     strbuf_add(&text, "{\n  \"device\": ");
     strbuf_add_json(&text, memory->device->name);
     strbuf_add(&text, ",\n  \"policy\": ");
     strbuf_add_json(&text, memory->policy_name);
     strbuf_add(&text, ",\n  \"stats\": ");
-    summary_stats_json(&text, &figures, "    ");
+    summary_stats_json(&text, &stats, "    ");
     strbuf_add(&text, "\n}\n");
     return strbuf_finish(out, &text, "a summary");
 }

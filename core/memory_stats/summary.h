@@ -11,8 +11,8 @@ struct strbuf;
 const char *summary_size(char text[16], int64_t bytes, int64_t by);
 /* Formats a count likewise: " 750 K ". */
 const char *summary_count(char text[16], int64_t count, int64_t by);
-void summary_table(struct strbuf *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated);
+void summary_table(struct strbuf *text, const char *device, const ctrt_memory_stats *stats, bool abbreviated);
 /* Appends {"allocation.all.current": 1, ...}, with `indent` before each key. */
-void summary_stats_json(struct strbuf *text, const ctrt_memory_figures *figures, const char *indent);
+void summary_stats_json(struct strbuf *text, const ctrt_memory_stats *stats, const char *indent);
 
 #endif

@@ -15,7 +15,8 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
     if (x->ndim >= 2 && y->ndim >= 2 && z->ndim >= 2 && x->shape[x->ndim - 1] == y->shape[y->ndim - 1]
         && y->shape[y->ndim - 2] == z->shape[z->ndim - 2])
         return op_require_floating(who, "q", q);
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit; expected [.., L, E], [.., S, E], [.., S, V]",
+    return ctrt_fail(CTRT_ERR_SHAPE,
+                     "%s: shapes %s, %s and %s of q, k and v do not match; expected [.., L, E], [.., S, E], [.., S, V]",
                      who, shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim),
                      shape_text(c, z->shape, z->ndim));
 }

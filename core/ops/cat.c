@@ -15,7 +15,7 @@ static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, 
 {
     OP_CHECK(who, tensors);
     if (unlikely(count <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d tensors; at least one is expected", who, count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d tensors; expected at least one", who, count);
     for (int i = 0; i < count; i++)
         if (unlikely(tensors[i] == NULL))
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: tensor %d of %d is NULL", who, i + 1, count);
@@ -115,7 +115,7 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
         if (unlikely(!shape_equal(view->shape, view->ndim, first->shape, first->ndim))) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "stack: tensors have to be of one shape, but tensor 1 has %s and tensor %d has %s",
+                             "stack: tensors must have the same shape, but tensor 1 has %s and tensor %d has %s",
                              shape_text(a, first->shape, first->ndim), i + 1, shape_text(b, view->shape, view->ndim));
         }
     }

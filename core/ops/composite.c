@@ -13,7 +13,7 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
                          shape_text(a, x->view.shape, x->view.ndim),
                          shape_text(b, target->view.shape, target->view.ndim));
     if ((unsigned)reduction > CTRT_REDUCE_NONE)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "mse_loss: %d is no reduction", (int)reduction);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "mse_loss: %d is not a ctrt_reduction", (int)reduction);
     ctrt_tensor *difference = NULL;
     ctrt_status status = ctrt_sub(&difference, x, target);
     if (status == CTRT_OK)

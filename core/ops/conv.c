@@ -26,7 +26,8 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     CTRT_TRY(op_check_window("conv2d", "padding", options->padding, 0));
     CTRT_TRY(op_check_window("conv2d", "dilation", options->dilation, 0));
     if (options->groups < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld", (long long)options->groups);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld, expected at least 1",
+                         (long long)options->groups);
     for (int i = 0; i < 2; i++) {
         if (options->stride[i])
             out->stride[i] = options->stride[i];
@@ -63,8 +64,8 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
     if (__builtin_mul_overflow(w->shape[1], a->groups, &channels) || in->shape[1] != channels
         || w->shape[0] % a->groups != 0)
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: x needs groups * C/groups "
-                         "channels, weight a multiple of groups",
+                         "conv2d: x of shape %s, weight of shape %s and %lld groups do not match: x needs groups * "
+                         "C/groups channels, and the output channels of weight must be a multiple of groups",
                          shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups);
     if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != w->shape[0]))
         return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]",
@@ -78,7 +79,8 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
         shape[2 + i] = output_side(in->shape[2 + i], w->shape[2 + i], a->stride[i], a->padding[i], a->dilation[i]);
         if (shape[2 + i] < 1)
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s",
+                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger "
+                             "than x %s",
                              shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i],
                              (long long)a->dilation[i],
                              shape_text(s, in->shape, 4));

@@ -261,7 +261,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
     OP_CHECK(who, tensor);
     if (unlikely(tensor->view.numel != 1)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor of one element is expected, not %lld of shape %s", who,
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: expected a tensor of one element, got %lld elements of shape %s", who,
                          (long long)tensor->view.numel, shape_text(text, tensor->view.shape, tensor->view.ndim));
     }
     ctrt_device *device = tensor->device;
@@ -302,7 +302,7 @@ ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
         return CTRT_OK;
     }
     if (unlikely(!(value.f >= -0x1p63 && value.f < 0x1p63)))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "item_int: %g is not an integer of 64 bits", value.f);
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "item_int: %g is not a 64-bit integer", value.f);
     *out = (int64_t)value.f;
     return CTRT_OK;
 }

@@ -68,7 +68,7 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
 {
     const double first = as_double(start), last = as_double(end), by = as_double(step);
     if (unlikely(!isfinite(first) || !isfinite(last) || !isfinite(by)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all have to be finite", first,
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all must be finite", first,
                          last, by);
     if (unlikely(by == 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: the step is 0");
@@ -85,7 +85,8 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
     }
     const double n = ceil((last - first) / by);
     if (unlikely(!(n < 0x1p62)))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g", n, first, last, by);
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g are too many", n,
+                         first, last, by);
     *count = (int64_t)n;
     return CTRT_OK;
 }

@@ -298,7 +298,7 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
     dtype_store(element, compute, value);
     if (likely(dtype_load(element, compute).i == value.i))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld is no value of %s; cast the tensor with ctrt_to_dtype",
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld cannot be represented in %s; cast the tensor with ctrt_to_dtype",
                      op_table[op].name, (long long)value.i, ctrt_dtype_name(compute));
 }
 
@@ -308,8 +308,8 @@ static ctrt_status check_power(const ctrt_tensor *x, ctrt_scalar power)
     if (power.kind != CTRT_SCALAR_INT || power.i >= 0 || dtype_floating(tensor_dtype(x)))
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "pow: %s to the negative integer power %lld has no integer result; give the power as a floating "
-                     "number", ctrt_dtype_name(tensor_dtype(x)), (long long)power.i);
+                     "pow: %s to the negative integer power %lld has no integer result; pass the power as a "
+                     "floating-point number", ctrt_dtype_name(tensor_dtype(x)), (long long)power.i);
 }
 
 /* Runs a binary op with a number as the right or, with `left`, the left operand. */

@@ -10,7 +10,7 @@
 
 static const ctrt_param fallback_param = {
     sizeof fallback_param, "CTRT_FALLBACK", CTRT_PARAM_ENUM, "error", "error|cpu",
-    "what to do with an op that the device has no kernel for: error, or run it on the cpu"
+    "for an op without a kernel on the device: error, or cpu to run it on the cpu"
 };
 CORE_PARAM(fallback_param);
 
@@ -93,7 +93,7 @@ ctrt_status fallback_call(const struct op_call *call)
         return no_kernel(call, "");
     CTRT_TRY(param_read(&choice, &fallback_param, "core"));
     if (choice.integer == 0)
-        return no_kernel(call, "; CTRT_FALLBACK=cpu runs such ops on the cpu, with copies there and back");
+        return no_kernel(call, "; CTRT_FALLBACK=cpu runs such ops on the cpu, with copies in both directions");
 
     const int count = call->n_inputs + call->n_outputs;
     const size_t bytes = (size_t)count * (sizeof(struct staged) + sizeof(ctrt_view *));

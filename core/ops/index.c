@@ -89,7 +89,8 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
         shape[ndim++] = x->view.shape[d];
     if (ndim > CTRT_MAX_DIMS)
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)",
+                         "index_select: the result would have %d dimensions, at most %d are supported (index of shape "
+                         "%s)",
                          ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
     CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
     split_shape(split, &x->view, dim);
@@ -129,7 +130,7 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
     if (index->view.ndim == 1 && x->view.ndim > 0)
         return select_slices(out, x, dim, index, -1);
     if (x->view.ndim == 0 && index->view.numel != 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: of a 0-dim tensor one index can be taken, not %lld",
+        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: a 0-dim tensor allows only one index, not %lld",
                          (long long)index->view.numel);
     /* A 0-dim index selects one slice, and the result keeps the dimension. A 0-dim x counts as one element. */
     ctrt_tensor *list = NULL, *vector = NULL, *picked = NULL;
@@ -224,7 +225,7 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
         fits = d == dim || index->view.shape[d] <= x->view.shape[d];
     if (fits)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "gather: an index of shape %s does not fit x of shape %s along dimension %d",
+    return ctrt_fail(CTRT_ERR_SHAPE, "gather: an index of shape %s does not match x of shape %s along dimension %d",
                      shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim),
                      dim);
 }

@@ -241,11 +241,12 @@ static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor
     const ctrt_view *w = &weight->view;
     if (x->view.ndim < 1 || w->ndim < 1 || w->ndim > 2 || x->view.shape[x->view.ndim - 1] != w->shape[w->ndim - 1])
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "linear: x of shape %s does not fit weight of shape %s, which must be [out, in] or [in]",
+                         "linear: x of shape %s does not match weight of shape %s, which must be [out, in] or [in]",
                          shape_text(a, x->view.shape, x->view.ndim), shape_text(b, w->shape, w->ndim));
     if (bias != NULL && !shape_equal(bias->view.shape, bias->view.ndim, w->shape, w->ndim - 1))
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "linear: bias of shape %s does not fit weight of shape %s; expected [out] for [out, in], [] for [in]",
+                         "linear: bias of shape %s does not match weight of shape %s; expected [out] for [out, in], [] "
+                         "for [in]",
                          shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, w->shape, w->ndim));
     return CTRT_OK;
 }

@@ -212,7 +212,7 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
     for (int i = 0; i < 4; i++)
         CTRT_TRY(check_same("batch_norm", names[i], x, tensors[i], &x->view.shape[1], 1, half_precision(x)));
     if ((running_mean == NULL) != (running_var == NULL))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: give running_mean and running_var, or neither");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: pass both running_mean and running_var, or neither");
     if (!training && running_mean == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: evaluation needs running_mean and running_var");
     for (int i = 2; i < 4; i++)

@@ -83,8 +83,8 @@ static uint8_t try_out(ctrt_device *to, ctrt_device *from)
         return UNKNOWN;
     if (!right)
         log_message(CTRT_LOG_WARNING, "core",
-                    "%s says that it reaches the memory of %s, but a pattern that was sent arrived changed; copies between them go through "
-                    "the host",
+                    "%s is reported to access the memory of %s, but a test pattern was corrupted by a direct copy; "
+                    "copies between them go through the host",
                     to->name, from->name);
     return right ? WORKS : FAILS;
 }

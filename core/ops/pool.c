@@ -29,7 +29,7 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
         return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x has shape %s, expected [N, C, H, W]",
                          shape_text(text, x->view.shape, x->view.ndim));
     if (x->view.shape[2] == 0 || x->view.shape[3] == 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has nothing to choose from",
+        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has no elements to pool",
                          shape_text(text, x->view.shape, 4));
     shape[0] = x->view.shape[0];
     shape[1] = x->view.shape[1];

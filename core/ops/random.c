@@ -100,7 +100,8 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
     CTRT_TRY(device_or_default(&device, device));
     device = device_home(device);
     CTRT_TRY(capture_refuse(device,
-                            "its random numbers go on from the generator's place at each replay: set that before a replay"));
+                            "a graph uses the generator's state at each replay, so the generator cannot be set in a "
+                            "capture; set it before a replay"));
     pthread_mutex_lock(&device->generator_lock);
     device->seed = seed;
     device->seed_offset = offset;
@@ -287,7 +288,8 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
     OP_CHECK("randperm", out);
     if (n < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld", (long long)n);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0",
+                         (long long)n);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
@@ -349,7 +351,7 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(high)));
         if (!isfinite(kept(dtype, ctrt_float(high - low))))
-            return ctrt_fail(CTRT_ERR_OVERFLOW, "uniform_: the distance from %g to %g is too large for %s", low, high,
+            return ctrt_fail(CTRT_ERR_OVERFLOW, "uniform_: the range from %g to %g is too large for %s", low, high,
                              ctrt_dtype_name(dtype));
     }
     return random_inplace("uniform_", OP_uniform, self, low, high);
@@ -358,7 +360,8 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 {
     if (!(std >= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "normal_: the standard deviation is %g", std);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "normal_: the standard deviation is %g, expected at least 0", std);
     return random_inplace("normal_", OP_normal, self, mean, std);
 }
 

@@ -80,7 +80,7 @@ static ctrt_status check_elements(enum op op, const ctrt_view *in, uint32_t dims
             reduced *= in->shape[d];
     if (!needs_elements[op] || reduced > 0)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: no elements to choose from: shape %s", op_table[op].name,
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: shape %s has no elements to reduce", op_table[op].name,
                      shape_text(text, in->shape, in->ndim));
 }
 

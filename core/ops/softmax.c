@@ -190,10 +190,12 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
         fits = t->shape[d - 1] == x->shape[d];
     if (!fits)
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
+                         "cross_entropy: logits of shape %s do not match a target of shape %s; expected [N, C, ...] "
+                         "and [N, ...]",
                          shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
     if ((unsigned)options->reduction > CTRT_REDUCE_NONE)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is no reduction", (int)options->reduction);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is not a ctrt_reduction",
+                         (int)options->reduction);
     if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]",
                          options->label_smoothing);
@@ -201,7 +203,8 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
     ctrt_tensor *weight = options->weight;
     if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes
                            || !dtype_floating(tensor_dtype(weight))))
-        return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: weight of shape %s and dtype %s; expected [%lld], floating",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "cross_entropy: weight has shape %s and dtype %s; expected [%lld] and a floating type",
                          shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)),
                          (long long)classes);
     if (weight != NULL && weight->device != logits->device)

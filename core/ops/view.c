@@ -90,7 +90,7 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
     CTRT_TRY(shape_dim(&first, "flatten", first_dim, x->view.ndim));
     CTRT_TRY(shape_dim(&last, "flatten", last_dim, x->view.ndim));
     if (unlikely(first > last))
-        return ctrt_fail(CTRT_ERR_SHAPE, "flatten: the first dimension %d comes after the last, %d", first, last);
+        return ctrt_fail(CTRT_ERR_SHAPE, "flatten: the first dimension %d is after the last, %d", first, last);
     if (first == last && x->view.ndim > 0) {
         ctrt_tensor_assign(out, x);
         return CTRT_OK;
@@ -164,7 +164,7 @@ ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
         return fail_null("permute", "dims.values");
     if (unlikely(dims.count != x->view.ndim)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "permute: %d dimensions named, but the tensor of shape %s has %d", dims.count,
+        return ctrt_fail(CTRT_ERR_SHAPE, "permute: %d dimensions given, but the tensor of shape %s has %d", dims.count,
                          shape_text(text, x->view.shape, x->view.ndim), x->view.ndim);
     }
     int order[CTRT_MAX_DIMS];
@@ -172,7 +172,7 @@ ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
     for (int i = 0; i < dims.count; i++) {
         CTRT_TRY(shape_dim(&order[i], "permute", dims.values[i], dims.count));
         if (unlikely(seen & (1u << order[i])))
-            return ctrt_fail(CTRT_ERR_SHAPE, "permute: dimension %d is named twice", order[i]);
+            return ctrt_fail(CTRT_ERR_SHAPE, "permute: dimension %d is given twice", order[i]);
         seen |= 1u << order[i];
     }
     return permuted(out, x, order);
@@ -197,7 +197,7 @@ ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
     OP_CHECK("t", x);
     if (unlikely(x->view.ndim > 2)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "t: a tensor of at most 2 dimensions is expected, not %s; use ctrt_transpose",
+        return ctrt_fail(CTRT_ERR_SHAPE, "t: expected a tensor of at most 2 dimensions, not %s; use ctrt_transpose",
                          shape_text(text, x->view.shape, x->view.ndim));
     }
     return permuted(out, x, reversed[x->view.ndim]);
@@ -227,8 +227,9 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         bool keep = wanted == -1 && d >= added;
         if (unlikely(!keep && (wanted < 0 || (wanted != given && given != 1))))
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "expand: size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only sizes "
-                             "of 1 repeat, and -1 keeps a size that is there", (long long)wanted, d, (long long)given,
+                             "expand: size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only "
+                             "sizes of 1 can be repeated, and -1 keeps an existing size", (long long)wanted, d,
+                             (long long)given,
                              shape_text(from_text, x->view.shape, x->view.ndim),
                              shape_text(to_text, shape.values, shape.count));
         to[d] = keep ? given : wanted;
@@ -248,7 +249,7 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 static ctrt_status dim_of_part(int *out, const char *who, const ctrt_tensor *x, int64_t dim)
 {
     if (unlikely(x->view.ndim == 0))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a 0-dim tensor has no dimension to take a part of", who);
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a 0-dim tensor has no dimension to select from", who);
     return shape_dim(out, who, dim, x->view.ndim);
 }
 
@@ -312,7 +313,7 @@ ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start
     OP_CHECK("slice", x);
     CTRT_TRY(dim_of_part(&at, "slice", x, dim));
     if (unlikely(step <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "slice: step %lld; it has to be at least 1", (long long)step);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "slice: the step is %lld, expected at least 1", (long long)step);
     const int64_t size = x->view.shape[at];
     if (start < 0)
         start = start < -size ? 0 : start + size;
@@ -334,7 +335,7 @@ ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t star
     if (unlikely(length < 0 || start < -size || start > size || from > size - length)) {
         char text[SHAPE_TEXT_BYTES];
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "narrow: %lld elements from %lld on do not lie inside dimension %d of shape %s",
+                         "narrow: %lld elements from %lld on are not inside dimension %d of shape %s",
                          (long long)length, (long long)start, at, shape_text(text, x->view.shape, x->view.ndim));
     }
     return sliced(out, x, at, from, from + length, 1);
@@ -347,7 +348,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
     OP_CHECK("chunk", count);
     OP_CHECK("chunk", x);
     if (unlikely(chunks <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk: %d chunks; at least 1 is expected", chunks);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk: %d chunks; expected at least 1", chunks);
     CTRT_TRY(dim_of_part(&at, "chunk", x, dim));
 
     /* Chunks have size ceil(size/chunks). The last one may be smaller, and there may be fewer than `chunks`. */
@@ -410,7 +411,7 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
     outside = empty ? offset > elements : outside || last >= elements;
     if (unlikely(outside))
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "as_strided: shape %s with strides %s from element %lld on reaches outside the storage of %lld "
+                         "as_strided: shape %s with strides %s from element %lld on exceeds the storage of %lld "
                          "elements", shape_text(shape_words, shape.values, shape.count),
                          shape_text(strides_words, strides.values, strides.count), (long long)offset,
                          (long long)elements);

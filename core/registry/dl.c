@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/dl.c: validates a plugin file and loads it with dlopen.
  *
- * dlopen accepts only paths and resolves them itself. If the file's permissions were validated (file_permissions.c), dl.c passes
- * /proc/self/fd/FOLDER/NAME, where FOLDER is the descriptor of the validated directory, so that renaming or replacing
- * a directory after the validation has no effect. The path contains the directory's descriptor and not the file's
- * descriptor, for three reasons:
+ * dlopen accepts only paths and resolves them itself. If the file's permissions were validated (file_permissions.c),
+ * dl.c passes /proc/self/fd/FOLDER/NAME, where FOLDER is the descriptor of the validated directory, so that renaming or
+ * replacing a directory after the validation has no effect. The path contains the directory's descriptor and not the
+ * file's descriptor, for three reasons:
  * - $ORIGIN in the plugin's run path is then that directory. The descriptor remains open until the process ends,
  *   because the loader also expands $ORIGIN when the plugin loads a library later.
  * - The loader does not open a path again that it has loaded before. Descriptor numbers are reused after close, so
@@ -13,8 +13,8 @@
  * - dladdr and error messages contain the file's name.
  * After loading, the name of the loaded object is set to the plugin's own path, for dladdr, debuggers and symbolizers.
  *
- * Without /proc, dl.c passes the plain path. This is safe because file_permissions.c has checked that only root and the user can
- * change the directories above the file. */
+ * Without /proc, dl.c passes the plain path. This is safe because file_permissions.c has checked that only root and the
+ * user can change the directories above the file. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -93,7 +93,7 @@ static int loader_path(char *path, size_t room, struct plugin_file *file, struct
             return validate_errno(errno, "file", file->path, reason, bytes);
         snprintf(path, room, "%s", file->path);
     } else if (!same_file(&facts, &seen)) {
-        snprintf(reason, bytes, "file %s was replaced while it was judged", file->path);
+        snprintf(reason, bytes, "file %s was replaced while it was validated", file->path);
         return EAGAIN;
     }
     return VALIDATE_OK;
@@ -110,8 +110,8 @@ static int verdict_of_mapping(int fd)
     return ENOMEM;
 }
 
-/* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is found by the
- * text of the message, because dlopen does not set errno; messages about a failed mmap do not contain the error. */
+/* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is found by
+ * the text of the message, because dlopen does not set errno; messages about a failed mmap do not contain the error. */
 static int verdict_of_loader(const char *text, int fd)
 {
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };

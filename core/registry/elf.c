@@ -47,14 +47,15 @@ static int validate_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *head
         if (!read_at(fd, &segment, sizeof segment, header->e_phoff + (uint64_t)i * sizeof segment, &error)) {
             if (error != 0)
                 return validate_errno(error, "reading", path, reason, bytes);
-            snprintf(reason, bytes, "the file is truncated: %llu bytes, its program headers lie beyond",
+            snprintf(reason, bytes,
+                     "the file is truncated: it has %llu bytes, and its program headers are beyond its end",
                      (unsigned long long)file_bytes);
             return VALIDATE_REFUSED;
         }
         bool read_by_loader = segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC;
         if (read_by_loader
             && (segment.p_offset > file_bytes || segment.p_filesz > file_bytes - segment.p_offset)) {
-            snprintf(reason, bytes, "the file is truncated: %llu bytes, segment %u wants %llu at %llu",
+            snprintf(reason, bytes, "the file is truncated: it has %llu bytes, and segment %u has %llu bytes at %llu",
                      (unsigned long long)file_bytes, i, (unsigned long long)segment.p_filesz,
                      (unsigned long long)segment.p_offset);
             return VALIDATE_REFUSED;

@@ -3,10 +3,10 @@
  *
  * A process of root, or one with more privileges than its caller (setuid, setgid, capabilities), loads a plugin only if
  * no user except root and the effective user can change or replace the file. A process whose real or saved user id is
- * root trusts only root. Like sshd for its files, file_permissions.c checks every folder from "/" to the plugin, on the given path
- * and on the targets of symbolic links. Each folder must belong to root or the user, and neither others nor the
- * folder's group may have write permission. This applies to root's group too, because with an access control list the
- * group bits are the mask of that list. A folder above the plugin's own folder may be writable by others if it is
+ * root trusts only root. Like sshd for its files, file_permissions.c checks every folder from "/" to the plugin, on the
+ * given path and on the targets of symbolic links. Each folder must belong to root or the user, and neither others nor
+ * the folder's group may have write permission. This applies to root's group too, because with an access control list
+ * the group bits are the mask of that list. A folder above the plugin's own folder may be writable by others if it is
  * sticky (/tmp) and the next entry on the path belongs to root or the user, because then others can neither rename nor
  * replace that entry.
  *
@@ -76,7 +76,8 @@ static bool writable_by_others(const struct stat *facts)
 
 static int bad_owner(struct walk *w, const char *what, const char *path, const struct stat *facts)
 {
-    snprintf(w->reason, w->bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)", what, path,
+    snprintf(w->reason, w->bytes, "%s %s belongs to user %u, who is neither root nor the user of this process (%u)",
+             what, path,
              (unsigned)facts->st_uid, (unsigned)w->user);
     return VALIDATE_REFUSED;
 }
@@ -85,7 +86,7 @@ static int bad_mode(struct walk *w, const char *what, const char *path, const st
 {
     const unsigned mode = (unsigned)(facts->st_mode & 07777);
     if (facts->st_mode & S_IWOTH)
-        snprintf(w->reason, w->bytes, "%s %s can be written by everybody (mode %03o)", what, path, mode);
+        snprintf(w->reason, w->bytes, "%s %s can be written by all users (mode %03o)", what, path, mode);
     else
         snprintf(w->reason, w->bytes, "%s %s can be written by group %u (mode %03o)", what, path,
                  (unsigned)facts->st_gid, mode);

@@ -46,12 +46,12 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
         char name[32];
         snprintf(name, sizeof name, "ctrt_plugin_v%d", major);
         if (dlsym(handle, name) != NULL) {
-            snprintf(reason, bytes, "built for plugin ABI %d, this library speaks %u.%u", major,
+            snprintf(reason, bytes, "built for plugin ABI %d, this library supports %u.%u", major,
                      CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
             return NULL;
         }
     }
-    snprintf(reason, bytes, "it does not export ctrt_plugin_v1, so it is no plugin of ctrt");
+    snprintf(reason, bytes, "it does not export ctrt_plugin_v1, so it is not a ctrt plugin");
     return NULL;
 }
 
@@ -69,7 +69,7 @@ static void probe(struct component *component, const ctrt_component *declared)
     component->state = fit ? PLUGIN_READY : PLUGIN_ABSENT;
     component->reason = reason[0] != '\0' ? intern_format("%s", reason)
                         : fit             ? ""
-                                          : "its probe said no, without a reason";
+                                          : "its probe failed without a reason";
 }
 
 static void fill_component(struct component *component, struct plugin_file *file,
@@ -138,7 +138,7 @@ static ctrt_status probe_status(const struct plugin_file *file)
 {
     for (size_t i = 0; i < file->count && file->probe_again; i++)
         if (file->components[i].fitness == CTRT_PROBE_AGAIN)
-            return ctrt_fail(CTRT_ERR_IO, "plugin %s: %s; the next use tries again", file->stem,
+            return ctrt_fail(CTRT_ERR_IO, "plugin %s: %s; the next use retries", file->stem,
                              file->components[i].reason);
     return CTRT_OK;
 }
@@ -179,7 +179,7 @@ ctrt_status file_open(struct plugin_file *file)
     if (verdict == VALIDATE_REFUSED)
         return refuse(file, reason);
     if (verdict != VALIDATE_OK) {
-        file->reason = intern_format("%s; the next use tries again", reason);
+        file->reason = intern_format("%s; the next use retries", reason);
         return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
                          file->reason);
     }
@@ -368,7 +368,7 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
     if (file->initialised)
         return CTRT_OK;
     if (!ended)
-        return ctrt_fail(CTRT_ERR_STATE, "plugin %s needs itself while it is initialised", file->stem);
+        return ctrt_fail(CTRT_ERR_STATE, "plugin %s looks up its own backend while it is initialised", file->stem);
     if (file->state != PLUGIN_READY)
         return ctrt_fail(CTRT_ERR_PLUGIN, "plugin %s: %s", file->stem, file->reason);
 

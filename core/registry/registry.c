@@ -133,7 +133,7 @@ static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
             told = true;
         }
         if (own && !told && used < sizeof reasons) {
-            const char *reason = file->reason[0] != '\0' ? file->reason : "it has no component of that name";
+            const char *reason = file->reason[0] != '\0' ? file->reason : "it has no component with that name";
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "",
                                      reason, file->path);
         }
@@ -150,7 +150,7 @@ static ctrt_status find(struct component **out, ctrt_component_kind kind, const 
 {
     CTRT_TRY(search_files());
     if (!registry_name_valid(name))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "\"%.64s\" is no name of a %s", name, kind_word(kind));
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "\"%.64s\" is not a name of a %s", name, kind_word(kind));
     if (kind == CTRT_COMPONENT_BACKEND) {
         ctrt_status allowed = select_backend(name);
         if (allowed != CTRT_OK)
@@ -353,14 +353,14 @@ static void describe(ctrt_plugin_info *out, const struct plugin_file *file, cons
     const char *base = missing_base(component);
     if (base != NULL) {
         out->state = state_words[PLUGIN_ABSENT];
-        out->reason = intern_format("it stands over the backend %s, which cannot be used", base);
+        out->reason = intern_format("its base, the backend %s, cannot be used", base);
     }
 }
 
 ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
 {
     if (out == NULL)
-        return fail_null("ctrt_plugin_list", "out");
+        return fail_null("plugin_list", "out");
     registry_enter();
     ctrt_status status = file_open_all((ctrt_component_kind)0);
     if (status == CTRT_ERR_IO)
@@ -387,7 +387,7 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
     }
     registry_leave();
     if (status == CTRT_OK && !found)
-        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no plugin of that index");
+        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no plugin with that index");
     return status;
 }
 

@@ -23,7 +23,7 @@
 
 static const ctrt_param path_param = {
     sizeof path_param, "CTRT_PLUGIN_PATH", CTRT_PARAM_STRING, NULL, NULL,
-    "folders searched for plugins before the installed one, absolute, separated by ':'",
+    "absolute paths of folders, separated by ':', that are searched for plugins before the installed folder",
 };
 CORE_PARAM(path_param);
 

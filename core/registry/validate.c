@@ -38,7 +38,7 @@ bool validate_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
         REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size,
                SIZE_TO(ctrt_plugin, init));
     if (plugin->abi_major != CTRT_PLUGIN_ABI_MAJOR)
-        REFUSE("built for plugin ABI %u.%u, this library speaks %u.%u", plugin->abi_major, plugin->abi_minor,
+        REFUSE("built for plugin ABI %u.%u, this library supports %u.%u", plugin->abi_major, plugin->abi_minor,
                CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     if (plugin->size < SIZE_TO(ctrt_plugin, init))
         REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size,
@@ -48,7 +48,7 @@ bool validate_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
     if (plugin->components == NULL || plugin->component_count == 0)
         REFUSE("the plugin has no components");
     if (plugin->component_count > MAX_COMPONENTS)
-        REFUSE("%zu components are more than the %d that a plugin can have", plugin->component_count,
+        REFUSE("it has %zu components, more than the maximum of %d", plugin->component_count,
                MAX_COMPONENTS);
     if (plugin->component_stride < SIZE_TO(ctrt_component, probe) || plugin->component_stride > LARGEST
         || plugin->component_stride % _Alignof(ctrt_component) != 0)
@@ -63,7 +63,7 @@ bool validate_component(const ctrt_component *component, size_t stride, char *re
         REFUSE("wrong size: struct ctrt_component has %zu bytes, expected %zu to %zu", component->size,
                SIZE_TO(ctrt_component, probe), stride);
     if (kind_word(component->kind)[0] == '\0')
-        REFUSE("kind %d is not known to this version of the library", (int)component->kind);
+        REFUSE("kind %d is unknown to this version of the library", (int)component->kind);
     if (!registry_name_valid(component->name))
         REFUSE(
             "its name is not a lower-case letter followed by lower-case letters, digits and '-', at most 31");
@@ -78,7 +78,7 @@ static bool validate_backend(const ctrt_backend *backend, char *reason, size_t b
 {
     if (CTRT_SLOT(backend, base)) {
         if (!registry_name_valid(backend->base))
-            REFUSE("struct ctrt_backend: base is no name of a backend");
+            REFUSE("struct ctrt_backend: base is not a backend name");
         return true;
     }
     REQUIRE(backend, device, "struct ctrt_backend");
@@ -107,7 +107,7 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
 {
     size_t size = *(const size_t *)table;
     if (size < sizeof(size_t) || size > LARGEST)
-        REFUSE("wrong size: its table says it has %zu bytes", size);
+        REFUSE("wrong size: its table has %zu bytes", size);
     if (kind == CTRT_COMPONENT_BACKEND)
         return validate_backend(table, reason, bytes);
     if (kind == CTRT_COMPONENT_MEMORY)
@@ -127,7 +127,7 @@ bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes
     if (table->count == 0)
         return true;
     if (table->kernels == NULL)
-        REFUSE("struct ctrt_kernel_table: %zu kernels are announced, but kernels is NULL", table->count);
+        REFUSE("struct ctrt_kernel_table: count is %zu, but kernels is NULL", table->count);
     if (table->stride < SIZE_TO(ctrt_kernel, workspace) || table->stride > LARGEST
         || table->stride % _Alignof(ctrt_kernel) != 0)
         REFUSE("wrong stride: kernels are %zu bytes apart, expected at least %zu", table->stride,
@@ -138,7 +138,7 @@ bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes
             REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, kernel->size,
                    SIZE_TO(ctrt_kernel, workspace), table->stride);
         if (kernel->op == NULL)
-            REFUSE("kernel %zu names no op", i);
+            REFUSE("kernel %zu has no op", i);
         if (kernel->run == NULL)
             REFUSE("kernel %zu (%s): required slot run is NULL", i, kernel->op);
     }

@@ -25,7 +25,7 @@ struct ctrt_event {
 ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
 {
     if (out == NULL)
-        return fail_null("ctrt_event_new", "out");
+        return fail_null("event_new", "out");
     CTRT_TRY(device_or_default(&device, device));
     if (!device_usable(device))
         return device_fail_forked(device);
@@ -86,7 +86,7 @@ static ctrt_status check_runs(const char *who, const ctrt_event *event)
     if (likely(event->capture == NULL))
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE,
-                     "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
+                     "%s: the event was recorded in a capture, so it has no work of its own to wait for", who);
 }
 
 static double now_ms(void)
@@ -102,7 +102,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
     if (!clock_room(&event->clock, MAX(stream->clock.count, stream_slot(stream) + 1)))
-        status = out_of_memory(sizeof(uint64_t), "an event's clock");
+        status = out_of_memory(sizeof(uint64_t), "an event with timing");
     if (status == CTRT_OK)
         status = event->device->backend->queue->event_record(event->device->handle, event->event, stream->queue);
     if (status == CTRT_OK) {
@@ -120,11 +120,12 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 
 ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
 {
-    CTRT_TRY(check("ctrt_event_record", event));
+    CTRT_TRY(check("event_record", event));
     if (stream == NULL)
         stream = stream_here(event->device);
     if (stream->device != event->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_record: an event of %s on a stream of %s", event->device->name,
+        return ctrt_fail(CTRT_ERR_DEVICE, "event_record: the event belongs to %s, the stream to %s",
+                         event->device->name,
                          stream->device->name);
     pthread_mutex_lock(&event->lock);
     ctrt_status status = CTRT_OK;
@@ -135,31 +136,31 @@ ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
     if (status == CTRT_OK)
         event->records++;
     pthread_mutex_unlock(&event->lock);
-    return ctrt_context(status, "ctrt_event_record");
+    return ctrt_context(status, "event_record");
 }
 
 ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
 {
-    CTRT_TRY(check("ctrt_event_query", event));
+    CTRT_TRY(check("event_query", event));
     if (done == NULL)
-        return fail_null("ctrt_event_query", "done");
+        return fail_null("event_query", "done");
     *done = true;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
-    if (event->records > 0 && event->event != NULL && (status = check_runs("ctrt_event_query", event)) == CTRT_OK) {
+    if (event->records > 0 && event->event != NULL && (status = check_runs("event_query", event)) == CTRT_OK) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
             stream_note_done(event->stream, timepoint_sequence(event->mark), event->clock.seen, event->clock.count);
     }
     pthread_mutex_unlock(&event->lock);
-    return ctrt_context(status, "ctrt_event_query");
+    return ctrt_context(status, "event_query");
 }
 
 ctrt_status ctrt_event_synchronize(ctrt_event *event)
 {
-    CTRT_TRY(check("ctrt_event_synchronize", event));
+    CTRT_TRY(check("event_synchronize", event));
     pthread_mutex_lock(&event->lock);
-    const ctrt_status runs = check_runs("ctrt_event_synchronize", event);
+    const ctrt_status runs = check_runs("event_synchronize", event);
     if (unlikely(runs != CTRT_OK)) {
         pthread_mutex_unlock(&event->lock);
         return runs;
@@ -187,30 +188,31 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
             status = stream_outcome(mark);
     }
     host_free(seen);
-    return ctrt_context(status, "ctrt_event_synchronize");
+    return ctrt_context(status, "event_synchronize");
 }
 
 ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_event *to)
 {
     if (milliseconds == NULL)
-        return fail_null("ctrt_event_elapsed", "milliseconds");
-    CTRT_TRY(check("ctrt_event_elapsed", from));
-    CTRT_TRY(check("ctrt_event_elapsed", to));
+        return fail_null("event_elapsed", "milliseconds");
+    CTRT_TRY(check("event_elapsed", from));
+    CTRT_TRY(check("event_elapsed", to));
     if (from->device != to->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name,
+        return ctrt_fail(CTRT_ERR_DEVICE, "event_elapsed: the events belong to different devices, %s and %s",
+                         from->device->name,
                          to->device->name);
     ctrt_event *const events[2] = { from, to };
     for (int i = 0; i < 2; i++) {
         const char *which = i == 0 ? "first" : "second";
         bool done;
         if (!events[i]->timing)
-            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was made without timing", which);
+            return ctrt_fail(CTRT_ERR_STATE, "event_elapsed: the %s event was made without timing", which);
         if (events[i]->records == 0)
-            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was not recorded", which);
+            return ctrt_fail(CTRT_ERR_STATE, "event_elapsed: the %s event was not recorded", which);
         CTRT_TRY(ctrt_event_query(events[i], &done));
         if (!done)
             return ctrt_fail(CTRT_ERR_STATE,
-                             "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it",
+                             "event_elapsed: the %s event has not completed; ctrt_event_synchronize waits for it",
                              which);
     }
     if (from->event == NULL) {
@@ -219,17 +221,17 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
     }
     const ctrt_queue_table *queue = from->device->backend->queue;
     if (!CTRT_SLOT(queue, event_elapsed))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock",
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "event_elapsed: the backend of %s does not support timing",
                          from->device->name);
     return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds),
-                        "ctrt_event_elapsed");
+                        "event_elapsed");
 }
 
 ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
 {
     if (stream == NULL)
-        return fail_null("ctrt_stream_wait_event", "stream");
-    CTRT_TRY(check("ctrt_stream_wait_event", event));
+        return fail_null("stream_wait_event", "stream");
+    CTRT_TRY(check("stream_wait_event", event));
     if (stream->device->backend != event->device->backend || !device_asynchronous(stream->device))
         return ctrt_event_synchronize(event);
     ctrt_status status = CTRT_OK;
@@ -238,7 +240,7 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
         bool joins = false;
         const ctrt_stream *other = event->stream;
         if (unlikely(event->capture != NULL && event->capture != atomic_load(&other->capture)))
-            status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that is over");
+            status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that has ended");
         else if (unlikely(event->capture != NULL || stream_captured(stream)))
             status = stream_may_wait(&joins, stream, event->capture, other);
         pthread_mutex_lock(&stream->lock);
@@ -253,5 +255,5 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
         pthread_mutex_unlock(&stream->lock);
     }
     pthread_mutex_unlock(&event->lock);
-    return ctrt_context(status, "ctrt_stream_wait_event");
+    return ctrt_context(status, "stream_wait_event");
 }

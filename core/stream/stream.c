@@ -10,13 +10,14 @@
 
 static const ctrt_param order_param = {
     sizeof order_param, "CTRT_STREAM_ORDER", CTRT_PARAM_ENUM, "auto", "auto|manual|check",
-    "ordering across streams: auto waits where tensors are shared, manual leaves it to the program, check does and reports races",
+    "ordering across streams: auto waits where streams share tensors, manual never waits, check never waits and "
+    "reports races",
 };
 CORE_PARAM(order_param);
 
 static const ctrt_param blocking_param = {
     sizeof blocking_param, "CTRT_LAUNCH_BLOCKING", CTRT_PARAM_BOOL, "0", NULL,
-    "wait for each op before the call returns, so that errors come from the call that caused them",
+    "wait for each op before the call returns, so that errors are reported by the call that caused them",
 };
 CORE_PARAM(blocking_param);
 
@@ -57,7 +58,8 @@ static bool reusable(ctrt_stream *stream);
 static ctrt_stream *orphans;
 static const ctrt_backend no_backend = { .size = sizeof no_backend };
 static ctrt_device no_device = {
-    .name = "a device that did not open", .backend = &no_backend, .flags = CTRT_DEVICE_HOST_MEMORY, .home = &no_device,
+    .name = "a device that could not be opened", .backend = &no_backend, .flags = CTRT_DEVICE_HOST_MEMORY,
+    .home = &no_device,
 };
 
 /* Requires streams_lock and both streams' locks; `old` is released and idle. The new stream continues the numbering of
@@ -131,7 +133,7 @@ static void stream_attach(ctrt_stream *stream, ctrt_device *device, void *queue,
 
 static ctrt_status fail_slots(const ctrt_device *device)
 {
-    return ctrt_fail(CTRT_ERR_STATE, "%s: %d streams live already; release some", device->name, STREAM_MAX);
+    return ctrt_fail(CTRT_ERR_STATE, "%s: there are already %d streams; release some", device->name, STREAM_MAX);
 }
 
 /* Allocates a stream that belongs to no device yet; NULL when out of memory. */
@@ -160,7 +162,7 @@ static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int pr
     if (stream->works == NULL && stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
         stream->works = host_calloc(STREAM_WORKS * sizeof *stream->works);
         if (stream->works == NULL)
-            return out_of_memory(STREAM_WORKS * sizeof *stream->works, "the names of a stream's work");
+            return out_of_memory(STREAM_WORKS * sizeof *stream->works, "the op names of a stream's work");
     }
     if (device_asynchronous(device))
         CTRT_TRY(ctrt_context(device->backend->queue->create(device->handle, &queue, priority), "a stream on %s",
@@ -223,7 +225,7 @@ static ctrt_status require_slots(const ctrt_device *device)
                                                                   : NULL;
     if (missing == NULL)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name,
+    return ctrt_fail(CTRT_ERR_PLUGIN, "%s is declared asynchronous, but its queue table has no %s", device->name,
                      missing);
 }
 
@@ -420,7 +422,7 @@ static ctrt_stream *stream_finishing(void)
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
 {
     if (out == NULL)
-        return fail_null("ctrt_stream_new", "out");
+        return fail_null("stream_new", "out");
     CTRT_TRY(device_or_default(&device, device));
     if (!device_usable(device))
         return device_fail_forked(device);
@@ -471,7 +473,7 @@ static void assign(ctrt_stream **out, ctrt_stream *stream)
 ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
 {
     if (out == NULL)
-        return fail_null("ctrt_stream_default", "out");
+        return fail_null("stream_default", "out");
     CTRT_TRY(device_or_default(&device, device));
     assign(out, device->stream);
     return CTRT_OK;
@@ -480,7 +482,7 @@ ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
 ctrt_status ctrt_stream_current(ctrt_stream **out, ctrt_device *device)
 {
     if (out == NULL)
-        return fail_null("ctrt_stream_current", "out");
+        return fail_null("stream_current", "out");
     CTRT_TRY(device_or_default(&device, device));
     assign(out, stream_here(device));
     return CTRT_OK;
@@ -540,7 +542,7 @@ ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream)
 ctrt_status ctrt_stream_set_current(ctrt_stream *stream)
 {
     if (stream == NULL)
-        return fail_null("ctrt_stream_set_current", "stream");
+        return fail_null("stream_set_current", "stream");
     if (!device_usable(stream->device))
         return device_fail_forked(stream->device);
     ctrt_stream *other = ctrt_stream_retain(stream);
@@ -570,7 +572,7 @@ ctrt_status ctrt_stream_pop(void)
 {
     struct guard *guard = device_guard_top();
     if (guard == NULL || !guard->of_stream)
-        return ctrt_fail(CTRT_ERR_STATE, "ctrt_stream_pop without a matching ctrt_stream_push%s",
+        return ctrt_fail(CTRT_ERR_STATE, "stream_pop without a matching ctrt_stream_push%s",
                          guard != NULL ? " (the last push was ctrt_device_push)" : "");
     if (guard->pushed != NULL) {
         stream_swap(guard->pushed, &guard->stream);      /* cannot fail: ctrt_stream_push allocated the entry */

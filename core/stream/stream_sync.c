@@ -172,8 +172,9 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
 ctrt_status stream_fail_captured(const ctrt_stream *stream)
 {
     return ctrt_fail(CTRT_ERR_STATE,
-                     "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
-                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream),
+                     "stream %llu of %s is being captured: its work does not run before ctrt_capture_end, so nothing "
+                     "can wait for it, read a result or copy one to the host",
+                     (unsigned long long)ctrt_stream_id(stream),
                      stream->device->name);
 }
 
@@ -187,8 +188,9 @@ ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *th
         return CTRT_OK;
     if (theirs == NULL)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
-                         "before the capture", (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         "stream %llu of %s is being captured and would have to wait for work on stream %llu, which is "
+                         "not captured; wait for that work before the capture",
+                         (unsigned long long)ctrt_stream_id(stream), stream->device->name,
                          (unsigned long long)ctrt_stream_id(other));
     if (ours != NULL || stream->device != other->device)
         return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s",
@@ -230,7 +232,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     }
     unlock_both(stream, other);
     stream_event_put(event, other->device);
-    return ctrt_context(status, "ordering streams of %s and %s", stream->device->name, other->device->name);
+    return ctrt_context(status, "ordering a stream of %s and one of %s", stream->device->name, other->device->name);
 }
 
 /* When the stream's work is done, all work that the stream waited for is done, too. */
@@ -329,7 +331,7 @@ timepoint stream_note_wait(const ctrt_device *device, const void *queue)
 
 static ctrt_status fail_dropped(const ctrt_stream *stream, ctrt_status status)
 {
-    return ctrt_fail(status, "stream %llu of %s failed and was reset; what was on it behind the failure was dropped",
+    return ctrt_fail(status, "stream %llu of %s failed and was reset; its work after the failure was dropped",
                      (unsigned long long)ctrt_stream_id(stream), stream->device->name);
 }
 
@@ -368,9 +370,9 @@ static ctrt_status check(const char *who, const ctrt_stream *stream)
 
 ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
 {
-    CTRT_TRY(check("ctrt_stream_wait", stream));
+    CTRT_TRY(check("stream_wait", stream));
     if (other == NULL)
-        return fail_null("ctrt_stream_wait", "other");
+        return fail_null("stream_wait", "other");
     if (!device_asynchronous(stream->device))
         return stream_synchronize(other);       /* a synchronous device runs its next op at once */
     return stream_wait_for(stream, other);
@@ -378,15 +380,15 @@ ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
 
 ctrt_status ctrt_stream_synchronize(ctrt_stream *stream)
 {
-    CTRT_TRY(check("ctrt_stream_synchronize", stream));
+    CTRT_TRY(check("stream_synchronize", stream));
     return stream_synchronize(stream);
 }
 
 ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
 {
-    CTRT_TRY(check("ctrt_stream_query", stream));
+    CTRT_TRY(check("stream_query", stream));
     if (idle == NULL)
-        return fail_null("ctrt_stream_query", "idle");
+        return fail_null("stream_query", "idle");
     *idle = true;
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
@@ -425,7 +427,7 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
 
 ctrt_status ctrt_stream_reset(ctrt_stream *stream)
 {
-    CTRT_TRY(check("ctrt_stream_reset", stream));
+    CTRT_TRY(check("stream_reset", stream));
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
     const ctrt_queue_table *queue = stream->device->backend->queue;
@@ -449,7 +451,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         if (CTRT_SLOT(queue, reset))
             status = queue->reset(stream->device->handle, stream->queue);
         else
-            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew",
+            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; restart the program",
                                stream->device->name);
     }
     if (status == CTRT_OK && stream->broke_at != 0) {

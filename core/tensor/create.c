@@ -64,7 +64,7 @@ ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, con
     *elements = empty ? 0 : span;
     if (unlikely(overflow)) {
         char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shape %s with strides %s reaches over more than 2^63 bytes", who,
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shape %s with strides %s spans more than 2^63 bytes", who,
                          shape_text(a, shape, ndim), shape_text(b, strides, ndim));
     }
     return CTRT_OK;

@@ -36,7 +36,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
         return fail_null("to_dlpack", "tensor");
     if (tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "to_dlpack: the tensor requires grad, which another library would not see; export its "
+                         "to_dlpack: the tensor requires grad, which DLPack cannot express; export the result of "
                          "ctrt_detach");
     int32_t code = 0;
     for (size_t i = 0; i < COUNT_OF(device_codes) && code == 0; i++)
@@ -48,8 +48,8 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
                          tensor->device->type);
     if (unlikely(tensor->storage->moves))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot have their "
-                         "address; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name,
+                         "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot use their "
+                         "addresses; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name,
                          tensor->device->name);
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
@@ -83,7 +83,7 @@ static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
 {
     if (type.lanes != 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: elements of %d lanes; only single numbers are understood", type.lanes);
+                         "from_dlpack: elements have %d lanes; only 1 is supported", type.lanes);
     for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
         if (dtype_table[d].dlpack_code == type.code && 8 * dtype_table[d].bytes == type.bits) {
             *out = (ctrt_dtype)d;
@@ -116,7 +116,7 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
             type = device_codes[i].type;
     if (type == NULL || device.device_id < 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: device %d of DLPack's type %d is none of ours; export from the cpu",
+                         "from_dlpack: device %d of DLPack's type %d is not supported; export from the cpu",
                          (int)device.device_id, (int)device.device_type);
     if (strcmp(type, "cpu") == 0)
         return ctrt_context(device_cpu(out), "from_dlpack");
@@ -152,11 +152,11 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
     if (unlikely(managed == NULL))
         return fail_null("from_dlpack", "managed");
     if (managed->version.major != 1)            /* the layout of the rest is unknown then */
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library reads 1.x",
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library supports 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: the tensor is read-only, which ctrt's are not; have it exported as a copy");
+                         "from_dlpack: the tensor is read-only, which ctrt does not support; export a copy");
 
     const DLTensor *tensor = &managed->dl_tensor;
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
@@ -176,12 +176,12 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address)
         || __builtin_add_overflow(address, (uintptr_t)elements * dtype_bytes(dtype), &end))
         return ctrt_fail(CTRT_ERR_OVERFLOW,
-                         "from_dlpack: data %p, byte_offset %llu and %lld elements reach outside the address space",
+                         "from_dlpack: data %p, byte_offset %llu and %lld elements exceed the address space",
                          tensor->data, (unsigned long long)tensor->byte_offset, (long long)elements);
     if (address % dtype_bytes(dtype) != 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: the first element is not aligned to the %zu bytes of %s; have it exported "
-                         "as a copy", dtype_bytes(dtype), ctrt_dtype_name(dtype));
+                         "from_dlpack: the first element is not aligned to the %zu bytes of %s; export a copy",
+                         dtype_bytes(dtype), ctrt_dtype_name(dtype));
     ctrt_device *device = NULL;
     CTRT_TRY(imported_device(&device, tensor->device));
 

@@ -273,7 +273,7 @@ ctrt_status ctrt_scope_export(ctrt_tensor *tensor)
     if (tensor == NULL)
         return fail_null("scope_export", "tensor");
     if (thread_state.scope == NULL)
-        return none_open("ctrt_scope_export");
+        return none_open("scope_export");
     if (tensor->storage == atomic_load(&nothing))
         return device_fail_forked(tensor->device);
     lock_enter(&scopes_lock);
@@ -293,7 +293,7 @@ ctrt_status ctrt_scope_end(void)
 {
     struct scope *scope = thread_state.scope;
     if (scope == NULL)
-        return none_open("ctrt_scope_end");
+        return none_open("scope_end");
     end_all(scope);
     thread_state.scope = scope->outer;
     scope_drop(scope);

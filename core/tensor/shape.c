@@ -162,7 +162,7 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         int d = 0;
         CTRT_TRY(shape_dim(&d, who, dims.values[i], ndim));
         if (unlikely(set & (1u << d)))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is named twice in the list of dimensions", who, d);
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is given twice in the list of dimensions", who, d);
         set |= 1u << d;
     }
     *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor accepts dim 0 and -1, but has no dimension to reduce */
@@ -282,7 +282,8 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
     if (inferred >= 0) {
         if (unlikely(known == 0 && numel == 0))
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "%s: the size -1 in shape %s of a tensor without elements could be anything; name it", who,
+                             "%s: the size -1 in shape %s is ambiguous for a tensor without elements; give the size",
+                             who,
                              shape_text(text, wanted.values, wanted.count));
         if (likely(!overflow && known > 0 && numel % known == 0)) {
             out[inferred] = numel / known;
@@ -291,7 +292,7 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
     } else if (likely(!overflow && known == numel)) {
         return CTRT_OK;
     }
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: shape %s does not fit a tensor of %lld elements", who,
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: shape %s does not match a tensor of %lld elements", who,
                      shape_text(text, wanted.values, wanted.count), (long long)numel);
 }
 

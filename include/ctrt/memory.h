@@ -27,27 +27,18 @@ CTRT_API ctrt_status ctrt_memory_empty_cache(ctrt_device *device);
 /* Returns the name of the device's memory policy, "caching". */
 CTRT_API const char *ctrt_memory_policy_name(ctrt_device *device);
 
-/* Counts of calls since the start: blocks allocated and freed, and calls of the backend's alloc and free. For tests
- * and diagnosis. */
-typedef struct ctrt_memory_counters {
-    uint64_t allocations, frees;                    /* of blocks */
-    uint64_t device_allocations, device_frees;      /* calls of the backend */
-} ctrt_memory_counters;
-CTRT_API ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *device);
-
 /* ---- all statistics ---- */
-
-/* One statistic: current value, peak since the start or the last reset, and totals since the start. */
-typedef struct ctrt_memory_figure {
-    int64_t current, peak, allocated, freed;
-} ctrt_memory_figure;
-
-enum { CTRT_MEMORY_ALL, CTRT_MEMORY_LARGE, CTRT_MEMORY_SMALL, CTRT_MEMORY_POOLS };  /* large: blocks above 1 MiB */
 
 /* Durations of calls in microseconds; 0 if there were none. */
 typedef struct ctrt_memory_times {
     int64_t total, max, min, count, avg;
 } ctrt_memory_times;
+
+/* Host memory pinned for a device: blocks obtained from the backend, in use or cached; and blocks in use by tensors. */
+typedef struct ctrt_host_memory_stats {
+    ctrt_stat allocations, allocated_bytes, active_requests, active_bytes;
+    ctrt_memory_times host_alloc_time, host_free_time;      /* durations of the backend's calls */
+} ctrt_host_memory_stats;
 
 /* All statistics of one device.
  *   - allocation: blocks in use by tensors.
@@ -60,12 +51,12 @@ typedef struct ctrt_memory_times {
  *
  * The policy maintains the per-pool peaks of segments and inactive_split. A third-party policy that cannot reset
  * them (ctrt_memory_policy.reset_peaks) keeps them. */
-typedef struct ctrt_memory_figures {
-    ctrt_memory_figure allocation[CTRT_MEMORY_POOLS], segment[CTRT_MEMORY_POOLS], active[CTRT_MEMORY_POOLS],
-        inactive_split[CTRT_MEMORY_POOLS];
-    ctrt_memory_figure allocated_bytes[CTRT_MEMORY_POOLS], reserved_bytes[CTRT_MEMORY_POOLS],
-        active_bytes[CTRT_MEMORY_POOLS], inactive_split_bytes[CTRT_MEMORY_POOLS], requested_bytes[CTRT_MEMORY_POOLS];
-    ctrt_memory_figure oversize_allocations, oversize_segments;     /* at least the policy's max_split bytes */
+typedef struct ctrt_memory_stats {
+    ctrt_stat allocation[CTRT_POOLS], segment[CTRT_POOLS], active[CTRT_POOLS],
+        inactive_split[CTRT_POOLS];
+    ctrt_stat allocated_bytes[CTRT_POOLS], reserved_bytes[CTRT_POOLS],
+        active_bytes[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS], requested_bytes[CTRT_POOLS];
+    ctrt_stat oversize_allocations, oversize_segments;     /* at least the policy's max_split bytes */
     int64_t num_alloc_retries;          /* device allocations that failed and were repeated after the cache was
                                          * released */
     int64_t num_ooms;                   /* allocations that failed permanently */
@@ -73,16 +64,13 @@ typedef struct ctrt_memory_figures {
     int64_t num_device_alloc, num_device_free;      /* calls of the backend's alloc and free */
     int64_t max_split_size;             /* bytes; -1: no limit */
     int64_t num_oom_rejections;         /* the part of num_ooms that a limit refused without a call of the backend */
-    /* Host memory pinned for the device: blocks obtained from the backend, in use or cached; and blocks in use by
-     * tensors. */
-    ctrt_memory_figure host_allocations, host_allocated_bytes, host_active_requests, host_active_bytes;
-    ctrt_memory_times host_alloc_time, host_free_time;      /* durations of the backend's calls */
+    ctrt_host_memory_stats host;
     /* Under a policy that moves memory: blocks whose bytes are on the host. allocated: moved to the host; freed:
      * moved back, or freed there. */
-    ctrt_memory_figure spilled, spilled_bytes;
-} ctrt_memory_figures;
+    ctrt_stat spilled, spilled_bytes;
+} ctrt_memory_stats;
 /* Writes all statistics of `device` to *out. */
-CTRT_API ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device);
+CTRT_API ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device);
 
 /* Writes one statistic by PyTorch's name: "allocated_bytes.all.peak", "segment.small_pool.current", "num_ooms".
  * Names of pinned host memory begin with "host.": "host.allocated_bytes.current", "host.num_host_alloc",

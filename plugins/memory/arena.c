@@ -48,7 +48,7 @@ struct arena {
     size_t chunk_bytes;
     struct region *regions;
     struct block *unused;                       /* free block descriptors, linked by `before` */
-    ctrt_memory_stat segment, reserved;
+    ctrt_stat segment, reserved;
     uint64_t retries;
 };
 
@@ -67,7 +67,7 @@ static bool read_chunk(void *settings, struct option_text value)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: out of host memory for its own structures");
 }
 
 static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
@@ -85,20 +85,6 @@ static ctrt_status arena_create(void **policy, const ctrt_memory_source *source,
     arena->chunk_bytes = (chunk_bytes + GRANULE - 1) & ~(GRANULE - 1);
     *policy = arena;
     return CTRT_OK;
-}
-
-static void gain(ctrt_memory_stat *stat, int64_t amount)
-{
-    stat->current += amount;
-    stat->allocated += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
-}
-
-static void lose(ctrt_memory_stat *stat, int64_t amount)
-{
-    stat->current -= amount;
-    stat->freed += amount;
 }
 
 /* Removes all blocks from a chunk that has no used ones. */
@@ -128,8 +114,8 @@ static size_t release(struct arena *arena)
             *at = chunk->next;
             chunk->next = leaving;
             leaving = chunk;
-            lose(&arena->segment, 1);
-            lose(&arena->reserved, (int64_t)chunk->bytes);
+            stat_add(&arena->segment, -1);
+            stat_add(&arena->reserved, -(int64_t)chunk->bytes);
             count++;
         }
     pthread_mutex_unlock(&lock);
@@ -237,8 +223,8 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes,
     while (*at != NULL)
         at = &(*at)->next;
     *at = chunk;
-    gain(&arena->segment, 1);
-    gain(&arena->reserved, (int64_t)size);
+    stat_add(&arena->segment, 1);
+    stat_add(&arena->reserved, (int64_t)size);
     *out = chunk;
     return CTRT_OK;
 }
@@ -317,10 +303,10 @@ static void arena_reset_peaks(void *policy)
     pthread_mutex_unlock(&lock);
 }
 
-static void arena_stats(void *policy, ctrt_memory_stats *out)
+static void arena_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     const struct arena *arena = policy;
-    ctrt_memory_stats stats = { .size = out->size };
+    ctrt_memory_policy_stats stats = { .size = out->size };
     pthread_mutex_lock(&lock);
     stats.segment[CTRT_POOL_ALL] = stats.segment[CTRT_POOL_LARGE] = arena->segment;
     stats.reserved[CTRT_POOL_ALL] = stats.reserved[CTRT_POOL_LARGE] = arena->reserved;
@@ -413,4 +399,4 @@ static ctrt_status init(const ctrt_host *given)
 }
 
 CTRT_PLUGIN_DEFINE("memory-arena", PACKAGE_VERSION,
-                   "memory policy: one region for a step, started over when all is freed", components, init)
+                   "memory policy: one region per step, which is reset when all blocks are freed", components, init)

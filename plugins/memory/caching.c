@@ -148,7 +148,7 @@ static bool list_keep(struct cache *cache, struct block *block)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for its own structures");
 }
 
 static inline void hand_out(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)

@@ -70,17 +70,6 @@ struct pool {
     struct heap small, large;
 };
 
-/* One statistic; its current value is allocated - freed. */
-struct tally {
-    int64_t allocated, freed, peak;
-};
-
-struct figures {
-    struct tally segment[CTRT_POOLS], reserved[CTRT_POOLS], split[CTRT_POOLS], split_bytes[CTRT_POOLS];
-    struct tally oversize;
-    uint64_t source_allocs, source_frees, retries;
-};
-
 #define DIVISIONS 16                            /* by powers of two: up to 1 MiB, 2 MiB, ... */
 
 struct settings {
@@ -131,7 +120,7 @@ struct policy {
     _Atomic(struct pool *) pools;
     struct block *pending;                      /* the block that the only thread freed last, not yet in its heap */
     struct block *unused;                       /* free block descriptors, linked by `left` */
-    struct figures figures;
+    ctrt_memory_policy_stats stats;             /* see count_in_pool */
     /* Not read by the hot path. */
     const ctrt_memory_source *source;
     struct slab *slabs;
@@ -152,23 +141,18 @@ struct policy {
 
 extern const ctrt_host *host;
 
-static inline void tally_up(struct tally *tally, int64_t amount)
+/* Adds to a statistic of one pool. Of the sum over the pools, only the peak is updated here; caching_stats computes the
+ * other values, and `freed` of each pool. */
+static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
-    tally->allocated += amount;
-    if (tally->allocated - tally->freed > tally->peak)
-        tally->peak = tally->allocated - tally->freed;
-}
-
-/* Adds to a statistic that is kept for each pool. For the sum of the pools only the peak is kept here. */
-static inline void tally_move(struct tally *pools, int kind, int64_t amount)
-{
-    struct tally *large = &pools[CTRT_POOL_LARGE], *small = &pools[CTRT_POOL_SMALL], *all = &pools[CTRT_POOL_ALL];
-    if (amount < 0) {
-        pools[kind].freed -= amount;
+    ctrt_stat *pool = &pools[kind], *all = &pools[CTRT_POOL_ALL];
+    pool->current += amount;
+    if (amount <= 0)
         return;
-    }
-    tally_up(&pools[kind], amount);
-    int64_t both = large->allocated - large->freed + small->allocated - small->freed;
+    pool->allocated += amount;
+    if (pool->current > pool->peak)
+        pool->peak = pool->current;
+    const int64_t both = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current;
     if (both > all->peak)
         all->peak = both;
 }
@@ -237,9 +221,9 @@ size_t expand_release(struct policy *policy);
 /* In a forked child: keeps the pages that another thread was returning to the source. */
 void expand_forked(struct policy *policy);
 
-/* ---- figures.c ---- */
+/* ---- stats.c ---- */
 
-void caching_stats(void *policy, ctrt_memory_stats *stats);
+void caching_stats(void *policy, ctrt_memory_policy_stats *stats);
 void caching_reset_peaks(void *policy);
 void caching_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
 

@@ -126,13 +126,13 @@ ctrt_status caching_clone(void *state, void **out, const ctrt_memory_source *sou
     copy->settings = policy->settings;
     copy->settings.expandable &= CTRT_SLOT(source, map);
     bool whole = copy_pools(copy, policy);
-    copy->figures = policy->figures;
+    copy->stats = policy->stats;
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
     pthread_mutex_unlock(&policy->growth);
     if (!whole) {
         policy_free(copy);
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory for a copy of the policy");
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a copy of the policy");
     }
     *out = copy;
     return CTRT_OK;

@@ -25,7 +25,7 @@ struct block {
 struct direct {
     const ctrt_memory_source *source;
     struct block *blocks;
-    ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
+    ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
 };
 
 /* Guards the data of all policies; never held during a call of the source. In a forked child it is free. */
@@ -34,10 +34,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
     if (options != NULL && options[0] != '\0')
-        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct takes no options, but got \"%s\"", options);
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct has no options, but got \"%s\"", options);
     struct direct *self = host->alloc(sizeof *self);
     if (self == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *self);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
+                          sizeof *self);
     memset(self, 0, sizeof *self);
     self->source = source;
     *policy = self;
@@ -56,33 +57,19 @@ static int kind_of(size_t bytes)
     return bytes > SMALL_LARGEST ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
 }
 
-static void gain(ctrt_memory_stat *stat, int64_t amount)
+static void count(struct direct *self, size_t bytes, int sign)
 {
-    stat->current += amount;
-    stat->allocated += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
+    const int kind = kind_of(bytes);
+    stat_add(&self->segment[CTRT_POOL_ALL], sign);
+    stat_add(&self->segment[kind], sign);
+    stat_add(&self->reserved[CTRT_POOL_ALL], sign * (int64_t)bytes);
+    stat_add(&self->reserved[kind], sign * (int64_t)bytes);
 }
 
-static void lose(ctrt_memory_stat *stat, int64_t amount)
-{
-    stat->current -= amount;
-    stat->freed += amount;
-}
-
-static void count(struct direct *self, size_t bytes, void (*change)(ctrt_memory_stat *stat, int64_t amount))
-{
-    int kind = kind_of(bytes);
-    change(&self->segment[CTRT_POOL_ALL], 1);
-    change(&self->segment[kind], 1);
-    change(&self->reserved[CTRT_POOL_ALL], (int64_t)bytes);
-    change(&self->reserved[kind], (int64_t)bytes);
-}
-
-static void direct_stats(void *policy, ctrt_memory_stats *out)
+static void direct_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     struct direct *self = policy;
-    ctrt_memory_stats stats = { .size = out->size };
+    ctrt_memory_policy_stats stats = { .size = out->size };
     pthread_mutex_lock(&lock);
     memcpy(stats.segment, self->segment, sizeof stats.segment);
     memcpy(stats.reserved, self->reserved, sizeof stats.reserved);
@@ -131,7 +118,8 @@ static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, voi
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: %zu bytes are too many", bytes);
     struct block *block = host->alloc(sizeof *block);
     if (block == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *block);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
+                          sizeof *block);
     *block = (struct block){ .queue = queue, .bytes = rounded };
     ctrt_status status = self->source->alloc(self->source->state, &block->address, rounded, queue);
     if (status) {
@@ -143,7 +131,7 @@ static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, voi
     if (block->next != NULL)
         block->next->previous = block;
     self->blocks = block;
-    count(self, rounded, gain);
+    count(self, rounded, 1);
     pthread_mutex_unlock(&lock);
     *out = (ctrt_block){ .address = block->address, .bytes = rounded, .cookie = block };
     return CTRT_OK;
@@ -161,7 +149,7 @@ static void direct_free(void *policy, const ctrt_block *given, void *queue)
         self->blocks = block->next;
     if (block->next != NULL)
         block->next->previous = block->previous;
-    count(self, block->bytes, lose);
+    count(self, block->bytes, -1);
     pthread_mutex_unlock(&lock);
     if (self->source->flags & CTRT_SOURCE_ORDERED) {
         fence_order(self->source, given->fence, block->queue);
@@ -212,4 +200,4 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: every block from the backend", components, init)
+CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: allocates every block from the backend", components, init)

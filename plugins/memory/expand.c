@@ -36,7 +36,7 @@ static ctrt_status reserve(struct heap *heap)
     pthread_mutex_unlock(&policy->lock);
     source->unreserve(source->state, address, bytes);
     pthread_mutex_lock(&policy->lock);
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a segment's description");
 }
 
 static inline bool usable(const struct block *block)
@@ -68,11 +68,11 @@ static inline bool is_mapped(const struct block *block)
 /* Makes the newly mapped `block` a free block, merged with its free neighbours. */
 static struct block *now_mapped(struct heap *heap, struct block *block)
 {
-    struct figures *figures = &heap->pool->policy->figures;
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
     /* In statistics, a segment is a run of mapped pages. */
-    tally_move(figures->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
-    tally_move(figures->reserved, heap->kind, (int64_t)block->bytes);
-    figures->source_allocs++;
+    count_in_pool(stats->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
+    count_in_pool(stats->reserved, heap->kind, (int64_t)block->bytes);
+    stats->source_allocs++;
     block->state = BLOCK_FREE;
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
         heap_unshelve(heap, block->after);
@@ -95,7 +95,7 @@ static ctrt_status map(struct heap *heap, struct block **mapped, struct block *b
     if (bytes < block->bytes) {
         struct block *rest = block_new(policy);
         if (rest == NULL)
-            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a block");
+            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a block's description");
         heap_cut_off(block, bytes, rest);
     }
     pthread_mutex_unlock(&policy->lock);
@@ -121,7 +121,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         struct block *first = room_for(heap, bytes), *mapped = NULL;
         if (first == NULL)
             return host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                              "caching: no %zu bytes in a row in the addresses reserved on %s", bytes,
+                              "caching: no contiguous range of %zu bytes in the addresses reserved on %s", bytes,
                               heap->pool->policy->source->device_name);
         bool before = first->state == BLOCK_FREE;
         struct block *gap = before ? first->after : first;
@@ -173,10 +173,10 @@ static bool carve_pages(struct heap *heap, struct block *block, struct block **l
         block = low;
     }
     block->state = BLOCK_LEAVING;
-    struct figures *figures = &policy->figures;
-    tally_move(figures->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
-    tally_move(figures->reserved, heap->kind, -(int64_t)block->bytes);
-    figures->source_frees++;
+    ctrt_memory_policy_stats *stats = &policy->stats;
+    count_in_pool(stats->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
+    count_in_pool(stats->reserved, heap->kind, -(int64_t)block->bytes);
+    stats->source_frees++;
     block->left = *leaving;
     *leaving = block;
     return true;
@@ -274,12 +274,12 @@ void expand_forked(struct policy *policy)
         forked_heap(&pool->small, whole);
     }
     for (struct block *next; whole != NULL; whole = next) {
-        struct figures *figures = &policy->figures;
+        ctrt_memory_policy_stats *stats = &policy->stats;
         struct heap *heap = whole->heap;
         next = whole->left;
-        tally_move(figures->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
-        tally_move(figures->reserved, heap->kind, (int64_t)whole->bytes);
-        figures->source_frees--;
+        count_in_pool(stats->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
+        count_in_pool(stats->reserved, heap->kind, (int64_t)whole->bytes);
+        stats->source_frees--;
         heap_give(heap, whole);
     }
 }

@@ -25,16 +25,16 @@ static void detach(struct segment *segment, struct segment **leaving)
 {
     struct heap *heap = segment->heap;
     struct policy *policy = heap->pool->policy;
-    struct figures *figures = &policy->figures;
+    ctrt_memory_policy_stats *stats = &policy->stats;
     heap_unshelve(heap, segment->first);
     segment_unlink(segment);
     segment->fence = segment->first->fence;
     block_drop(policy, segment->first);
-    tally_move(figures->segment, heap->kind, -1);
-    tally_move(figures->reserved, heap->kind, -(int64_t)segment->bytes);
+    count_in_pool(stats->segment, heap->kind, -1);
+    count_in_pool(stats->reserved, heap->kind, -(int64_t)segment->bytes);
     if (segment->bytes >= policy->settings.max_split)
-        figures->oversize.freed++;
-    figures->source_frees++;
+        stat_add(&stats->oversize_segment, -1);
+    stats->source_frees++;
     segment->next = *leaving;
     *leaving = segment;
 }
@@ -110,11 +110,10 @@ static bool release_oversize(struct heap *heap, size_t bytes)
  * large segments, until no more than the allowed share is reserved. Age is counted in searches. */
 static void collect(struct policy *policy)
 {
-    struct figures *figures = &policy->figures;
-    const struct tally *reserved = figures->reserved;
+    const ctrt_stat *reserved = policy->stats.reserved;
     uint64_t now = 0, allowed = (uint64_t)(policy->settings.collect_from * (double)policy->source->total_bytes);
     for (int kind = CTRT_POOL_LARGE; kind <= CTRT_POOL_SMALL; kind++)
-        now += (uint64_t)(reserved[kind].allocated - reserved[kind].freed);
+        now += (uint64_t)(reserved[kind].current);
     if (now <= allowed)
         return;
     uint64_t target = now - allowed, reclaimed = 0, ages = 0, count = 0;
@@ -151,7 +150,7 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
-    struct figures *figures = &policy->figures;
+    ctrt_memory_policy_stats *stats = &policy->stats;
     void *address = NULL;
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->alloc(source->state, &address, bytes, heap->pool->queue);
@@ -163,14 +162,14 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
         pthread_mutex_unlock(&policy->lock);
         source->free(source->state, address, bytes, heap->pool->queue);
         pthread_mutex_lock(&policy->lock);
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a segment's description");
     }
     POISON(policy, address, bytes);
-    tally_move(figures->segment, heap->kind, 1);
-    tally_move(figures->reserved, heap->kind, (int64_t)bytes);
+    count_in_pool(stats->segment, heap->kind, 1);
+    count_in_pool(stats->reserved, heap->kind, (int64_t)bytes);
     if (bytes >= policy->settings.max_split)
-        tally_up(&figures->oversize, 1);
-    figures->source_allocs++;
+        stat_add(&stats->oversize_segment, 1);
+    stats->source_allocs++;
     *out = segment->first;
     return CTRT_OK;
 }
@@ -212,7 +211,7 @@ ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes, bool 
     if (status == CTRT_ERR_OUT_OF_MEMORY && release_oversize(heap, bytes))
         status = draw(heap, out, bytes, false);
     if (status == CTRT_ERR_OUT_OF_MEMORY && policy_release(policy) > 0) {
-        policy->figures.retries++;
+        policy->stats.retries++;
         status = draw(heap, out, bytes, false);
     }
     if (status == CTRT_ERR_OUT_OF_MEMORY

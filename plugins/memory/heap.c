@@ -116,9 +116,9 @@ static inline struct split_change split_change_of_free(const struct block *block
  * separately. */
 static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
 {
-    struct figures *figures = &heap->pool->policy->figures;
-    tally_move(figures->split, heap->kind, blocks);
-    tally_move(figures->split_bytes, heap->kind, bytes);
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+    count_in_pool(stats->inactive_split, heap->kind, blocks);
+    count_in_pool(stats->inactive_split_bytes, heap->kind, bytes);
 }
 
 static inline bool is_split(const struct block *block)

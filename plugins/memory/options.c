@@ -139,7 +139,7 @@ ctrt_status options_read(const ctrt_host *host, const char *policy, const struct
         if (found == NULL)
             return fail_unknown(host, policy, options, count, name);
         if (!found->read(settings, value))
-            return host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s wants %s, not \"%.*s\"", policy, found->name,
+            return host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s must be %s, not \"%.*s\"", policy, found->name,
                               found->wants, value.length < 128 ? (int)value.length : 128, value.at);
         at += length;
         at += *at == ',';

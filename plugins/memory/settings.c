@@ -124,7 +124,7 @@ ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *s
     static const struct option options[] = {
         { "max_split", "a size above 20m (or above large_segment)", read_max_split },
         { "gc", "a share of the device's memory between 0 and 1", read_gc },
-        { "roundup", "a power of two up to 1024, or a list like [256:1,512:2,1024:4,>:8], rising", read_roundup },
+        { "roundup", "a power of two up to 1024, or an ascending list like [256:1,512:2,1024:4,>:8]", read_roundup },
         { "expandable", "true or false", read_expandable },
         { "large_segment", "a multiple of 2m, at least 4m", read_large_segment },
         { "max_rounding", "a size", read_max_rounding },
@@ -135,10 +135,10 @@ ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *s
     if (status)
         return status;
     if (settings->max_split <= settings->large_segment)
-        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split wants a size above %zum, not %zu bytes",
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split must be a size above %zum, not %zu bytes",
                           settings->large_segment >> 20, settings->max_split);
     if (settings->collect_from > 0 && source->total_bytes == 0)
-        return host->fail(CTRT_ERR_NOT_SUPPORTED, "caching: gc needs to know how much memory %s has, and nobody does",
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "caching: gc needs the total memory of %s, which is unknown",
                           source->device_name);
     if (settings->expandable
         && (!CTRT_SLOT(source, map) || source->page_bytes == 0 || source->page_bytes % GRANULE != 0

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/source.h: helpers for calls of the memory source and the library. An older source or library may lack
- * optional functions. */
+/* plugins/memory/source.h: helpers for calls of the memory source and the library, and for statistics. An older source
+ * or library may lack optional functions. */
 #ifndef CTRT_MEMORY_SOURCE_H
 #define CTRT_MEMORY_SOURCE_H
 
@@ -67,6 +67,20 @@ static inline ctrt_status fence_outcome(const ctrt_memory_source *source, void *
         return source->fence_status(source->state, fence, known);
     *known = source->fence_done(source->state, fence);
     return CTRT_OK;
+}
+
+/* ---- statistics ---- */
+
+/* Adds `amount` to a statistic: an allocation if positive, a free if negative. */
+static inline void stat_add(ctrt_stat *stat, int64_t amount)
+{
+    stat->current += amount;
+    if (amount < 0)
+        stat->freed -= amount;
+    else
+        stat->allocated += amount;
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
 }
 
 #endif

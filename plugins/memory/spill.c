@@ -52,8 +52,7 @@ static ctrt_status check_stack(void)
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
         return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT,
-                                "spill stands on another policy, which holds the device's memory: "
-                                "CTRT_MEMORY=spill+caching");
+                                "spill requires another policy for the device's memory: CTRT_MEMORY=spill+caching");
     return CTRT_OK;
 }
 
@@ -63,7 +62,8 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
 {
     struct spill *self = spill_host->alloc(sizeof *self);
     if (self == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no memory for %zu bytes of its own", sizeof *self);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory for %zu bytes of its own structures",
+                                sizeof *self);
     memset(self, 0, sizeof *self);
     self->source = source;
     self->host_limit = host_default();
@@ -246,7 +246,7 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
         const uint32_t room = block->other_room > 0 ? 2 * block->other_room : 4;
         void **larger = spill_host->alloc(room * sizeof *larger);
         if (larger == NULL)
-            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to note who uses a block");
+            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to record the uses of a block");
         if (block->other_count > 0)
             memcpy(larger, block->others, block->other_count * sizeof *larger);
         spill_host->free(block->others);
@@ -379,10 +379,10 @@ static void spill_trim(void *policy)
     spill_buffers_trim(self);
 }
 
-static void spill_stats(void *policy, ctrt_memory_stats *out)
+static void spill_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     struct spill *self = policy;
-    ctrt_memory_stats stats = { .size = out->size };
+    ctrt_memory_policy_stats stats = { .size = out->size };
     pthread_mutex_lock(&self->lock);
     stats.reserved[CTRT_POOL_ALL] = self->reserved;
     stats.reserved_bytes = self->here_bytes;
@@ -455,4 +455,4 @@ static ctrt_status init(const ctrt_host *given)
 }
 
 CTRT_PLUGIN_DEFINE("memory-spill", PACKAGE_VERSION,
-                   "memory policy: what does not fit on the device waits on the host", components, init)
+                   "memory policy: moves idle blocks to the host if the device is full", components, init)

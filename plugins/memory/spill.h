@@ -96,7 +96,7 @@ struct spill {
     _Atomic uint64_t changes;           /* number of times that a block arrived, left, was unused or was freed */
     /* Statistics. */
     uint64_t source_allocs, source_frees, rounds, out_count, out_bytes, back_count, back_bytes, ahead_count, hits, told;
-    ctrt_memory_stat reserved, spilled, spilled_bytes;
+    ctrt_stat reserved, spilled, spilled_bytes;
 };
 
 /* ---- lists ---- */

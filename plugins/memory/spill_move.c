@@ -16,27 +16,19 @@
 
 /* ---- statistics ---- */
 
-static void count(ctrt_memory_stat *stat, int64_t amount, int sign)
-{
-    stat->current += sign * amount;
-    *(sign > 0 ? &stat->allocated : &stat->freed) += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
-}
-
 void spill_count_away(struct spill *self, const struct block *block, int sign)
 {
     if (block->buffer == NULL)
         return;
-    count(&self->spilled, 1, sign);
-    count(&self->spilled_bytes, (int64_t)block->bytes, sign);
+    stat_add(&self->spilled, sign);
+    stat_add(&self->spilled_bytes, sign * (int64_t)block->bytes);
 }
 
 void spill_count_here(struct spill *self, const struct block *block, int sign)
 {
     self->here_bytes += (size_t)(sign * (int64_t)block->bytes);
     self->here_count += (size_t)(int64_t)sign;
-    count(&self->reserved, (int64_t)block->bytes, sign);
+    stat_add(&self->reserved, sign * (int64_t)block->bytes);
     if (self->here_bytes > self->ceiling)
         self->ceiling = self->here_bytes;
 }
@@ -180,7 +172,8 @@ static ctrt_status buffer_outcome(struct spill *self, struct buffer *buffer)
         (void)self->source->fence_wait(self->source->state, buffer->fence, NULL);
     ctrt_status status = fence_outcome(self->source, buffer->fence, &known);
     return known ? status
-                 : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
+                 : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not complete",
+                                    self->source->device_name);
 }
 
 bool spill_arrived(struct spill *self, struct block *block, bool *known)
@@ -196,7 +189,7 @@ static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt
     char why[384];
     snprintf(why, sizeof why, "%s", spill_host->message());
     return spill_host->fail(status,
-                            "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s",
+                            "spill: %zu bytes cannot be moved from %s, because their queue failed: %s",
                             block->bytes, self->source->device_name, why);
 }
 
@@ -233,8 +226,9 @@ static void tell(struct spill *self)
     pthread_mutex_unlock(&self->lock);
     if (due)
         spill_host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",
-                        "spill: %s has too little memory: so far %llu blocks, %llu bytes, went to the host, and %llu blocks, %llu bytes, came "
-                        "back; %llu of %llu that came ahead were of use", self->source->device_name, out, out_bytes,
+                        "spill: %s has too little memory: so far %llu blocks, %llu bytes, were moved to the host, and "
+                        "%llu blocks, %llu bytes, moved back; %llu of %llu prefetched blocks were used",
+                        self->source->device_name, out, out_bytes,
                         back, back_bytes, hits, ahead);
 }
 
@@ -300,8 +294,9 @@ static ctrt_status fail_full(struct spill *self, size_t bytes, const char *why)
     const size_t away = self->away_bytes, away_count = self->away_count, pinned = self->pinned_bytes;
     pthread_mutex_unlock(&self->lock);
     return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                            "spill: no room for %zu bytes: blocks of %zu bytes are in use and cannot move, %zu bytes are "
-                            "idle, %zu blocks of %zu bytes are away, %zu of %zu bytes of pinned memory are drawn; %s",
+                            "spill: no space for %zu bytes: blocks of %zu bytes are in use and cannot be moved, %zu "
+                            "bytes are idle, %zu blocks of %zu bytes are on the host, %zu of %zu bytes of pinned "
+                            "memory are allocated; %s",
                             bytes, held, idle, away_count, away, pinned, self->host_limit, reason);
 }
 
@@ -325,8 +320,8 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
     ctrt_status status;
     if (source->total_bytes > 0 && bytes > source->total_bytes)
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                                "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
-                                "used must be on the device whole", bytes, source->device_name,
+                                "spill: a block of %zu bytes is larger than %s, which has %llu; a block in use must be "
+                                "entirely on the device", bytes, source->device_name,
                                 (unsigned long long)source->total_bytes);
     for (;;) {
         const uint64_t seen = self->changes;    /* memory that is freed from here on may satisfy the request */

@@ -79,7 +79,7 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
     if (block == NULL && whole <= (size_t)(self->names_end - self->names_at)) {
         block = spill_host->alloc(sizeof *block);
         if (block == NULL)
-            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to describe a block");
+            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory for a block's description");
         memset(block, 0, sizeof *block);
         block->name = self->names_at;
         block->class = class;
@@ -89,7 +89,8 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
     for (unsigned larger = class + 1; block == NULL && larger < SPILL_CLASSES; larger++)
         block = free_one(self, larger);
     if (block == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu bytes of names are used up",
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: the address range of %zu bytes for the names of blocks is used up",
                                 (size_t)(self->names_end - self->names_from));
     block->bytes = bytes;
     block->place = HERE;

@@ -187,7 +187,7 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
     }
     buffer = spill_host->alloc(sizeof *buffer);
     if (buffer == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to describe pinned memory");
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to describe pinned memory");
     *buffer = (struct buffer){ .class = class };
     ctrt_status status = draw(self, buffer, spill_class_bytes(class));
     if (status == CTRT_ERR_OUT_OF_MEMORY && must) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the layout of every struct and the value of every constant of ctrt/plugin.h, as this machine's compiler lays them
-out, in the form that test-abi.c reads:  pin.py INCLUDE_FOLDER > plugin-1.N.def
+"""Prints the layout of every struct and the value of every constant of ctrt/plugin.h, as compiled on this machine, in
+the format that test-abi.c includes:  pin.py INCLUDE_FOLDER > plugin-1.N.def
 
-Run it once for each new minor version of the ABI, and keep the files of the versions before: they are never changed."""
+Run it once for each new minor version of the ABI. Do not change the files of earlier versions."""
 import os
 import re
 import subprocess
@@ -16,7 +16,7 @@ source = re.sub(r"/\*.*?\*/", "", source, flags=re.S)
 
 
 def fields(body):
-    """Names of a struct's members: `int64_t a[2], b;` and `ctrt_status (*run)(...);`."""
+    """Yields the names of a struct's members, for example of `int64_t a[2], b;` and `ctrt_status (*run)(...);`."""
     for declaration in body.split(";"):
         slot = re.search(r"\(\*(\w+)\)\s*\(", declaration)
         if slot:
@@ -34,8 +34,10 @@ for tag, body, name in re.findall(r"typedef struct (\w+) \{(.*?)\} (\w+);", sour
     kind = "GROWS" if names[0] == "size" else "FIXED"
     lines.append(f'printf("{kind}({name}, %zu)\\n", sizeof({name}));')
     for field in names:
-        lines.append(f'printf("FIELD({name}, {field}, %zu, %zu)\\n", offsetof({name}, {field}), sizeof ((({name} *)0)->{field}));')
-constants = set(re.findall(r"\b(CTRT_(?:VIEW|KERNEL|DEVICE|LINK|COPY|COMPONENT|PARAM|LOG|SCALAR)_[A-Z0-9_]+)\b", source))
+        lines.append(f'printf("FIELD({name}, {field}, %zu, %zu)\\n", offsetof({name}, {field}), '
+                     f'sizeof ((({name} *)0)->{field}));')
+kinds = "VIEW|KERNEL|DEVICE|LINK|COPY|COMPONENT|PARAM|LOG|SCALAR"
+constants = set(re.findall(rf"\b(CTRT_(?:{kinds})_[A-Z0-9_]+)\b", source))
 constants -= {"CTRT_DEVICE_", "CTRT_COMPONENT_KIND_MAX_"}
 for name in ("status", "dtype"):
     text = open(os.path.join(include, "ctrt", name + ".def")).read()
@@ -47,7 +49,8 @@ for name in sorted(c for c in constants if not c.endswith("_")):
 with tempfile.TemporaryDirectory() as folder:
     program = os.path.join(folder, "pin.c")
     with open(program, "w") as out:
-        out.write("#include <stdio.h>\n#include <stddef.h>\n#include \"ctrt/plugin.h\"\nint main(void)\n{\n" + "\n".join(lines) + "\n}\n")
+        out.write("#include <stdio.h>\n#include <stddef.h>\n#include \"ctrt/plugin.h\"\n")
+        out.write("int main(void)\n{\n" + "\n".join(lines) + "\n}\n")
     subprocess.check_call([os.environ.get("CC", "cc"), "-I", include, program, "-o", os.path.join(folder, "pin")])
     print("/* SPDX-License-Identifier: Apache-2.0 */")
     print("/* Made by pin.py; never changed once the version is released. */")

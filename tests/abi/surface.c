@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/abi/surface.c: a shared object through which a tool that compares binary interfaces sees every struct of ctrt/plugin.h. */
+/* tests/abi/surface.c: a shared object that exports an object of every struct of ctrt/plugin.h, for abidiff. */
 #include "ctrt/plugin.h"
 
 #define SHOW(type) __attribute__((visibility("default"))) type show_##type
@@ -9,7 +9,7 @@ SHOW(ctrt_component);
 SHOW(ctrt_backend);
 SHOW(ctrt_kernels);
 SHOW(ctrt_memory_policy);
-SHOW(ctrt_memory_stats);
+SHOW(ctrt_memory_policy_stats);
 SHOW(ctrt_memory_source);
 SHOW(ctrt_block);
 SHOW(ctrt_host);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shim.c: interposed functions of the C library; see shim.h. With SHIM_TRACE in the environment each injected failure writes the
- * stack to stderr. */
+/* shim.c: interposed functions of the C library; see shim.h. If SHIM_TRACE is set in the environment, each injected
+ * failure writes a backtrace to stderr. */
 #undef _FORTIFY_SOURCE
 #include "shim.h"
 
@@ -22,7 +22,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Known to glibc's own malloc; used directly because dlsym allocates. */
+/* Internal names of glibc's functions; dlsym cannot be used to find them, because it allocates. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
@@ -47,7 +47,7 @@ __attribute__((constructor)) static void start(void)
     *(void **)&real_fgets = dlsym(RTLD_NEXT, "fgets");
     trace = getenv("SHIM_TRACE") != NULL;
     void *frame[1];
-    backtrace(frame, 1);                /* loads what it needs now, not in the middle of an allocation */
+    backtrace(frame, 1);                /* the first call loads libgcc_s, which must not happen inside an allocation */
 }
 
 EXPORT void shim_arm(enum fault_kind kind, long n, bool forever)
@@ -66,7 +66,8 @@ EXPORT long shim_disarm(void)
 
 static bool third_party(const void *caller)
 {
-    static const char *const names[] = { "libdnnl", "libgomp", "libomp", "blas", "libmkl", "libstdc++", "libgcc_s", "libfaults", "libgfortran", "ld-linux",
+    static const char *const names[] = { "libdnnl", "libgomp", "libomp", "blas", "libmkl", "libstdc++", "libgcc_s",
+                                         "libfaults", "libgfortran", "ld-linux",
                                          "/ld.so" };
     const char *file = NULL;
 #if __GLIBC_PREREQ(2, 35)
@@ -225,7 +226,8 @@ EXPORT int renameat(int from_folder, const char *from, int to_folder, const char
     return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0);
 }
 
-/* By a limit on descriptors, not by failing the loader's own allocations, after which glibc 2.36 may stay damaged. */
+/* Makes dlopen fail with a limit on descriptors. Failed allocations inside the loader can leave glibc 2.36 in an
+ * inconsistent state. */
 EXPORT void *dlopen(const char *path, int flags)
 {
     if (!fails(FAULT_DLOPEN, __builtin_return_address(0)))
@@ -245,7 +247,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     const void *caller = __builtin_return_address(0);
     if (fails(FAULT_THREAD, caller))
         return EAGAIN;
-    /* The allocations of a third party's thread are that third party's. */
+    /* Allocations for a thread that a third-party library starts count as that library's. */
     const bool before = inside;
     inside = before || third_party(caller);
     const int error = real_thread(thread, attributes, run, argument);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-cancel.c: no function is a cancellation point.
+/* test-cancel.c: no function of ctrt is a cancellation point.
  *
- * A thread with a pending cancellation runs the whole program of work.c: it must reach the end, where it is cancelled. Then threads
- * are cancelled at any time while others work. A lock that a cancelled thread kept would stop the others, which ends the process
- * by SIGALRM. */
+ * A thread with a pending cancellation runs the whole program of work.c. It must reach the end, where it is cancelled.
+ * Then threads are cancelled at arbitrary times while others work. If a cancelled thread kept a lock, the others would
+ * block until SIGALRM ends the process. */
 #include <math.h>
 #include <pthread.h>
 
@@ -61,7 +61,7 @@ static void pending(int part)
     CHECK(end == PTHREAD_CANCELED, "%s: the thread's cancellation was lost", name);
 }
 
-/* Works until it is cancelled between calls. */
+/* Runs parts until the thread is cancelled between two of them. */
 static void *forever(void *argument)
 {
     double result;
@@ -95,13 +95,14 @@ static void cancelled_at_any_time(void)
 TEST_MAIN
 {
     static const char *const configurations[][3] = {
-        { "CTRT_DEVICE=cpu" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1", "CTRT_MEMORY=spill+caching" },
+        { "CTRT_DEVICE=cpu" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" },
+        { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1", "CTRT_MEMORY=spill+caching" },
     };
     if (mkdtemp(folder) == NULL)
         return skip_rest("no folder for the test's files");
     setenv("CTRT_NUM_THREADS", "2", 1);
     for (size_t i = 0; i < COUNT(configurations); i++) {
-        group("%s %s: no cancellation point, and a cancelled thread keeps no lock", configurations[i][0],
+        group("%s %s: no cancellation point, and a cancelled thread holds no lock", configurations[i][0],
               configurations[i][2] ? configurations[i][2] : "");
         IN_CHILD(configurations[i][0], configurations[i][1], configurations[i][2]) {
             alarm(20);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-faults.c: the n-th call of malloc, mmap, open, read, write, rename, pthread_create and dlopen fails, for n from 1 until the program
- * does not reach n.
+/* test-faults.c: makes the n-th call of malloc, mmap, open, read, write, rename, pthread_create or dlopen fail, for n
+ * from 1 until the program makes fewer than n calls.
  *
- * Cold: in a fresh process, so that the failure may hit any initialisation. Warm: after a first pass. Each time: no crash, no hang,
- * no exit; a call that fails gives a status and a message; afterwards the same process computes the right results.
+ * Cold: in a new process, so that the failure can hit initialisation. Warm: after a first pass. There must be no crash,
+ * no hang and no exit; a call that fails must return a status and set a message; afterwards the same process must
+ * compute correct results.
  *
- * Without arguments every n up to 16 and then a sample, a smaller one when the machine is slow; with CTRT_FAULTS=full
- * in the environment every n. One case, with the stack of the failed call:
- * SHIM_TRACE=1 test-faults CONFIGURATION cold|warm KIND N [once|forever]. */
+ * Without arguments: every n up to 16 and then a sample, which is smaller on a slow machine; with CTRT_FAULTS=full in
+ * the environment every n. To run one case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults
+ * CONFIGURATION cold|warm KIND N [once|forever]. */
 #include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
@@ -36,15 +37,15 @@ static const char *folder;
 static bool full;
 static double expected[WORK_PARTS];
 
-/* Written by the child, read by the parent after the child's end, however it ended. */
+/* Shared memory that the child writes and the parent reads after the child has ended, even by a signal. */
 static struct shared {
     long n, counted;
-    int part;                           /* the one that runs; -1: none */
+    int part;                           /* the running part; -1: none */
     bool done, armed;
     char complaint[1024];
 } *shared;
 
-enum { FINE = 77, BAD };                /* exit codes of children: not 0 or 1, which libraries use when they end the process */
+enum { FINE = 77, BAD };                /* exit codes of children; libraries that end the process use 0 or 1 */
 
 __attribute__((format(printf, 1, 2), noreturn))
 static void bad(const char *format, ...)
@@ -56,7 +57,8 @@ static void bad(const char *format, ...)
     _exit(BAD);
 }
 
-/* Runs all parts. Results are compared when `strict`, or when the part succeeded and is no listing. */
+/* Runs all parts. With `strict` every part must succeed with the expected result; otherwise a part may fail with a
+ * message, and the results of listings are not compared. */
 static void pass(bool strict)
 {
     for (int i = 0; i < WORK_PARTS; i++) {
@@ -68,7 +70,8 @@ static void pass(bool strict)
             bad("%s: %s: %s", part->name, ctrt_status_string(status), ctrt_error_message());
         if (status != CTRT_OK && ctrt_error_message()[0] == '\0')
             bad("%s: %s without a message", part->name, ctrt_status_string(status));
-        if (status == CTRT_OK && (strict || !part->listing) && !(fabs(got - expected[i]) <= 1e-4 * (1 + fabs(expected[i]))))
+        if (status == CTRT_OK && (strict || !part->listing) &&
+            !(fabs(got - expected[i]) <= 1e-4 * (1 + fabs(expected[i]))))
             bad("%s: got %.9g, expected %.9g", part->name, got, expected[i]);
         if (getenv("SHIM_TRACE") != NULL)
             fprintf(stderr, "# %s: %s%s%s\n", part->name, ctrt_status_string(status), status ? ": " : "",
@@ -84,7 +87,7 @@ static void disturbed(enum fault_kind kind, long n, bool forever)
     pass(false);
     shared->counted = disarm();
     shared->armed = false;
-    /* Work that failed on an asynchronous device stops its stream, which the program may reset. */
+    /* On an asynchronous device a failure leaves its stream in an error state, which a reset ends. */
     ctrt_device *device;
     CTRT_AUTO(stream) stream = NULL;
     if (ctrt_device_get(&device, NULL) == CTRT_OK && ctrt_stream_default(&stream, device) == CTRT_OK)
@@ -120,16 +123,18 @@ static bool child_fine(pid_t pid, const char *what)
         return CHECK(false, "%s: no child process", what);
     const char *part = shared->part >= 0 ? work_parts[shared->part].name : "between parts";
     if (WIFEXITED(status) && WEXITSTATUS(status) == BAD)
-        return CHECK(false, "%s, n = %ld%s: %s", what, shared->n, shared->armed ? "" : ", afterwards", shared->complaint);
+        return CHECK(false, "%s, n = %ld%s: %s", what, shared->n, shared->armed ? "" : ", afterwards",
+                     shared->complaint);
     if (WIFSIGNALED(status))
         return CHECK(false, "%s, n = %ld%s: %s in part \"%s\"", what, shared->n, shared->armed ? "" : ", afterwards",
                      WTERMSIG(status) == SIGALRM ? "hang" : strsignal(WTERMSIG(status)), part);
-    return CHECK(WEXITSTATUS(status) == FINE, "%s, n = %ld%s: the process was ended with code %d in part \"%s\"", what, shared->n,
+    return CHECK(WEXITSTATUS(status) == FINE, "%s, n = %ld%s: the process was ended with code %d in part \"%s\"", what,
+                 shared->n,
                  shared->armed ? "" : ", afterwards", WEXITSTATUS(status), part);
 }
 
-/* After so many seconds, a third of the usual limit on a test's time, the rest is tested with n = 1 alone. A machine
- * without other work needs less than 60. */
+/* After this time in seconds, a third of the usual time limit of a test, the remaining kinds are tested with n = 1
+ * only. A machine without other load needs less than 60 seconds. */
 enum { TIME_FOR_SAMPLES = 300 };
 static const long most_n = 1000000;
 
@@ -168,15 +173,16 @@ static void cold(const struct configuration *configuration, enum fault_kind kind
 static void all_cold(const struct configuration *configuration, enum fault_kind kind, bool forever)
 {
     for (long n = 1; n <= most_n; n = next_n(n, forever ? 2.2 : 1.4)) {
-        shared->counted = n;            /* a child that dies has reached n */
+        shared->counted = n;            /* remains if the child dies */
         cold(configuration, kind, n, forever);
         if (shared->counted < n)
             break;
     }
 }
 
-/* One child for all n, replaced when it dies. */
-static void all_warm(const struct configuration *configuration, enum fault_kind kind, bool forever, long first, long last)
+/* Uses one child for all n, and starts a new one if it dies. */
+static void all_warm(const struct configuration *configuration, enum fault_kind kind, bool forever, long first,
+                     long last)
 {
     char what[80];
     snprintf(what, sizeof what, "%s, warm, %s, %s", configuration->name, kinds[kind], forever ? "from n on" : "once");
@@ -246,7 +252,7 @@ static int single(char **arguments)
 TEST_MAIN
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return skip_rest("a sanitizer has functions of its own in the place of the shim's");
+    return skip_rest("sanitizers interpose the same functions as the shim");
 #endif
     *(void **)&arm = dlsym(RTLD_DEFAULT, "shim_arm");
     *(void **)&disarm = dlsym(RTLD_DEFAULT, "shim_disarm");
@@ -268,7 +274,7 @@ TEST_MAIN
         return skip_rest("no folder or no memory for the test itself");
     setenv("CTRT_NUM_THREADS", "2", 1);
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    (void)late();                       /* the clock starts */
+    (void)late();                       /* the first call sets the start time */
     if (argc > 4)
         return single(argv);
     for (int c = 0; c < CONFIGURATIONS; c++) {

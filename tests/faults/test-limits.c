@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-limits.c: limits of the system on processes and on addresses, under which third-party libraries would end the process.
+/* test-limits.c: limits on processes and on address space, with which third-party libraries would end the process.
  *
- * The program of work.c runs with each limit, then again without. No crash, no exit; a call that fails gives a status and a message; the
- * results are right afterwards. */
+ * The program of work.c runs with each limit, then again without. There must be no crash and no exit; a call that fails
+ * must return a status and set a message; results after the limit is lifted must be correct. */
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -26,10 +26,13 @@ static void pass(const double *expected, bool strict)
         double got = 0;
         ctrt_status status = work_parts[i].run(&got, folder);
         if (strict || status == CTRT_OK)
-            CHECK(status == CTRT_OK && (fabs(got - expected[i]) <= 1e-4 * (1 + fabs(expected[i])) || (work_parts[i].listing && !strict)),
-                  "%s: %s, got %g, expected %g", work_parts[i].name, status ? ctrt_error_message() : "success", got, expected[i]);
+            CHECK(status == CTRT_OK && (fabs(got - expected[i]) <= 1e-4 * (1 + fabs(expected[i])) ||
+                                        (work_parts[i].listing && !strict)),
+                  "%s: %s, got %g, expected %g", work_parts[i].name, status ? ctrt_error_message() : "success", got,
+                  expected[i]);
         else
-            CHECK(ctrt_error_message()[0] != '\0', "%s: %s without a message", work_parts[i].name, ctrt_status_string(status));
+            CHECK(ctrt_error_message()[0] != '\0', "%s: %s without a message", work_parts[i].name,
+                  ctrt_status_string(status));
     }
 }
 
@@ -71,12 +74,12 @@ static void limited_addresses(const double *expected, uint64_t more, bool warm, 
 
 static void limited_processes(const double *expected, rlim_t processes)
 {
-    work_clean(folder);                 /* another user's files are not replaced */
+    work_clean(folder);                 /* the child, as another user, cannot replace these files */
     IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=8") {
         alarm(60);
         ctrt_log_set_callback(quiet, NULL);
         const struct rlimit limit = { processes, processes };
-        /* The superuser has no such limit; a user of a number that nobody else has starts at 1. */
+        /* The limit does not apply to root. A user id that no other process has starts with a count of 1. */
         if (getuid() != 0 || setresuid(54321, 54321, 54321) == 0) {
             CHECK(setrlimit(RLIMIT_NPROC, &limit) == 0, "setrlimit");
             pass(expected, true);
@@ -87,9 +90,10 @@ static void limited_processes(const double *expected, rlim_t processes)
 
 TEST_MAIN
 {
-    double *expected = mmap(NULL, sizeof(double) * WORK_PARTS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double *expected = mmap(NULL, sizeof(double) * WORK_PARTS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                            0);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return skip_rest("a sanitizer needs more addresses than there may be");
+    return skip_rest("sanitizers need more address space than the limits allow");
 #endif
     if (mkdtemp(folder) == NULL || chmod(folder, 0777) != 0)
         return skip_rest("no folder for the test's files");

@@ -77,7 +77,7 @@ static ctrt_status ops(double *result, const char *folder)
     return add_sum(result, y);
 }
 
-/* Large enough for the libraries of the cpu. */
+/* Sizes for which the cpu backend uses oneDNN or BLAS. */
 static ctrt_status products(double *result, const char *folder)
 {
     (void)folder;
@@ -100,7 +100,8 @@ static ctrt_status network(ctrt_module **out)
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, NULL), CTRT_NEW(batch_norm2d, 4, 0, 0, true, NULL), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
-        CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, NULL), CTRT_NEW(dropout, 0.25),
+        CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, NULL),
+            CTRT_NEW(dropout, 0.25),
         CTRT_NEW(linear, 8, 3, true, NULL)));
 }
 

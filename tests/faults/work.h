@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work.h: a program that uses most of the library, in parts, for tests that disturb it. */
+/* work.h: a program that uses most of the library, in parts, for tests with failures, limits and cancellation. */
 #ifndef CTRT_TESTS_WORK_H
 #define CTRT_TESTS_WORK_H
 
 #include "ctrt/ctrt.h"
 
-/* One part: opens what it needs, computes *result, releases everything. The result does not change from run to run. `folder` may be
- * written to. */
+/* One part. `run` computes *result, the same in every run, and releases all its objects. It may write files into
+ * `folder`. */
 struct work_part {
     const char *name;
     ctrt_status (*run)(double *result, const char *folder);
-    bool listing;                       /* the result is a list's length, which failures may make shorter */
+    bool listing;                       /* the result is the length of a list, which failures may shorten */
 };
 
 extern const struct work_part work_parts[];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c: runs a fuzz target without libFuzzer: first its examples, then mutations of them for
- * CTRT_FUZZ_SECONDS (1). The sequence is the same in every run; what was last tried is told when the process
- * dies. Files named as arguments are tried instead. */
+/* driver.c: runs a fuzz target without libFuzzer: first the files named as arguments, then the target's examples, then
+ * mutations of them for CTRT_FUZZ_SECONDS (1). The sequence is the same in every run. If the process crashes, it prints
+ * its last input. */
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ static size_t count_of(const char *const *list)
     return count;
 }
 
-/* Makes room for `bytes` at `at`, or takes them away when negative. */
+/* Inserts `bytes` bytes at `at`, or removes them if negative. */
 static void shift(size_t at, long bytes)
 {
     if (bytes > 0 && length + (size_t)bytes <= LONGEST) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of devices: what is accepted is printed as it was written. */
+/* Device names: an accepted name must be printed as it was written. */
 #include "ctrt/device.h"
 #include "fuzz.h"
 

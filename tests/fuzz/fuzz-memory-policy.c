@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CTRT_MEMORY: what is accepted has valid names, and joins again to what was written. */
+/* CTRT_MEMORY: an accepted value has valid names, and its parts joined give the same text. */
 #include "fuzz.h"
 #include "memory/policy.h"
 #include "registry/registry.h"

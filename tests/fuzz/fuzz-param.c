@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of parameters, of every type; and the nearest known word of anything. */
+/* Values of parameters of every type, and nearest_word. */
 #include "base/base.h"
 #include "base/param.h"
 #include "fuzz.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A safetensors file, from any bytes. What is accepted must be as safetensors.h promises. An input that begins with '{' is a header alone: it
- * gets its length before it and 64 bytes of data behind, so that mutations of examples reach the parser. */
+/* Safetensors files. An accepted file must meet the contract of safetensors.h. An input that begins with '{' is only a
+ * header; the target prepends its length and appends 64 bytes of data, so that mutations of the examples reach the
+ * parser. */
 #include "fuzz.h"
 #include "base/strbuf.h"
 #include "nn/safetensors.h"
@@ -10,18 +11,21 @@
 
 static const char *const fuzz_examples[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]}}",
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[24,64]}}",
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+    "\"b\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[24,64]}}",
     "{\"__metadata__\":{\"k\":\"v\"},\"x.y\":{\"dtype\":\"BOOL\",\"shape\":[64],\"data_offsets\":[0,64]}}",
-    "{\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[0,0]},\"\\u00e9\":{\"dtype\":\"U8\",\"shape\":[64],\"data_offsets\":[0,64]}}   ",
+    "{\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[0,0]},"
+    "\"\\u00e9\":{\"dtype\":\"U8\",\"shape\":[64],\"data_offsets\":[0,64]}}   ",
     "{}",
     NULL,
 };
 static const char *const fuzz_words[] = {
-    "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\", "18446744073709551615", "F64",
+    "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\",
+    "18446744073709551615", "F64",
     "__metadata__", "-1", "1e3", NULL,
 };
 
-/* The image itself; what an accepted one promises. */
+/* Parses a file image and checks the contract if it is accepted. */
 static void try_image(const uint8_t *data, size_t size)
 {
     struct safetensors_header header;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of visible devices: whatever is written, the indices exist and are different. */
+/* Lists of visible devices: for any text, the resulting indices exist and are different. */
 #include "device/visible.h"
 #include "fuzz.h"
 
@@ -21,7 +21,7 @@ static const char *const fuzz_examples[] = {
 static const char *const fuzz_words[] = { "cuda:", "sim", "GPU-",       "GPU-99", "MIG-", ",",
                                    "-1",    "+",   "4294967296", "  ",     NULL };
 
-static void judge(const int *ids, int used, int limit)
+static void validate(const int *ids, int used, int limit)
 {
     PROMISE(used >= 0 && used <= 16);
     for (int i = 0; i < used; i++) {
@@ -38,11 +38,11 @@ static int fuzz_one(const uint8_t *data, size_t size)
     int ids[16], used = 0;
     if (!fuzz_text(text, sizeof text, data, size))
         return 0;
-    judge(ids, visible_parse(ids, 16, text, -1, NULL), -1);
-    judge(ids, visible_parse(ids, 16, text, 4, uuids), 4);
-    judge(ids, visible_parse(ids, 16, text, 0, NULL), 0);
+    validate(ids, visible_parse(ids, 16, text, -1, NULL), -1);
+    validate(ids, visible_parse(ids, 16, text, 4, uuids), 4);
+    validate(ids, visible_parse(ids, 16, text, 0, NULL), 0);
     if (visible_select(ids, 16, &used, text, "cuda", 4, uuids) == CTRT_OK)
-        judge(ids, used, 4);
+        validate(ids, used, 4);
     if (visible_select(ids, 16, &used, text, "sim", 0, NULL) == CTRT_OK)
         PROMISE(used == 0);
     return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: what a fuzz target offers. Each file fuzz-NAME.c is one target, usable with libFuzzer:
+/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. It works with libFuzzer:
  *
- *     clang -g -DFUZZ_LIBFUZZER -fsanitize=fuzzer,address -Iinclude -Icore -I. -Itests/unit tests/fuzz/fuzz-visible.c core/...
+ *     clang -g -DFUZZ_LIBFUZZER -fsanitize=fuzzer,address -Iinclude -Icore -I. -Itests/unit tests/fuzz/fuzz-visible.c
+ *           core/...
  *
  * and with driver.c, which `make check` runs for a second from the target's own examples. */
 #ifndef CTRT_TESTS_FUZZ_H
@@ -15,10 +16,10 @@
 
 #include "run.h"
 
-/* A target: runs one input and returns 0. A broken promise ends the process. */
+/* A target: runs one input and returns 0. A failed PROMISE aborts the process. */
 typedef int fuzz_target(const uint8_t *data, size_t size);
 
-/* driver.c. `examples` are inputs to start from, `words` are worth inserting; both end with NULL. */
+/* driver.c. `examples`: initial inputs; `words`: words that mutations insert; both end with NULL. */
 int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *examples, const char *const *words);
 
 /* At the end of a target's file, which defines fuzz_one, fuzz_examples and fuzz_words. */
@@ -28,7 +29,7 @@ int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *exam
 #define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc, argv, fuzz_one, fuzz_examples, fuzz_words); }
 #endif
 
-/* A promise of the code under test. */
+/* Aborts unless the code under test keeps this part of its contract. */
 #define PROMISE(condition)                                                      \
     do {                                                                        \
         if (!(condition)) {                                                     \
@@ -37,7 +38,7 @@ int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *exam
         }                                                                       \
     } while (0)
 
-/* The input as a string in `text`; false when it is longer than fits. */
+/* Copies the input into `text` as a string; returns false if it does not fit. */
 static inline int fuzz_text(char *text, size_t bytes, const uint8_t *data, size_t size)
 {
     if (size >= bytes)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The Python example of doc/bindings.md, run. $PYTHON names another python.
+# Runs the Python example of doc/bindings.md. $PYTHON names another python.
 . "$srcdir/tests/lib.sh"
 python=${PYTHON:-python3}
 library=$builddir/.libs/libctrt.so
@@ -17,7 +17,8 @@ else
     sed -n '/^```python$/,/^```$/p' "$srcdir/doc/bindings.md" | grep -v '^```' >"$work/bindings.py"
     "$python" "$work/bindings.py" "$library" >"$work/out" 2>&1
     status=$?
-    if [ "$status" -eq 0 ] && [ "$(sed -n 1p "$work/out")" = '[2.0, 8.0]' ] && sed -n 2p "$work/out" | grep -q '^add_.*leaf that requires grad'; then
+    if [ "$status" -eq 0 ] && [ "$(sed -n 1p "$work/out")" = '[2.0, 8.0]' ] &&
+       sed -n 2p "$work/out" | grep -q '^add_.*leaf that requires grad'; then
         ok "$name"
     else
         not_ok "$name" "exit status $status

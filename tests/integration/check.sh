@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `ctrt check`: on a device, on a plugin file, on the backend template, and on what cannot be checked.
+# `ctrt check`: of a device, of a plugin file, of the backend template, and with arguments that it must reject.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
@@ -10,7 +10,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 
-# run STATUS DESCRIPTION PATTERN ARGUMENT...: the exit status, and a line of output (or error) that fits PATTERN.
+# run STATUS DESCRIPTION PATTERN ARGUMENT...: requires the exit status, and a line of output that matches PATTERN.
 run() {
     want=$1 what=$2 pattern=$3
     shift 3
@@ -24,39 +24,41 @@ $(cat "$work/out" "$work/err" | head -n 20)"
     fi
 }
 
-run 0 "tells its options" '--skip-tags' --help
-run 2 "refuses an unknown option" 'usage:' --bogus
-run 2 "refuses two devices" 'usage:' --device cpu cpu
-run 2 "refuses a seed that is no number" 'usage:' --seed x
-run 2 "says what devices there are" 'no backend called' quantum
-run 2 "refuses a file that is not there" 'No such file' "$work/none.so"
+run 0 "prints its options" '--skip-tags' --help
+run 2 "rejects an unknown option" 'usage:' --bogus
+run 2 "rejects two devices" 'usage:' --device cpu cpu
+run 2 "rejects a seed that is not a number" 'usage:' --seed x
+run 2 "rejects an unknown device" 'no backend called' quantum
+run 2 "rejects a missing file" 'No such file' "$work/none.so"
 cp "$srcdir/LICENSE" "$work/backend-law.so" && chmod 755 "$work/backend-law.so"
-run 2 "refuses a file that is no plugin, with its reason" 'is refused' "$work/backend-law.so"
+run 2 "rejects a file that is not a plugin, with the reason" 'is refused' "$work/backend-law.so"
 cp "$srcdir/LICENSE" "$work/law.so"
-run 2 "refuses a file that is not named as a plugin" 'its name must be' "$work/law.so"
+run 2 "rejects a file that is not named as a plugin" 'its name must be' "$work/law.so"
 if [ -e "$builddir/plugins-built/memory-direct.so" ]; then
-    run 2 "says that there is no suite for memory policies" 'kind memory' "$builddir/plugins-built/memory-direct.so"
+    run 2 "reports that there is no suite for memory policies" 'kind memory' "$builddir/plugins-built/memory-direct.so"
 else
-    skip "says that there is no suite for memory policies" "memory-direct is not built"
+    skip "reports that there is no suite for memory policies" "memory-direct is not built"
 fi
 
 if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     run 0 "checks the cpu" '^ok .* - neg f32 contiguous$' --op neg
     run 0 "checks a device by name" '^ok .* - neg f32 contiguous$' --op neg --device cpu
     run 0 "lists" '^neg bf16 sliced$' --op neg --list
-    run 0 "checks the backend of a file" '^ok .* - sum f64 transposed$' --op sum --tags f64 "$builddir/plugins-built/backend-cpu.so"
+    run 0 "checks the backend of a file" '^ok .* - sum f64 transposed$' \
+        --op sum --tags f64 "$builddir/plugins-built/backend-cpu.so"
 
-    # Kernels that are wrong, laid over the cpu's: judged on the cpu.
-    mkdir -m 755 "$work/mutant" && cp "$builddir/.libs/mutant.so" "$work/mutant/kernels-cpu-mutant.so" && chmod 755 "$work/mutant/kernels-cpu-mutant.so"
+    # A file with wrong kernels that override those of the cpu; the check runs on the cpu.
+    mutant=$work/mutant/kernels-cpu-mutant.so
+    mkdir -m 755 "$work/mutant" && cp "$builddir/.libs/mutant.so" "$mutant" && chmod 755 "$mutant"
     CTRT_MUTANT=neg; export CTRT_MUTANT
-    run 1 "finds wrong kernels in a file" '^not ok .* - neg f32 contiguous$' --op neg "$work/mutant/kernels-cpu-mutant.so"
+    run 1 "detects wrong kernels in a file" '^not ok .* - neg f32 contiguous$' --op neg "$mutant"
     unset CTRT_MUTANT
 
-    # Somebody else's backend, with memory that the host cannot read and few kernels.
-    if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" "$srcdir/examples/plugin-template/template.c" \
-            -o "$work/backend-template.so" 2>"$work/err"; then
+    # A third-party backend, with memory that the host cannot read and few kernels.
+    if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" \
+            "$srcdir/examples/plugin-template/template.c" -o "$work/backend-template.so" 2>"$work/err"; then
         chmod 755 "$work/backend-template.so"
-        # The whole suite, on memory that the host cannot reach: the core's copies there and back are looked at as well.
+        # The whole suite, which also checks the core's copies between the host and memory that it cannot access.
         run 0 "checks the template" '^ok .* - relu f32 contiguous$' "$work/backend-template.so"
         run 0 "reports an op for which the template used the cpu" \
             'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"

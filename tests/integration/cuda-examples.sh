@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The example programs, unchanged, on the cuda backend over the driver in software, beside the cpu: the same losses from the same seeds.
+# Runs the example programs unchanged on the cuda backend with the software driver and on the cpu: the same seeds must
+# give the same losses.
 #
-# Random numbers are the same on both, and so is all else but the order in which f32 are added up. The first loss of gpt comes of equal parameters, so that
-# only that rounding shows: 1e-5 of it. AdamW's first steps go by the sign of a gradient almost alone, and a sign can turn where a gradient is nearly 0; so
-# losses after some steps may differ by 1 %, and of 359 images 4 may fall on the other side. On cuda-fp16 parameters and results have 11 bits: losses within
+# Random numbers are equal on both; only the order of f32 additions differs. The first loss of gpt is computed from
+# equal parameters, so only that rounding is visible: 1e-5 of the loss. The first steps of AdamW depend almost only on
+# the sign of a gradient, which can change if the gradient is nearly 0, so later losses may differ by 1 %, and 4 of 359
+# images may be classified differently. On cuda-fp16 parameters and results have 11 bits of precision: losses within
 # 2 %, images within 3 %, the first loss of gpt within 0.2 %.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
@@ -17,22 +19,24 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/ctrt-examples-XXXXXX") || exit 99
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 99
 
-# near WHAT ONE OTHER PART: two numbers that differ by no more than PART of the first.
+# near WHAT ONE OTHER PART: requires that two numbers differ by at most PART of the first.
 near() {
     check "$1" "$(awk -v a="${2:-none}" -v b="${3:-none}" -v part="$4" 'BEGIN {
         d = a - b; if (d < 0) d = -d
-        if (!(a + 0 > 0 && b + 0 > 0 && d <= part * a)) print a " on the cpu, " b " there; no more than " part " of it may lie between" }')"
+        if (!(a + 0 > 0 && b + 0 > 0 && d <= part * a))
+            print a " on the cpu, " b " on the other device; the difference may be at most " part " of it" }')"
 }
 
-# ---- digits: the losses at the end of an epoch, and the images that are right ----
+# ---- digits: the loss at the end of an epoch, and the share of correctly classified images ----
 digits() {
-    CTRT_DEVICE=$2 "$build/example-digits" --data "$data" --model "$1" --epochs 1 --seed 3 >"$1-$3" 2>&1 </dev/null || echo "$1 on $2 failed"
+    CTRT_DEVICE=$2 "$build/example-digits" --data "$data" --model "$1" --epochs 1 --seed 3 >"$1-$3" 2>&1 </dev/null ||
+        echo "$1 on $2 failed"
 }
 loss_of() { sed -n 's/.*100 %  loss \([0-9.]*\) .*/\1/p' "$1"; }
 right_of() { sed -n 's/.* gets \([0-9.]*\) % of .*/\1/p' "$1"; }
 compare() {
     near "digits $1 on $2: the loss" "$(loss_of "$1-cpu")" "$(loss_of "$1-$3")" "$4"
-    near "digits $1 on $2: images that are right" "$(right_of "$1-cpu")" "$(right_of "$1-$3")" "$5"
+    near "digits $1 on $2: the accuracy" "$(right_of "$1-cpu")" "$(right_of "$1-$3")" "$5"
 }
 for model in mlp cnn; do
     check "digits $model on the cpu" "$(digits $model cpu cpu; grep -q 'to the bit' $model-cpu || cat $model-cpu)"
@@ -41,7 +45,7 @@ for model in mlp cnn; do
 done
 check "digits mlp on cuda-fp16:0" "$(digits mlp cuda-fp16:0 fp16; grep -q 'to the bit' mlp-fp16 || cat mlp-fp16)"
 compare mlp cuda-fp16:0 fp16 0.02 0.03
-# ---- gpt: the first losses, and that it writes ----
+# ---- gpt: the first losses and the sample ----
 i=0
 while [ $i -lt 100 ]; do
     echo "a line of text, then another"
@@ -49,11 +53,13 @@ while [ $i -lt 100 ]; do
 done >text
 step_of() { sed -n "s/^step *$2 of .* loss \([0-9.]*\) .*/\1/p" "$1"; }
 for device in cpu cuda:0 cuda-fp16:0; do
-    CTRT_DEVICE=$device "$build/example-gpt" text 3 >"gpt-$device" 2>&1 || not_ok "gpt on $device" "$(cat "gpt-$device")"
+    CTRT_DEVICE=$device "$build/example-gpt" text 3 >"gpt-$device" 2>&1 ||
+        not_ok "gpt on $device" "$(cat "gpt-$device")"
 done
 near "gpt on cuda:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda:0 1)" 0.00001
 near "gpt on cuda:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda:0 3)" 0.01
 near "gpt on cuda-fp16:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda-fp16:0 1)" 0.002
 near "gpt on cuda-fp16:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda-fp16:0 3)" 0.02
-check "gpt on cuda:0 writes 600 letters" "$(n=$(sed 1,/^step/d gpt-cuda:0 | sed '/^step/d' | wc -c); [ "$n" -ge 600 ] || echo "$n")"
+check "gpt on cuda:0 writes 600 letters" \
+    "$(n=$(sed 1,/^step/d gpt-cuda:0 | sed '/^step/d' | wc -c); [ "$n" -ge 600 ] || echo "$n")"
 finish

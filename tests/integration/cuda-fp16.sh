@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The overlay cuda-fp16, likewise. Its products are those of f16, so that the suite asks for less there.
+# The overlay backend cuda-fp16 with the software driver: conformance and captured steps. It multiplies matrices in f16,
+# so the suite's tolerances are larger.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda-fp16:0

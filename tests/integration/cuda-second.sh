@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Another device of the cuda backend than the first, likewise; its driver's events come late. All memory policies.
+# The second device of the cuda backend with the software driver: conformance, and the training reference with delayed
+# events under all memory policies.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda:1

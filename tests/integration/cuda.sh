@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The first device of the cuda backend, over the driver in software: conformance, the training reference, captured steps.
+# The first device of the cuda backend with the software driver: conformance, the training reference, captured steps.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda:0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack with another library at the other end: NumPy 2.1 or later, and PyTorch where it speaks the versioned protocol.
+"""Exchanges tensors by DLPack with NumPy 2.1 or later, and with PyTorch if it supports the versioned protocol.
 
 Run as dlpack.py LIBCTRT.SO. Prints TAP.
 """
@@ -13,10 +13,11 @@ set_name = ctypes.pythonapi.PyCapsule_SetName
 set_name.restype, set_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_void_p]
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-USED = ctypes.create_string_buffer(b"used_dltensor_versioned")      # a capsule keeps the pointer, not the letters
+USED = ctypes.create_string_buffer(b"used_dltensor_versioned")      # a capsule keeps the pointer and does not copy
 NAME = ctypes.create_string_buffer(CAPSULE)
 
-DTYPES = {"float32": 1, "float64": 2, "float16": 3, "int8": 5, "uint8": 6, "int16": 7, "int32": 8, "int64": 9, "bool": 10}
+DTYPES = {"float32": 1, "float64": 2, "float16": 3, "int8": 5, "uint8": 6, "int16": 7, "int32": 8, "int64": 9,
+          "bool": 10}
 count = failed = 0
 
 
@@ -51,10 +52,11 @@ def call(name, *arguments):
 
 
 def from_data(array):
-    """A ctrt tensor with a copy of a contiguous NumPy array."""
-    tensor = ctypes.c_void_p()
-    lib.ctrt_from_data.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, Ints, ctypes.c_int, ctypes.c_void_p]
-    call("ctrt_from_data", ctypes.byref(tensor), array.ctypes.data, array.size, ints(*array.shape), DTYPES[array.dtype.name], cpu)
+    """Returns a ctrt tensor with a copy of a contiguous NumPy array."""
+    pointer, tensor = ctypes.c_void_p, ctypes.c_void_p()
+    lib.ctrt_from_data.argtypes = [pointer, pointer, ctypes.c_int64, Ints, ctypes.c_int, pointer]
+    call("ctrt_from_data", ctypes.byref(tensor), array.ctypes.data, array.size, ints(*array.shape),
+         DTYPES[array.dtype.name], cpu)
     return tensor
 
 
@@ -65,7 +67,7 @@ def values(tensor):
 
 
 class Exported:
-    """What a library asks for: an object with __dlpack__."""
+    """A ctrt tensor as an object with __dlpack__, which other libraries import."""
     def __init__(self, tensor):
         self.tensor = tensor
 
@@ -79,7 +81,7 @@ class Exported:
 
 
 def imported(producer):
-    """A ctrt tensor over the memory of another library's."""
+    """Returns a ctrt tensor that shares the memory of another library's tensor."""
     capsule = producer.__dlpack__(max_version=(1, 0))
     tensor = ctypes.c_void_p()
     call("ctrt_from_dlpack", ctypes.byref(tensor), ctypes.c_void_p(get_pointer(capsule, CAPSULE)))
@@ -94,11 +96,13 @@ def exchange(library, np, own, make, flat):
         array = np.arange(6).reshape(2, 3).astype(name)
         tensor = from_data(array)
         theirs = own(Exported(tensor))
-        check(flat(theirs) == array.ravel().tolist() and tuple(theirs.shape) == (2, 3), "%s: %s out" % (library.__name__, name))
+        check(flat(theirs) == array.ravel().tolist() and tuple(theirs.shape) == (2, 3),
+              "%s: %s exported" % (library.__name__, name))
         lib.ctrt_tensor_release(ctypes.byref(tensor))
-        check(flat(theirs) == array.ravel().tolist(), "%s: %s outlives our handle" % (library.__name__, name))
+        check(flat(theirs) == array.ravel().tolist(), "%s: %s outlives ctrt's handle" % (library.__name__, name))
         mine = imported(make(array.T))
-        check(values(mine) == array.T.ravel().astype("float64").tolist(), "%s: %s in, transposed" % (library.__name__, name))
+        check(values(mine) == array.T.ravel().astype("float64").tolist(),
+              "%s: %s imported, transposed" % (library.__name__, name))
         lib.ctrt_tensor_release(ctypes.byref(mine))
 
 
@@ -110,7 +114,7 @@ except ImportError:
     print("1..0 # SKIP this python3 has no numpy")
     sys.exit(0)
 if tuple(int(n) for n in numpy.__version__.split(".")[:2]) < (2, 1):
-    print("1..0 # SKIP numpy %s does not speak DLPack 1.0; 2.1 does" % numpy.__version__)
+    print("1..0 # SKIP numpy %s does not support DLPack 1.0; 2.1 does" % numpy.__version__)
     sys.exit(0)
 
 exchange(numpy, numpy, numpy.from_dlpack, lambda array: array.copy(order="F"), lambda array: array.ravel().tolist())
@@ -118,21 +122,21 @@ array = numpy.arange(4.0)
 tensor = imported(array)
 before = sys.getrefcount(array)
 array[1] = 50
-check(values(tensor) == [0, 50, 2, 3], "numpy: one memory")
+check(values(tensor) == [0, 50, 2, 3], "numpy: memory is shared")
 lib.ctrt_tensor_release(ctypes.byref(tensor))
-check(sys.getrefcount(array) == before - 1, "numpy: the array is let go")
+check(sys.getrefcount(array) == before - 1, "numpy: the reference to the array is released")
 frozen = numpy.arange(3.0)
 frozen.flags.writeable = False
 try:
     imported(frozen)
-    check(False, "numpy: a read-only array is refused")
+    check(False, "numpy: a read-only array is rejected")
 except RuntimeError as error:
-    check("read-only" in str(error), "numpy: a read-only array is refused")
+    check("read-only" in str(error), "numpy: a read-only array is rejected")
 try:
     imported(numpy.arange(3.0)[::-1])
-    check(False, "numpy: negative strides are refused")
+    check(False, "numpy: negative strides are rejected")
 except RuntimeError as error:
-    check("negative stride" in str(error), "numpy: negative strides are refused")
+    check("negative stride" in str(error), "numpy: negative strides are rejected")
 
 try:
     import torch

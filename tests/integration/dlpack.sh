@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# DLPack against other libraries, where python3 and they are at hand. $PYTHON names another python.
+# Runs dlpack.py if python3 is available. $PYTHON names another python.
 
 set -u
 python=${PYTHON:-python3}

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The examples do what they promise: digits.c reaches its accuracies (with the seeds in $seeds: examples-long.sh),
-# gpt.c learns, and both fail as they should. Programs built from examples/*.c by this tree's own rules; that pkg-config builds them too is
-# tests/installed.sh's to show.
+# The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), gpt.c learns, and both
+# report errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with
+# pkg-config.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 data=$srcdir/examples/data/digits.csv
 
-# accuracy SEED: the two accuracies, in hundredths of a percent, or nothing.
+# accuracy SEED: prints the two accuracies in hundredths of a percent, or nothing if digits fails.
 accuracy() {
     "$builddir/example-digits" --data "$data" --seed "$1" >"digits.$1" 2>&1 </dev/null || return 1
     sed -n 's/.* gets \([0-9]*\)\.\([0-9]*\) % of .*/\1\2/p' "digits.$1" | tr '\n' ' '
@@ -32,18 +32,19 @@ for seed in ${seeds:-1}; do
             cat "digits.$seed")"
 done
 check "the same seed gives the same network" "$(
-    "$builddir/example-digits" --data "$data" --model cnn --epochs 1 --seed 5 >/dev/null 2>&1; mv digits-cnn.safetensors one
+    "$builddir/example-digits" --data "$data" --model cnn --epochs 1 --seed 5 >/dev/null 2>&1
+    mv digits-cnn.safetensors one
     "$builddir/example-digits" --data "$data" --model cnn --epochs 1 --seed 5 >/dev/null 2>&1
     cmp one digits-cnn.safetensors 2>&1)"
 
-# fails WORDS ARGUMENT...: digits must exit with an error that says WORDS.
+# fails WORDS ARGUMENT...: digits must fail with an error that contains WORDS.
 fails() {
     words=$1
     shift
     output=$("$builddir/example-digits" "$@" 2>&1 </dev/null) && { not_ok "digits $* must fail" "$output"; return; }
     case $output in
-    *"$words"*) ok "digits $* fails and says: $words" ;;
-    *) not_ok "digits $* fails and says: $words" "$output" ;;
+    *"$words"*) ok "digits $* fails with: $words" ;;
+    *) not_ok "digits $* fails with: $words" "$output" ;;
     esac
 }
 fails usage --model rnn
@@ -52,7 +53,7 @@ fails "cannot open nowhere" --data nowhere
 fails "expected 64 pixels" --data /dev/null
 fails "no such device" --device nosuch:0
 
-# gpt.c on a text with little to learn: the loss falls from that of a guess, and the sample has its letters.
+# gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.
 i=0
 while [ $i -lt 200 ]; do
     echo "a line of text, then another"
@@ -66,5 +67,5 @@ if "$builddir/example-gpt" text 40 >gpt.out 2>&1; then
 else
     not_ok "gpt runs" "$(cat gpt.out)"
 fi
-check "gpt without its file fails" "$("$builddir/example-gpt" nowhere 1 2>/dev/null && echo "it did not")"
+check "gpt fails if its file is missing" "$("$builddir/example-gpt" nowhere 1 2>/dev/null && echo "it succeeded")"
 finish

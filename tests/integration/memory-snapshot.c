@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory-snapshot.c: writes a snapshot of memory with some history, for the test of the page: FILE BLOCKS [frames]. */
+/* memory-snapshot.c FILE BLOCKS [frames]: writes a memory snapshot with the history of BLOCKS blocks, for memory.sh. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `ctrt memory`: what is a snapshot and what is not; the page in a real browser, whose own sums must agree with the file's.
+# `ctrt memory`: accepted and rejected snapshots, and the page in a browser, whose sums must equal those of the file.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
 builddir=${builddir:-.}
@@ -8,77 +8,87 @@ builddir=${builddir:-.}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 ctrt="$builddir/ctrt"
-"$builddir/memory-snapshot" "$work/good.json" 3000 2>"$work/err" || { not_ok "a snapshot is written" "$(cat "$work/err")"; finish; exit; }
+"$builddir/memory-snapshot" "$work/good.json" 3000 2>"$work/err" ||
+    { not_ok "a snapshot is written" "$(cat "$work/err")"; finish; exit; }
 ok "a snapshot is written"
 
 if "$ctrt" memory "$work/good.json" -o "$work/page.html" 2>"$work/err" && [ -s "$work/page.html" ]; then
-    ok "a page is made of it"
+    ok "a page is written"
 else
-    not_ok "a page is made of it" "$(cat "$work/err")"
+    not_ok "a page is written" "$(cat "$work/err")"
 fi
 cp "$work/good.json" "$work/named.json"
 if "$ctrt" memory "$work/named.json" && cmp -s "$work/named.html" "$work/page.html"; then
-    ok "without -o the page stands beside the snapshot"
+    ok "without -o the page is in the folder of the snapshot"
 else
-    not_ok "without -o the page stands beside the snapshot" "$(ls "$work")"
+    not_ok "without -o the page is in the folder of the snapshot" "$(ls "$work")"
 fi
 if "$ctrt" memory - -o - <"$work/good.json" | cmp -s - "$work/page.html"; then
     ok "standard input and output"
 else
     not_ok "standard input and output" ""
 fi
-check "nothing in the page is fetched from anywhere" "$(grep -nE '(src|href)=|https?://|@import|fetch\(' "$work/page.html" | cut -c1-200)"
-# The tag </script> of the snapshot must not end the element that it stands in.
+check "the page loads no other resource" \
+    "$(grep -nE '(src|href)=|https?://|@import|fetch\(' "$work/page.html" | cut -c1-200)"
+# The text </script> in the snapshot must not end the script element that contains the snapshot.
 if [ "$(grep -c '</script>' "$work/page.html")" = 2 ]; then
     ok "the snapshot cannot end its element"
 else
     not_ok "the snapshot cannot end its element" "$(grep -c '</script>' "$work/page.html") ends"
 fi
 
-# refused WHAT WORDS: reads the file from stdin; the tool has to say WORDS and to write nothing.
+# refused WHAT WORDS: reads a file from stdin, which the tool must reject with WORDS and without writing a page.
 refused() {
     cat >"$work/bad.json"
     rm -f "$work/bad.html"
     if "$ctrt" memory "$work/bad.json" 2>"$work/err"; then
-        not_ok "refused: $1" "it was accepted"
+        not_ok "rejected: $1" "it was accepted"
     elif grep -qF -- "$2" "$work/err" && [ ! -e "$work/bad.html" ]; then
-        ok "refused: $1"
+        ok "rejected: $1"
     else
-        not_ok "refused: $1" "$(cat "$work/err")"
+        not_ok "rejected: $1" "$(cat "$work/err")"
     fi
 }
 size=$(wc -c <"$work/good.json")
 refused "an empty file" "it is empty" </dev/null
 head -c $((size / 2)) "$work/good.json" >"$work/in"
-refused "half a file" "the file is cut off" <"$work/in"
+refused "half a file" "the file is truncated" <"$work/in"
 head -c $((size / 2 + 7)) "$work/good.json" >"$work/in"
-refused "a little more than half of it" "the file is cut off" <"$work/in"
+refused "a little more than half of it" "the file is truncated" <"$work/in"
 head -c $((size - 3)) "$work/good.json" >"$work/in"
-refused "a file without its end" "the file is cut off" <"$work/in"
+refused "a file without its end" "the file is truncated" <"$work/in"
 echo '{"a": 1}' >"$work/in"
-refused "other JSON" "no snapshot" <"$work/in"
+refused "other JSON" "not a snapshot" <"$work/in"
 echo '[]' >"$work/in"
-refused "a list" "no snapshot" <"$work/in"
+refused "a list" "not a snapshot" <"$work/in"
 echo 'hello' >"$work/in"
-refused "text" "line 1: something that is not JSON" <"$work/in"
+refused "text" "line 1: not JSON" <"$work/in"
 (cat "$work/good.json"; echo '{}') >"$work/in"
-refused "two in one file" "something follows the end" <"$work/in"
+refused "two in one file" "there is text after the end" <"$work/in"
 sed 's/"version": 1/"version": 2/' "$work/good.json" >"$work/in"
 refused "a snapshot of another version" '"version" is missing or of another version' <"$work/in"
 sed 's/"segments": \[/"segmants": [/' "$work/good.json" >"$work/in"
 refused "a snapshot without segments" '"segments" is missing' <"$work/in"
 echo '{"format": "ctrt memory snapshot", "x": 01}' >"$work/in"
-refused "a number that begins with 0" "a number begins with 0" <"$work/in"
+refused "a number that begins with 0" "a number with a leading zero" <"$work/in"
 printf '{"format": "ctrt memory snapshot", "x": "\\q"}' >"$work/in"
 refused "an unknown escape" "an unknown escape" <"$work/in"
 printf '{"format": "ctrt memory snapshot",}' >"$work/in"
-refused "a comma too many" "a string was expected" <"$work/in"
+refused "a comma too many" "expected a string" <"$work/in"
 awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >"$work/in"
 refused "deep nesting" "too deeply nested" <"$work/in"
 head -c 3000 "$ctrt" >"$work/in"
-refused "a binary file" "something that is not JSON" <"$work/in"
-if "$ctrt" memory "$work/absent.json" 2>"$work/err"; then not_ok "an absent file" ""; else check "an absent file is named" "$(grep -v 'absent.json: No such file' "$work/err")"; fi
-if "$ctrt" memory "$work/good.json" -o /nowhere/page.html 2>"$work/err"; then not_ok "a place that is not there" ""; else check "a place that is not there is named" "$(grep -v '/nowhere/page.html: No such file' "$work/err")"; fi
+refused "a binary file" "not JSON" <"$work/in"
+if "$ctrt" memory "$work/absent.json" 2>"$work/err"; then
+    not_ok "the error for a missing file contains its name" "it was accepted"
+else
+    check "the error for a missing file contains its name" "$(grep -v 'absent.json: No such file' "$work/err")"
+fi
+if "$ctrt" memory "$work/good.json" -o /nowhere/page.html 2>"$work/err"; then
+    not_ok "the error for a missing folder contains its name" "it was accepted"
+else
+    check "the error for a missing folder contains its name" "$(grep -v '/nowhere/page.html: No such file' "$work/err")"
+fi
 "$ctrt" memory >/dev/null 2>&1; [ $? = 2 ] && ok "no file is wrong usage" || not_ok "no file is wrong usage" ""
 
 browser=
@@ -87,33 +97,34 @@ if [ -z "$browser" ]; then
     skip "the page in a browser" "no chromium"
     skip "the search" "no chromium"
     skip "a page of 100,000 events in a browser" "no chromium"
-    skip "a clock that steps back" "no chromium"
-    skip "nothing of a snapshot is markup to the page" "no chromium"
-    skip "the page shows who called" "no chromium"
+    skip "a clock that was set back" "no chromium"
+    skip "no text of a snapshot becomes markup" "no chromium"
+    skip "the page shows backtraces" "no chromium"
     skip "event 225000 of 450,000 can be reached" "no chromium"
     skip "event 449999 of 450,000 can be reached" "no chromium"
     finish
     exit
 fi
-# dom PAGE: what the browser makes of it, after its scripts ran.
+# dom PAGE: prints the page's DOM after its scripts have run.
 dom() {
-    timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --virtual-time-budget=20000 \
-        --dump-dom "file://$1" 2>/dev/null
+    timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" \
+        --virtual-time-budget=20000 --dump-dom "file://$1" 2>/dev/null
 }
-json_figure() { sed -n "s/^ *\"$2\": \([0-9]*\),*}*,*\$/\1/p" "$1" | head -n 1; }
-# agrees PAGE JSON WHAT: the title has the page's own sums over owners, blocks and segments, and how many events it has.
+json_stat() { sed -n "s/^ *\"$2\": \([0-9]*\),*}*,*\$/\1/p" "$1" | head -n 1; }
+# agrees PAGE JSON WHAT: requires that the page's sums, which its title contains, equal the statistics of the snapshot.
 agrees() {
     dom "$1" >"$work/dom.html"
     title=$(sed -n 's/.*<title>\([^<]*\)<\/title>.*/\1/p' "$work/dom.html" | head -n 1)
-    want=$(json_figure "$2" allocated_bytes.all.current)
-    if [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" && grep -q 'sums agree: owners' "$work/dom.html"; then
+    want=$(json_stat "$2" allocated_bytes.all.current)
+    if [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" &&
+       grep -q 'sums agree: owners' "$work/dom.html"; then
         ok "$3"
     else
         not_ok "$3" "title \"$title\", expected $want bytes of owners"
     fi
 }
-agrees "$work/page.html" "$work/good.json" "the page in a browser: its sums are the file's"
-# The search, by the address: every block of that tag is found, and no other.
+agrees "$work/page.html" "$work/good.json" "the page in a browser: sums equal those of the file"
+# A search in the page's address must find exactly the blocks with that tag.
 want=$(grep -c '"state": "active_allocated", "tag": "decoder"' "$work/good.json")
 dom "$work/page.html#q=decoder" >"$work/dom.html"
 if [ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"; then
@@ -121,47 +132,61 @@ if [ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"; then
 else
     not_ok "the search finds the blocks of a tag" "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
 fi
-# A page whose sums are wrong has to notice.
+# The page must report a snapshot whose sums are wrong.
 sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
 "$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
-if grep -q 'sums differ: owners add up to' "$work/dom.html"; then ok "a page whose sums differ says so"; else not_ok "a page whose sums differ says so" "$(grep -o '<title>[^<]*' "$work/dom.html")"; fi
-# A clock that was set back for some events in the middle.
+if grep -q 'sums differ: owners add up to' "$work/dom.html"; then
+    ok "the page reports sums that differ"
+else
+    not_ok "the page reports sums that differ" "$(grep -o '<title>[^<]*' "$work/dom.html")"
+fi
+# A snapshot in which the clock was set back for some events.
 awk '/"action": / && ++n > 500 && n < 700 { sub(/"time_us": 1/, "\"time_us\": ") } { print }' "$work/good.json" >"$work/back.json"
 "$ctrt" memory "$work/back.json" -o "$work/back.html"
-if cmp -s "$work/back.json" "$work/good.json"; then not_ok "a clock that steps back" "the test did not change it"; else
-    agrees "$work/back.html#axis=time" "$work/back.json" "a clock that steps back"; fi
-# Values that should be numbers, and are not: whatever stands in the file, none of it becomes an element of the page.
+if cmp -s "$work/back.json" "$work/good.json"; then
+    not_ok "a clock that was set back" "the test did not change the snapshot"
+else
+    agrees "$work/back.html#axis=time" "$work/back.json" "a clock that was set back"
+fi
+# Text in the place of numbers: no content of the file may become an element of the page.
 sed -e 's/"num_ooms": 0/"num_ooms": "<img alt=bad>"/' -e 's/"blocks": \([0-9][0-9]*\)}/"blocks": "<img alt=bad>"}/' \
     -e 's/"allocation.all.peak": [0-9]*/"allocation.all.peak": "<img alt=bad>"/' "$work/good.json" >"$work/evil.json"
 "$ctrt" memory "$work/evil.json" -o "$work/evil.html" && dom "$work/evil.html" >"$work/dom.html"
 if grep -q '&lt;img alt=bad&gt;' "$work/dom.html" && ! sed 's/<script.*//' "$work/dom.html" | grep -q '<img'; then
-    ok "nothing of a snapshot is markup to the page"
+    ok "no text of a snapshot becomes markup"
 else
-    not_ok "nothing of a snapshot is markup to the page" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
+    not_ok "no text of a snapshot becomes markup" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
 fi
-# Who called: the library's own functions have names, and can be searched for.
+# Backtraces contain the names of the library's functions, which the search finds.
 "$builddir/memory-snapshot" "$work/frames.json" 300 frames && "$ctrt" memory "$work/frames.json" -o "$work/frames.html" &&
     dom "$work/frames.html#q=ctrt_empty" >"$work/dom.html"
 want=$(grep -c '"state": "active_allocated"' "$work/frames.json")
 if ! grep -q '"name": "ctrt_empty"' "$work/frames.json"; then
-    skip "the page shows who called" "no frames in this build"
+    skip "the page shows backtraces" "no frames in this build"
 elif grep -q '^ctrt_empty  libctrt' "$work/dom.html" && grep -q "$want blocks match" "$work/dom.html"; then
-    ok "the page shows who called"
+    ok "the page shows backtraces"
 else
-    not_ok "the page shows who called" "expected $want blocks; $(grep -o '[0-9]* blocks match' "$work/dom.html")"
+    not_ok "the page shows backtraces" "expected $want blocks; $(grep -o '[0-9]* blocks match' "$work/dom.html")"
 fi
-# More events than a list may be high.
+# More events than fit into the maximum height of an element in a browser.
 awk 'BEGIN {
-    printf "{\"format\": \"ctrt memory snapshot\", \"version\": 1, \"library\": \"0\", \"device\": \"cpu\", \"policy\": \"direct\", \"watch\": \"all\", \"time_us\": 9, \"total_bytes\": 0,"
+    printf "{\"format\": \"ctrt memory snapshot\", \"version\": 1, \"library\": \"0\", \"device\": \"cpu\","
+    printf "\"policy\": \"direct\", \"watch\": \"all\", \"time_us\": 9, \"total_bytes\": 0,"
     print "\"stats\": {\"allocated_bytes.all.current\": 0}, \"owners\": [], \"segments\": [], \"device_traces\": [["
-    for (i = 0; i < 450000; i++)
-        printf "%s{\"action\":\"%s\",\"addr\":4096,\"size\":64,\"stream\":0,\"time_us\":%d,\"tag\":\"\",\"op\":\"\"}\n", i ? "," : "", i % 2 ? "free_completed" : "alloc", i
+    for (i = 0; i < 450000; i++) {
+        printf "%s{\"action\":\"%s\",\"addr\":4096,\"size\":64,", i ? "," : "", i % 2 ? "free_completed" : "alloc"
+        printf "\"stream\":0,\"time_us\":%d,\"tag\":\"\",\"op\":\"\"}\n", i
+    }
     print "]]}" }' >"$work/many.json"
 "$ctrt" memory "$work/many.json" -o "$work/many.html"
 for n in 225000 449999; do
     dom "$work/many.html#event=$n" >"$work/dom.html"
-    if grep -q "class=\"row\"[^>]*> *$n  *0\.$n s" "$work/dom.html"; then ok "event $n of 450,000 can be reached"; else
-        not_ok "event $n of 450,000 can be reached" "$(grep -o 'class="row"[^>]*> *[0-9]*' "$work/dom.html" | head -n 3)"; fi
+    if grep -q "class=\"row\"[^>]*> *$n  *0\.$n s" "$work/dom.html"; then
+        ok "event $n of 450,000 can be reached"
+    else
+        not_ok "event $n of 450,000 can be reached" \
+            "$(grep -o 'class="row"[^>]*> *[0-9]*' "$work/dom.html" | head -n 3)"
+    fi
 done
 "$builddir/memory-snapshot" "$work/large.json" 50000 && "$ctrt" memory "$work/large.json" -o "$work/large.html"
 agrees "$work/large.html" "$work/large.json" "a page of 100,000 events in a browser"

@@ -1,18 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The conformance suite and the training reference on simulated devices, whose work begins late by random times: on the first of four, or
-# on those in $devices (sim-second.sh).
+# The conformance suite and the training reference on simulated devices with random delays before work starts: on the
+# first of four, or on those in $devices (sim-second.sh).
 . "$srcdir/tests/lib.sh"
 
 CTRT_SIM=devices=4,memory=256m,jitter=5us,poison=yes
 export CTRT_SIM
 for device in ${devices:-sim:0}; do
-    said=$("$builddir/ctrt" check --device $device 2>&1)
+    output=$("$builddir/ctrt" check --device $device 2>&1)
     status=$?
-    check "the conformance suite on $device" "$([ $status -eq 0 ] && echo "$said" | grep -q '^# [1-9][0-9]* passed, 0 failed' ||
-        { echo "status $status"; echo "$said" | grep -A3 '^not ok' | head -n 40; echo "$said" | tail -n 5; })"
-    said=$("$builddir/test-train-reference" $device 2>&1)
+    check "the conformance suite on $device" "$(
+        [ $status -eq 0 ] && echo "$output" | grep -q '^# [1-9][0-9]* passed, 0 failed' ||
+        { echo "status $status"; echo "$output" | grep -A3 '^not ok' | head -n 40; echo "$output" | tail -n 5; })"
+    output=$("$builddir/test-train-reference" $device 2>&1)
     status=$?
-    check "the training reference on $device" "$([ $status -eq 0 ] || { echo "status $status"; echo "$said" | grep -v '^ok' | head -n 40; })"
+    check "the training reference on $device" \
+        "$([ $status -eq 0 ] || { echo "status $status"; echo "$output" | grep -v '^ok' | head -n 40; })"
 done
 finish

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# In a steady state a training loop on the cpu makes no system call: as many for 20 steps as for 60. One thread, because idle
-# OpenMP threads sleep and wake.
+# In steady state a training loop on the cpu makes no system calls, so 20 and 60 steps make the same number. Uses one
+# thread, because idle OpenMP threads sleep and wake.
 set -u
 builddir=${builddir:-.}
 echo 1..1
@@ -19,11 +19,11 @@ log=$(mktemp -d) || exit 99
 trap 'rm -rf "$log"' EXIT
 OMP_NUM_THREADS=1 CTRT_NUM_THREADS=1
 export OMP_NUM_THREADS CTRT_NUM_THREADS
-if ! "$builddir/test-steady" 1; then            # also lets libtool link it once and for all
+if ! "$builddir/test-steady" 1; then            # libtool's wrapper relinks the program at its first run
     echo "not ok 1 - training"
     exit 1
 fi
-# Not libtool's wrapper, whose shell reads pipes in as many pieces as they happen to come in.
+# Not libtool's wrapper, whose shell reads pipes with a varying number of system calls.
 program=$builddir/test-steady
 if [ -x "$builddir/.libs/test-steady" ]; then
     program=$builddir/.libs/test-steady

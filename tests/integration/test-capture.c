@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps that are recorded once and replayed, on the device that argv[1] names: the same bits as step by step, memory, what is refused, streams. */
+/* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
 #include <pthread.h>
 
 #include "tests/unit/tensors.h"
@@ -32,14 +32,17 @@ static ctrt_status optimizer_new(struct training *t)
         return ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
     case ADAMW:
         return ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 });
-    case AMSGRAD:       /* like those that follow without a kernel of its own: tensor ops are captured */
-        return ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01, .amsgrad = true });
+    case AMSGRAD:       /* this and the following have no kernel; their tensor ops are captured */
+        return ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01,
+                                                                              .amsgrad = true });
     case RMSPROP:
-        return ctrt_rmsprop_new(&t->optimizer, t->model, &(ctrt_rmsprop_options){ .lr = 0.1, .momentum = 0.5, .centered = true });
+        return ctrt_rmsprop_new(&t->optimizer, t->model, &(ctrt_rmsprop_options){ .lr = 0.1, .momentum = 0.5,
+                                                                                  .centered = true });
     case ADAGRAD:
         return ctrt_adagrad_new(&t->optimizer, t->model, &(ctrt_adagrad_options){ .lr = 0.1, .lr_decay = 0.25 });
     case NADAM:
-        return ctrt_nadam_new(&t->optimizer, t->model, &(ctrt_nadam_options){ .lr = 0.1, .weight_decay = 0.01, .decoupled_weight_decay = true });
+        return ctrt_nadam_new(&t->optimizer, t->model, &(ctrt_nadam_options){ .lr = 0.1, .weight_decay = 0.01,
+                                                                              .decoupled_weight_decay = true });
     }
     return CTRT_ERR_INTERNAL;
 }
@@ -49,11 +52,16 @@ static bool training_new(struct training *t, const struct kind *kind)
     *t = (struct training){ .kind = kind };
     ctrt_manual_seed(7);
     return CHECK_OK(ctrt_set_default_device(device))
-           && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true, NULL),
-                                                                   CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL),
-                                                                   CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout), CTRT_NEW(linear, 16, 4, true, NULL))))
+           && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true,
+                                                                            NULL),
+                                                                   CTRT_NEW(linear, 8, 16, true, NULL),
+                                                                       CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true,
+                                                                                NULL),
+                                                                   CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout),
+                                                                       CTRT_NEW(linear, 16, 4, true, NULL))))
            && CHECK_OK(optimizer_new(t))
-           && CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device)) && CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
+           && CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device)) &&
+           CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
 }
 
 static void training_free(struct training *t)
@@ -92,7 +100,7 @@ static ctrt_status step(struct training *t)
     return status;
 }
 
-/* All parameters, one after another. */
+/* Reads all parameters into `out`; returns the number of elements. */
 static size_t read_all(float *out, size_t room, struct training *t)
 {
     size_t used = 0;
@@ -107,16 +115,17 @@ static size_t read_all(float *out, size_t room, struct training *t)
     return used;
 }
 
-/* Step n. The first parameter takes part from step 1 on, so that its count of steps differs from that of the others. The
- * learning rate changes at step 4. */
+/* Prepares step n. The first parameter requires grad only from step 1 on, so that its step count differs from that of
+ * the others. The learning rate changes at step 4. */
 static bool prepare(struct training *t, int n)
 {
     ctrt_tensor *first = NULL;
     return batch(t, n) && CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02))
-           && CHECK_OK(ctrt_module_parameter(NULL, &first, t->model, 0)) && CHECK_OK(ctrt_tensor_require_grad(first, n > 0));
+           && CHECK_OK(ctrt_module_parameter(NULL, &first, t->model, 0)) &&
+           CHECK_OK(ctrt_tensor_require_grad(first, n > 0));
 }
 
-/* The generator is where it was for the other run. */
+/* Runs the steps with a capture of step 2, and compares each loss with `want`. */
 static void run_captured(struct training *t, const double *want)
 {
     ctrt_graph *graph = NULL;
@@ -127,10 +136,10 @@ static void run_captured(struct training *t, const double *want)
             CHECK_OK(step(t));
         } else if (n == 2) {
             CHECK_OK(ctrt_capture_begin(device));
-            CHECK(ctrt_capture_running(device), "no capture runs");
+            CHECK(ctrt_capture_running(device), "no capture is running");
             CHECK_OK(step(t));
             CHECK_OK(ctrt_capture_end(&graph, device));
-            CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture runs still");
+            CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture is still running");
         }
         if (n >= 2 && graph != NULL)
             CHECK_OK(ctrt_capture_replay(graph));
@@ -143,10 +152,13 @@ static void run_captured(struct training *t, const double *want)
 
 static void test_training(void)
 {
-    static const struct kind kinds[] = { { "SGD", SGD, 0 }, { "AdamW", ADAMW, 0 }, { "SGD and dropout", SGD, 0.3 }, { "AdamW and dropout", ADAMW, 0.3 },
-                                          { "AMSGrad", AMSGRAD, 0 }, { "RMSprop", RMSPROP, 0 }, { "Adagrad", ADAGRAD, 0 }, { "NAdam", NADAM, 0.3 } };
+    static const struct kind kinds[] = { { "SGD", SGD, 0 }, { "AdamW", ADAMW, 0 }, { "SGD and dropout", SGD, 0.3 },
+                                         { "AdamW and dropout", ADAMW, 0.3 },
+                                          { "AMSGrad", AMSGRAD, 0 }, { "RMSprop", RMSPROP, 0 },
+                                          { "Adagrad", ADAGRAD, 0 }, { "NAdam", NADAM, 0.3 } };
     for (size_t k = 0; k < COUNT(kinds); k++) {
-        group("a captured training step with %s, replayed: parameters and losses are those of plain steps, bit for bit", kinds[k].name);
+        group("replays of a captured training step with %s: parameters and losses equal those of eager steps bitwise",
+              kinds[k].name);
         struct training plain, captured;
         float want[1024], got[1024];
         double losses[STEPS];
@@ -163,8 +175,9 @@ static void test_training(void)
             return;
         run_captured(&captured, losses);
         CHECK_OK(ctrt_generator_get(device, NULL, &offset));
-        CHECK(offset == plain_offset, "the generator is at %llu, expected %llu", (unsigned long long)offset, (unsigned long long)plain_offset);
-        /* Steps after the graph is gone count on from there. */
+        CHECK(offset == plain_offset, "the generator is at %llu, expected %llu", (unsigned long long)offset,
+              (unsigned long long)plain_offset);
+        /* Eager steps after the release of the graph continue its step count. */
         prepare(&plain, STEPS);
         CHECK_OK(step(&plain));
         CHECK_OK(ctrt_generator_set(device, 7, plain_offset));
@@ -181,7 +194,7 @@ static void test_training(void)
 
 static void test_memory(void)
 {
-    group("memory of a step is reused within it, kept for its graph, and given back with that");
+    group("memory of a captured step is reused within the step, kept by its graph, and freed with the graph");
     ctrt_tensor *x = NULL, *y = NULL, *held = NULL;
     ctrt_graph *graph = NULL;
     const int64_t n = 1 << 18;                      /* 1 MiB */
@@ -190,7 +203,7 @@ static void test_memory(void)
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_add(&y, x, x));
     for (int i = 0; i < 20; i++)
-        CHECK_OK(ctrt_add(&y, y, x));               /* two blocks in turns */
+        CHECK_OK(ctrt_add(&y, y, x));               /* two blocks, used alternately */
     CHECK_OK(ctrt_capture_end(&graph, device));
     const uint64_t kept = ctrt_graph_memory(graph);
     CHECK(kept >= 2u << 20 && kept <= 24u << 20, "21 results of 1 MiB take %llu bytes", (unsigned long long)kept);
@@ -201,7 +214,7 @@ static void test_memory(void)
         ctrt_tensor *at = NULL;
         CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
         CHECK_OK(ctrt_capture_replay(graph));
-        /* Whatever the program allocates meanwhile is somebody else's memory. */
+        /* An allocation between replays must not overlap the graph's memory. */
         CHECK_OK(ctrt_full(&held, CTRT_SHAPE(n), ctrt_float(-1), CTRT_F32, device));
         CHECK_OK(ctrt_select(&at, y, 0, n - 1));
         CHECK_OK(ctrt_item(&first, at));
@@ -214,24 +227,25 @@ static void test_memory(void)
     ctrt_tensor *at = NULL;
     CHECK_OK(ctrt_select(&at, y, 0, 0));
     CHECK_OK(ctrt_item(&last, at));
-    CHECK(last == 66, "a result is gone with its graph: %g", last);
+    CHECK(last == 66, "a result changed with the release of its graph: %g", last);
     ctrt_tensor_release(&at);
     ctrt_tensor_release(&y);
-    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back",
+          (long long)(ctrt_memory_allocated(device) - before));
     ctrt_tensor_release(&x);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void test_refused(void)
 {
-    group("in a capture nothing can wait; afterwards all is as before");
+    group("synchronization in a capture is an error; after the capture it works again");
     ctrt_tensor *x = NULL, *y = NULL, *at = NULL;
     ctrt_graph *graph = NULL;
     double value = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(64), ctrt_float(3), CTRT_F32, device));
     CHECK_OK(ctrt_capture_begin(device));
-    CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "captured already");
+    CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "already being captured");
     CHECK_OK(ctrt_mul(&y, x, x));
     CHECK_OK(ctrt_select(&at, y, 0, 0));
     CHECK_FAILS(ctrt_item(&value, at), CTRT_ERR_STATE, "is being captured");
@@ -239,7 +253,7 @@ static void test_refused(void)
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_capture_replay(graph));
     ctrt_graph_release(&graph);
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "no capture was begun");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "is not being captured");
     CHECK_OK(ctrt_uniform_(x, 0, 1));
     CHECK_OK(ctrt_device_synchronize(device));
     ctrt_tensor_release(&at);
@@ -247,10 +261,10 @@ static void test_refused(void)
     ctrt_tensor_release(&y);
 }
 
-/* Indices are checked where they are used, by the kernel, also of a result without elements. */
+/* The kernel checks indices, even if the result has no elements. */
 static void test_index(void)
 {
-    group("an index into slices without elements does not make a capture wait, and is checked by each replay");
+    group("an index into slices without elements needs no synchronization in a capture, and each replay checks it");
     ctrt_tensor *x = NULL, *index = NULL, *y = NULL;
     ctrt_graph *graph = NULL;
     ctrt_stream *stream = NULL;
@@ -278,7 +292,8 @@ static void test_index(void)
 
 static void test_streams(void)
 {
-    group("streams that use a capture's results join it; a replay is behind what others do to its tensors, and they behind it");
+    group("streams that use a capture's results join it; replays are ordered with work of other streams on the same "
+          "tensors");
     ctrt_stream *side = NULL, *other = NULL;
     ctrt_tensor *x = NULL, *y = NULL, *z = NULL, *copy = NULL;
     ctrt_graph *graph = NULL;
@@ -291,7 +306,7 @@ static void test_streams(void)
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_add(&y, x, x));
     CHECK_OK(ctrt_stream_push(side));
-    CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "let it join the capture first");
+    CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "make the stream join the capture first");
     CHECK_OK(ctrt_event_new(&event, device, false));
     ctrt_stream *begin = NULL;
     CHECK_OK(ctrt_stream_default(&begin, device));
@@ -325,13 +340,14 @@ static void test_streams(void)
     ctrt_event_release(&event);
     ctrt_stream_release(&side);
     ctrt_stream_release(&other);
-    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back",
+          (long long)(ctrt_memory_allocated(device) - before));
 }
 
-/* A result that another stream still reads is let go of, and the next replay writes its memory. */
+/* A result is released while another stream still reads it, and the next replay writes its memory. */
 static void test_readers(void)
 {
-    group("a replay is behind work on results that were let go of");
+    group("a replay waits for work of other streams on released results");
     ctrt_stream *reader = NULL;
     ctrt_tensor *x = NULL, *y = NULL, *copy = NULL, *at = NULL;
     ctrt_graph *graph = NULL;
@@ -345,7 +361,7 @@ static void test_readers(void)
     CHECK_OK(ctrt_capture_replay(graph));
     CHECK_OK(ctrt_stream_push(reader));
     for (int i = 0; i < 20; i++)
-        CHECK_OK(ctrt_exp(&copy, y));                               /* busy */
+        CHECK_OK(ctrt_exp(&copy, y));                               /* keeps the stream busy */
     CHECK_OK(ctrt_clone(&copy, y));
     CHECK_OK(ctrt_stream_pop());
     ctrt_tensor_release(&y);
@@ -366,8 +382,8 @@ static void test_readers(void)
 
 static void test_random(void)
 {
-    group("each replay draws random numbers as plain calls would, also between plain ones");
-    enum { N = 77, REPLAYS = 70 };                  /* more replays than the host is ever ahead */
+    group("each replay generates the random numbers that eager calls would, also between eager calls");
+    enum { N = 77, REPLAYS = 70 };                  /* more replays than can be pending at once */
     ctrt_tensor *x = NULL, *y = NULL, *ints = NULL;
     ctrt_graph *graph = NULL;
     float got[2 * N], want[2 * N];
@@ -399,7 +415,8 @@ static void test_random(void)
     CHECK_OK(ctrt_to_host(want, sizeof want / 2, x, CTRT_F32));
     CHECK_OK(ctrt_to_host(want + N, sizeof want / 2, y, CTRT_F32));
     CHECK_OK(ctrt_to_host(want_ints, sizeof want_ints, ints, CTRT_I64));
-    CHECK(memcmp(got, want, sizeof got) == 0 && memcmp(got_ints, want_ints, sizeof got_ints) == 0, "other numbers");
+    CHECK(memcmp(got, want, sizeof got) == 0 && memcmp(got_ints, want_ints, sizeof got_ints) == 0,
+          "the numbers differ");
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&y);
     ctrt_tensor_release(&ints);
@@ -409,7 +426,8 @@ static void test_random(void)
 
 static void test_optimizer(void)
 {
-    group("an optimizer without state is refused in a capture; one that is let go of lives as long as its graph; two steps in one");
+    group("an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; a capture of "
+          "two steps");
     const struct kind kind = { "AdamW", ADAMW, 0 };
     struct training t, plain;
     ctrt_graph *graph = NULL;
@@ -420,8 +438,8 @@ static void test_optimizer(void)
     batch(&t, 0);
     batch(&plain, 0);
     CHECK_OK(ctrt_capture_begin(device));
-    CHECK_FAILS(step(&t), CTRT_ERR_STATE, "the optimizer's state would begin anew at every replay");
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before it");
+    CHECK_FAILS(step(&t), CTRT_ERR_STATE, "every replay would initialise it again");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before the capture");
     CHECK_OK(step(&t));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(step(&t));
@@ -437,21 +455,23 @@ static void test_optimizer(void)
     training_free(&plain);
     training_free(&t);
     ctrt_graph_release(&graph);
-    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back",
+          (long long)(ctrt_memory_allocated(device) - before));
 }
 
-/* ---- what goes on beside ---- */
+/* ---- interaction with autograd, plans and generators ---- */
 
 static void test_versions(void)
 {
-    group("autograd is told that a replay wrote what it had saved; plans and captures do not mix; generators are not set in a capture");
+    group("autograd detects that a replay wrote a saved tensor; plans and captures exclude each other; no generator is "
+          "set in a capture");
     ctrt_tensor *w = NULL, *l = NULL;
     ctrt_graph *graph = NULL;
     ctrt_memory_plan *plan = NULL;
     CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(4), CTRT_F32, device));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
-    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture runs on");
+    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture is running on");
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_tensor_require_grad(w, true));
     CHECK_OK(ctrt_mul(&l, w, w));
@@ -460,7 +480,7 @@ static void test_versions(void)
     CHECK_FAILS(ctrt_backward(l), CTRT_ERR_AUTOGRAD, "");
     ctrt_tensor_release(&l);
     CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan runs on");
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan is running on");
     CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
     ctrt_graph_release(&graph);
     CHECK_OK(ctrt_capture_begin(device));
@@ -471,7 +491,8 @@ static void test_versions(void)
 
 static void test_counts(void)
 {
-    group("a captured step has one count of steps: parameters that were stepped apart since are refused; a loaded state reaches the graph");
+    group("replay fails if step counts of the parameters differ since the capture; the graph uses a loaded optimizer "
+          "state");
     const struct kind kind = { "AdamW", ADAMW, 0 };
     const char *file = "test-capture.safetensors";
     struct training t;
@@ -492,7 +513,7 @@ static void test_counts(void)
     CHECK_OK(ctrt_capture_replay(graph));
     read_all(before, COUNT(before), &t);
     CHECK_OK(ctrt_capture_replay(graph));
-    /* Parameters and state as they were: the same step again. */
+    /* With parameters and state restored, a replay must repeat the same step. */
     CHECK_OK(ctrt_optimizer_load(t.optimizer, file));
     size_t used = 0;
     for (size_t i = 0; i < ctrt_module_parameter_count(t.model); i++) {
@@ -502,21 +523,21 @@ static void test_counts(void)
     }
     CHECK_OK(ctrt_capture_replay(graph));
     read_all(after, COUNT(after), &t);
-    CHECK(memcmp(before, after, n * sizeof *before) == 0, "the state that was loaded did not reach the graph");
-    /* One parameter steps alone. */
+    CHECK(memcmp(before, after, n * sizeof *before) == 0, "the graph did not use the loaded state");
+    /* A step of one parameter only. */
     CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
     CHECK_OK(ctrt_module_parameter(NULL, &p, t.model, 0));
     CHECK_OK(ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_OK(ctrt_tensor_set_grad(p, gradient));
     CHECK_OK(ctrt_optimizer_step(t.optimizer));
-    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it anew");
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(file);
     ctrt_tensor_release(&gradient);
     ctrt_graph_release(&graph);
     training_free(&t);
 }
 
-/* A thread that uses the default stream all the time, with memory for a copy's packing. */
+/* A thread that uses the default stream continuously, with temporary memory for packing a copy. */
 static atomic_bool enough;
 
 static void *busy(void *argument)
@@ -525,7 +546,7 @@ static void *busy(void *argument)
     float out[64 * 64];
     while (!atomic_load(&enough)) {
         if (ctrt_transpose(&y, x, 0, 1) == CTRT_OK)
-            (void)ctrt_to_host(out, sizeof out, y, CTRT_F32);       /* refused while a capture runs */
+            (void)ctrt_to_host(out, sizeof out, y, CTRT_F32);       /* fails while a capture is running */
     }
     ctrt_tensor_release(&y);
     return NULL;
@@ -533,7 +554,7 @@ static void *busy(void *argument)
 
 static void test_other_thread(void)
 {
-    group("another thread on the same stream can spoil a capture, and nothing else");
+    group("another thread on the same stream can make a capture fail and has no other effect");
     ctrt_tensor *x = NULL, *y = NULL;
     ctrt_graph *graph = NULL;
     ctrt_stream *stream = NULL;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ten training steps of three networks under SGD and AdamW, against PyTorch's: losses, final parameters, first logits.
+/* Ten training steps of three networks with SGD and AdamW, compared with PyTorch: losses, final parameters, first
+ * logits.
  *
  *     test-train-reference [DEVICE]           default: CTRT_DEVICE, else the best device present
  *
- * Distances are largest difference over largest magnitude of a tensor; why 1e-5: tests/reference/README.md. */
+ * A distance is the largest difference divided by the largest magnitude of a tensor. tests/reference/README.md explains
+ * the tolerance. */
 #include <math.h>
 
 #include <ctrt/ctrt.h>
@@ -14,7 +16,7 @@
 enum { STEPS = 10, BATCHES = 2 };
 #define TOLERANCE 1e-5
 
-/* ---- the transformer of the reference, as a user's modules ---- */
+/* ---- the transformer of the reference, with user-defined modules ---- */
 
 enum { VOCABULARY = 23, LENGTH = 12, WIDTH = 12, HEADS = 2, HIDDEN = 32, LAYERS = 2 };
 
@@ -42,10 +44,12 @@ static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device)));
+    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true,
+                                                                     device)));
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
     return ctrt_module_add_module(*out, "mlp", b->mlp = CTRT_NEW(sequential, CTRT_MODULES(
-        CTRT_NEW(linear, WIDTH, HIDDEN, true, device), CTRT_NEW(gelu, false), CTRT_NEW(linear, HIDDEN, WIDTH, true, device))));
+        CTRT_NEW(linear, WIDTH, HIDDEN, true, device), CTRT_NEW(gelu, false),
+            CTRT_NEW(linear, HIDDEN, WIDTH, true, device))));
 }
 
 static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
@@ -53,7 +57,8 @@ static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_
     struct transformer *t = ctrt_module_state(self);
     CTRT_AUTO(tensor) x = NULL, p = NULL;
     (void)count;
-    CTRT_TRY(ctrt_arange(&p, ctrt_int(0), ctrt_int(ctrt_tensor_size(inputs[0], 1)), ctrt_int(1), CTRT_I64, ctrt_tensor_device(inputs[0])));
+    CTRT_TRY(ctrt_arange(&p, ctrt_int(0), ctrt_int(ctrt_tensor_size(inputs[0], 1)), ctrt_int(1), CTRT_I64,
+                         ctrt_tensor_device(inputs[0])));
     CTRT_TRY(ctrt_forward(&p, t->pos, p));
     CTRT_TRY(ctrt_forward(&x, t->tok, inputs[0]));
     CTRT_TRY(ctrt_add(&x, x, p));
@@ -63,7 +68,8 @@ static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_
 }
 
 static const ctrt_module_class transformer_class = { .size = sizeof(ctrt_module_class), .kind = "Transformer",
-                                                     .state_bytes = sizeof(struct transformer), .forward = transformer_forward };
+                                                     .state_bytes = sizeof(struct transformer),
+                                                     .forward = transformer_forward };
 
 static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
 {
@@ -78,7 +84,7 @@ static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
     return ctrt_module_add_module(*out, "head", t->head = CTRT_NEW(linear, WIDTH, VOCABULARY, true, device));
 }
 
-/* ---- the other two ---- */
+/* ---- MLP and CNN ---- */
 
 static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
 {
@@ -92,7 +98,8 @@ static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
     const ctrt_conv2d_options same = { .padding = { 1, 1 } }, halving = { .stride = { 2, 2 }, .padding = { 1, 1 } };
     const ctrt_pool2d_options pool = { .kernel = { 2, 2 } };
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 8, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 8, 0, 0, true, device), CTRT_NEW(relu),
+        CTRT_NEW(conv2d, 1, 8, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 8, 0, 0, true, device),
+            CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &pool), CTRT_NEW(conv2d, 8, 16, 3, 3, &halving, true, device), CTRT_NEW(relu),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64, 10, true, device)));
 }
@@ -119,7 +126,7 @@ static ctrt_tensor *record_tensor(const struct ref_record *record, ctrt_device *
     return tensor;
 }
 
-/* Largest difference over largest magnitude. */
+/* The largest difference divided by the largest magnitude. */
 static double distance(ctrt_tensor *tensor, const struct ref_record *record)
 {
     double worst = 0, largest = 1e-30;
@@ -142,7 +149,7 @@ static bool near(double distance)
     return distance <= TOLERANCE;                   /* false for NaN */
 }
 
-/* Parameters and buffers begin as the reference's did, and every one of the reference's is there. */
+/* Sets parameters and buffers to the initial values of the reference, and checks that both have the same number. */
 static void fill(ctrt_module *net, const struct ref_file *ref, ctrt_device *device)
 {
     size_t here = ctrt_module_parameter_count(net) + ctrt_module_buffer_count(net), there = 0;
@@ -151,7 +158,8 @@ static void fill(ctrt_module *net, const struct ref_file *ref, ctrt_device *devi
         if (strncmp(ref->records[i].name, "init/", 5) != 0)
             continue;
         there++;
-        if (!CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 5)) || !(value = record_tensor(&ref->records[i], device)))
+        if (!CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 5)) ||
+            !(value = record_tensor(&ref->records[i], device)))
             continue;
         ctrt_status status = CTRT_OK;
         ctrt_no_grad status = ctrt_copy_(tensor, value);
@@ -179,19 +187,23 @@ static void check_gradient_norms(ctrt_module *net, const struct ref_file *ref, i
         CTRT_AUTO(tensor) norm = NULL;
         double value;
         const struct ref_record *want = ref_find(ref, "gradnorm64/%s", name);
-        if (!CHECK(want && ctrt_tensor_grad(parameter), "step %d: %s has no gradient, here or there", step, name))
+        if (!CHECK(want && ctrt_tensor_grad(parameter), "step %d: %s has no gradient, in ctrt or in the reference",
+                   step, name))
             continue;
         CHECK_OK(ctrt_to_dtype(&norm, ctrt_tensor_grad(parameter), CTRT_F64));
         CHECK_OK(ctrt_square(&norm, norm));
         CHECK_OK(ctrt_sum(&norm, norm, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_item(&value, norm));
-        /* In relation to the gradients of a whole network near 1: a tiny one is rounding of large ones. */
-        CHECK(fabs(sqrt(value) - want->f[step]) <= 2e-5 * fmax(want->f[step], 1e-2), "step %d: gradient of %s has norm %.9g, expected %.9g", step,
+        /* The norms of the network's gradients are near 1; a tiny gradient consists of rounding errors, so it has an
+         * absolute bound. */
+        CHECK(fabs(sqrt(value) - want->f[step]) <= 2e-5 * fmax(want->f[step], 1e-2),
+              "step %d: gradient of %s has norm %.9g, expected %.9g", step,
               name, sqrt(value), want->f[step]);
     }
 }
 
-static ctrt_status train(ctrt_module *net, ctrt_optimizer *optimizer, const struct ref_file *ref, ctrt_tensor *xs, ctrt_tensor *ys)
+static ctrt_status train(ctrt_module *net, ctrt_optimizer *optimizer, const struct ref_file *ref, ctrt_tensor *xs,
+                         ctrt_tensor *ys)
 {
     const struct ref_record *losses = ref_find(ref, "loss"), *first = ref_find(ref, "logits");
     CTRT_AUTO(tensor) x = NULL, y = NULL, logits = NULL, loss = NULL;
@@ -212,7 +224,8 @@ static ctrt_status train(ctrt_module *net, ctrt_optimizer *optimizer, const stru
         check_gradient_norms(net, ref, step);
         CTRT_TRY(ctrt_optimizer_step(optimizer));
         CTRT_TRY(ctrt_item(&value, loss));
-        CHECK(near(fabs(value - losses->f[step]) / fabs(losses->f[step])), "step %d: loss %.9g, expected %.9g", step, value, losses->f[step]);
+        CHECK(near(fabs(value - losses->f[step]) / fabs(losses->f[step])), "step %d: loss %.9g, expected %.9g", step,
+              value, losses->f[step]);
     }
     return CTRT_OK;
 }
@@ -223,19 +236,22 @@ static void check_final(ctrt_module *net, const struct ref_file *ref)
     const char *where = "?";
     for (size_t i = 0; i < ref->count; i++) {
         ctrt_tensor *tensor = NULL;
-        if (strncmp(ref->records[i].name, "final/", 6) != 0 || !CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 6)))
+        if (strncmp(ref->records[i].name, "final/", 6) != 0 ||
+            !CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 6)))
             continue;
         double far = distance(tensor, &ref->records[i]);
         CHECK(near(far), "%s is off by %.2e", ref->records[i].name, far);
-        CHECK(strcmp(ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ref->records[i].dtype) == 0, "%s has dtype %s, expected %s",
+        CHECK(strcmp(ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ref->records[i].dtype) == 0,
+              "%s has dtype %s, expected %s",
               ref->records[i].name, ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ref->records[i].dtype);
         if (far > worst)
             worst = far, where = ref->records[i].name;
     }
-    printf("# farthest: %s by %.1e\n", where, worst);
+    printf("# largest distance: %s, %.1e\n", where, worst);
 }
 
-static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_device *device), const char *kind, ctrt_device *device)
+static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_device *device), const char *kind,
+                ctrt_device *device)
 {
     char file[80];
     group("%s, %s, ten steps on %s", model, kind, ctrt_device_name(device));
@@ -245,7 +261,8 @@ static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_d
         return;
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) x = record_tensor(ref_find(ref, "input/x"), device), y = record_tensor(ref_find(ref, "input/y"), device);
+    CTRT_AUTO(tensor) x = record_tensor(ref_find(ref, "input/x"), device),
+        y = record_tensor(ref_find(ref, "input/y"), device);
     if (CHECK_OK(make(&net, device))) {
         fill(net, ref, device);
         if (CHECK_OK(optimizer_new(&optimizer, net, ref, kind)) && CHECK_OK(train(net, optimizer, ref, x, y)))

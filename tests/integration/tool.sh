@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The command `ctrt`: usage, what it shows of devices, plugins and parameters, and that its JSON is JSON.
+# The command `ctrt`: usage, its output on devices, plugins and parameters, and that its JSON is valid.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -10,7 +10,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 
-# says DESCRIPTION STATUS WORDS COMMAND...: the exit status is STATUS and the output, of both streams, has WORDS.
+# says DESCRIPTION STATUS WORDS COMMAND...: requires the exit status STATUS, and WORDS on stdout or stderr.
 says() {
     what=$1 status=$2 words=$3
     shift 3
@@ -19,7 +19,7 @@ says() {
     case $output in
     *"$words"*) [ "$got" -eq "$status" ] && { ok "$what"; return; } ;;
     esac
-    not_ok "$what" "status $got, expected $status; wanted \"$words\" in:
+    not_ok "$what" "status $got, expected $status; expected \"$words\" in:
 $output"
 }
 
@@ -29,25 +29,28 @@ says "no command is wrong usage" 2 "usage: ctrt" "$ctrt"
 says "an unknown command is wrong usage" 2 'no command "inof"' "$ctrt" inof
 says "info --help" 0 "--params" "$ctrt" info --help
 says "an unknown option is wrong usage" 2 "usage: ctrt info" "$ctrt" info --such
-says "a stray word is wrong usage" 2 'what is "cpu"' "$ctrt" info cpu
+says "an unexpected argument is wrong usage" 2 'unexpected argument "cpu"' "$ctrt" info cpu
 says "plugins --help" 0 "--json" "$ctrt" plugins --help
 
 if [ -f "$builddir/plugins-built/backend-cpu.so" ]; then
     says "info names the cpu" 0 "auto is cpu" "$ctrt" info
-    says "info --memory tells what is free" 0 ", free " "$ctrt" info --devices --memory
+    says "info --memory shows the free memory" 0 ", free " "$ctrt" info --devices --memory
     says "info --load shows a table of each type" 0 "| ID | GPU | MEM |" "$ctrt" info --devices --load
     says "plugins shows the file" 0 "plugins-built/backend-cpu.so" "$ctrt" plugins
-    says "a backend that is switched off says so" 0 "switched off by CTRT_BACKENDS=-cpu" env CTRT_BACKENDS=-cpu "$ctrt" plugins
+    says "plugins shows that a backend is disabled, and why" 0 "switched off by CTRT_BACKENDS=-cpu" \
+        env CTRT_BACKENDS=-cpu "$ctrt" plugins
 else
     skip "info names the cpu" "the cpu plugin is not built"
 fi
-says "a parameter of the environment shows its origin" 0 "direct (environment; string, of core)" env CTRT_MEMORY=direct "$ctrt" info --params
+says "a parameter set in the environment shows its origin" 0 "direct (environment; string, of core)" \
+    env CTRT_MEMORY=direct "$ctrt" info --params
 
 echo 'no plugin' >"$work/backend-broken.so"
 says "a refused file is listed with its reason" 0 "refused" env CTRT_PLUGIN_PATH="$work" "$ctrt" plugins
-says "without a device the plugins are pointed to" 0 "none can be used" env CTRT_PLUGIN_PATH="$work" CTRT_BACKENDS=broken "$ctrt" info
+says "without a device, info refers to the plugins" 0 "none can be used" \
+    env CTRT_PLUGIN_PATH="$work" CTRT_BACKENDS=broken "$ctrt" info
 
-# A tree that was moved: the plugins beside the library, or beside the file that it links to.
+# After an installed tree is moved, plugins are found relative to the library, or to the target of its symbolic link.
 if [ -e "$builddir/.libs/ctrt" ] && [ -f "$builddir/plugins-built/memory-direct.so" ]; then
     mkdir -p "$work/moved/ctrt/1" "$work/links"
     cp "$builddir"/.libs/libctrt.so* "$work/moved/"
@@ -64,7 +67,7 @@ fi
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 if command -v python3 >/dev/null; then
-    cat >"$work/judge.py" <<'END'
+    cat >"$work/validate.py" <<'END'
 import json, sys
 known = json.load(sys.stdin)
 for key in sys.argv[1:]:
@@ -78,23 +81,23 @@ END
     json() {
         what=$1 keys=$2
         shift 2
-        check "$what" "$("$@" </dev/null 2>&1 | python3 "$work/judge.py" $keys 2>&1)"
+        check "$what" "$("$@" </dev/null 2>&1 | python3 "$work/validate.py" $keys 2>&1)"
     }
     json "info --json" "version devices plugins parameters plugin_search_path default_device" "$ctrt" info --json
     json "info --json --load" "devices links" "$ctrt" info --json --devices --load
     json "info --json --params" "version parameters" "$ctrt" info --json --params
     json "plugins --json" "plugins" "$ctrt" plugins --json
-    # Quotes, backslashes, control characters and bytes that are no UTF-8.
+    # Quotes, backslashes, control characters and bytes that are not UTF-8.
     CTRT_MEMORY=$(printf 'a"b\\c\td\377e\303\244\355\240\200f') && export CTRT_MEMORY
     json "info --json with a value that has to be escaped" "parameters" "$ctrt" info --json --params
     unset CTRT_MEMORY
     json "info --json with a refused file" "plugins" env CTRT_PLUGIN_PATH="$work" "$ctrt" info --json
 else
-    skip "info --json" "no python3 to read it with"
+    skip "info --json" "no python3 to parse it"
 fi
 
-# The page and the program know the same commands.
-check "every command stands in ctrt(1)" "$("$ctrt" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | while read -r command; do
+# The manual page must have every command.
+check "every command is in ctrt(1)" "$("$ctrt" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | while read -r command; do
     grep -q "^\.B ctrt $command" "$srcdir/doc/ctrt.1" || echo "$command is not in the synopsis"
 done)"
 finish

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/plugins/actor.c: one shared object that plays many plugins: what it is, and how it lies, follows from
- * the name of its file.
+/* tests/plugins/actor.c: a shared object that acts as many plugins, valid and defective. The name of its file selects
+ * which.
  *
- * Tests copy it as backend-fake.so (an honest backend with three devices), backend-small-size.so,
- * backend-null-slot.so and so on; the roles stand in the table at the end. */
+ * Tests copy it as backend-fake.so (a correct backend with three devices), backend-small-size.so, backend-null-slot.so
+ * and so on; the table at the end lists the roles. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 static const ctrt_host *host;
 static char own_name[64];               /* "fake" of backend-fake.so */
 
-/* ---- an honest backend: CTRT_FAKE_DEVICES devices of CTRT_FAKE_MEMORY bytes each ---- */
+/* ---- a correct backend: CTRT_FAKE_DEVICES devices of CTRT_FAKE_MEMORY bytes each ---- */
 
 static const ctrt_param devices_param = {
     sizeof devices_param,
@@ -170,7 +170,7 @@ static ctrt_backend backend = {
 };
 static ctrt_kernels overlay = { .size = sizeof overlay, .kernels = &kernel_table };
 
-/* A policy that has nothing, for the lies about it. */
+/* A memory policy that only fails, for the roles with defective policies. */
 static ctrt_status policy_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
     (void)policy, (void)source, (void)options;
@@ -266,7 +266,8 @@ static void *use_host(void *status)
     return NULL;
 }
 
-/* A thread of init's uses the host: it gets another backend, and an error for its own. */
+/* A thread that init starts uses the host: it can look up another backend, but not the one that is being
+ * initialised. */
 static ctrt_status init_in_thread(const ctrt_host *given)
 {
     ctrt_status status = init(given);
@@ -276,7 +277,7 @@ static ctrt_status init_in_thread(const ctrt_host *given)
     return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the thread of init failed");
 }
 
-/* Two plugins whose init asks for the other. */
+/* Two plugins whose init functions look up each other. */
 static ctrt_status init_looks_up_other(const ctrt_host *given)
 {
     const bool found = given->backend(strcmp(own_name, "init-ping") == 0 ? "init-pong" : "init-ping") != NULL;
@@ -316,7 +317,7 @@ static ctrt_status hollow_alloc(void *policy, ctrt_block *block, size_t bytes, v
     return CTRT_OK;
 }
 
-/* Declares another plugin's parameter with another meaning. */
+/* Declares a parameter that another plugin declares with another type. */
 static ctrt_status init_thief(const ctrt_host *given)
 {
     static const ctrt_param stolen = {
@@ -340,7 +341,7 @@ static ctrt_status init_slow(const ctrt_host *given)
     return init(given);
 }
 
-/* Forks after 100 ms, while another init waits for this one or is about to. */
+/* Forks after 100 ms, while another init function waits for this one, or before it does. */
 static ctrt_status init_forks(const ctrt_host *given)
 {
     int status = 0;
@@ -362,7 +363,7 @@ static void *fork_once(void *status)
     return NULL;
 }
 
-/* A thread of init's forks, and init waits for it. */
+/* A thread that init starts forks, and init waits for the thread. */
 static ctrt_status init_thread_forks(const ctrt_host *given)
 {
     int status = 1;
@@ -372,7 +373,7 @@ static ctrt_status init_thread_forks(const ctrt_host *given)
     return status == 0 ? init(given) : given->fail(CTRT_ERR_STATE, "the fork failed");
 }
 
-/* Needs init-forks at once, or after it began to fork. */
+/* Looks up init-forks before or after init-forks has forked. */
 static ctrt_status init_needs_fork(const ctrt_host *given)
 {
     pause_ms(strcmp(own_name, "needs-fork") == 0 ? 20 : 300);
@@ -414,7 +415,7 @@ static int32_t probe_long(char *reason, size_t bytes)
     return 1;
 }
 
-/* A struct of a later minor version, in which a component has grown. */
+/* A component of a later minor version, with an added member. */
 static struct { ctrt_component known; void *added; } grown[2];
 
 static void play_grown(void)
@@ -430,7 +431,7 @@ static void play_grown(void)
     plugin.component_stride = sizeof grown[0];
 }
 
-static void play_null(void)             { }     /* the entry itself looks at this */
+static void play_null(void)             { }     /* ctrt_plugin_v1 handles this role */
 static void play_small_size(void)       { plugin.size = 8; }
 static void play_large_size(void)       { plugin.size = (size_t)1 << 40; }
 static void play_cut_size(void)         { plugin.size = offsetof(ctrt_plugin, components); }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mutant.c: kernels laid over the cpu's that compute slightly wrong, to prove that the conformance suite notices.
+/* mutant.c: slightly wrong kernels that override those of the cpu, to test that the conformance suite detects them.
  *
  * CTRT_MUTANT is a list of OP or OP:OUTPUT or OP@WAY, separated by commas; WAY is one of
- *   value     (the default) the last element of the result is off by a little
+ *   value     (the default) the last element of the result is slightly wrong
  *   strides   operands are read as if they were contiguous
  *   nan       NaN in the result becomes 0
- *   input     the first operand's first element is changed
- *   flaky     every other call is off by a little
- *   large     results of more than 4000 elements are off by a little
- *   refuse    the kernel says that it does not support this
- *   none      nothing is wrong
- * Ops that the cpu has no kernel for, because the core composes them, get one here (plain-attention.h).
- * Installed nowhere; tests/conformance/mutants.sh copies it beside the cpu plugin as kernels-cpu-mutant.so. */
+ *   input     the first element of the first operand is changed
+ *   flaky     every other call is slightly wrong
+ *   large     results of more than 4000 elements are slightly wrong
+ *   refuse    the kernel returns CTRT_ERR_NOT_SUPPORTED
+ *   none      no mistake
+ * Ops for which the cpu has no kernel, because the core composes them, get one here (plain-attention.h).
+ * Not installed; tests/conformance/mutants.sh copies it into the folder of the cpu plugin as kernels-cpu-mutant.so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static ctrt_kernel originals[KERNELS];
 static struct mutation { enum way way; unsigned output, calls; } mutations[KERNELS];
 static ctrt_kernel kernels[KERNELS];
 
-/* ---- harm ---- */
+/* ---- mistakes ---- */
 
 static int64_t place_of(const ctrt_view *view, int64_t k)
 {
@@ -41,7 +41,8 @@ static int64_t place_of(const ctrt_view *view, int64_t k)
     return offset;
 }
 
-/* Off by more than any honest rounding, and by no more than a look at a printed tensor would show. */
+/* Changes an element by more than a correct kernel's rounding error, and by so little that a printed tensor looks
+ * right. */
 static void spoil(const ctrt_view *view, int64_t k)
 {
     int64_t at = place_of(view, k);
@@ -92,7 +93,7 @@ static ctrt_status mutate(int index, const ctrt_call *call)
 {
     struct mutation *mutation = &mutations[index];
     if (mutation->way == REFUSE)
-        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: refused by the mutant", originals[index].op);
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: rejected by the mutant", originals[index].op);
     ctrt_status status = mutation->way == STRIDES ? run_flat(&originals[index], call) : originals[index].run(call);
     if (status != CTRT_OK || mutation->output >= call->n_outputs)
         return status;
@@ -109,13 +110,16 @@ static ctrt_status mutate(int index, const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* ---- a function of its own for each kernel: a kernel is told nothing but its call ---- */
+/* ---- one function per kernel, because a kernel's only argument is the call ---- */
 
-#define EACH_16(X, p) X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7) X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
-#define EACH_256(X, p)                                                                                                      \
-    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4) EACH_16(X, p##5) EACH_16(X, p##6)  \
-    EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9) EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d)  \
-    EACH_16(X, p##e) EACH_16(X, p##f)
+#define EACH_16(X, p)                                                                           \
+    X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7)                             \
+    X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
+#define EACH_256(X, p)                                                                          \
+    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4)        \
+    EACH_16(X, p##5) EACH_16(X, p##6) EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9)        \
+    EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d) EACH_16(X, p##e)        \
+    EACH_16(X, p##f)
 
 #define RUN(number) static ctrt_status run_##number(const ctrt_call *call) { return mutate(number, call); }
 #define NAME(number) run_##number,
@@ -155,7 +159,7 @@ static ctrt_status mutant_init(const ctrt_host *lent)
 {
     static const ctrt_param param = {
         sizeof param, "CTRT_MUTANT", CTRT_PARAM_STRING, "", NULL,
-        "ops that are to go wrong: OP, OP:OUTPUT or OP@WAY, separated by commas",
+        "ops with wrong kernels: OP, OP:OUTPUT or OP@WAY, separated by commas",
     };
     ctrt_param_value value;
     host = lent;

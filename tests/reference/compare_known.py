@@ -14,7 +14,7 @@ KNOWN = [
      "ctrt has no kernel for bool"),
     ("ops", "softmax", r"input 0: (bool|[iu]\d+) .*[\[( ]0[,\])]", "ctrt refuses.*expected a floating type",
      "integers: PyTorch refuses them too, unless there are no elements"),
-    ("ops", "_scalar$|clamp|_$|masked_fill", "", "ctrt refuses.*is no value of",
+    ("ops", "_scalar$|clamp|_$|masked_fill", "", "ctrt refuses.*cannot be represented in",
      "a number outside of the tensor's integer type: PyTorch wraps it"),
     ("ops", "clamp|pow", "f16|u8", "PyTorch refuses.*(without overflow|outside the representable range)",
      "a number outside of the dtype's range: ctrt rounds it, or compares with it"),

@@ -130,14 +130,14 @@ static void quiet_oom(void *user, ctrt_device *device, size_t bytes, const char 
     (void)user, (void)device, (void)bytes, (void)report;
 }
 
-static void memory_figures(void)
+static void memory_stats(void)
 {
-    ctrt_memory_figures figures;
+    ctrt_memory_stats stats;
     int64_t value = 7;
     char *text = NULL;
     FINE(ctrt_memory_max_reserved(NULL) >= ctrt_memory_reserved(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_memory_get_figures(NULL, p.cpu));
-    FINE(ctrt_memory_get_figures(&figures, NULL) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_memory_get_stats(NULL, p.cpu));
+    FINE(ctrt_memory_get_stats(&stats, NULL) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_memory_stat_get(NULL, NULL, "num_ooms"));
     BAD(INVALID_ARGUMENT, ctrt_memory_stat_get(&value, NULL, NULL));
     BAD(NOT_FOUND, ctrt_memory_stat_get(&value, NULL, ""));
@@ -203,15 +203,15 @@ static void memory_owners(void)
 
 static void memory(void)
 {
-    ctrt_memory_counters counters;
+    ctrt_memory_stats stats;
     FINE(ctrt_memory_allocated(NULL) == ctrt_memory_allocated(p.cpu));          /* NULL is the default device */
     FINE(ctrt_memory_max_allocated(NULL) >= ctrt_memory_allocated(NULL));
     FINE(ctrt_memory_reserved(NULL) >= ctrt_memory_allocated(NULL));
     FINE((ctrt_memory_reset_peak(NULL), ctrt_memory_max_allocated(NULL) == ctrt_memory_allocated(NULL)));
     FINE(ctrt_memory_empty_cache(NULL) == CTRT_OK);
     FINE(ctrt_memory_policy_name(NULL) != NULL);
-    BAD(INVALID_ARGUMENT, ctrt_memory_get_counters(NULL, p.cpu));
-    FINE(ctrt_memory_get_counters(&counters, NULL) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_memory_get_stats(NULL, p.cpu));
+    FINE(ctrt_memory_get_stats(&stats, NULL) == CTRT_OK);
 }
 
 void bad_base(void)
@@ -219,7 +219,7 @@ void bad_base(void)
     base();
     device();
     memory();
-    memory_figures();
+    memory_stats();
     memory_scopes_and_limits();
     memory_owners();
     memory_release();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
  *
- * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any
- * layout are made by fake_tensor; fake_run picks the kernel by op and dtype as the core
+ * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any layout are
+ * made by fake_tensor; fake_run picks the kernel by op and dtype as the core
  * does (score, accepts, workspace). */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H

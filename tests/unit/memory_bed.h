@@ -58,9 +58,9 @@ HELP void give_later(struct bed *bed, ctrt_block *block, struct paper_fence *fen
     block->fence = NULL;
 }
 
-HELP ctrt_memory_stats stats_of(struct bed *bed)
+HELP ctrt_memory_policy_stats stats_of(struct bed *bed)
 {
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     bed->table->stats(bed->policy, &stats);
     return stats;
 }

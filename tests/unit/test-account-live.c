@@ -157,10 +157,12 @@ static void test_owners(void)
               (unsigned long long)sum);
         pool_free(memory, &a, 3 * MIB, NULL);
         pool_free(memory, &before, 1000, NULL);
-        CHECK(owner_bytes(device, "encoder", "", &sum) == 2 * MIB && sum == 3 * MIB, "sum %llu", (unsigned long long)sum);
+        CHECK(owner_bytes(device, "encoder", "", &sum) == 2 * MIB && sum == 3 * MIB, "sum %llu",
+              (unsigned long long)sum);
         CHECK(owner_bytes(device, "(not watched)", "", &sum) == 0, "what was not watched is gone, but still listed");
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0));
-        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 3 * MIB && sum == 3 * MIB, "sum %llu", (unsigned long long)sum);
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 3 * MIB && sum == 3 * MIB, "sum %llu",
+              (unsigned long long)sum);
         pool_free(memory, &b, 2 * MIB, NULL);
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 10));
         pool_free(memory, &c, MIB, NULL);
@@ -187,7 +189,8 @@ static void test_owners(void)
         struct history_event *events;
         size_t count;
         uint64_t lost;
-        CHECK(history_list(&events, &count, &lost, memory) && count == 1000 && lost > 30000, "%zu events, %llu lost", count,
+        CHECK(history_list(&events, &count, &lost, memory) && count == 1000 && lost > 30000, "%zu events, %llu lost",
+              count,
               (unsigned long long)lost);
         for (size_t i = 1; i < count; i++)
             if (events[i].number != events[i - 1].number + 1)
@@ -215,14 +218,16 @@ static void test_model(void)
         if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
             exit(1);
         CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))));
-        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu), ctrt_module_retain(inner))));
+        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu),
+                                                        ctrt_module_retain(inner))));
         CHECK(owner_bytes(cpu, "Linear/weight", "uniform", &all) >= (64 * 64 + 32 * 64) * 4, "parameters: %llu in all",
               (unsigned long long)all);
         CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu));
         CHECK_OK(ctrt_memory_tag_push("step"));
         CHECK_OK(ctrt_forward(&y, net, x));
         CHECK_OK(ctrt_memory_tag_pop());
-        CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4, "what backward needs of the first layer is not there");
+        CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4,
+              "what backward needs of the first layer is not there");
         CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4, "the result is not the last module's");
         CHECK(all == ctrt_memory_allocated(cpu), "owners have %llu bytes", (unsigned long long)all);
         CTRT_AUTO(optimizer) optimizer = NULL;
@@ -232,13 +237,15 @@ static void test_model(void)
         CHECK_OK(ctrt_backward(loss));
         CHECK(owner_bytes(cpu, "backward", "matmul", &all) >= (64 * 64 + 32 * 64) * 4, "gradients are not backward's");
         CHECK_OK(ctrt_optimizer_step(optimizer));
-        CHECK(owner_bytes(cpu, "optimizer", "", &all) >= 2 * (64 * 64 + 32 * 64) * 4, "moments are not the optimizer's");
+        CHECK(owner_bytes(cpu, "optimizer", "", &all) >= 2 * (64 * 64 + 32 * 64) * 4,
+              "moments are not the optimizer's");
         CHECK_OK(ctrt_add(&sum, x, x));
         CHECK(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4, "the sum is not add's");
         char *text = NULL;
         CHECK_OK(ctrt_memory_snapshot(&text, cpu));
         check_json(text, "a snapshot");
-        CHECK(strstr(text, "\"tag\": \"step/1.0\", \"op\": \"linear\"") != NULL, "the history lacks the linear layer of module 1");
+        CHECK(strstr(text, "\"tag\": \"step/1.0\", \"op\": \"linear\"") != NULL,
+              "the history lacks the linear layer of module 1");
         free(text);
     }
     CHILD_END;
@@ -261,7 +268,8 @@ static void test_snapshot(void)
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         check_json(text, "a snapshot");
         CHECK(strstr(text, "\"tag\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"") != NULL, "%s", text);
-        CHECK(count_of(text, "\"state\": \"active_allocated\"") == 1 && strstr(text, "\"requested_size\": 5000") != NULL, "%s",
+        CHECK(count_of(text, "\"state\": \"active_allocated\"") == 1 &&
+              strstr(text, "\"requested_size\": 5000") != NULL, "%s",
               text);
         free(text);
         pool_free(memory, &block, 5000, NULL);
@@ -277,7 +285,8 @@ static void test_snapshot(void)
         for (size_t i = 0; i < COUNT(want); i++) {
             char word[64];
             snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
-            CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action, count_of(text, word),
+            CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
+                  count_of(text, word),
                   want[i].count);
         }
         CHECK(strstr(text, "\"text\": \"half time\"") && strstr(text, "\"device_free\": "), "%s", text);
@@ -293,7 +302,8 @@ static void test_snapshot(void)
         { "CTRT_MEMORY_HISTORY=all:", NULL },        { "CTRT_MEMORY_HISTORY=all:0", NULL },
         { "CTRT_MEMORY_HISTORY=all:-1", NULL },      { "CTRT_MEMORY_HISTORY=state:5", NULL },
         { "CTRT_MEMORY_HISTORY=frames", "frames" },  { "CTRT_MEMORY_HISTORY=frames:9", "frames" },
-        { "CTRT_MEMORY_HISTORY=frames:", NULL },     { "CTRT_MEMORY_HISTORY=all:5x", NULL },      { "CTRT_MEMORY_HISTORY=all:99999999999999999999", NULL },
+        { "CTRT_MEMORY_HISTORY=frames:", NULL },     { "CTRT_MEMORY_HISTORY=all:5x", NULL },
+        { "CTRT_MEMORY_HISTORY=all:99999999999999999999", NULL },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
@@ -319,7 +329,8 @@ static void *read_pipe(void *argument)
     static char text[1 << 20];
     size_t length = 0, got;
     FILE *file = fopen(argument, "r");
-    while (file != NULL && length + 1 < sizeof text && (got = fread(text + length, 1, sizeof text - 1 - length, file)) > 0)
+    while (file != NULL && length + 1 < sizeof text && (got = fread(text + length, 1, sizeof text - 1 - length,
+                                                                    file)) > 0)
         length += got;
     text[length] = '\0';
     if (file != NULL)
@@ -360,7 +371,8 @@ static void test_snapshot_files(void)
         pthread_create(&thread, NULL, read_pipe, other);
         CHECK_OK(ctrt_memory_snapshot_write(other, device));
         pthread_join(thread, &text);
-        CHECK(S_ISFIFO(mode_of(other)) && text != NULL && strstr(text, "\"ctrt memory snapshot\"") != NULL, "what was read: %s", (char *)text);
+        CHECK(S_ISFIFO(mode_of(other)) && text != NULL && strstr(text, "\"ctrt memory snapshot\"") != NULL,
+              "what was read: %s", (char *)text);
         CHECK(truncate(path, 0) == 0, "not emptied");
         snprintf(command, sizeof command, "%s", path);
         fflush(stdout);
@@ -380,7 +392,8 @@ static void test_snapshot_files(void)
         CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp((char *)text + strlen(text) - 8, "}\nafter\n") == 0
                   && count_of(text, "\"ctrt memory snapshot\"") == 2, "to /dev/stdout came %.300s", (char *)text);
         CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
-        CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO, "/nowhere/at/all.json: No such file");
+        CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
+                    "/nowhere/at/all.json: No such file");
         /* Nothing is left lying about. */
         snprintf(command, sizeof command, "ls %s | grep -c 'json[.]'", folder);
         FILE *pipe = popen(command, "r");
@@ -393,8 +406,10 @@ static void test_snapshot_files(void)
 }
 
 /* Exported, so that its name is known: the test is linked with -rdynamic. */
-__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory, ctrt_block *block);
-__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory, ctrt_block *block)
+__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory,
+                                                                             ctrt_block *block);
+__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory,
+                                                                             ctrt_block *block)
 {
     ctrt_status status = pool_alloc(memory, block, 5000, NULL);
     return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no call at its end, which would leave no frame */
@@ -407,7 +422,8 @@ static void test_frames(void)
     return;
 #endif
     group("frames: who took a block, by name, each stack once; none unless asked for");
-    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=frames:500") {
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m",
+             "CTRT_MEMORY_HISTORY=frames:500") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block blocks[40];
         char *text = NULL, word[64];
@@ -415,14 +431,18 @@ static void test_frames(void)
             CHECK_OK(take_for_frames(memory, &blocks[i]));
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         check_json(text, "a snapshot with frames");
-        CHECK(count_of(text, "\"name\": \"take_for_frames\"") == 2, "%d stacks have the function, expected that of blocks and that of segments: %s",
+        CHECK(count_of(text, "\"name\": \"take_for_frames\"") == 2,
+              "%d stacks have the function, expected that of blocks and that of segments: %s",
               count_of(text, "\"name\": \"take_for_frames\""), strstr(text, "\"stacks\""));
-        CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "run-internal\", \"line\": 0, \"offset\": "), "%s", strstr(text, "\"stacks\""));
+        CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "run-internal\", \"line\": 0, \"offset\": "), "%s",
+              strstr(text, "\"stacks\""));
         /* A block's stack is its event's. */
-        const char *state = strstr(text, "\"active_allocated\""), *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
+        const char *state = strstr(text, "\"active_allocated\""),
+            *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
         if (CHECK(stack != NULL, "blocks have no stack")) {
             snprintf(word, sizeof word, "%.*s}", (int)strcspn(stack, "}"), stack);
-            CHECK(count_of(text, word) == 80, "%s occurs %d times, expected 40 blocks and 40 events", word, count_of(text, word));
+            CHECK(count_of(text, word) == 80, "%s occurs %d times, expected 40 blocks and 40 events", word,
+                  count_of(text, word));
         }
         free(text);
         for (int i = 0; i < 40; i++)
@@ -430,7 +450,8 @@ static void test_frames(void)
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
         CHECK_OK(take_for_frames(memory, &blocks[0]));
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
-        CHECK(strstr(text, "\"stack\"") == NULL && strstr(text, "\"stacks\": {}") != NULL, "frames that nobody asked for");
+        CHECK(strstr(text, "\"stack\"") == NULL && strstr(text, "\"stacks\": {}") != NULL,
+              "frames that nobody asked for");
         free(text);
         pool_free(memory, &blocks[0], 5000, NULL);
         CHECK(ctrt_memory_set_watch((ctrt_memory_watch)4, 0) == CTRT_ERR_INVALID_ARGUMENT, "a mode 4");
@@ -467,7 +488,7 @@ static void test_oom(void)
         ctrt_block culprit, other, more;
         char *text = NULL;
         struct told told = { 0 };
-        CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "never was out of memory");
+        CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "was never out of memory");
         ctrt_memory_set_oom_callback(when_out, &told);
         ctrt_memory_tag_push("decoder");
         CHECK_OK(pool_alloc(memory, &other, 10 * MIB, NULL));
@@ -477,15 +498,18 @@ static void test_oom(void)
         ctrt_memory_tag_pop();
         ctrt_memory_tag_push("encoder");
         CHECK_FAILS(pool_alloc(memory, &more, 20 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                    "out of memory on fake:0: 20.00 MiB asked for, 50.00 MiB allocated to tensors");
+                    "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
         ctrt_memory_tag_pop();
         CHECK(strstr(ctrt_error_message(), "Most is held by total_loss, 40.00 MiB")
-                  && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device"), "%s", ctrt_error_message());
-        CHECK(told.calls == 1 && told.bytes == 20 * MIB && told.again == CTRT_ERR_OUT_OF_MEMORY, "%d calls, %zu bytes, %d",
+                  && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device"), "%s",
+                  ctrt_error_message());
+        CHECK(told.calls == 1 && told.bytes == 20 * MIB && told.again == CTRT_ERR_OUT_OF_MEMORY,
+              "%d calls, %zu bytes, %d",
               told.calls, told.bytes, (int)told.again);
         check_json(told.report, "the report");
         static const char *const words[] = {
-            "\"device\": \"fake:0\"", "\"asked\": 20971520", "\"total\": 67108864", "\"free\": 14680064", "\"allowed\": null",
+            "\"device\": \"fake:0\"", "\"asked\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
+            "\"allowed\": null",
             "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0", "\"tag\": \"encoder\"",
             "{\"tag\": \"total_loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
             "{\"tag\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
@@ -499,14 +523,15 @@ static void test_oom(void)
         free(text);
         ctrt_memory_set_oom_callback(NULL, NULL);
         CHECK(pool_alloc(memory, &more, 65 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY && told.calls == 1
-                  && strstr(ctrt_error_message(), "One block is larger than the device"), "%s", ctrt_error_message());
+                  && strstr(ctrt_error_message(), "The block is larger than the device"), "%s", ctrt_error_message());
         int64_t ooms = 0;
         CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
         CHECK(ooms == 3, "%lld", (long long)ooms);
         pool_free(memory, &culprit, 40 * MIB, NULL);
         CHECK_OK(pool_alloc(memory, &more, 20 * MIB, NULL));        /* and the program goes on */
         pool_free(memory, &more, 20 * MIB, NULL);
-        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "tensors still hold 10.00 MiB on fake:0, most of them of "
+        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
+                    "tensors still hold 10.00 MiB on fake:0, most of them of "
                                                                      "decoder");
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
         pool_free(memory, &other, 10 * MIB, NULL);
@@ -521,8 +546,8 @@ static void test_oom(void)
     CHILD_END;
     group("out of memory: what neither is free nor ours is told; the advice fits the policy");
     static const struct { const char *policy, *advice; } policies[] = {
-        { "CTRT_MEMORY=direct", "Others hold 40.00 MiB of the device's 64.00 MiB" },
-        { "CTRT_MEMORY=caching", "Others hold 40.00 MiB of the device's 64.00 MiB" },
+        { "CTRT_MEMORY=direct", "Other processes hold 40.00 MiB of the device's 64.00 MiB" },
+        { "CTRT_MEMORY=caching", "Other processes hold 40.00 MiB of the device's 64.00 MiB" },
     };
     for (size_t i = 0; i < COUNT(policies); i++) {
         IN_CHILD(folder_path(folder, NULL), policies[i].policy, "CTRT_FAKE_MEMORY=64m") {
@@ -533,15 +558,17 @@ static void test_oom(void)
             char *text = NULL;
             CHECK_OK(device->backend->memory->alloc(device->handle, &theirs, 40 * MIB));
             CHECK_FAILS(pool_alloc(memory, &block, 30 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                        "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB there held by others");
+                        "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
             CHECK(strstr(ctrt_error_message(), policies[i].advice) != NULL, "%s", ctrt_error_message());
             CHECK_OK(ctrt_memory_last_oom(&text, device));
             CHECK(strstr(text, "\"others\": 41943040") && strstr(text, "\"kind\": \"device\"")
                       && strstr(text, "\"refused_by_limit\": false"), "%s", text);
             free(text);
-            CHECK_FAILS(pool_alloc(memory, &block, 70 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "One block is larger than the device");
+            CHECK_FAILS(pool_alloc(memory, &block, 70 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        "The block is larger than the device");
             CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
-            CHECK_FAILS(pool_alloc(memory, &block, 11 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "This alone is more than the limit");
+            CHECK_FAILS(pool_alloc(memory, &block, 11 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        "The request alone exceeds the limit");
             device->backend->memory->free(device->handle, theirs, 40 * MIB);
         }
         CHILD_END;
@@ -557,7 +584,8 @@ static void test_oom(void)
             ctrt_status status = pool_alloc(memory, &more, 60 * MIB, NULL);
             ctrt_status second = ctrt_memory_snapshot(&text, memory->device);
             alloc_fail_at(0, false);
-            CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY), "n %d: %d, %d",
+            CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY),
+                  "n %d: %d, %d",
                   (int)n, (int)status, (int)second);
             free(text);
         }
@@ -603,7 +631,8 @@ static void test_threads(void)
         }
         for (int i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
-        CHECK(owner_bytes(memory->device, "worker", "", &sum) == 0 && sum == 0, "%llu bytes have owners when all is back",
+        CHECK(owner_bytes(memory->device, "worker", "", &sum) == 0 && sum == 0,
+              "%llu bytes have owners when all is back",
               (unsigned long long)sum);
     }
     CHILD_END;
@@ -637,7 +666,8 @@ static void test_watchers(void)
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
         ctrt_block block;
         CHECK_OK(pool_alloc(memory, &block, MIB, NULL));
-        CHECK(owner_bytes(memory->device, "", "", &sum) == MIB && sum == MIB, "%llu bytes have owners", (unsigned long long)sum);
+        CHECK(owner_bytes(memory->device, "", "", &sum) == MIB && sum == MIB, "%llu bytes have owners",
+              (unsigned long long)sum);
         pool_free(memory, &block, MIB, NULL);
     }
     CHILD_END;

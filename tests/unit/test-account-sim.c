@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accounting on simulated devices, through the public API: owners without asking, limits with pinned memory, a leak that is
- * found by its tag, everything given back. */
+/* Accounting on simulated devices, through the public API: owners without asking, limits with pinned memory, a leak
+ * that is found by its tag, everything given back. */
 #include "ctrt/memory.h"
 #include "ctrt/stream.h"
 #include "sims.h"
@@ -53,8 +53,9 @@ static void test_owners(void)
     CHILD_END;
 }
 
-#define CHECK_BYTES(got, want) \
-    CHECK((uint64_t)(got) == (uint64_t)(want), "%s is %llu, expected %llu", #got, (unsigned long long)(got), (unsigned long long)(want))
+#define CHECK_BYTES(got, want)                                                                                  \
+    CHECK((uint64_t)(got) == (uint64_t)(want), "%s is %llu, expected %llu", #got, (unsigned long long)(got),    \
+          (unsigned long long)(want))
 
 /* What users of PyTorch know, with its numbers. */
 static void test_known_numbers(void)
@@ -125,7 +126,8 @@ static void test_known_numbers(void)
         }
         CHILD_END;
     }
-    group("emptying the cache by hand wins nothing: it is done before memory is said to be out; a steady state asks nobody");
+    group("emptying the cache by hand wins nothing: it is done before memory is said to be out; a steady state asks "
+          "nobody");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -184,7 +186,8 @@ static void test_leak(void)
             if (status == CTRT_OK)
                 status = take(&kept[steps], "losses", 3 * MIB, device);
         }
-        CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "Most is held by losses"), "%d: %s", (int)status,
+        CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "Most is held by losses"), "%d: %s",
+              (int)status,
               ctrt_error_message());
         CHECK_OK(ctrt_memory_last_oom(&report, device));
         const char *first = report != NULL ? strstr(report, "\"owners\": [\n    {\"tag\": ") : NULL;
@@ -198,7 +201,8 @@ static void test_leak(void)
         CHECK_OK(ctrt_memory_release_all(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
-        CHECK(left == total && ctrt_memory_reserved(device) == 0, "%llu bytes are not back", (unsigned long long)(total - left));
+        CHECK(left == total && ctrt_memory_reserved(device) == 0, "%llu bytes are not back",
+              (unsigned long long)(total - left));
     }
     CHILD_END;
 }
@@ -234,11 +238,13 @@ static void test_ops(void)
 static void test_advice(void)
 {
     static const struct { const char *policy, *gaps, *full; } policies[] = {
-        { "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true lets", "let what is idle move to the host (CTRT_MEMORY=spill+caching)" },
-        { "CTRT_MEMORY=caching:max_split=1g", "CTRT_MEMORY=caching:expandable=true lets", "CTRT_MEMORY=spill+caching" },
+        { "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true makes",
+          "move idle blocks to the host (CTRT_MEMORY=spill+caching)" },
+        { "CTRT_MEMORY=caching:max_split=1g", "CTRT_MEMORY=caching:expandable=true makes",
+          "CTRT_MEMORY=spill+caching" },
         { "CTRT_MEMORY=caching:expandable=true", NULL, "CTRT_MEMORY=spill+caching" },
         { "CTRT_MEMORY=direct", NULL, "CTRT_MEMORY=spill+caching" },
-        { "CTRT_MEMORY=spill+caching", NULL, "What one op works on must be on the device together" },
+        { "CTRT_MEMORY=spill+caching", NULL, "All operands of an op must be on the device at once" },
     };
     group("the advice fits the policy");
     for (size_t i = 0; i < COUNT(policies); i++) {
@@ -247,14 +253,16 @@ static void test_advice(void)
             ctrt_tensor *one = NULL, *parts[15] = { NULL };
             CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
             CHECK_FAILS(ctrt_empty(&parts[0], CTRT_SHAPE(17 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                        "One block is larger than the device");
+                        "The block is larger than the device");
             if (strstr(policies[i].policy, "spill") == NULL)
-                CHECK_FAILS(ctrt_empty(&parts[0], CTRT_SHAPE(14 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);
+                CHECK_FAILS(ctrt_empty(&parts[0], CTRT_SHAPE(14 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                            policies[i].full);
             ctrt_tensor_release(&one);
             if (strstr(policies[i].policy, "spill") != NULL) {
                 CHECK_OK(ctrt_full(&one, CTRT_SHAPE(6 << 20), ctrt_float(1), CTRT_F32, device));
                 CHECK_OK(ctrt_full(&parts[0], CTRT_SHAPE(6 << 20), ctrt_float(1), CTRT_F32, device));
-                CHECK_FAILS(ctrt_add(&parts[1], one, parts[0]), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);     /* 72 MiB together */
+                /* 72 MiB together */
+                CHECK_FAILS(ctrt_add(&parts[1], one, parts[0]), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);
                 ctrt_tensor_release(&one);
             }
             if (policies[i].gaps != NULL) {
@@ -263,7 +271,8 @@ static void test_advice(void)
                     CHECK_OK(ctrt_empty(&parts[k], CTRT_SHAPE(1 << 20), CTRT_F32, device));
                 for (int k = 0; k < 15; k += 2)
                     ctrt_tensor_release(&parts[k]);
-                CHECK_FAILS(ctrt_empty(&one, CTRT_SHAPE(3 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, policies[i].gaps);
+                CHECK_FAILS(ctrt_empty(&one, CTRT_SHAPE(3 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                            policies[i].gaps);
             }
             for (int k = 0; k < 15; k++)
                 ctrt_tensor_release(&parts[k]);
@@ -286,7 +295,8 @@ static void test_limit(void)
         char *text = NULL;
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
         CHECK(strstr(text, "ctrt_memory_limit_bytes{device=\"sim:0\",policy=\"caching\"} 33554432\n")
-                  && strstr(text, "ctrt_memory_pinned_bytes{device=\"sim:0\",policy=\"caching\"} 8388608\n"), "%s", text);
+                  && strstr(text, "ctrt_memory_pinned_bytes{device=\"sim:0\",policy=\"caching\"} 8388608\n"), "%s",
+                  text);
         free(text);
         ctrt_tensor_release(&pinned);
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
@@ -319,14 +329,16 @@ static void test_snapshot(void)
             segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
         for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
             if (sscanf(at, "\"size\": %llu", &size) == 1 && strncmp(strchr(at + 10, ':'), ": ", 2) == 0
-                && strstr(at, "\"state\"") != NULL && strncmp(strstr(at, "\"state\""), "\"state\": \"active_allocated\"", 27) == 0
+                && strstr(at, "\"state\"") != NULL && strncmp(strstr(at, "\"state\""),
+                                                              "\"state\": \"active_allocated\"", 27) == 0
                 && strstr(at, "\"state\"") < at + 100)
                 active += size;
         CHECK(segments == ctrt_memory_reserved(device), "segments: %llu, reserved: %llu", segments,
               (unsigned long long)ctrt_memory_reserved(device));
         CHECK(active == ctrt_memory_allocated(device), "active: %llu, allocated: %llu", active,
               (unsigned long long)ctrt_memory_allocated(device));
-        CHECK(strstr(text, "\"state\": \"inactive\"") != NULL && strstr(text, "\"segment_type\": \"small\"") != NULL, "%s", text);
+        CHECK(strstr(text, "\"state\": \"inactive\"") != NULL && strstr(text, "\"segment_type\": \"small\"") != NULL,
+              "%s", text);
         free(text);
     }
     CHILD_END;

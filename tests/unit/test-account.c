@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted of memory: all figures, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
+/* What is counted of memory: all statistics, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
 #include <pthread.h>
 
 #include "base/strbuf.h"
@@ -39,26 +39,30 @@ static int64_t stat_of(struct device_memory *memory, const char *key)
         CHECK(got_ == want_, "%s is %lld, expected %lld", key, (long long)got_, (long long)want_);            \
     } while (0)
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void test_keys(void)
 {
-    group("the names of figures are PyTorch's");
+    group("the names of statistics are PyTorch's");
     static const char *const families[] = { "allocation", "segment", "active", "inactive_split", "allocated_bytes",
-                                            "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes" };
+                                            "reserved_bytes", "active_bytes", "inactive_split_bytes",
+                                            "requested_bytes" };
     static const char *const pools[] = { "all", "large_pool", "small_pool" };
     static const char *const members[] = { "current", "peak", "allocated", "freed" };
     static const char *const last[] = {
         "oversize_allocations.current", "oversize_allocations.peak", "oversize_allocations.allocated",
-        "oversize_allocations.freed", "oversize_segments.current", "oversize_segments.peak", "oversize_segments.allocated",
+        "oversize_allocations.freed", "oversize_segments.current", "oversize_segments.peak",
+        "oversize_segments.allocated",
         "oversize_segments.freed",
-#define FIGURE(name) "host." name ".current", "host." name ".peak", "host." name ".allocated", "host." name ".freed"
-        FIGURE("allocations"), FIGURE("allocated_bytes"), FIGURE("active_requests"), FIGURE("active_bytes"),
+#define STAT(name) "host." name ".current", "host." name ".peak", "host." name ".allocated", "host." name ".freed"
+        STAT("allocations"), STAT("allocated_bytes"), STAT("active_requests"), STAT("active_bytes"),
         "spilled.current", "spilled.peak", "spilled.allocated", "spilled.freed", "spilled_bytes.current", "spilled_bytes.peak",
         "spilled_bytes.allocated", "spilled_bytes.freed",
-        "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "num_oom_rejections",
+        "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
+        "num_oom_rejections",
         "max_split_size", "host.num_host_alloc", "host.num_host_free",
-#define TIMES(name) "host." name ".total", "host." name ".max", "host." name ".min", "host." name ".count", "host." name ".avg"
+#define TIMES(name) "host." name ".total", "host." name ".max", "host." name ".min", "host." name ".count", \
+                    "host." name ".avg"
         TIMES("host_alloc_time"), TIMES("host_free_time"),
     };
     size_t index = 0;
@@ -77,7 +81,7 @@ static void test_keys(void)
     CHECK(ctrt_memory_stat_key(index) == NULL, "there is a key %s more", ctrt_memory_stat_key(index));
 }
 
-static void test_figures(void)
+static void test_stats(void)
 {
     group("blocks are counted by pool: now, at most, ever");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
@@ -122,10 +126,10 @@ static void test_figures(void)
             if (strstr(ctrt_memory_stat_key(i), "current"))
                 CHECK_STAT(memory, ctrt_memory_stat_key(i), 0);
         CHECK_STAT(memory, "requested_bytes.all.freed", 100 + 2 * MIB + 1 + 3);
-        ctrt_memory_figures figures;
-        CHECK_OK(ctrt_memory_get_figures(&figures, memory->device));
-        CHECK(figures.allocation[CTRT_MEMORY_ALL].allocated == 4 && figures.num_device_alloc == 4, "%lld, %lld",
-              (long long)figures.allocation[CTRT_MEMORY_ALL].allocated, (long long)figures.num_device_alloc);
+        ctrt_memory_stats stats;
+        CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 4 && stats.num_device_alloc == 4, "%lld, %lld",
+              (long long)stats.allocation[CTRT_POOL_ALL].allocated, (long long)stats.num_device_alloc);
     }
     CHILD_END;
     group("sums hold for any policy, block by block");
@@ -158,7 +162,8 @@ static void test_figures(void)
                           + stat_of(memory, "allocated_bytes.small_pool.current") == (int64_t)bytes,
                   "%s: the pools do not add up", settings[s]);
             CHECK(stat_of(memory, "segment.large_pool.allocated") + stat_of(memory, "segment.small_pool.allocated")
-                      == stat_of(memory, "segment.all.allocated"), "%s: segments of the pools do not add up", settings[s]);
+                      == stat_of(memory, "segment.all.allocated"), "%s: segments of the pools do not add up",
+                          settings[s]);
         }
         CHILD_END;
     }
@@ -199,7 +204,8 @@ static void test_scopes(void)
         CHECK_OK(pool_alloc(memory, &z, 5 * KIB, NULL));            /* 9 */
         pool_free(memory, &z, 5 * KIB, NULL);
         CHECK_OK(ctrt_memory_scope_end(&peaks, &c));
-        CHECK(peaks.allocated_bytes == 9 * KIB && c == NULL, "overlapping: %llu", (unsigned long long)peaks.allocated_bytes);
+        CHECK(peaks.allocated_bytes == 9 * KIB && c == NULL, "overlapping: %llu",
+              (unsigned long long)peaks.allocated_bytes);
         CHECK(ctrt_memory_max_allocated(device) == 9 * KIB, "since the reset: %llu",
               (unsigned long long)ctrt_memory_max_allocated(device));
         CHECK_OK(ctrt_memory_scope_begin(&a, device));
@@ -209,7 +215,8 @@ static void test_scopes(void)
         pool_free(memory, &y, 3 * KIB, NULL);
         pool_free(memory, &x, 1 * KIB, NULL);
         CHECK_OK(ctrt_memory_scope_end(&peaks, &a));
-        CHECK(peaks.allocated_bytes == 4 * KIB, "a scope that only frees: %llu", (unsigned long long)peaks.allocated_bytes);
+        CHECK(peaks.allocated_bytes == 4 * KIB, "a scope that only frees: %llu",
+              (unsigned long long)peaks.allocated_bytes);
     }
     CHILD_END;
     group("many scopes at random against a plain record of every moment");
@@ -278,7 +285,8 @@ static void test_threads(void)
         struct worker workers[6], mine = { .memory = memory, .rounds = 1 };
         pthread_t threads[6];
         uint64_t each = 0;
-        work(&mine);                                                /* this thread is idle afterwards, with much memory */
+        /* this thread is idle afterwards, with much memory */
+        work(&mine);
         for (int i = 0; i < 32; i++)
             each += mine.blocks[i].bytes;
         for (int round = 0; round < 3; round++) {
@@ -345,7 +353,8 @@ static void test_table(void)
     };
     char text[16];
     for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK(strcmp(summary_size(text, cases[i].value, cases[i].by), cases[i].size) == 0, "size %lld: \"%s\", expected \"%s\"",
+        CHECK(strcmp(summary_size(text, cases[i].value, cases[i].by), cases[i].size) == 0,
+              "size %lld: \"%s\", expected \"%s\"",
               (long long)cases[i].value, text, cases[i].size);
         CHECK(strcmp(summary_count(text, cases[i].value, cases[i].by), cases[i].count) == 0,
               "count %lld: \"%s\", expected \"%s\"", (long long)cases[i].value, text, cases[i].count);
@@ -363,12 +372,12 @@ static void test_table(void)
         "|       from large pool |   3819 MiB |   3820 MiB |   7640 MiB |      0 B   |\n"
         "|       from small pool |      1 MiB |      0 MiB |      0 MiB |      0 B   |\n"
         "|---------------------------------------------------------------------------|\n";
-    ctrt_memory_figures figures = { .num_ooms = 2, .num_alloc_retries = 3 };
-    figures.allocated_bytes[CTRT_MEMORY_ALL] = (ctrt_memory_figure){ 4005560320, 4005560320, 8011120640, 786431 };
-    figures.allocated_bytes[CTRT_MEMORY_LARGE] = (ctrt_memory_figure){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
-    figures.allocated_bytes[CTRT_MEMORY_SMALL] = (ctrt_memory_figure){ 1048576, 0, 0, 0 };
+    ctrt_memory_stats stats = { .num_ooms = 2, .num_alloc_retries = 3 };
+    stats.allocated_bytes[CTRT_POOL_ALL] = (ctrt_stat){ 4005560320, 4005560320, 8011120640, 786431 };
+    stats.allocated_bytes[CTRT_POOL_LARGE] = (ctrt_stat){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
+    stats.allocated_bytes[CTRT_POOL_SMALL] = (ctrt_stat){ 1048576, 0, 0, 0 };
     struct strbuf table = { 0 };
-    summary_table(&table, "cuda:1", &figures, false);
+    summary_table(&table, "cuda:1", &stats, false);
     CHECK(table.bytes != NULL && strncmp(table.bytes, want, strlen(want)) == 0, "the table is\n%.*s", (int)strlen(want),
           table.bytes);
     int lines = 0;
@@ -379,7 +388,7 @@ static void test_table(void)
     }
     CHECK(lines == 6 + 11 + 11 + 2 * 9 + 1, "%d lines", lines);
     strbuf_drop(&table);
-    summary_table(&table, "cpu", &figures, true);
+    summary_table(&table, "cpu", &stats, true);
     CHECK(strstr(table.bytes, "from large pool") == NULL && strstr(table.bytes, "Oversize GPU segments") != NULL, "%s",
           table.bytes);
     strbuf_drop(&table);
@@ -416,7 +425,8 @@ static void test_limits(void)
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint64_t limit = 1;
         ctrt_status status = quota_parse(&limit, cases[i].text, "fake:0", "fake", 1000);
-        CHECK(status == cases[i].status && (status != CTRT_OK || limit == cases[i].limit), "\"%s\": status %d, limit %llu",
+        CHECK(status == cases[i].status && (status != CTRT_OK || limit == cases[i].limit),
+              "\"%s\": status %d, limit %llu",
               cases[i].text, (int)status, (unsigned long long)limit);
     }
     uint64_t limit;
@@ -432,12 +442,14 @@ static void test_limits(void)
             CHECK(ctrt_memory_limit(device) == 64 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
             CHECK_OK(pool_alloc(memory, &a, 40 * MIB, NULL));
             CHECK_FAILS(pool_alloc(memory, &b, 30 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "64.00 MiB allowed");
-            CHECK(strstr(ctrt_error_message(), "The device has room: raise the limit") != NULL, "%s", ctrt_error_message());
+            CHECK(strstr(ctrt_error_message(), "The device has enough free memory: raise the limit") != NULL, "%s",
+                  ctrt_error_message());
             CHECK_STAT(memory, "num_ooms", 1);
             CHECK_STAT(memory, "num_oom_rejections", 1);
             pool_free(memory, &a, 40 * MIB, NULL);
             CHECK_OK(pool_alloc(memory, &b, 50 * MIB, NULL));       /* the cache makes room */
-            CHECK(ctrt_memory_reserved(device) <= 64 * MIB, "%llu reserved", (unsigned long long)ctrt_memory_reserved(device));
+            CHECK(ctrt_memory_reserved(device) <= 64 * MIB, "%llu reserved",
+                  (unsigned long long)ctrt_memory_reserved(device));
             CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
             CHECK_OK(pool_alloc(memory, &c, 100 * MIB, NULL));
             pool_free(memory, &c, 100 * MIB, NULL);
@@ -448,7 +460,8 @@ static void test_limits(void)
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "0 bytes allowed");
             CHECK_STAT(memory, "num_oom_rejections", 3);
             CHECK_OK(ctrt_memory_set_fraction(device, 1));
-            CHECK_FAILS(pool_alloc(memory, &c, 500 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "This alone is more than the limit");
+            CHECK_FAILS(pool_alloc(memory, &c, 500 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        "The request alone exceeds the limit");
             CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
             CHECK_FAILS(pool_alloc(memory, &c, 230 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, NULL);
             CHECK_STAT(memory, "num_ooms", 5);
@@ -486,7 +499,7 @@ static void test_limit_types(void)
         { "CTRT_MEMORY_LIMIT=fake:0=8m", NULL, NULL },
         { "CTRT_MEMORY_LIMIT=fkae:0=8m", "there is no backend fkae; did you mean fake?", NULL },
         { "CTRT_MEMORY_LIMIT=fake:1=8m,Fake=8m", "there is no backend Fake; did you mean fake?", NULL },
-        { "CTRT_MEMORY_LIMIT=opencl=90%,fake:0=8m", NULL, "there is no backend opencl here, so that part limits nothing\n" },
+        { "CTRT_MEMORY_LIMIT=opencl=90%,fake:0=8m", NULL, "there is no backend opencl, so that part has no effect\n" },
     };
     group("a limit for a misspelt type of devices is an error, for one that is not installed a warning");
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -500,7 +513,8 @@ static void test_limit_types(void)
                 CHECK_OK(ctrt_device_get(&second, "fake:1"));
                 CHECK(ctrt_memory_limit(device) == 8 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
                 const char *told = cases[i].warning != NULL ? strstr(logged, cases[i].warning) : logged;
-                CHECK(told != NULL && (cases[i].warning != NULL ? strstr(told + 1, cases[i].warning) == NULL : *told == '\0'),
+                CHECK(told != NULL && (cases[i].warning != NULL ? strstr(told + 1, cases[i].warning) == NULL
+                                       : *told == '\0'),
                       "%s: logged \"%s\"", cases[i].setting, logged);
             }
         }
@@ -532,10 +546,12 @@ static void test_metrics(void)
             char name[100] = "", rest[200] = "";
             long long value;
             if (strncmp(at, "# HELP ", 7) == 0 || strncmp(at, "# TYPE ", 7) == 0) {
-                CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0 || strncmp(at + 7, "ctrt_device_", 12) == 0, "%.*s", (int)length, at);
+                CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0 || strncmp(at + 7, "ctrt_device_", 12) == 0, "%.*s",
+                      (int)length, at);
             } else {
                 CHECK(sscanf(at, "%99[a-z_]{device=\"%199[^\"]\",policy=\"direct\"} %lld\n", name, rest, &value) == 3
-                          && (strncmp(name, "ctrt_memory_", 12) == 0 || strcmp(name, "ctrt_device_synchronizations_total") == 0),
+                          && (strncmp(name, "ctrt_memory_", 12) == 0 ||
+                              strcmp(name, "ctrt_device_synchronizations_total") == 0),
                       "\"%.*s\" is no sample", (int)length, at);
                 samples++;
             }
@@ -547,8 +563,10 @@ static void test_metrics(void)
         CHECK_OK(pool_alloc(memory, &block, 5 * MIB, NULL));
         pool_free(memory, &block, 5 * MIB, NULL);
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-        CHECK(metric(text, "ctrt_memory_allocated_bytes") == 0 && metric(text, "ctrt_memory_allocated_bytes_max") == 5 * (long)MIB
-                  && metric(text, "ctrt_memory_reserved_bytes_max") == 5 * (long)MIB && metric(text, "ctrt_memory_blocks_max") == 1
+        CHECK(metric(text, "ctrt_memory_allocated_bytes") == 0 &&
+              metric(text, "ctrt_memory_allocated_bytes_max") == 5 * (long)MIB
+                  && metric(text, "ctrt_memory_reserved_bytes_max") == 5 * (long)MIB &&
+                  metric(text, "ctrt_memory_blocks_max") == 1
                   && metric(text, "ctrt_memory_allocations_total") == 1, "%s", text);
         free(text);
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
@@ -569,7 +587,8 @@ static void *take_and_give(void *argument)
 {
     struct device_memory *memory = argument;
     ctrt_block blocks[2000];
-    while (!enough) {                       /* slowly up, so that it often is higher than it was since the last reading */
+    /* slowly up, so that it often is higher than it was since the last reading */
+    while (!enough) {
         for (int i = 0; i < 2000; i++)
             if (pool_alloc(memory, &blocks[i], 64 * KIB, NULL) != CTRT_OK)
                 abort();
@@ -598,7 +617,7 @@ static void test_moving_metrics(void)
         }
         enough = true;
         pthread_join(thread, NULL);
-        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a figure above its peak; in %d something is held", wrong, held);
+        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d something is held", wrong, held);
     }
     CHILD_END;
 }
@@ -609,7 +628,7 @@ TEST_MAIN
     folder_actor(folder, "backend-fake");
     folder_plugin(folder, "memory-direct");
     folder_plugin(folder, "memory-caching");
-    test_figures();
+    test_stats();
     test_scopes();
     test_threads();
     test_limits();

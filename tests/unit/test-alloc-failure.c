@@ -105,9 +105,9 @@ struct alive {
 
 static struct alive alive(void)
 {
-    ctrt_memory_counters counters = { 0 };
-    ctrt_memory_get_counters(&counters, cpu);
-    return (struct alive){ ctrt_memory_allocated(cpu), counters.allocations - counters.frees,
+    ctrt_memory_stats stats = { 0 };
+    ctrt_memory_get_stats(&stats, cpu);
+    return (struct alive){ ctrt_memory_allocated(cpu), stats.allocation[CTRT_POOL_ALL].allocated - stats.allocation[CTRT_POOL_ALL].freed,
                            ctrt_autograd_live_nodes(), ctrt_autograd_saved_bytes() };
 }
 

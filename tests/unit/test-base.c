@@ -61,10 +61,12 @@ static void test_messages(void)
     ctrt_status value = CTRT_OK;
     while (ctrt_status_get(&name, &value, codes) == CTRT_OK) {
         int64_t found = 1;
-        CHECK(ctrt_constant_find(&found, name) == CTRT_OK && found == value, "%s is %d and %lld", name, value, (long long)found);
+        CHECK(ctrt_constant_find(&found, name) == CTRT_OK && found == value, "%s is %d and %lld", name, value,
+              (long long)found);
         codes++;
     }
-    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST, "%zu, %s", codes, name);
+    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST, "%zu, %s", codes,
+          name);
     CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
     CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "version %s", ctrt_version());
 }
@@ -331,8 +333,8 @@ static void test_param_values(void)
     } cases[] = {
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "42", 42, NULL },
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "-7", -7, NULL },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "4x", 0, "whole number" },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "1.5", 0, "whole number" },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "4x", 0, "integer" },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "1.5", 0, "integer" },
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "99999999999999999999", 0, "too large" },
         { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "yes", 1, NULL },
         { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "OFF", 0, NULL },
@@ -356,7 +358,7 @@ static void test_param_values(void)
           "expected one of error|cpu|both; did you mean cpu?" },
         { PARAM(CTRT_PARAM_ENUM, NULL, NULL), "x", 0, "expected one of" },
         { PARAM(CTRT_PARAM_STRING, NULL, NULL), "anything", 0, NULL },
-        { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "none of ctrt_param_type" },
+        { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "not a ctrt_param_type" },
     };
     group("values of parameters");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -395,7 +397,7 @@ static void test_param_origins(void)
         CHECK(value.integer == 6 && value.is_set, "environment: %lld", (long long)value.integer);
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty text is a value");
-        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "has been used already as \"6\"");
+        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
     }
     CHILD_END;
@@ -418,7 +420,7 @@ static void test_param_origins(void)
     IN_CHILD("CTRT_TEST_NUMBER=six") {
         for (int i = 0; i < 2; i++)
             CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
-                        "CTRT_TEST_NUMBER=six: expected a whole number");
+                        "CTRT_TEST_NUMBER=six: expected an integer");
         CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         ctrt_param small = number;
@@ -458,7 +460,7 @@ static void test_param_warnings(void)
         param_declare(&number, "test");
         param_check_environment();
         CHECK(heard.lines == 1
-                  && strstr(heard.text, "CTRT_TEST_NUMBR is not known; did you mean CTRT_TEST_NUMBER?"),
+                  && strstr(heard.text, "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?"),
               "%d lines: %s", heard.lines, heard.text);
         param_check_environment();
         CHECK(heard.lines == 1, "told %d times", heard.lines);
@@ -484,7 +486,7 @@ static void test_param_warnings(void)
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK(value.integer == 6 && heard.lines == 1
-                  && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it had been read as \"6\""),
+                  && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it was read as \"6\""),
               "%d lines: %s", heard.lines, heard.text);
         param_forget_values();
         CHECK_OK(param_read(&value, &number, "test"));

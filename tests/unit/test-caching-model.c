@@ -143,7 +143,7 @@ static void walk_piece(const ctrt_memory_piece *piece, void *argument)
 static bool check_state(void *policy, const struct paper *paper, uint64_t active, uint64_t blocks, const struct ref *ref)
 {
     struct walk walk = { 0 };
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     uint64_t split, split_bytes;
     caching->walk(policy, walk_piece, &walk);
     caching->stats(policy, &stats);
@@ -331,7 +331,7 @@ static void test_pages(uint64_t bytes, uint64_t seed)
         if (step % 5003 == 5002)
             caching->trim(policy);
         if (step % 1009 == 1008) {
-            ctrt_memory_stats stats = { .size = sizeof stats };
+            ctrt_memory_policy_stats stats = { .size = sizeof stats };
             caching->stats(policy, &stats);
             none.peak = (uint64_t)stats.reserved[CTRT_POOL_ALL].peak;
             none.retries = stats.retries;
@@ -460,7 +460,7 @@ static void test_threads(uint64_t bytes)
         free(left);
     }
     CHECK(atomic_load(&team.wrong) == 0, "%ld things were wrong", atomic_load(&team.wrong));
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     caching->stats(team.policy, &stats);
     CHECK(stats.cached_bytes + first.bytes == stats.reserved_bytes && stats.reserved_bytes == team.paper.used,
           "%llu cached of %llu", (unsigned long long)stats.cached_bytes, (unsigned long long)stats.reserved_bytes);

@@ -21,7 +21,7 @@ static void test_expandable(void)
           "blocks are not beside one another");
     CHECK(bed.paper.used == 62 * MIB && bed.paper.allocs == 4 && bed.paper.maps == 4, "%llu MiB mapped in %d",
           (unsigned long long)bed.paper.used / MIB, (int)bed.paper.maps);
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.segment[CTRT_POOL_LARGE].current == 1 && stats.reserved_bytes == 62 * MIB
               && stats.inactive_split[CTRT_POOL_ALL].current == 0,
           "%lld segments", (long long)stats.segment[CTRT_POOL_LARGE].current);
@@ -90,7 +90,7 @@ static void fork_now(struct paper *paper, void *address, size_t bytes)
         alarm(10);
         pthread_mutex_init(&paper->lock, NULL);
         paper->on_free = NULL;
-        const ctrt_memory_stats stats = stats_of(forking);
+        const ctrt_memory_policy_stats stats = stats_of(forking);
         caching->walk(forking->policy, add_bytes, &walked);
         const uint64_t maps = paper->maps;
         bool good = stats.reserved_bytes == 3 * 20 * MIB && walked == stats.reserved_bytes && stats.segment[CTRT_POOL_LARGE].current == 2;
@@ -127,17 +127,17 @@ static void test_fork(void)
     bed_end(&bed);
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void check_split(struct bed *bed, const char *what, int64_t allocated, int64_t freed, int64_t peak)
 {
-    const ctrt_memory_stat split = stats_of(bed).inactive_split[CTRT_POOL_ALL];
+    const ctrt_stat split = stats_of(bed).inactive_split[CTRT_POOL_ALL];
     CHECK(split.allocated == allocated && split.freed == freed && split.peak == peak, "%s: +%lld -%lld, peak %lld; expected +%lld -%lld, peak "
           "%lld", what, (long long)split.allocated, (long long)split.freed, (long long)split.peak, (long long)allocated, (long long)freed,
           (long long)peak);
 }
 
-static void test_split_figures(void)
+static void test_split_stats(void)
 {
     struct bed bed;
     group("a block that is freed and handed out again was an inactive one in between, cached outside of the heap or not");
@@ -213,10 +213,10 @@ static void test_walk(void)
             give_later(&bed, &blocks[k], paper_work(&bed.paper));
         struct seen seen = { .ordered = true };
         bed.table->walk(bed.policy, see, &seen);
-        ctrt_memory_stats stats = stats_of(&bed);
+        ctrt_memory_policy_stats stats = stats_of(&bed);
         CHECK(seen.ordered && seen.block_bytes == seen.bytes, "blocks do not fill their segments in order");
         CHECK(seen.bytes == stats.reserved_bytes && (int64_t)seen.segments == stats.segment[CTRT_POOL_ALL].current,
-              "%zu bytes in %zu segments, by figures %llu in %lld", seen.bytes, seen.segments,
+              "%zu bytes in %zu segments, by statistics %llu in %lld", seen.bytes, seen.segments,
               (unsigned long long)stats.reserved_bytes, (long long)stats.segment[CTRT_POOL_ALL].current);
         CHECK(seen.active == 22 && (seen.awaiting > 0) == (i != 2), "%zu active, %zu awaiting", seen.active, seen.awaiting);
         for (int k = 0; k < 30; k++)
@@ -242,8 +242,8 @@ static void test_clone(void)
     plan.table = caching;
     CHECK(caching->clone(bed.policy, &plan.policy, &plan.paper.source) == CTRT_OK, "%s", host_error);
     plan.paper.used = bed.paper.used;
-    ctrt_memory_stats before = stats_of(&bed), after = stats_of(&plan);
-    CHECK(memcmp(&before, &after, sizeof before) == 0, "figures of the copy differ");
+    ctrt_memory_policy_stats before = stats_of(&bed), after = stats_of(&plan);
+    CHECK(memcmp(&before, &after, sizeof before) == 0, "statistics of the copy differ");
     /* The same requests to both: first the copy, whose blocks are the original's. */
     ctrt_block made[40];
     for (int k = 1; k < 40; k += 3)
@@ -393,7 +393,7 @@ TEST_MAIN
     beds_load();
     test_expandable();
     test_fork();
-    test_split_figures();
+    test_split_stats();
     test_walk();
     test_clone();
     test_arena();

@@ -29,9 +29,10 @@ static void test_sizes(void)
         if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
             return;
         ctrt_block block = take(&bed, cases[i].asked, 1);
-        ctrt_memory_stats stats = stats_of(&bed);
+        ctrt_memory_policy_stats stats = stats_of(&bed);
         int pool = cases[i].large ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
-        CHECK(block.bytes == cases[i].bytes, "%zu bytes cost %zu, expected %zu", cases[i].asked, block.bytes, cases[i].bytes);
+        CHECK(block.bytes == cases[i].bytes, "%zu bytes cost %zu, expected %zu", cases[i].asked, block.bytes,
+              cases[i].bytes);
         CHECK(stats.reserved_bytes == cases[i].segment && bed.paper.used == cases[i].segment,
               "%zu bytes reserve %llu, expected %zu", cases[i].asked, (unsigned long long)stats.reserved_bytes,
               cases[i].segment);
@@ -84,30 +85,32 @@ static void test_rounding(void)
 static void test_options(void)
 {
     static const struct { const char *options, *words; } bad[] = {
-        { "max_splt=64m", "caching has no option \"max_splt\"; known: max_split, gc, roundup, expandable, large_segment, "
+        { "max_splt=64m",
+          "caching has no option \"max_splt\"; known: max_split, gc, roundup, expandable, large_segment, "
                           "max_rounding; did you mean max_split?" },
-        { "max_split=20m", "max_split wants a size above 20m" },
-        { "max_split=64q", "max_split wants" },
-        { "max_split=", "max_split wants" },
-        { "max_split=30m,large_segment=40m", "max_split wants a size above 40m" },
-        { "gc=1", "gc wants a share of the device's memory between 0 and 1, not \"1\"" },
-        { "gc=0", "gc wants" },
-        { "gc=x", "gc wants" },
-        { "gc=-0.5", "gc wants" },
-        { "roundup=3", "roundup wants a power of two" },
-        { "roundup=[256:1,512:3]", "roundup wants" },
-        { "roundup=[512:1,256:2]", "roundup wants" },
-        { "roundup=[300:1]", "roundup wants" },
-        { "roundup=[256:1", "roundup wants" },
-        { "roundup=[]", "roundup wants" },
-        { "roundup=[>:4,256:2]", "roundup wants" },
-        { "expandable=maybe", "expandable wants true or false" },
-        { "large_segment=3m", "large_segment wants a multiple of 2m" },
-        { "max_rounding=0", "max_rounding wants a size" },
+        { "max_split=20m", "max_split must be a size above 20m" },
+        { "max_split=64q", "max_split must" },
+        { "max_split=", "max_split must" },
+        { "max_split=30m,large_segment=40m", "max_split must be a size above 40m" },
+        { "gc=1", "gc must be a share of the device's memory between 0 and 1, not \"1\"" },
+        { "gc=0", "gc must be" },
+        { "gc=x", "gc must be" },
+        { "gc=-0.5", "gc must be" },
+        { "roundup=3", "roundup must be a power of two" },
+        { "roundup=[256:1,512:3]", "roundup must be" },
+        { "roundup=[512:1,256:2]", "roundup must be" },
+        { "roundup=[300:1]", "roundup must be" },
+        { "roundup=[256:1", "roundup must be" },
+        { "roundup=[]", "roundup must be" },
+        { "roundup=[>:4,256:2]", "roundup must be" },
+        { "expandable=maybe", "expandable must be true or false" },
+        { "large_segment=3m", "large_segment must be a multiple of 2m" },
+        { "max_rounding=0", "max_rounding must be a size" },
         { "x", "has no option \"x\"" },
     };
     static const char *const good[] = {
-        "max_split=64m", "max_split=21m,gc=0.8", "gc=0.999", "roundup=1024", "roundup=[1:2,>:4],max_split=1g", "expandable=true",
+        "max_split=64m", "max_split=21m,gc=0.8", "gc=0.999", "roundup=1024", "roundup=[1:2,>:4],max_split=1g",
+        "expandable=true",
         "expandable=off", "large_segment=4m", "max_rounding=1m,max_split=22m",
     };
     struct bed bed;
@@ -127,17 +130,18 @@ static void test_options(void)
     CHECK(caching->create(&bed.policy, &bed.paper.source, "gc=0.5") == CTRT_ERR_NOT_SUPPORTED, "gc without a size");
     host_logged[0] = '\0';
     if (bed_make(&bed, caching, "expandable=true", 64 * MIB, 0)) {
-        CHECK(strstr(host_logged, "cannot map pages"), "nothing is said where pages are missing: \"%s\"", host_logged);
+        CHECK(strstr(host_logged, "cannot map pages"), "no message although pages are missing: \"%s\"", host_logged);
         bed_end(&bed);
     }
     group("options of direct and arena");
     paper_init(&bed.paper, MIB, 0);
     CHECK(direct->create(&bed.policy, &bed.paper.source, "x=1") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "direct takes no options"), "%s", host_error);
+              && strstr(host_error, "direct has no options"), "%s", host_error);
     CHECK(arena->create(&bed.policy, &bed.paper.source, "chnk=1m") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "arena has no option \"chnk\"; known: chunk; did you mean chunk?"), "%s", host_error);
+              && strstr(host_error, "arena has no option \"chnk\"; known: chunk; did you mean chunk?"), "%s",
+              host_error);
     CHECK(arena->create(&bed.policy, &bed.paper.source, "chunk=1k") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "chunk wants a size of at least 1m"), "%s", host_error);
+              && strstr(host_error, "chunk must be a size of at least 1m"), "%s", host_error);
 }
 
 /* ---- choices ---- */
@@ -165,7 +169,7 @@ static void test_choices(void)
     give(&bed, &blocks[1]);                     /* 8 + 4 + 6 KiB are one now */
     ctrt_block merged = take(&bed, 18 * KIB, 1);
     CHECK(merged.address == base, "18 KiB are not in the merged hole at the start");
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.segment[CTRT_POOL_SMALL].current == 2 && stats.retries == 0, "%d segments",
           (int)stats.segment[CTRT_POOL_SMALL].current);
     give(&bed, &merged);
@@ -183,13 +187,15 @@ static void test_choices(void)
     if (!bed_make(&bed, caching, "max_split=40m", 1024 * MIB, 0))
         return;
     ctrt_block huge = take(&bed, 100 * MIB, 1);
-    CHECK(stats_of(&bed).oversize_segment.current == 1 && stats_of(&bed).max_split == 40 * MIB, "oversize is not counted");
+    CHECK(stats_of(&bed).oversize_segment.current == 1 && stats_of(&bed).max_split == 40 * MIB,
+          "oversize is not counted");
     give(&bed, &huge);
     ctrt_block little = take(&bed, 39 * MIB, 1);
     CHECK(little.bytes == 40 * MIB && bed.paper.used == 140 * MIB, "39 MiB: %zu of %llu", little.bytes,
           (unsigned long long)bed.paper.used);
     ctrt_block like = take(&bed, 81 * MIB, 1);
-    CHECK(like.bytes == 100 * MIB, "81 MiB are not in the block of 100: less than 20 MiB would be unused; %zu", like.bytes);
+    CHECK(like.bytes == 100 * MIB, "81 MiB are not in the block of 100: less than 20 MiB would be unused; %zu",
+          like.bytes);
     give(&bed, &like);
     like = take(&bed, 80 * MIB, 1);
     CHECK(like.bytes == 80 * MIB, "80 MiB are in the block of 100: 20 MiB are unused; %zu", like.bytes);
@@ -256,11 +262,13 @@ static void test_trim(void)
     give(&bed, &gone);
     give(&bed, &far);
     caching->trim(bed.policy);
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.reserved_bytes == 2 * MIB && bed.paper.used == 2 * MIB, "%llu reserved",
           (unsigned long long)stats.reserved_bytes);
-    CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d, %d", (int)stats.source_allocs, (int)stats.source_frees);
-    CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(52 * MIB) && stats.reserved[CTRT_POOL_LARGE].freed == (int64_t)(50 * MIB),
+    CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d, %d", (int)stats.source_allocs,
+          (int)stats.source_frees);
+    CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(52 * MIB) &&
+          stats.reserved[CTRT_POOL_LARGE].freed == (int64_t)(50 * MIB),
           "peak %lld", (long long)stats.reserved[CTRT_POOL_ALL].peak);
     give(&bed, &keep);
     bed_end(&bed);
@@ -314,7 +322,8 @@ static void test_fences(void)
             return;
         a = take(&bed, 4096, 3);
         give_later(&bed, &a, paper_work(&bed.paper));
-        CHECK(i ? !paper_waits(&bed.paper, 1, PAPER_HOST) : paper_waits(&bed.paper, 1, PAPER_HOST) && bed.paper.used == 0,
+        CHECK(i ? !paper_waits(&bed.paper, 1, PAPER_HOST) : paper_waits(&bed.paper, 1, PAPER_HOST) &&
+              bed.paper.used == 0,
               "%s does not know when to wait", i ? "arena" : "direct");
         a = take(&bed, 4096, 3);
         CHECK(paper_waits(&bed.paper, 1, 3) || holds(a.fence, 1), "%s forgets the fence", i ? "arena" : "direct");
@@ -325,8 +334,8 @@ static void test_fences(void)
     }
 }
 
-/* Each step one queue makes a block that another reads; the reader is `late` steps behind. Where freed blocks wait until an
- * event is seen to be done, as with record_stream, so many of them wait. */
+/* Each step one queue makes a block that another reads; the reader is `late` steps behind. Where freed blocks wait
+ * until an event is seen to be done, as with record_stream, so many of them wait. */
 static void test_reader(void)
 {
     enum { STEPS = 50, LATE = 3 };
@@ -342,7 +351,8 @@ static void test_reader(void)
     for (int i = 0; i < STEPS; i++) {
         ctrt_block block = take(&bed, 24 * MIB, 1);
         first = i == 0 ? block.address : first;
-        CHECK(block.address == first && (i == 0 || holds(block.fence, (uint32_t)i)), "step %d has another block, or no fence", i);
+        CHECK(block.address == first && (i == 0 || holds(block.fence, (uint32_t)i)),
+              "step %d has another block, or no fence", i);
         if (block.fence != NULL)
             paper_fence_free(&bed.paper, block.fence);
         give_later(&bed, &block, paper_work(&bed.paper));
@@ -350,7 +360,7 @@ static void test_reader(void)
             ref_free(&ref, waiting[i - LATE]);          /* its event is done now */
         waiting[i] = ref_alloc(&ref, 24 * MIB, QUEUE(1));
     }
-    ctrt_memory_stats stats = stats_of(&bed);
+    ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(24 * MIB) && ref.peak == LATE * 24 * MIB,
           "peak %lld bytes, with record_stream %llu", (long long)stats.reserved[CTRT_POOL_ALL].peak,
           (unsigned long long)ref.peak);

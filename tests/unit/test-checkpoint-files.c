@@ -258,7 +258,8 @@ static void moving(void)
     CHECK(pthread_create(&thread, NULL, leave_folder, NULL) == 0, "no thread");
     CHECK_OK(save("relative", 1 << 24));
     CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
-    CHECK(folder_files(folder) == files_before + 1 && saved(in_folder("relative")) == 1 << 24, "%lld elements, %zu files more",
+    CHECK(folder_files(folder) == files_before + 1 && saved(in_folder("relative")) == 1 << 24,
+          "%lld elements, %zu files more",
           (long long)saved(in_folder("relative")), folder_files(folder) - files_before);
     CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
 
@@ -290,9 +291,9 @@ static void shrinking(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
     CHECK(truncate(path, 4000) == 0, "truncate: %s", strerror(errno));
-    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "shorter");
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
-    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "shorter");
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0, "the header is gone");
     CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its variable");
 

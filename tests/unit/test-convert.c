@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies: layouts, dtypes, devices (one of them with memory that the host cannot touch), in place, to and from host buffers. */
+/* Copies: layouts, dtypes, devices (one of them with memory that the host cannot touch), in place, to and from host
+ * buffers. */
 #include <math.h>
 
 #include "base/param.h"
 #include "tensors.h"
 #include "toy.h"
 
-static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
+static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32,
+                                     CTRT_I64, CTRT_BOOL };
 static ctrt_tensor *y;
 
 static void layouts(void)
@@ -31,7 +33,8 @@ static void layouts(void)
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5);
     /* Gaps go, the order of dimensions stays, as PyTorch's clone keeps it. */
     static const struct { int ndim; int64_t shape[4], strides[4], wanted[4]; } orders[] = {
-        { 2, { 2, 3 }, { 1, 4 }, { 1, 2 } }, { 2, { 3, 2 }, { 1, 4 }, { 1, 3 } }, { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } },
+        { 2, { 2, 3 }, { 1, 4 }, { 1, 2 } }, { 2, { 3, 2 }, { 1, 4 }, { 1, 3 } },
+        { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } },
         { 4, { 2, 2, 2, 5 }, { 1, 2, 0, 4 }, { 1, 4, 2, 8 } }, { 3, { 2, 2, 2 }, { 8, 4, 2 }, { 4, 2, 1 } },
         { 3, { 3, 4, 1 }, { 1, 4, 4 }, { 1, 3, 3 } },
     };
@@ -77,9 +80,11 @@ static void casts(void)
         CHECK_OK(ctrt_from_host_(x, values, 4, CTRT_F64));
         for (size_t j = 0; j < COUNT(dtypes); j++) {
             CHECK_OK(ctrt_to_dtype(&y, x, dtypes[j]));
-            CHECK(ctrt_tensor_dtype(y) == dtypes[j], "%s to %s gave %s", ctrt_dtype_name(dtypes[i]), ctrt_dtype_name(dtypes[j]),
+            CHECK(ctrt_tensor_dtype(y) == dtypes[j], "%s to %s gave %s", ctrt_dtype_name(dtypes[i]),
+                  ctrt_dtype_name(dtypes[j]),
                   ctrt_dtype_name(ctrt_tensor_dtype(y)));
-            CHECK((y == x) == (i == j), "%s to %s: the same tensor: %d", ctrt_dtype_name(dtypes[i]), ctrt_dtype_name(dtypes[j]), y == x);
+            CHECK((y == x) == (i == j), "%s to %s: the same tensor: %d", ctrt_dtype_name(dtypes[i]),
+                  ctrt_dtype_name(dtypes[j]), y == x);
             if (dtypes[i] == CTRT_BOOL || dtypes[j] == CTRT_BOOL)
                 VALUES_ARE(y, 0, 1, 1, 1);
             else
@@ -136,7 +141,8 @@ static void casts(void)
 static void in_place(void)
 {
     group("copy_");
-    ctrt_tensor *x = COUNTING(2, 3), *row = counting_of(CTRT_SHAPE(3), CTRT_I64), *part = NULL, *other = NULL, *e = NULL;
+    ctrt_tensor *x = COUNTING(2, 3), *row = counting_of(CTRT_SHAPE(3), CTRT_I64), *part = NULL, *other = NULL,
+        *e = NULL;
     uint32_t version = ctrt_tensor_version(x);
     CHECK_OK(ctrt_copy_(x, row));
     VALUES_ARE(x, 0, 1, 2, 0, 1, 2);
@@ -199,7 +205,8 @@ static void host(void)
     group("item, item_int");
     static const struct { double value; ctrt_dtype dtype; double item; int64_t whole; } cases[] = {
         { 2.75, CTRT_F32, 2.75, 2 }, { -2.75, CTRT_F64, -2.75, -2 }, { 0.5, CTRT_F16, 0.5, 0 }, { 3, CTRT_BF16, 3, 3 },
-        { -7, CTRT_I8, -7, -7 }, { 200, CTRT_U8, 200, 200 }, { 1, CTRT_BOOL, 1, 1 }, { -40000, CTRT_I32, -40000, -40000 },
+        { -7, CTRT_I8, -7, -7 }, { 200, CTRT_U8, 200, 200 }, { 1, CTRT_BOOL, 1, 1 },
+        { -40000, CTRT_I32, -40000, -40000 },
     };
     double item = -1;
     int64_t whole = -1;
@@ -215,11 +222,12 @@ static void host(void)
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(NAN), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "nan");
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(1e19), CTRT_F32, cpu));
-    CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "64 bits");
+    CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "64-bit");
     ctrt_tensor *two = COUNTING(2), *none = NULL;
     CHECK_OK(ctrt_empty(&none, CTRT_SHAPE(0), CTRT_F32, cpu));
-    CHECK_FAILS(ctrt_item(&item, two), CTRT_ERR_SHAPE, "item: a tensor of one element is expected, not 2 of shape [2]");
-    CHECK_FAILS(ctrt_item_int(&whole, none), CTRT_ERR_SHAPE, "not 0");
+    CHECK_FAILS(ctrt_item(&item, two), CTRT_ERR_SHAPE,
+                "item: expected a tensor of one element, got 2 elements of shape [2]");
+    CHECK_FAILS(ctrt_item_int(&whole, none), CTRT_ERR_SHAPE, "got 0");
     CHECK_FAILS(ctrt_item(&item, NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(ctrt_item(NULL, two), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(ctrt_item_int(&whole, NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
@@ -277,7 +285,8 @@ static ctrt_status laid_out(ctrt_tensor **out, ctrt_device *device, ctrt_dtype d
     };
     ctrt_tensor *room = NULL;
     CTRT_TRY(ctrt_empty(&room, CTRT_SHAPE(layouts[layout].room), dtype, device));
-    ctrt_status status = ctrt_as_strided(out, room, ctrt_ints_of(layouts[layout].shape, 2), ctrt_ints_of(layouts[layout].strides, 2), 0);
+    ctrt_status status = ctrt_as_strided(out, room, ctrt_ints_of(layouts[layout].shape, 2),
+                                         ctrt_ints_of(layouts[layout].strides, 2), 0);
     ctrt_tensor_release(&room);
     return status;
 }
@@ -305,7 +314,8 @@ static void routes(void)
                             if (a == b && a < TOY_FULL && (strided || (a == TOY_BARE && i != j)))
                                 continue;
                             ctrt_tensor *from = NULL, *to = NULL;
-                            const double row[3] = { 5, 6, 7 }, grid[6] = { 1, 2, 3, 4, 5, 6 }, twice[6] = { 5, 6, 7, 5, 6, 7 };
+                            const double row[3] = { 5, 6, 7 }, grid[6] = { 1, 2, 3, 4, 5, 6 },
+                                twice[6] = { 5, 6, 7, 5, 6, 7 };
                             CHECK_OK(laid_out(&from, devices[a], some[i], from_layout));
                             if (from_layout == 3) {
                                 CHECK_OK(ctrt_select(&to, from, 0, 0));
@@ -316,8 +326,10 @@ static void routes(void)
                             CHECK_OK(laid_out(&to, devices[b], some[j], to_layout));
                             CHECK_OK(kernel_copy(&to->view, devices[b], &from->view, devices[a]));
                             char what[128];
-                            snprintf(what, sizeof what, "%s layout %d %s to %s layout %d %s", a < 3 ? kinds[a] : "cpu", from_layout,
-                                     ctrt_dtype_name(some[i]), b < 3 ? kinds[b] : "cpu", to_layout, ctrt_dtype_name(some[j]));
+                            snprintf(what, sizeof what, "%s layout %d %s to %s layout %d %s", a < 3 ? kinds[a] : "cpu",
+                                     from_layout,
+                                     ctrt_dtype_name(some[i]), b < 3 ? kinds[b] : "cpu", to_layout,
+                                     ctrt_dtype_name(some[j]));
                             check_values(what, __LINE__, to, from_layout == 3 ? twice : grid, 6);
                             ctrt_tensor_release(&from);
                             ctrt_tensor_release(&to);
@@ -368,8 +380,10 @@ static void routes(void)
     CHECK_OK(ctrt_select(&y, x, 1, 0));
     CHECK_OK(ctrt_fill_(y, ctrt_float(1.5)));
     VALUES_ARE(x, 1.5, 1, 2, 1.5, 4, 5);
-    CHECK(ctrt_fallback_count("copy") == before + 2 && ctrt_fallback_count("fill") == fills + 1, "%llu copies and %llu fills fell back",
-          (unsigned long long)(ctrt_fallback_count("copy") - before), (unsigned long long)(ctrt_fallback_count("fill") - fills));
+    CHECK(ctrt_fallback_count("copy") == before + 2 && ctrt_fallback_count("fill") == fills + 1,
+          "%llu copies and %llu fills fell back",
+          (unsigned long long)(ctrt_fallback_count("copy") - before),
+          (unsigned long long)(ctrt_fallback_count("fill") - fills));
     param_forget_values();
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
@@ -424,7 +438,8 @@ static void failing(void)
         if (status == CTRT_OK)
             status = ctrt_to_host(values, sizeof values, there, CTRT_F64);
         const uint64_t counted = alloc_fail_at(0, false);
-        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s: %s", (int)n, ctrt_status_string(status),
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s: %s", (int)n,
+              ctrt_status_string(status),
               ctrt_error_message());
         failures += status != CTRT_OK;              /* memory policies may succeed at a second try */
         ctrt_tensor_release(&a);
@@ -432,7 +447,8 @@ static void failing(void)
         ctrt_tensor_release(&c);
         ctrt_tensor_release(&d);
         if (counted < n) {
-            CHECK(status == CTRT_OK, "%s without a failing allocation: %s", ctrt_status_string(status), ctrt_error_message());
+            CHECK(status == CTRT_OK, "%s without a failing allocation: %s", ctrt_status_string(status),
+                  ctrt_error_message());
             CHECK(n > 10, "only %d allocations on the way", (int)counted);
             break;
         }

@@ -264,6 +264,10 @@ static void test_casts(void)
         { CTRT_F32, NAN, CTRT_BOOL, 1 },       { CTRT_F32, -0.0, CTRT_BOOL, 0 },       { CTRT_F64, 1e300, CTRT_F32, INFINITY },
         { CTRT_F32, 65520, CTRT_F16, INFINITY }, { CTRT_F32, 65519, CTRT_F16, 65504 }, { CTRT_I8, -128, CTRT_I64, -128 },
         { CTRT_BOOL, 1, CTRT_F16, 1 },         { CTRT_U8, 200, CTRT_I8, -56 },         { CTRT_F64, 4294967297.0, CTRT_I32, 1 },
+#ifdef __x86_64__
+        { CTRT_F64, 1e300, CTRT_I64, -0x1p63 }, { CTRT_F32, -1e30, CTRT_I64, -0x1p63 },
+        { CTRT_F32, NAN, CTRT_I64, -0x1p63 },   { CTRT_F64, INFINITY, CTRT_I16, 0 },
+#endif
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         fake_tensor in = fake_new((ctrt_dtype)cases[k].from, FAKE_CONTIGUOUS, 0, NULL);

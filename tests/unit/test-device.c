@@ -44,27 +44,27 @@ static void test_names(void)
         { "cuda:-1", "not a number" },
         { "cuda:+1", "not a number" },
         { "cuda:1 ", "not a number" },
-        { " cuda:1", "no type" },
+        { " cuda:1", "unknown device type" },
         { "cuda:1:2", "not a number" },
         { "cuda: 1", "not a number" },
         { "cuda:1.0", "not a number" },
         { ":1", "type is missing" },
         { ":", "type is missing" },
-        { "gpu:0", "gpu is no type of device" },
-        { "gpu", "gpu is no type" },
-        { "auto", "auto is no type" },
-        { "CUDA:0", "no type" },
-        { "cuda,1", "no type" },
-        { "-1", "no type" },
-        { "cpu:1", "one cpu" },
-        { "cpu:65535", "one cpu" },
+        { "gpu:0", "unknown device type gpu" },
+        { "gpu", "unknown device type gpu" },
+        { "auto", "unknown device type auto" },
+        { "CUDA:0", "unknown device type" },
+        { "cuda,1", "unknown device type" },
+        { "-1", "unknown device type" },
+        { "cpu:1", "only cpu" },
+        { "cpu:65535", "only cpu" },
         { "cuda:65536", "too large" },
         { "cuda:99999999999999999999", "too large" },
-        { "cu da", "no type" },
-        { "cuda\n", "no type" },
-        { "1cuda", "no type" },
-        { "cuda-", "no type" },
-        { "\xff\xfe", "no type" },
+        { "cu da", "unknown device type" },
+        { "cuda\n", "unknown device type" },
+        { "1cuda", "unknown device type" },
+        { "cuda-", "unknown device type" },
+        { "\xff\xfe", "unknown device type" },
         { "a2345678901234567890123456789012", "too long" },
         { "00", "leading zero" },
     };
@@ -106,7 +106,7 @@ static void test_names(void)
         CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "-2");
         memset(spec.type, 'x', sizeof spec.type);
         spec.index = 0;
-        CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "without end");
+        CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "not terminated");
     }
     CHILD_END;
     group("a number alone is an index of the best accelerator");
@@ -305,7 +305,7 @@ static void test_choice(void)
         { "CTRT_DEVICE=fkae", NULL, "did you mean fake?", CTRT_ERR_NO_DEVICE },
         { "CTRT_DEVICE=fake:01", NULL, "CTRT_DEVICE=fake:01", CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_DEVICE=fake:3", NULL, "3 visible devices of that type, fake:0 to fake:2", CTRT_ERR_NO_DEVICE },
-        { "CTRT_DEVICE=gpu", NULL, "gpu is no type", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_DEVICE=gpu", NULL, "unknown device type gpu", CTRT_ERR_INVALID_ARGUMENT },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         group("auto with %s", cases[i].setting);
@@ -334,11 +334,11 @@ static void test_choice(void)
         CHECK_OK(ctrt_device_get(&device, "fake:1"));
     }
     CHILD_END;
-    group("a device of CTRT_DEVICE that fails to open was not chosen by auto");
+    group("a device of CTRT_DEVICE that fails to open was not selected by auto");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_BROKEN=1", "CTRT_DEVICE=fake:1") {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_BACKEND, "CTRT_DEVICE=fake:1: opening fake:1");
-        CHECK(strstr(ctrt_error_message(), "chosen by auto") == NULL, "%s", ctrt_error_message());
+        CHECK(strstr(ctrt_error_message(), "selected by auto") == NULL, "%s", ctrt_error_message());
     }
     CHILD_END;
     group("without any backend: an error that says why");
@@ -346,7 +346,7 @@ static void test_choice(void)
     IN_CHILD(folder_path(empty, NULL)) {
         ctrt_device *device = NULL;
         const char *why;
-        CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_NO_DEVICE, "no device at all");
+        CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_NO_DEVICE, "no device can be used");
         CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_NO_DEVICE,
                     "no file backend-cuda.so: searched ");
         CHECK(!ctrt_is_available("cuda", &why) && strstr(why, "backend-cuda.so"), "%s", why);
@@ -382,10 +382,12 @@ static void test_suggestions(void)
                 ctrt_device_spec spec;
                 char words[64] = "did you mean ";
                 const bool some = cases[i].words != NULL && (with_cuda || strcmp(cases[i].words, "cpu") == 0);
-                CHECK(ctrt_device_parse(&spec, cases[i].name) == CTRT_ERR_INVALID_ARGUMENT, "%s is a device", cases[i].name);
+                CHECK(ctrt_device_parse(&spec, cases[i].name) == CTRT_ERR_INVALID_ARGUMENT, "%s is a device",
+                      cases[i].name);
                 if (some)
                     strcat(strcat(words, cases[i].words), "?");
-                CHECK((strstr(ctrt_error_message(), words) != NULL) == some, "%s: %s", cases[i].name, ctrt_error_message());
+                CHECK((strstr(ctrt_error_message(), words) != NULL) == some, "%s: %s", cases[i].name,
+                      ctrt_error_message());
             }
         }
         CHILD_END;
@@ -407,9 +409,9 @@ static void keep_log(void *user, ctrt_log_level level, const char *component, co
 static void test_late_changes(void)
 {
     static const struct { const char *name, *value, *words; } cases[] = {
-        { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it had been read" },
-        { "CTRT_BACKENDS", "fake", "CTRT_BACKENDS was changed after it had been read" },
-        { "CTRT_FAKE_MEMORY", "1m", "CTRT_FAKE_MEMORY was changed after it had been read" },
+        { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it was read" },
+        { "CTRT_BACKENDS", "fake", "CTRT_BACKENDS was changed after it was read" },
+        { "CTRT_FAKE_MEMORY", "1m", "CTRT_FAKE_MEMORY was changed after it was read" },
         { "CUDA_VISIBLE_DEVICE", "0", "did you mean CUDA_VISIBLE_DEVICES?" },
         { "CTRT_VISIBLE_DEVICE", "0", "did you mean CTRT_VISIBLE_DEVICES?" },
         { "CTRT_DEVICE", "fake:1", NULL },              /* nobody has read it */
@@ -454,7 +456,7 @@ static void test_late_changes(void)
         CHECK_OK(ctrt_param_set("CTRT_VISIBLE_DEVICES", "1"));
         CHECK(ctrt_device_count("fake") == 1, "%d devices", ctrt_device_count("fake"));
         CHECK_OK(ctrt_device_get(&device, "fake:0"));
-        CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "used already as \"1\"");
+        CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "already in use as \"1\"");
         CHECK(ctrt_device_count("fake") == 1, "%d devices", ctrt_device_count("fake"));
     }
     CHILD_END;
@@ -553,7 +555,7 @@ static void test_current(void)
             CHECK_OK(ctrt_device_pop());
         CHECK_OK(ctrt_device_get_current(&now, NULL));
         CHECK(now == one, "the best type's current device is %s", ctrt_device_name(now));
-        CHECK_FAILS(ctrt_device_get_current(&now, "fake:1"), CTRT_ERR_INVALID_ARGUMENT, "no type");
+        CHECK_FAILS(ctrt_device_get_current(&now, "fake:1"), CTRT_ERR_INVALID_ARGUMENT, "expected a device type");
         CHECK_FAILS(ctrt_device_get_current(NULL, "fake"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     }
     CHILD_END;

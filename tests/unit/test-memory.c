@@ -99,15 +99,16 @@ static void test_choice(void)
         { "CTRT_MEMORY=caching:max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", NULL, CTRT_OK },
-        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup wants a power of two", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup must be a power of two",
+          CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
         { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split wants a size above 20m",
+        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split must be a size above 20m",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split wants",
+        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split must",
           CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=direct:x=1", NULL, "direct takes no options", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=direct:x=1", NULL, "direct has no options", CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=policy", NULL, "this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created",
           CTRT_ERR_NOT_SUPPORTED },
@@ -175,16 +176,16 @@ static void test_caching_figures(void)
         ctrt_memory_reset_peak(device);
         CHECK(ctrt_memory_max_allocated(device) == 0, "peak %lu after reset",
               (unsigned long)ctrt_memory_max_allocated(device));
-        ctrt_memory_counters counters;
-        CHECK_OK(ctrt_memory_get_counters(&counters, device));
-        CHECK(counters.allocations == 5 && counters.frees == 5 && counters.device_allocations == 3
-                  && counters.device_frees == 0,
-              "%lu %lu %lu %lu", (unsigned long)counters.allocations, (unsigned long)counters.frees,
-              (unsigned long)counters.device_allocations, (unsigned long)counters.device_frees);
+        ctrt_memory_stats stats;
+        CHECK_OK(ctrt_memory_get_stats(&stats, device));
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 5 && stats.allocation[CTRT_POOL_ALL].freed == 5 && stats.num_device_alloc == 3
+                  && stats.num_device_free == 0,
+              "%lu %lu %lu %lu", (unsigned long)stats.allocation[CTRT_POOL_ALL].allocated, (unsigned long)stats.allocation[CTRT_POOL_ALL].freed,
+              (unsigned long)stats.num_device_alloc, (unsigned long)stats.num_device_free);
         CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK_OK(ctrt_memory_get_counters(&counters, device));
-        CHECK(counters.device_frees == 3 && ctrt_memory_reserved(device) == 0, "%lu freed, %lu reserved",
-              (unsigned long)counters.device_frees, (unsigned long)ctrt_memory_reserved(device));
+        CHECK_OK(ctrt_memory_get_stats(&stats, device));
+        CHECK(stats.num_device_free == 3 && ctrt_memory_reserved(device) == 0, "%lu freed, %lu reserved",
+              (unsigned long)stats.num_device_free, (unsigned long)ctrt_memory_reserved(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
         CHECK(left == total, "the device misses %lu bytes", (unsigned long)(total - left));
@@ -194,7 +195,7 @@ static void test_caching_figures(void)
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b;
-        ctrt_memory_counters counters;
+        ctrt_memory_stats stats;
         CHECK_OK(pool_alloc(memory, &a, 1, NULL));
         CHECK_OK(pool_alloc(memory, &b, 65, NULL));
         CHECK(ctrt_memory_allocated(memory->device) == 192 && ctrt_memory_reserved(memory->device) == 192,
@@ -202,10 +203,10 @@ static void test_caching_figures(void)
               (unsigned long)ctrt_memory_reserved(memory->device));
         give(memory, &a);
         give(memory, &b);
-        CHECK_OK(ctrt_memory_get_counters(&counters, memory->device));
-        CHECK(counters.device_allocations == 2 && counters.device_frees == 2
+        CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
+        CHECK(stats.num_device_alloc == 2 && stats.num_device_free == 2
                   && ctrt_memory_reserved(memory->device) == 0,
-              "%lu, %lu", (unsigned long)counters.device_allocations, (unsigned long)counters.device_frees);
+              "%lu, %lu", (unsigned long)stats.num_device_alloc, (unsigned long)stats.num_device_free);
     }
     CHILD_END;
     group("nothing is asked for, nothing is given");
@@ -215,10 +216,10 @@ static void test_caching_figures(void)
         CHECK_OK(pool_alloc(memory, &none, 0, NULL));
         CHECK(none.address == NULL && none.bytes == 0, "%p, %zu", none.address, none.bytes);
         give(memory, &none);
-        ctrt_memory_counters counters;
-        CHECK_OK(ctrt_memory_get_counters(&counters, memory->device));
-        CHECK(counters.allocations == 0 && counters.frees == 0, "%lu were counted",
-              (unsigned long)counters.allocations);
+        ctrt_memory_stats stats;
+        CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 0 && stats.allocation[CTRT_POOL_ALL].freed == 0, "%lu were counted",
+              (unsigned long)stats.allocation[CTRT_POOL_ALL].allocated);
     }
     CHILD_END;
 }
@@ -294,30 +295,30 @@ static void test_churn(void)
         group("blocks of all sizes come and go: %s", settings[i]);
         IN_CHILD(folder_path(folder, NULL), settings[i], "CTRT_FAKE_MEMORY=1g", "CTRT_FAKE_HOST=1") {
             struct device_memory *memory = open_memory("fake:1");
-            ctrt_memory_counters before, after;
+            ctrt_memory_stats before, after;
             uint64_t left, total;
             CHECK_CHURN(memory, 1, 8000);
             step(memory);
-            CHECK_OK(ctrt_memory_get_counters(&before, memory->device));
+            CHECK_OK(ctrt_memory_get_stats(&before, memory->device));
             for (int k = 0; k < 50; k++)
                 step(memory);
-            CHECK_OK(ctrt_memory_get_counters(&after, memory->device));
+            CHECK_OK(ctrt_memory_get_stats(&after, memory->device));
             if (strstr(settings[i], "caching"))
-                CHECK(after.device_allocations == before.device_allocations
-                          && after.device_frees == before.device_frees,
+                CHECK(after.num_device_alloc == before.num_device_alloc
+                          && after.num_device_free == before.num_device_free,
                       "50 steps like the one before took %lu raw allocations",
-                      (unsigned long)(after.device_allocations - before.device_allocations));
-            CHECK(ctrt_memory_allocated(memory->device) == 0 && after.allocations == after.frees
-                      && after.allocations == 8000 + 51 * 40,
+                      (unsigned long)(after.num_device_alloc - before.num_device_alloc));
+            CHECK(ctrt_memory_allocated(memory->device) == 0 && after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed
+                      && after.allocation[CTRT_POOL_ALL].allocated == 8000 + 51 * 40,
                   "%lu bytes, %lu and %lu blocks", (unsigned long)ctrt_memory_allocated(memory->device),
-                  (unsigned long)after.allocations, (unsigned long)after.frees);
+                  (unsigned long)after.allocation[CTRT_POOL_ALL].allocated, (unsigned long)after.allocation[CTRT_POOL_ALL].freed);
             CHECK_OK(ctrt_memory_empty_cache(memory->device));
             CHECK_OK(ctrt_device_memory_info(memory->device, &left, &total));
             CHECK(left == total && ctrt_memory_reserved(memory->device) == 0, "%lu bytes are still taken",
                   (unsigned long)(total - left));
-            CHECK_OK(ctrt_memory_get_counters(&after, memory->device));
-            CHECK(after.device_allocations == after.device_frees, "%lu raw allocations, %lu frees",
-                  (unsigned long)after.device_allocations, (unsigned long)after.device_frees);
+            CHECK_OK(ctrt_memory_get_stats(&after, memory->device));
+            CHECK(after.num_device_alloc == after.num_device_free, "%lu raw allocations, %lu frees",
+                  (unsigned long)after.num_device_alloc, (unsigned long)after.num_device_free);
             CHECK_CHURN(memory, 2, 500);                      /* and it still works */
         }
         CHILD_END;
@@ -335,7 +336,7 @@ static void test_exhaustion(void)
         CHECK_OK(pool_alloc(memory, &a, 30 * MIB, NULL));
         CHECK_OK(pool_alloc(memory, &b, 20 * MIB, NULL));
         CHECK_FAILS(pool_alloc(memory, &c, 40 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                    "out of memory on fake:0: 40.00 MiB asked for, 50.00 MiB allocated");
+                    "out of memory on fake:0: 40.00 MiB requested, 50.00 MiB allocated");
         CHECK(strstr(ctrt_error_message(), "50.00 MiB reserved by policy caching")
                   && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
                   && strstr(ctrt_error_message(), "has no 41943040 bytes left"),

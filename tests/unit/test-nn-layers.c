@@ -91,11 +91,13 @@ static void linear(void)
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 4, 3), 0), y = NULL;
     CHECK_OK(ctrt_linear_new(&module, 3, 5, true, cpu));
-    CHECK(shape_is(tensor_of(module, "weight"), CTRT_SHAPE(5, 3)) && shape_is(tensor_of(module, "bias"), CTRT_SHAPE(5)), "parameters");
+    CHECK(shape_is(tensor_of(module, "weight"), CTRT_SHAPE(5, 3)) && shape_is(tensor_of(module, "bias"), CTRT_SHAPE(5)),
+          "parameters");
     set(module, "weight", 1), set(module, "bias", 2);
     CHECK_OK(ctrt_forward(&y, module, x));
     CHECK(shape_is(y, CTRT_SHAPE(2, 4, 5)), "shape of the result");
-    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x), *out = values(y);
+    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
+        *out = values(y);
     for (int row = 0; row < 8; row++)
         for (int o = 0; o < 5; o++) {
             double want = b[o];
@@ -134,7 +136,8 @@ static void conv2d(void)
     CHECK_OK(ctrt_forward(&y, module, x));
     if (!CHECK(shape_is(y, CTRT_SHAPE(N, O, OH, OW)), "shape of the result"))
         return;
-    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x), *out = values(y);
+    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
+        *out = values(y);
     for (int at = 0; at < N * O * OH * OW; at++) {
         int n = at / (O * OH * OW), o = at / (OH * OW) % O, oh = at / OW % OH, ow = at % OW;
         double want = b[o];
@@ -154,8 +157,9 @@ static void conv2d(void)
     CHECK_FAILS(ctrt_conv2d_new(NULL, 1, 1, 3, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(ctrt_conv2d_new(&module, 0, 1, 3, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "in_channels is 0");
     CHECK_FAILS(ctrt_conv2d_new(&module, 1, 1, 0, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "kernel_h is 0");
-    CHECK_FAILS(ctrt_conv2d_new(&module, 3, 4, 3, 3, &options, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "2 groups");
-    CHECK_FAILS(ctrt_conv2d_new(&module, 4, 4, 3, 3, &(ctrt_conv2d_options){ .stride = { 1, -1 } }, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+    CHECK_FAILS(ctrt_conv2d_new(&module, 3, 4, 3, 3, &options, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "groups is 2");
+    CHECK_FAILS(ctrt_conv2d_new(&module, 4, 4, 3, 3, &(ctrt_conv2d_options){ .stride = { 1, -1 } }, true, cpu),
+                CTRT_ERR_INVALID_ARGUMENT,
                 "stride is -1");
 }
 
@@ -178,7 +182,8 @@ static void embedding(void)
     CHECK_OK(ctrt_backward(loss));
     if (CHECK(ctrt_tensor_grad(tensor_of(module, "weight")) != NULL, "a gradient")) {
         const double *g = values(ctrt_tensor_grad(tensor_of(module, "weight")));
-        CHECK(g[0] == 1 && g[3] == 0 && g[6] == 0 && g[12] == 1, "gradient: rows 0 and 4 once, the padding row not: %g %g %g %g", g[0], g[3],
+        CHECK(g[0] == 1 && g[3] == 0 && g[6] == 0 && g[12] == 1,
+              "gradient: rows 0 and 4 once, the padding row not: %g %g %g %g", g[0], g[3],
               g[6], g[12]);
     }
     const int64_t outside = 5;
@@ -199,10 +204,12 @@ static void layer_norm(void)
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(4, 2, 3), 0), y = NULL;
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), 0.01, true, cpu));
-    CHECK(values(tensor_of(module, "weight"))[5] == 1 && values(tensor_of(module, "bias"))[5] == 0, "begins as 1 and 0");
+    CHECK(values(tensor_of(module, "weight"))[5] == 1 && values(tensor_of(module, "bias"))[5] == 0,
+          "begins as 1 and 0");
     set(module, "weight", 1), set(module, "bias", 2);
     CHECK_OK(ctrt_forward(&y, module, x));
-    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x), *out = values(y);
+    const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
+        *out = values(y);
     for (int row = 0; row < ROWS; row++) {
         double mean = 0, variance = 0;
         for (int i = 0; i < N; i++)
@@ -217,7 +224,8 @@ static void layer_norm(void)
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(3), 0, false, cpu));
     CHECK(ctrt_module_parameter_count(module) == 0, "without affine");
     CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SCALAR_SHAPE, 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "0 sizes");
-    CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SHAPE(3, 0), 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "normalized_shape is 0");
+    CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SHAPE(3, 0), 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "normalized_shape is 0");
     CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SHAPE(3), NAN, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "epsilon");
     CHECK_FAILS(ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
 }
@@ -242,7 +250,8 @@ static void batch_norm(double momentum)
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     double running_mean[C] = { 0, 0 }, running_var[C] = { 1, 1 };
     CHECK_OK(ctrt_batch_norm2d_new(&module, C, 0, momentum, true, cpu));
-    CHECK(ctrt_module_buffer_count(module) == 3 && ctrt_tensor_dtype(tensor_of(module, "num_batches_tracked")) == CTRT_I64
+    CHECK(ctrt_module_buffer_count(module) == 3 && ctrt_tensor_dtype(tensor_of(module,
+                                                                               "num_batches_tracked")) == CTRT_I64
           && ctrt_tensor_ndim(tensor_of(module, "num_batches_tracked")) == 0, "buffers");
     set(module, "weight", 1), set(module, "bias", 2);
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias"));
@@ -268,8 +277,10 @@ static void batch_norm(double momentum)
                 double want = (in[at] - mean) / sqrt(variance + 1e-5) * w[c] + b[c];
                 CHECK(near(out[at], want), "batch %d, element %d: %g, expected %g", batch, at, out[at], want);
             }
-            double got_mean = values(tensor_of(module, "running_mean"))[c], got_var = values(tensor_of(module, "running_var"))[c];
-            CHECK(near(got_mean, running_mean[c]) && near(got_var, running_var[c]), "batch %d: running mean %g (expected %g), variance %g (%g)",
+            double got_mean = values(tensor_of(module, "running_mean"))[c],
+                got_var = values(tensor_of(module, "running_var"))[c];
+            CHECK(near(got_mean, running_mean[c]) && near(got_var, running_var[c]),
+                  "batch %d: running mean %g (expected %g), variance %g (%g)",
                   batch, got_mean, running_mean[c], got_var, running_var[c]);
         }
         double batches = values(tensor_of(module, "num_batches_tracked"))[0];
@@ -281,14 +292,16 @@ static void batch_norm_bad(void)
 {
     group("BatchNorm's errors");
     CTRT_AUTO(module) one = NULL, two = NULL;
-    CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2), 0), image = numbers(CTRT_SHAPE(4, 2, 3, 3), 0), single = numbers(CTRT_SHAPE(1, 2), 0);
+    CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2), 0), image = numbers(CTRT_SHAPE(4, 2, 3, 3), 0),
+    single = numbers(CTRT_SHAPE(1, 2), 0);
     CHECK_OK(ctrt_batch_norm1d_new(&one, 2, 0, 0, true, cpu));
     CHECK_OK(ctrt_batch_norm2d_new(&two, 2, 0, 0, false, cpu));
     CHECK(ctrt_module_parameter_count(two) == 0, "without affine");
     CHECK_OK(ctrt_forward(&y, one, flat));
     CHECK_FAILS(ctrt_forward(&y, one, image), CTRT_ERR_SHAPE, "BatchNorm1d: ");
     CHECK_FAILS(ctrt_forward(&y, two, flat), CTRT_ERR_SHAPE, "BatchNorm2d: ");
-    CHECK_FAILS(ctrt_forward(&y, one, single), CTRT_ERR_SHAPE, "BatchNorm1d: ");      /* one value per channel has no variance */
+    /* one value per channel has no variance */
+    CHECK_FAILS(ctrt_forward(&y, one, single), CTRT_ERR_SHAPE, "BatchNorm1d: ");
     ctrt_module_train(one, false);
     CHECK_OK(ctrt_forward(&y, one, single));
     CHECK_FAILS(ctrt_batch_norm1d_new(&one, 0, 0, 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "features is 0");
@@ -358,7 +371,8 @@ static void activations(void)
         CHECK(strcmp(ctrt_module_kind(modules[i]), cases[i].kind) == 0, "kind %s", ctrt_module_kind(modules[i]));
         CHECK_OK(ctrt_forward(&y, modules[i], x));
         for (int j = 0; j < 3; j++)
-            CHECK(near(values(y)[j], cases[i].want[j]), "%s(%g) is %g, expected %g", cases[i].kind, in[j], values(y)[j], cases[i].want[j]);
+            CHECK(near(values(y)[j], cases[i].want[j]), "%s(%g) is %g, expected %g", cases[i].kind, in[j], values(y)[j],
+                  cases[i].want[j]);
         ctrt_module_release(&modules[i]);
     }
     CHECK_OK(ctrt_gelu_new(&modules[0], true));
@@ -386,7 +400,8 @@ static void shapes(void)
     double want = fmax(fmax(in[0], in[1]), fmax(in[4], in[5]));
     CHECK(values(y)[0] == want, "the first window: %g, expected %g", values(y)[0], want);
     CHECK_FAILS(ctrt_max_pool2d_new(&module, NULL), CTRT_ERR_INVALID_ARGUMENT, "options");
-    CHECK_FAILS(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 0 } }), CTRT_ERR_INVALID_ARGUMENT, "kernel is 0");
+    CHECK_FAILS(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 0 } }), CTRT_ERR_INVALID_ARGUMENT,
+                "kernel is 0");
 
     CHECK_OK(ctrt_dropout_new(&module, 0.25));
     CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(4000), CTRT_F32, cpu));
@@ -418,7 +433,8 @@ static double projected(const double *w, const double *b, const double *x, int p
     return sum;
 }
 
-static void attend(double *y, const double *w, const double *b, const double *ow, const double *ob, const double *q, const double *k,
+static void attend(double *y, const double *w, const double *b, const double *ow, const double *ob, const double *q,
+                   const double *k,
                    const double *v, bool causal)
 {
     double joined[T][EMBED];
@@ -428,7 +444,8 @@ static void attend(double *y, const double *w, const double *b, const double *ow
             for (int s = 0; s < T; s++) {
                 score[s] = 0;
                 for (int d = 0; d < DEPTH; d++)
-                    score[s] += projected(w, b, q, 0, t, head * DEPTH + d) * projected(w, b, k, 1, s, head * DEPTH + d) / sqrt(DEPTH);
+                    score[s] += projected(w, b, q, 0, t, head * DEPTH + d) * projected(w, b, k, 1, s,
+                                                                                       head * DEPTH + d) / sqrt(DEPTH);
                 total += score[s] = causal && s > t ? 0 : exp(score[s]);
             }
             for (int d = 0; d < DEPTH; d++) {
@@ -449,14 +466,16 @@ static void attention(bool bias, bool causal)
 {
     group("MultiheadAttention%s%s", bias ? "" : " without bias", causal ? ", causal" : "");
     CTRT_AUTO(module) module = NULL;
-    CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(1, T, EMBED), 0), k = numbers(CTRT_SHAPE(1, T, EMBED), 5), v = numbers(CTRT_SHAPE(1, T, EMBED), 9);
+    CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(1, T, EMBED), 0), k = numbers(CTRT_SHAPE(1, T, EMBED), 5),
+    v = numbers(CTRT_SHAPE(1, T, EMBED), 9);
     CTRT_AUTO(tensor) y = NULL;
     double want[T * EMBED];
     CHECK_OK(ctrt_multihead_attention_new(&module, EMBED, HEADS, 0, bias, causal, cpu));
     CHECK(ctrt_module_parameter_count(module) == (bias ? 4 : 2), "%zu parameters", ctrt_module_parameter_count(module));
     const double *b = NULL, *ob = NULL;
     if (bias) {
-        CHECK(values(tensor_of(module, "in_proj_bias"))[0] == 0 && values(tensor_of(module, "out_proj.bias"))[0] == 0, "biases begin as 0");
+        CHECK(values(tensor_of(module, "in_proj_bias"))[0] == 0 && values(tensor_of(module, "out_proj.bias"))[0] == 0,
+              "biases begin as 0");
         set(module, "in_proj_bias", 2), set(module, "out_proj.bias", 4);
         b = values(tensor_of(module, "in_proj_bias")), ob = values(tensor_of(module, "out_proj.bias"));
     }
@@ -498,11 +517,16 @@ static void attention_bad(void)
 {
     group("MultiheadAttention's errors");
     CTRT_AUTO(module) module = NULL;
-    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 4, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "multiple of 4 heads");
-    CHECK_FAILS(ctrt_multihead_attention_new(&module, 0, 1, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "embed is 0");
-    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 0, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "heads is 0");
-    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 2, 2, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "dropout is 2");
-    CHECK_FAILS(ctrt_multihead_attention_new(&module, INT64_MAX, 1, 0, true, true, cpu), CTRT_ERR_OVERFLOW, "too large");
+    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 4, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "multiple of 4 heads");
+    CHECK_FAILS(ctrt_multihead_attention_new(&module, 0, 1, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "embed is 0");
+    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 0, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "heads is 0");
+    CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 2, 2, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "dropout is 2");
+    CHECK_FAILS(ctrt_multihead_attention_new(&module, INT64_MAX, 1, 0, true, true, cpu), CTRT_ERR_OVERFLOW,
+                "too large");
     CHECK_FAILS(ctrt_multihead_attention_new(NULL, 6, 2, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
 }
 
@@ -529,7 +553,8 @@ static void initial(void)
     group("initial values");
     CTRT_AUTO(tensor) w = NULL;
     /* [out 200, in 50, 2, 2]: fan in 200, fan out 800. bound 0: normal. */
-    const struct { const char *name; ctrt_status (*init)(ctrt_tensor *, double); double argument, variance, bound; } cases[] = {
+    const struct { const char *name; ctrt_status (*init)(ctrt_tensor *, double); double argument, variance,
+                   bound; } cases[] = {
         { "xavier_uniform", ctrt_init_xavier_uniform_, 2, 4 * 2 / 1000.0, 2 * sqrt(6 / 1000.0) },
         { "xavier_normal", ctrt_init_xavier_normal_, 2, 4 * 2 / 1000.0, 0 },
         { "kaiming_uniform", ctrt_init_kaiming_uniform_, 1, 1 / 200.0, sqrt(3 / 200.0) },
@@ -543,20 +568,25 @@ static void initial(void)
         moments(&largest, &mean, &variance, w);
         /* Of 40,000 values the mean is within 5 standard errors, the variance within 5 %. */
         CHECK(fabs(mean) < 5 * sqrt(cases[i].variance / 40000), "%s: mean %g", cases[i].name, mean);
-        CHECK(fabs(variance / cases[i].variance - 1) < 0.05, "%s: variance %g, expected %g", cases[i].name, variance, cases[i].variance);
+        CHECK(fabs(variance / cases[i].variance - 1) < 0.05, "%s: variance %g, expected %g", cases[i].name, variance,
+              cases[i].variance);
         if (cases[i].bound > 0)
-            CHECK(largest <= cases[i].bound * (1 + 1e-6) && largest > 0.99 * cases[i].bound, "%s: largest %g, bound %g", cases[i].name, largest,
+            CHECK(largest <= cases[i].bound * (1 + 1e-6) && largest > 0.99 * cases[i].bound, "%s: largest %g, bound %g",
+                  cases[i].name, largest,
                   cases[i].bound);
         else
-            CHECK(largest > 3 * sqrt(variance) && largest < 6 * sqrt(variance), "%s: largest %g", cases[i].name, largest);
+            CHECK(largest > 3 * sqrt(variance) && largest < 6 * sqrt(variance), "%s: largest %g", cases[i].name,
+                  largest);
     }
     CHECK(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w), "a leaf that asks may be initialised");
     CHECK_OK(ctrt_init_uniform_(w, 2, 4));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02, "uniform 2..4: mean %g, largest %g", mean, largest);
+    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02, "uniform 2..4: mean %g, largest %g",
+          mean, largest);
     CHECK_OK(ctrt_init_normal_(w, 5, 0.1));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005, "normal 5, 0.1: mean %g, std %g", mean, sqrt(variance));
+    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005, "normal 5, 0.1: mean %g, std %g", mean,
+          sqrt(variance));
     CHECK_OK(ctrt_init_constant_(w, 7));
     moments(&largest, &mean, &variance, w);
     CHECK(variance < 1e-20 && largest == 7, "constant 7: %g", largest);

@@ -91,8 +91,10 @@ static void classes(void)
     CHECK(probes_destroyed == 1, "destroyed %d times", probes_destroyed);
     ctrt_module_release(&second);
     ctrt_module_release(NULL);
-    CHECK(strcmp(ctrt_module_kind(NULL), "(null)") == 0 && ctrt_module_state(NULL) == NULL && !ctrt_module_is_training(NULL), "facts of NULL");
-    CHECK(ctrt_module_retain(NULL) == NULL && ctrt_module_numel(NULL) == 0 && ctrt_module_parameter_count(NULL) == 0, "more facts of NULL");
+    CHECK(strcmp(ctrt_module_kind(NULL), "(null)") == 0 && ctrt_module_state(NULL) == NULL &&
+          !ctrt_module_is_training(NULL), "facts of NULL");
+    CHECK(ctrt_module_retain(NULL) == NULL && ctrt_module_numel(NULL) == 0 && ctrt_module_parameter_count(NULL) == 0,
+          "more facts of NULL");
     ctrt_module_train(NULL, true);
 }
 
@@ -103,9 +105,9 @@ static void names(void)
     ctrt_module *module = probe();
     ctrt_tensor *w = ones(2), *result = NULL;
     for (int i = 0; i < COUNT(refused); i++) {
-        CHECK_FAILS(ctrt_module_add_parameter(module, refused[i], w), CTRT_ERR_INVALID_ARGUMENT, "dots");
-        CHECK_FAILS(ctrt_module_add_buffer(module, refused[i], w, true), CTRT_ERR_INVALID_ARGUMENT, "dots");
-        CHECK_FAILS(ctrt_module_add_module(module, refused[i], probe()), CTRT_ERR_INVALID_ARGUMENT, "dots");
+        CHECK_FAILS(ctrt_module_add_parameter(module, refused[i], w), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_buffer(module, refused[i], w, true), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_module(module, refused[i], probe()), CTRT_ERR_INVALID_ARGUMENT, "dot");
     }
     CHECK_FAILS(ctrt_module_add_parameter(NULL, "w", w), CTRT_ERR_INVALID_ARGUMENT, "module");
     CHECK_FAILS(ctrt_module_add_parameter(module, NULL, w), CTRT_ERR_INVALID_ARGUMENT, "name");
@@ -201,7 +203,8 @@ static void walking(void)
 
     CHECK(ctrt_module_is_training(inner), "modules begin in training");
     ctrt_module_train(root, false);
-    CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1, "eval reaches the leaves");
+    CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1,
+          "eval reaches the leaves");
     for (int i = 0; i < 4; i++)
         ctrt_tensor_release(&t[i]);
     ctrt_module_release(&root);
@@ -280,28 +283,34 @@ static void expressions(void)
     int made = 0;
     probes_destroyed = 0;
     CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(
-        CTRT_MAKE(counted_new, &made), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_NEW(relu))),
+        CTRT_MAKE(counted_new, &made), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(counted_new, &made),
+                                                                         CTRT_NEW(relu))),
         CTRT_NEW(sequential, CTRT_NO_MODULES))));
     CHECK(made == 2, "each constructor runs once: %d of 2 calls", made);
     const char *name;
     ctrt_module *child;
     CHECK_OK(ctrt_module_child(&name, &child, net, 1));
-    CHECK(strcmp(name, "1") == 0 && strcmp(ctrt_module_kind(child), "Sequential") == 0, "child %s is a %s", name, ctrt_module_kind(child));
+    CHECK(strcmp(name, "1") == 0 && strcmp(ctrt_module_kind(child), "Sequential") == 0, "child %s is a %s", name,
+          ctrt_module_kind(child));
     ctrt_module_release(&net);
     CHECK(probes_destroyed == 2, "%d of 2 destroyed", probes_destroyed);
 
     /* A failure inside comes out with status and message, and nothing is left behind. */
     probes_destroyed = 0;
-    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_MAKE(failing_new), CTRT_MAKE(counted_new, &made))),
+    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_MAKE(failing_new),
+                                                       CTRT_MAKE(counted_new, &made))),
                 CTRT_ERR_OUT_OF_MEMORY, "no room for the failing one");
     CHECK(net == NULL && probes_destroyed == 3, "%d of 3 destroyed", probes_destroyed);
-    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
+    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu),
+                                                       CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
                 CTRT_ERR_OUT_OF_MEMORY, "no room for the failing one");
     CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY, "no room");
-    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT, "in_features is -1");
+    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT,
+                "in_features is -1");
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(NULL)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     probes_destroyed = 0;
-    CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT,
+                "out");
     CHECK(probes_destroyed == 1, "handed over, also when there is nowhere to put the result");
     CHECK_FAILS(ctrt_sequential_new(&net, ctrt_modules_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "modules");
 
@@ -331,7 +340,8 @@ static void moving(void)
     ctrt_tensor *weight, *mean, *batches, *now;
     ctrt_device *device = NULL;
     double before, after;
-    if (!CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 2, 3, true, cpu), CTRT_NEW(batch_norm1d, 3, 0, 0, true, cpu)))))
+    if (!CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 2, 3, true, cpu),
+                                                         CTRT_NEW(batch_norm1d, 3, 0, 0, true, cpu)))))
         return;
     CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.9 }));
     CHECK_OK(ctrt_module_tensor(&weight, net, "0.weight"));
@@ -346,10 +356,12 @@ static void moving(void)
         CHECK(now == weight && ctrt_tensor_dtype(weight) == dtype, "turn %d: the handle stays, its type is %s", turn,
               ctrt_dtype_name(ctrt_tensor_dtype(weight)));
         CHECK(ctrt_tensor_requires_grad(weight) && ctrt_tensor_is_leaf(weight), "turn %d: still a parameter", turn);
-        CHECK(ctrt_tensor_dtype(mean) == dtype && ctrt_tensor_dtype(batches) == CTRT_I64, "turn %d: buffers are %s and %s", turn,
+        CHECK(ctrt_tensor_dtype(mean) == dtype && ctrt_tensor_dtype(batches) == CTRT_I64,
+              "turn %d: buffers are %s and %s", turn,
               ctrt_dtype_name(ctrt_tensor_dtype(mean)), ctrt_dtype_name(ctrt_tensor_dtype(batches)));
         ctrt_tensor *grad = ctrt_tensor_grad(weight);
-        CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype, "turn %d: the gradient moves too", turn);
+        CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype, "turn %d: the gradient moves too",
+              turn);
 
         const double values[] = { 1, 2, -1, 3, 0.5, -2 };
         CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(3, 2), CTRT_F64, cpu));

@@ -63,18 +63,22 @@ static void test_reuse(void)
             { "host.host_free_time.max", 0 },
         };
         for (size_t i = 0; i < COUNT(want); i++)
-            CHECK(stat_of(device, want[i].key) == want[i].value, "%s is %lld", want[i].key, (long long)stat_of(device, want[i].key));
+            CHECK(stat_of(device, want[i].key) == want[i].value, "%s is %lld", want[i].key,
+                  (long long)stat_of(device, want[i].key));
         CHECK(stat_of(device, "host.host_alloc_time.min") <= stat_of(device, "host.host_alloc_time.avg")
                   && stat_of(device, "host.host_alloc_time.avg") <= stat_of(device, "host.host_alloc_time.max")
-                  && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"), "the times are not in order");
+                  && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"),
+                  "the times are not in order");
         CHECK(total(there) == 2020, "%g", total(there));
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
-        CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device", (long long)stat_of(device, "host.num_host_alloc"));
+        CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device",
+              (long long)stat_of(device, "host.num_host_alloc"));
         ctrt_tensor_release(&a);
         pinned_trim(device);
         CHECK(stat_of(device, "host.allocations.current") == 0 && stat_of(device, "host.allocated_bytes.current") == 0
-                  && stat_of(device, "host.num_host_free") == 2 && stat_of(device, "host.allocations.freed") == 2, "%lld blocks are held",
+                  && stat_of(device, "host.num_host_free") == 2 && stat_of(device, "host.allocations.freed") == 2,
+                  "%lld blocks are held",
               (long long)stat_of(device, "host.allocations.current"));
         CHECK(stat_of(device, "host.allocated_bytes.peak") == 8192, "the peak is gone");
         ctrt_memory_reset_peak(device);
@@ -126,11 +130,13 @@ static void test_limit(void)
         ctrt_tensor_release(&b);
         CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu", (unsigned long long)ctrt_memory_reserved(device));
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes are kept", (unsigned long long)ctrt_memory_reserved(device));
+        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes are kept",
+              (unsigned long long)ctrt_memory_reserved(device));
         ctrt_tensor_release(&a);
         /* Without a limit neither is any help to the other. */
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        CHECK(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device) == CTRT_ERR_OUT_OF_MEMORY, "there is too much memory");
+        CHECK(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device) == CTRT_ERR_OUT_OF_MEMORY,
+              "there is too much memory");
         CHECK(pinned_held(device) == 20 << 20, "%llu pinned bytes are kept", (unsigned long long)pinned_held(device));
     }
     CHILD_END;
@@ -144,10 +150,12 @@ static void test_limit(void)
         ctrt_memory_set_oom_callback(note_report, report);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "out of memory on sim:0: 416.00 KiB of pinned host memory asked for");
-        CHECK(strstr(ctrt_error_message(), "Release pinned tensors") && strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
+                    "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
+        CHECK(strstr(ctrt_error_message(), "Release pinned tensors") &&
+              strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
               ctrt_error_message());
-        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"), "%d: %s", told, report);
+        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"), "%d: %s",
+              told, report);
         CHECK_OK(ctrt_memory_last_oom(&last, device));
         CHECK(last != NULL && strcmp(last, report) == 0, "%s", last);
         free(last);
@@ -155,7 +163,7 @@ static void test_limit(void)
         CHECK(ooms == 1, "%lld", (long long)ooms);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "The device has room: raise the limit of 1.00 MiB");
+                    "The device has enough free memory: raise the limit of 1.00 MiB");
         CHECK(strstr(report, "\"refused_by_limit\": true"), "%s", report);
         CHECK(stat_of(device, "num_oom_rejections") == 1, "%lld", (long long)stat_of(device, "num_oom_rejections"));
     }
@@ -186,7 +194,8 @@ static void test_reasons(void)
             CHECK(!ctrt_is_available("sim", &why), "%s: available", causes[i].setting);
             CHECK(why != NULL && strstr(why, causes[i].reason), "%s: %s", causes[i].setting, why);
             CHECK(ctrt_device_count("sim") == 0, "%s: %d devices", causes[i].setting, ctrt_device_count("sim"));
-            CHECK(ctrt_device_get(&device, "sim:0") != CTRT_OK && strstr(ctrt_error_message(), causes[i].reason), "%s: %s",
+            CHECK(ctrt_device_get(&device, "sim:0") != CTRT_OK && strstr(ctrt_error_message(), causes[i].reason),
+                  "%s: %s",
                   causes[i].setting, ctrt_error_message());
         }
         CHILD_END;

@@ -37,7 +37,7 @@ static ctrt_status in_pieces(struct training *run)
 static void fail_each(const char *what, ctrt_status (*step)(struct training *run), const struct model *model, ctrt_device *device)
 {
     struct training run;
-    ctrt_memory_counters before, after;
+    ctrt_memory_stats before, after;
     double loss;
     group("%s of %s: each allocation fails", what, model->name);
     CHECK_OK(training_begin(&run, model, device));
@@ -52,15 +52,15 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     uint64_t failures = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
-        CHECK_OK(ctrt_memory_get_counters(&before, device));
+        CHECK_OK(ctrt_memory_get_stats(&before, device));
         alloc_fail_at(n, n % 2);
         ctrt_status status = step(&run);
         alloc_fail_at(0, false);
         failures += status != CTRT_OK;
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n, ctrt_error_message());
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
-        CHECK_OK(ctrt_memory_get_counters(&after, device));
-        CHECK(ctrt_memory_allocated(device) == allocated && after.allocations - before.allocations == after.frees - before.frees,
+        CHECK_OK(ctrt_memory_get_stats(&after, device));
+        CHECK(ctrt_memory_allocated(device) == allocated && after.allocation[CTRT_POOL_ALL].allocated - before.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed - before.allocation[CTRT_POOL_ALL].freed,
               "allocation %llu: %llu bytes, before it %llu", (unsigned long long)n, (unsigned long long)ctrt_memory_allocated(device),
               (unsigned long long)allocated);
     }

@@ -25,27 +25,30 @@ static void check_model(const struct model *model, ctrt_device *device)
         const uint64_t before = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
         ctrt_memory_prediction found = predict(&run, &loss);
         CHECK(loss == 0, "%s: a planned loss is %g", model->name, loss);
-        CHECK(found.allocated_before == before && found.reserved_before == reserved, "%s: before the step", model->name);
+        CHECK(found.allocated_before == before && found.reserved_before == reserved, "%s: before the step",
+              model->name);
         ctrt_memory_reset_peak(device);
         CHECK_OK(training_step(&loss, &run));
         const uint64_t peak = ctrt_memory_max_allocated(device), drawn = ctrt_memory_max_reserved(device);
-        ctrt_memory_figures figures;
-        CHECK_OK(ctrt_memory_get_figures(&figures, device));
+        ctrt_memory_stats figures;
+        CHECK_OK(ctrt_memory_get_stats(&figures, device));
         CHECK(loss > 0.1 && loss < 20, "%s: the loss is %g", model->name, loss);
         CHECK(found.peak_allocated == peak, "%s, step %d: %llu predicted, %llu measured", model->name, step,
               (unsigned long long)found.peak_allocated, (unsigned long long)peak);
         CHECK(found.peak_reserved == drawn, "%s, step %d: %llu predicted as reserved, %llu measured", model->name, step,
               (unsigned long long)found.peak_reserved, (unsigned long long)drawn);
-        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_MEMORY_ALL].peak, "%s, step %d: %llu requested, %llu measured",
+        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak, "%s, step %d: %llu requested, %llu measured",
               model->name, step, (unsigned long long)found.peak_requested,
-              (unsigned long long)figures.requested_bytes[CTRT_MEMORY_ALL].peak);
+              (unsigned long long)figures.requested_bytes[CTRT_POOL_ALL].peak);
         CHECK(found.allocated_after == ctrt_memory_allocated(device), "%s, step %d: %llu predicted for its end, %llu measured", model->name,
               step, (unsigned long long)found.allocated_after, (unsigned long long)ctrt_memory_allocated(device));
-        CHECK(found.fits && found.failed_bytes == 0 && found.peak_op[0] != '\0', "%s: fits %d, peak in \"%s\"", model->name, found.fits,
+        CHECK(found.fits && found.failed_bytes == 0 && found.peak_op[0] != '\0', "%s: fits %d, peak in \"%s\"",
+              model->name, found.fits,
               found.peak_op);
     }
     training_end(&run);
-    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", model->name, (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", model->name,
+          (unsigned long long)ctrt_memory_allocated(device));
 }
 
 static void test_peaks(const char *policy, const char *name)
@@ -89,9 +92,11 @@ static void test_no_trace(const char *name)
         for (size_t i = 0; i < COUNT(models); i++) {
             train(plain, &models[i], device, false);
             train(planned, &models[i], device, true);
-            CHECK(memcmp(plain, planned, sizeof plain) == 0, "%s: %.9g and %.9g in the last step", models[i].name, plain[4], planned[4]);
+            CHECK(memcmp(plain, planned, sizeof plain) == 0, "%s: %.9g and %.9g in the last step", models[i].name,
+                  plain[4], planned[4]);
         }
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+              (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_memory_release_all(device));
     }
     CHILD_END;
@@ -99,7 +104,8 @@ static void test_no_trace(const char *name)
 
 /* ---- the limit ---- */
 
-/* The step of the model on a device of `bytes`: planned, and in earnest. A device that cannot hold the model itself: neither. */
+/* The step of the model on a device of `bytes`: planned, and in earnest. A device that cannot hold the model itself:
+ * neither. */
 static void fits_in(uint64_t bytes, const char *policy, const struct model *model, bool *planned, bool *real)
 {
     char setting[64], answer[2] = { 0, 0 };
@@ -118,7 +124,8 @@ static void fits_in(uint64_t bytes, const char *policy, const struct model *mode
             CHECK_OK(ctrt_memory_plan_begin(&plan, device));
             CHECK_OK(training_step(&loss, &run));
             CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-            CHECK(found.fits == (found.failed_bytes == 0), "fits %d, %llu bytes failed", found.fits, (unsigned long long)found.failed_bytes);
+            CHECK(found.fits == (found.failed_bytes == 0), "fits %d, %llu bytes failed", found.fits,
+                  (unsigned long long)found.failed_bytes);
             status = training_step(&loss, &run);
         }
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "%s", ctrt_error_message());
@@ -151,7 +158,8 @@ static void test_limit(const char *policy)
         for (int over = -1; over <= 1; over++) {
             const uint64_t bytes = high + (uint64_t)(512 * over);
             fits_in(bytes, policy, model, &planned, &real);
-            CHECK(planned == real && real == (over >= 0), "%s in %llu bytes: %d planned, %d measured", model->name, (unsigned long long)bytes,
+            CHECK(planned == real && real == (over >= 0), "%s in %llu bytes: %d planned, %d measured", model->name,
+                  (unsigned long long)bytes,
                   planned, real);
         }
     }
@@ -174,9 +182,11 @@ static void test_what_if(void)
             CHECK_OK(training_step(&loss, &run));
             CHECK_OK(ctrt_memory_plan_end(&small, &plan));
             CHECK(small.fits == !over, "%d bytes too few: fits %d", over, small.fits);
-            CHECK(over || small.peak_allocated == found.peak_allocated, "%llu and %llu", (unsigned long long)small.peak_allocated,
+            CHECK(over || small.peak_allocated == found.peak_allocated, "%llu and %llu",
+                  (unsigned long long)small.peak_allocated,
                   (unsigned long long)found.peak_allocated);
-            CHECK((small.failed_bytes > 0) == over && (small.failed_op[0] != '\0') == over, "%llu bytes of \"%s\" failed",
+            CHECK((small.failed_bytes > 0) == over && (small.failed_op[0] != '\0') == over,
+                  "%llu bytes of \"%s\" failed",
                   (unsigned long long)small.failed_bytes, small.failed_op);
         }
         CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
@@ -211,16 +221,18 @@ static void test_tensors(const char *name)
         ctrt_memory_prediction found;
         static const float thousand[1000] = { 1, 2, 3 };
         float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
-        ctrt_memory_counters before, after;
+        ctrt_memory_stats before, after;
         CHECK_OK(ctrt_device_get(&device, name));
-        CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL, cut = NULL;
+        CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL,
+        cut = NULL;
         CTRT_AUTO(tensor) back = NULL;
         ctrt_device *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         const uint64_t allocated = ctrt_memory_allocated(device);
-        CHECK_OK(ctrt_memory_get_counters(&before, device));
+        CHECK_OK(ctrt_memory_get_stats(&before, device));
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-        CHECK(ctrt_memory_allocated(device) == allocated, "a plan begins with %llu bytes", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == allocated, "a plan begins with %llu bytes",
+              (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
         CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
         CHECK_OK(ctrt_zero_(kept));
@@ -236,20 +248,20 @@ static void test_tensors(const char *name)
         ctrt_tensor_release(&gone);
         ctrt_tensor_release(&cut);
         ctrt_tensor_release(&back);
-        CHECK_FAILS(ctrt_memory_plan_begin(&(ctrt_memory_plan *){ NULL }, device), CTRT_ERR_STATE, "running already");
+        CHECK_FAILS(ctrt_memory_plan_begin(&(ctrt_memory_plan *){ NULL }, device), CTRT_ERR_STATE, "already running");
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
         CHECK(found.left_blocks == 2 && found.left_bytes >= 4032, "%llu blocks of %llu bytes are left",
               (unsigned long long)found.left_blocks, (unsigned long long)found.left_bytes);
-        CHECK_OK(ctrt_memory_get_counters(&after, device));
-        CHECK(after.allocations == before.allocations && after.frees == before.frees + 1, "%llu allocations, %llu frees in a plan",
-              (unsigned long long)(after.allocations - before.allocations), (unsigned long long)(after.frees - before.frees));
+        CHECK_OK(ctrt_memory_get_stats(&after, device));
+        CHECK(after.allocation[CTRT_POOL_ALL].allocated == before.allocation[CTRT_POOL_ALL].allocated && after.allocation[CTRT_POOL_ALL].freed == before.allocation[CTRT_POOL_ALL].freed + 1, "%llu allocations, %llu frees in a plan",
+              (unsigned long long)(after.allocation[CTRT_POOL_ALL].allocated - before.allocation[CTRT_POOL_ALL].allocated), (unsigned long long)(after.allocation[CTRT_POOL_ALL].freed - before.allocation[CTRT_POOL_ALL].freed));
         CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes", (unsigned long long)ctrt_memory_allocated(device));
         CHECK(element(kept) == 3, "a tensor from before has %g", element(kept));
 
         /* What is left: an error where there is no memory, zeros where it is the host's. Neither is counted. */
         if (strcmp(name, "cpu") != 0)
-            CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "left from a plan");
+            CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a plan");
         else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
             CHECK(element(back) == 3, "0 and 3 are %g", element(back));
         ctrt_tensor_release(&back);
@@ -260,8 +272,8 @@ static void test_tensors(const char *name)
         ctrt_tensor_release(&there);            /* and outside of all */
         ctrt_tensor_release(&kept);
         CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
-        CHECK_OK(ctrt_memory_get_counters(&after, device));
-        CHECK(after.allocations == after.frees, "%llu and %llu", (unsigned long long)after.allocations, (unsigned long long)after.frees);
+        CHECK_OK(ctrt_memory_get_stats(&after, device));
+        CHECK(after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed, "%llu and %llu", (unsigned long long)after.allocation[CTRT_POOL_ALL].allocated, (unsigned long long)after.allocation[CTRT_POOL_ALL].freed);
         CHECK_FAILS(ctrt_memory_plan_end(&found, &plan), CTRT_ERR_INVALID_ARGUMENT, "plan");
         CHECK_FAILS(ctrt_memory_plan_begin(NULL, device), CTRT_ERR_INVALID_ARGUMENT, "out");
         CHECK_FAILS(ctrt_memory_plan_set_limit(NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "plan");
@@ -293,12 +305,17 @@ static void test_nothing_drawn(void)
         ctrt_tensor_release(&c);
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
         const sim_counters after = sim_read(0);
-        CHECK(!found.fits && found.failed_bytes == 10000000000 && strcmp(found.failed_tag, "giants") == 0, "%llu bytes of %s failed",
+        CHECK(!found.fits && found.failed_bytes == 10000000000 && strcmp(found.failed_tag, "giants") == 0,
+              "%llu bytes of %s failed",
               (unsigned long long)found.failed_bytes, found.failed_tag);
-        CHECK(found.peak_requested == 30000000000 && strcmp(found.peak_op, "matmul") == 0 && strcmp(found.peak_tag, "giants") == 0,
-              "a peak of %llu bytes in %s of %s", (unsigned long long)found.peak_requested, found.peak_op, found.peak_tag);
-        CHECK(found.largest_request == 10000000000 && found.allocations >= 4, "%llu allocations", (unsigned long long)found.allocations);
-        CHECK(found.allocated_after == 0 && found.left_blocks == 0, "%llu bytes are left", (unsigned long long)found.allocated_after);
+        CHECK(found.peak_requested == 30000000000 && strcmp(found.peak_op, "matmul") == 0 &&
+              strcmp(found.peak_tag, "giants") == 0,
+              "a peak of %llu bytes in %s of %s", (unsigned long long)found.peak_requested, found.peak_op,
+              found.peak_tag);
+        CHECK(found.largest_request == 10000000000 && found.allocations >= 4, "%llu allocations",
+              (unsigned long long)found.allocations);
+        CHECK(found.allocated_after == 0 && found.left_blocks == 0, "%llu bytes are left",
+              (unsigned long long)found.allocated_after);
         CHECK(after.allocs == before.allocs && after.launches == before.launches, "the device worked");
     }
     CHILD_END;
@@ -337,7 +354,8 @@ static void test_early_ends(void)
         }
         CHECK(good.fits, "it does not fit");
         training_end(&run);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+              (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
@@ -363,9 +381,11 @@ static void test_beyond(const char *policy)
                 ctrt_tensor_release(&many[i]);
             ctrt_tensor_release(&giant);
             CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-            CHECK(!found.fits && found.peak_allocated == before + ((uint64_t)220 << 20), "fits %d, peak %llu", found.fits,
+            CHECK(!found.fits && found.peak_allocated == before + ((uint64_t)220 << 20), "fits %d, peak %llu",
+                  found.fits,
                   (unsigned long long)found.peak_allocated);
-            CHECK(found.allocated_after == before && found.left_blocks == 0, "%llu bytes are left", (unsigned long long)found.allocated_after);
+            CHECK(found.allocated_after == before && found.left_blocks == 0, "%llu bytes are left",
+                  (unsigned long long)found.allocated_after);
             if (held == NULL)
                 CHECK_OK(ctrt_full(&held, CTRT_SHAPE(30 << 18), ctrt_float(3), CTRT_F32, device));
             before = (uint64_t)30 << 20;
@@ -380,7 +400,8 @@ static void test_beyond(const char *policy)
 
 /* ---- memory that moves ---- */
 
-/* Which block goes to the host is the one used least recently; copies and fills are uses. *drawn: what is drawn then tells. */
+/* Which block goes to the host is the one used least recently; copies and fills are uses. *drawn: what is drawn then
+ * tells. */
 static ctrt_status use_and_take(uint64_t *drawn, int way, ctrt_device *device)
 {
     CTRT_AUTO(tensor) large = NULL;
@@ -418,7 +439,8 @@ static void test_moving(void)
             CHECK_OK(use_and_take(&planned, way, device));
             CHECK_OK(ctrt_memory_plan_end(&found, &plan));
             CHECK_OK(use_and_take(&drawn, way, device));
-            CHECK(planned == drawn && drawn == (way < 4 ? 6 << 20 : 4 << 20) + (700 << 12), "way %d: %llu predicted, %llu measured", way,
+            CHECK(planned == drawn && drawn == (way < 4 ? 6 << 20 : 4 << 20) + (700 << 12),
+                  "way %d: %llu predicted, %llu measured", way,
                   (unsigned long long)planned, (unsigned long long)drawn);
             CHECK(found.fits, "it does not fit");
             CHECK_OK(ctrt_device_synchronize(device));

@@ -31,16 +31,21 @@ static const struct trust_case {
     const char *words;          /* of the refusal; NULL: trusted */
 } trust_cases[] = {
     { "above/folder/backend-fake.so", 0755, -1, -1, "above/folder/backend-fake.so", NULL },
-    { "above/folder/backend-fake.so", 0757, -1, -1, "above/folder/backend-fake.so", "file ROOT/above/folder/backend-fake.so can be written by everybody" },
-    { "above/folder/backend-fake.so", 0775, -1, 0, "above/folder/backend-fake.so", "can be written by group 0 (mode 775)" },
+    { "above/folder/backend-fake.so", 0757, -1, -1, "above/folder/backend-fake.so",
+      "file ROOT/above/folder/backend-fake.so can be written by all users" },
+    { "above/folder/backend-fake.so", 0775, -1, 0, "above/folder/backend-fake.so",
+      "can be written by group 0 (mode 775)" },
     { "above", 0775, -1, 0, "above/folder/backend-fake.so", "folder ROOT/above can be written by group 0" },
     { "above/folder/backend-fake.so", 0775, -1, 4321, "above/folder/backend-fake.so", "can be written by group 4321" },
     { "above/folder/backend-fake.so", -1, 4321, -1, "above/folder/backend-fake.so", "belongs to user 4321" },
-    { "above/folder", 0777, -1, -1, "above/folder/backend-fake.so", "folder ROOT/above/folder can be written by everybody" },
-    { "above/folder", 01777, -1, -1, "above/folder/backend-fake.so", "folder ROOT/above/folder can be written by everybody" },
-    { "above/folder", 0775, -1, 4321, "above/folder/backend-fake.so", "folder ROOT/above/folder can be written by group 4321" },
+    { "above/folder", 0777, -1, -1, "above/folder/backend-fake.so",
+      "folder ROOT/above/folder can be written by all users" },
+    { "above/folder", 01777, -1, -1, "above/folder/backend-fake.so",
+      "folder ROOT/above/folder can be written by all users" },
+    { "above/folder", 0775, -1, 4321, "above/folder/backend-fake.so",
+      "folder ROOT/above/folder can be written by group 4321" },
     { "above/folder", -1, 4321, -1, "above/folder/backend-fake.so", "folder ROOT/above/folder belongs to user 4321" },
-    { "above", 0777, -1, -1, "above/folder/backend-fake.so", "folder ROOT/above can be written by everybody" },
+    { "above", 0777, -1, -1, "above/folder/backend-fake.so", "folder ROOT/above can be written by all users" },
     { "above", 01777, -1, -1, "above/folder/backend-fake.so", NULL },
     { "above", -1, 4321, -1, "above/folder/backend-fake.so", "folder ROOT/above belongs to user 4321" },
     /* links: to the file, to its folder, to the folder above, and one that leaves a folder by ".." */
@@ -49,8 +54,10 @@ static const struct trust_case {
     { "other", 0755, -1, -1, "other/backend-link.so", NULL },
     { "above", 0777, -1, -1, "other/folder-link/backend-fake.so", "folder ROOT/above can be written" },
     { "other", 01777, -1, -1, "other/folder-link/backend-fake.so", NULL },
-    { "other/above-link", -1, 4321, -1, "other/above-link/folder/backend-fake.so", NULL },      /* nobody else can replace it */
-    { "other", 01777, -1, -1, "other/loose-link/folder/backend-fake.so", "entry ROOT/other/loose-link belongs to user 4321" },
+    { "other/above-link", -1, 4321, -1, "other/above-link/folder/backend-fake.so", NULL },
+    /* nobody else can replace it */
+    { "other", 01777, -1, -1, "other/loose-link/folder/backend-fake.so",
+      "entry ROOT/other/loose-link belongs to user 4321" },
     { "above", 0777, -1, -1, "other/above-link/../other/backend-link.so", "folder ROOT/above can be written" },
     { "other", 0755, -1, -1, "other/circle/backend-fake.so", "Too many levels of symbolic links" },
     { "other", 0755, -1, -1, "other/nothing/backend-fake.so", "No such file" },
@@ -62,7 +69,8 @@ static const char *with_root(const char *text, const char *root)
 {
     static char words[512];
     const char *at = strstr(text, "ROOT");
-    snprintf(words, sizeof words, "%.*s%s%s", at != NULL ? (int)(at - text) : 0, text, at != NULL ? root : "", at != NULL ? at + 4 : text);
+    snprintf(words, sizeof words, "%.*s%s%s", at != NULL ? (int)(at - text) : 0, text, at != NULL ? root : "",
+             at != NULL ? at + 4 : text);
     return words;
 }
 
@@ -71,7 +79,8 @@ static void make_trust_tree(const char *root)
     char command[4096];
     snprintf(command, sizeof command,
              "cd '%s' && mkdir -p above/folder other && ln -s ../above/folder/backend-fake.so "
-             "other/backend-link.so && ln -s '%s/above/folder' other/folder-link && ln -s ../above other/above-link && ln -s ../above "
+             "other/backend-link.so && ln -s '%s/above/folder' other/folder-link && ln -s ../above other/above-link && "
+             "ln -s ../above "
              "other/loose-link && ln -s circle other/circle",
              root, root);
     CHECK(system(command) == 0, "%s", command);
@@ -95,7 +104,8 @@ static void test_trust_paths(void)
         const bool needs_root = c->owner >= 0 || c->group >= 0 || strstr(c->path, "loose") != NULL;
         if ((user != 0 && needs_root) || lstat(what, &before) != 0)
             continue;
-        group("trust: %s mode %04o owner %d group %d, asked for %s", c->what, (unsigned)(c->mode >= 0 ? c->mode : 0), c->owner, c->group, c->path);
+        group("trust: %s mode %04o owner %d group %d, asked for %s", c->what, (unsigned)(c->mode >= 0 ? c->mode : 0),
+              c->owner, c->group, c->path);
         CHECK(!needs_root || lchown(what, (uid_t)c->owner, (gid_t)c->group) == 0, "lchown failed");
         CHECK(c->mode < 0 || chmod(what, (mode_t)c->mode) == 0, "chmod failed");
         reason[0] = '\0';
@@ -153,19 +163,22 @@ static void test_trust_swap(void)
     group("plugins of two folders, loaded through descriptors, are different objects");
     IN_CHILD(folder_path(one, two), QUIET) {
         static const struct { ctrt_component_kind kind; const char *name; } all[] = {
-            { CTRT_COMPONENT_BACKEND, "fake" }, { CTRT_COMPONENT_BACKEND, "better" }, { CTRT_COMPONENT_MEMORY, "policy" },
+            { CTRT_COMPONENT_BACKEND, "fake" }, { CTRT_COMPONENT_BACKEND, "better" },
+            { CTRT_COMPONENT_MEMORY, "policy" },
         };
         for (size_t i = 0; i < 3; i++) {
             const struct component *component = NULL;
             Dl_info object = { 0 };
             CHECK_OK(registry_use(&component, all[i].kind, all[i].name));
-            CHECK(dladdr(component->table, &object) != 0 && strcmp(object.dli_fname, component->file->path) == 0, "%s is %s",
+            CHECK(dladdr(component->table, &object) != 0 && strcmp(object.dli_fname, component->file->path) == 0,
+                  "%s is %s",
                   component->file->path, object.dli_fname);
         }
     }
     CHILD_END;
     folder_copy(two, "backend-fake.so", built_path("stranger"), -1);
-    group("two files of one name are different objects, also when the program closed the first one's folder in between");
+    group("two files of one name are different objects, also when the program closed the first one's folder in "
+          "between");
     IN_CHILD(QUIET) {
         struct plugin_file files[2] = { { .path = "" } };
         void *objects[2] = { NULL, NULL };
@@ -259,7 +272,8 @@ static void test_trust(void)
         group("as root, a plugin that everybody can write is refused");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
-            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND, "can be written by everybody (mode 666)");
+            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND,
+                        "can be written by all users (mode 666)");
         }
         CHILD_END;
         chmod(file, 0755);
@@ -267,7 +281,8 @@ static void test_trust(void)
             group("as root, a plugin of somebody else is refused");
             IN_CHILD(folder_path(folder, NULL), QUIET) {
                 const struct component *component;
-                CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND, "belongs to user 4321");
+                CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND,
+                            "belongs to user 4321");
             }
             CHILD_END;
         }
@@ -285,7 +300,8 @@ static void test_search(void)
         const struct component *component;
         CHECK(chdir(folder) == 0, "chdir failed");
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "nothing"), CTRT_ERR_NOT_FOUND, "/no/such/folder (no such folder)");
+        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "nothing"), CTRT_ERR_NOT_FOUND,
+                    "/no/such/folder (no such folder)");
         CHECK(strstr(ctrt_error_message(), "relative (ignored: not an absolute path)"), "%s", ctrt_error_message());
         int files = 0;
         for (size_t i = 0; i < registry_file_count; i++)
@@ -314,8 +330,8 @@ static void test_search(void)
     folder_remove(folder);
 }
 
-/* The loader knows this program, which has the library in it, by argv[0]. Runs it as `name` in folder `one`, then changes to folder
- * `two` before the first use, which says whether ONE/lib/ctrt/1 was searched. */
+/* The loader knows this program, which has the library in it, by argv[0]. Runs it as `name` in folder `one`, then
+ * changes to folder `two` before the first use, which says whether ONE/lib/ctrt/1 was searched. */
 static void search_as(const char *name, const char *one, const char *two, const char *searched)
 {
     CHECK(chdir(one) == 0, "chdir failed");
@@ -329,7 +345,8 @@ static int searched_after_chdir(const char *folder, const char *expected)
     CHECK(chdir(folder) == 0, "chdir failed");
     registry_find(&component, CTRT_COMPONENT_BACKEND, "nothing");
     const char *words = search_words();
-    CHECK(strstr(words, expected) != NULL && strstr(words, folder) == NULL, "%s, expected %s and not %s", words, expected, folder);
+    CHECK(strstr(words, expected) != NULL && strstr(words, folder) == NULL, "%s, expected %s and not %s", words,
+          expected, folder);
     return tap_state.failed > 0;
 }
 
@@ -337,10 +354,12 @@ static void test_search_beside(void)
 {
     char *one = folder_new(), *two = folder_new(), command[1024], real[4096], expected[4200];
     snprintf(command, sizeof command,
-             "for d in '%s' '%s'; do mkdir -p $d/lib/ctrt/%u $d/ctrt/%u && : >$d/lib/p && : >$d/p || exit 1; done", one, two,
+             "for d in '%s' '%s'; do mkdir -p $d/lib/ctrt/%u $d/ctrt/%u && : >$d/lib/p && : >$d/p || exit 1; done", one,
+             two,
              CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MAJOR);
     CHECK(system(command) == 0, "%s", command);
-    group("a library that the loader knows by a relative path, and a program that changes its folder before the first use");
+    group("a library that the loader knows by a relative path, and a program that changes its folder before the first "
+          "use");
     snprintf(expected, sizeof expected, "%s/lib/ctrt/%u", realpath(one, real), CTRT_PLUGIN_ABI_MAJOR);
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("lib/p", one, two, expected);

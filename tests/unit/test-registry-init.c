@@ -52,17 +52,19 @@ static void test_threads(void)
         CHECK_OK(((const ctrt_backend *)component->table)->device->count(&count));
         CHECK(count == 7, "%d devices", (int)count);
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
-        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "used already");
+        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
         bool found = false;
         ctrt_param_info info;
         for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
             if (strcmp(info.name, "CTRT_FAKE_DEVICES") == 0)
-                found = strcmp(info.value, "7") == 0 && strcmp(info.origin, "program") == 0 && strncmp(info.owner, "backend-", 8) == 0;
+                found = strcmp(info.value, "7") == 0 && strcmp(info.origin, "program") == 0 &&
+                    strncmp(info.owner, "backend-", 8) == 0;
         CHECK(found, "CTRT_FAKE_DEVICES is not listed as set by the program");
     }
     CHILD_END;
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "many"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_FAKE_DEVICES=many: expected a whole number");
+        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "many"), CTRT_ERR_INVALID_ARGUMENT,
+                    "CTRT_FAKE_DEVICES=many: expected an integer");
         const struct component *component;
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
     }
@@ -116,7 +118,8 @@ static void test_init(void)
             alarm(60);
             if (threads == 2)
                 CHECK(pthread_create(&other, NULL, use_ping, "init-pong") == 0, "no thread");
-            CHECK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-ping") != CTRT_OK, "a plugin without what it needs");
+            CHECK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-ping") != CTRT_OK,
+                  "a plugin without what it needs");
             void *status = NULL;
             if (threads == 2)
                 CHECK(pthread_join(other, &status) == 0 && status != NULL, "a plugin without what it needs");
@@ -137,7 +140,8 @@ static void test_init(void)
                 _exit(!CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-slow")));
             }
             const pid_t ended = waitpid(child, &status, 0);
-            CHECK(ended == child && status == 0, "round %d: child %d, waitpid gave %d, status %x", round, (int)child, (int)ended, (unsigned)status);
+            CHECK(ended == child && status == 0, "round %d: child %d, waitpid gave %d, status %x", round, (int)child,
+                  (int)ended, (unsigned)status);
             pthread_join(other, NULL);
         }
         CHILD_END;
@@ -163,7 +167,8 @@ static void test_init(void)
             const struct component *component;
             alarm(20);
             if (opened)
-                CHECK(ctrt_device_count("init-thread-forks") == 3, "%d devices", ctrt_device_count("init-thread-forks"));
+                CHECK(ctrt_device_count("init-thread-forks") == 3, "%d devices",
+                      ctrt_device_count("init-thread-forks"));
             else
                 CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-thread-forks"));
         }
@@ -172,7 +177,8 @@ static void test_init(void)
     group("an init that lacked something for the moment is called again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-short"), CTRT_ERR_IO, "no descriptor is left");
+        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-short"), CTRT_ERR_IO,
+                    "no descriptor is left");
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-short"));
     }
     CHILD_END;

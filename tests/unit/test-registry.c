@@ -28,28 +28,29 @@ static const struct lie { const char *file, *asked, *state, *reason; } lies[] = 
     { "backend-small-size.so", "small-size", "refused", "wrong size: struct ctrt_plugin has 8 bytes" },
     { "backend-large-size.so", "large-size", "refused", "wrong size: struct ctrt_plugin" },
     { "backend-cut-size.so", "cut-size", "refused", "wrong size: struct ctrt_plugin" },
-    { "backend-major.so", "major", "refused", "built for plugin ABI 2.0, this library speaks 1." },
+    { "backend-major.so", "major", "refused", "built for plugin ABI 2.0, this library supports 1." },
     { "backend-no-name.so", "no-name", "refused", "no name" },
     { "backend-no-components.so", "no-components", "refused", "no components" },
     { "backend-null-components.so", "null-components", "refused", "no components" },
-    { "backend-many.so", "many", "refused", "more than the 64" },
+    { "backend-many.so", "many", "refused", "the maximum of 64" },
     { "backend-stride.so", "stride", "refused", "wrong stride: components are 12 bytes apart" },
     { "backend-odd-stride.so", "odd-stride", "refused", "wrong stride" },
     { "backend-component-size.so", "component-size", "refused", "wrong size: struct ctrt_component has 4 bytes" },
-    { "backend-kind.so", "kind", "refused", "kind 77 is not known" },
+    { "backend-kind.so", "kind", "refused", "kind 77 is unknown" },
     { "backend-bad-name.so", "bad-name", "refused", "lower-case letter" },
     { "backend-null-name.so", "null-name", "refused", "lower-case letter" },
     { "backend-no-table.so", "no-table", "refused", "no table" },
     { "backend-table-size.so", "table-size", "refused", "required slot device is missing" },
-    { "backend-zero-table.so", "zero-table", "refused", "its table says it has 0 bytes" },
+    { "backend-zero-table.so", "zero-table", "refused", "its table has 0 bytes" },
     { "backend-null-device.so", "null-device", "refused", "required slot device is missing or NULL" },
-    { "backend-null-slot.so", "null-slot", "refused", "struct ctrt_device_table: required slot open is missing or NULL" },
+    { "backend-null-slot.so", "null-slot", "refused",
+      "struct ctrt_device_table: required slot open is missing or NULL" },
     { "backend-short-slot.so", "short-slot", "refused", "required slot close is missing" },
     { "backend-null-memory.so", "null-memory", "refused", "struct ctrt_memory_table: required slot alloc" },
     { "backend-probe-no.so", "probe-no", "absent", "no device node /dev/actor0" },
     { "backend-probe-silent.so", "probe-silent", "absent", "without a reason" },
     { "backend-stranger.so", "stranger", "refused", "does not export ctrt_plugin_v1" },
-    { "backend-later.so", "later", "refused", "built for plugin ABI 2, this library speaks 1" },
+    { "backend-later.so", "later", "refused", "built for plugin ABI 2, this library supports 1" },
     { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* dlopen's own text */
     { "backend-truncated.so", "truncated", "refused", "truncated" },
     { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* dlopen's own text */
@@ -74,7 +75,8 @@ static char *folder_of_lies(void)
     folder_copy(folder, "backend-truncated.so", built_path("actor"), facts.st_size / 8);
     folder_copy(folder, "backend-headless.so", built_path("actor"), 40);
     folder_copy(folder, "backend-empty.so", built_path("actor"), 0);
-    folder_text(folder, "backend-text.so", "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
+    folder_text(folder, "backend-text.so",
+                "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
     snprintf(path, sizeof path, "%s/backend-folder.so", folder);
     mkdir(path, 0755);
     folder_actor(folder, "backend-fake");
@@ -90,7 +92,8 @@ static void test_lies(void)
         for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
             ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, lies[i].asked);
             CHECK(status == CTRT_ERR_NOT_FOUND, "%s: status %d: %s", lies[i].file, (int)status, ctrt_error_message());
-            CHECK(strstr(ctrt_error_message(), lies[i].reason) != NULL, "%s: the reason lacks \"%s\": %s", lies[i].file, lies[i].reason,
+            CHECK(strstr(ctrt_error_message(), lies[i].reason) != NULL, "%s: the reason lacks \"%s\": %s", lies[i].file,
+                  lies[i].reason,
                   ctrt_error_message());
         }
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
@@ -102,14 +105,18 @@ static void test_lies(void)
             ctrt_plugin_info info;
             if (!CHECK(row_of(&info, lies[i].file), "%s is not listed", lies[i].file))
                 continue;
-            CHECK(strcmp(info.state, lies[i].state) == 0, "%s: state %s, expected %s", lies[i].file, info.state, lies[i].state);
-            CHECK(strstr(info.reason, lies[i].reason) != NULL, "%s: reason \"%s\" lacks \"%s\"", lies[i].file, info.reason, lies[i].reason);
+            CHECK(strcmp(info.state, lies[i].state) == 0, "%s: state %s, expected %s", lies[i].file, info.state,
+                  lies[i].state);
+            CHECK(strstr(info.reason, lies[i].reason) != NULL, "%s: reason \"%s\" lacks \"%s\"", lies[i].file,
+                  info.reason, lies[i].reason);
         }
         ctrt_plugin_info fake;
         CHECK(row_of(&fake, "backend-fake.so") && strcmp(fake.state, "ready") == 0 && strcmp(fake.reason, "") == 0
-              && strcmp(fake.kind, "backend") == 0 && strcmp(fake.component, "fake") == 0 && strcmp(fake.plugin, "actor") == 0
-              && strcmp(fake.version, "1") == 0, "fake: %s, %s, %s, %s", fake.state, fake.reason, fake.kind, fake.component);
-        CHECK_FAILS(ctrt_plugin_list(&fake, 100000), CTRT_ERR_NOT_FOUND, "no plugin of that index");
+              && strcmp(fake.kind, "backend") == 0 && strcmp(fake.component, "fake") == 0 &&
+              strcmp(fake.plugin, "actor") == 0
+              && strcmp(fake.version, "1") == 0, "fake: %s, %s, %s, %s", fake.state, fake.reason, fake.kind,
+              fake.component);
+        CHECK_FAILS(ctrt_plugin_list(&fake, 100000), CTRT_ERR_NOT_FOUND, "no plugin with that index");
         CHECK_FAILS(ctrt_plugin_list(NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     }
     CHILD_END;
@@ -120,9 +127,11 @@ static void test_late_refusals(void)
 {
     char *folder = folder_new();
     static const struct { const char *name, *reason; } late[] = {
-        { "init-fails", "init failed: the driver is from another century" }, { "init-silent", "init failed: init returned an error without" },
-        { "kernel-run", "kernel 1 (abs): required slot run is NULL" }, { "kernel-stride", "wrong stride: kernels are 16 bytes apart" },
-        { "kernel-array", "2 kernels are announced, but kernels is NULL" }, { "init-itself", "looked up itself and got nothing" },
+        { "init-fails", "init failed: the driver is from another century" },
+        { "init-silent", "init failed: init returned an error without" },
+        { "kernel-run", "kernel 1 (abs): required slot run is NULL" },
+        { "kernel-stride", "wrong stride: kernels are 16 bytes apart" },
+        { "kernel-array", "count is 2, but kernels is NULL" }, { "init-itself", "looked up itself and got nothing" },
     };
     for (size_t i = 0; i < 6; i++) {
         char stem[64];
@@ -135,8 +144,10 @@ static void test_late_refusals(void)
         const struct component *component;
         for (size_t i = 0; i < 6; i++) {
             CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, late[i].name));
-            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_PLUGIN, late[i].reason);
-            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_NOT_FOUND, late[i].reason);
+            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_PLUGIN,
+                        late[i].reason);
+            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_NOT_FOUND,
+                        late[i].reason);
         }
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "policy-null"), CTRT_ERR_NOT_FOUND,
                     "struct ctrt_memory_policy: required slot free");
@@ -170,11 +181,13 @@ static void test_names(void)
     group("of two components with one name one is used, and the other says for whom it stands back");
     IN_CHILD(folder_path(one, two)) {
         ctrt_plugin_info info;
-        CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0 && strstr(info.reason, "duplicate name") != NULL
+        CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0 &&
+              strstr(info.reason, "duplicate name") != NULL
               && strstr(info.reason, "score 50") != NULL, "%s: %s", info.state, info.reason);
         char path[512];
         snprintf(path, sizeof path, "%s/backend-fake.so", two);
-        CHECK(row_of(&info, path) && strcmp(info.state, "disabled") == 0 && strstr(info.reason, one) != NULL, "%s: %s", info.state,
+        CHECK(row_of(&info, path) && strcmp(info.state, "disabled") == 0 && strstr(info.reason, one) != NULL, "%s: %s",
+              info.state,
               info.reason);
         snprintf(path, sizeof path, "%s/backend-fake.so", one);
         CHECK(row_of(&info, path) && strcmp(info.state, "ready") == 0, "%s: %s", info.state, info.reason);
@@ -185,13 +198,16 @@ static void test_names(void)
         const struct component *component;
         ctrt_plugin_info info;
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fkae"), CTRT_ERR_NOT_FOUND, "did you mean fake?");
-        CHECK(strstr(ctrt_error_message(), one) && strstr(ctrt_error_message(), two) && strstr(ctrt_error_message(), "better"),
+        CHECK(strstr(ctrt_error_message(), one) && strstr(ctrt_error_message(), two) &&
+              strstr(ctrt_error_message(), "better"),
               "%s", ctrt_error_message());
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "../evil"), CTRT_ERR_INVALID_ARGUMENT, "no name");
+        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "../evil"), CTRT_ERR_INVALID_ARGUMENT,
+                    "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
         bool found = false;
         for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
-            found = found || (strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && strcmp(info.file, "") == 0);
+            found = found || (strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 &&
+                              strcmp(info.file, "") == 0);
         CHECK(found, "the listing lacks the name that was asked for in vain");
     }
     CHILD_END;
@@ -255,7 +271,8 @@ static void test_selection(void)
             status = registry_use(&component, CTRT_COMPONENT_BACKEND, "better");
             CHECK(status == cases[i].better, "better: %d: %s", (int)status, ctrt_error_message());
             ctrt_plugin_info info;
-            CHECK(row_of(&info, "backend-fake.so") && strcmp(info.state, cases[i].fake ? "disabled" : "loaded") == 0, "state %s",
+            CHECK(row_of(&info, "backend-fake.so") && strcmp(info.state, cases[i].fake ? "disabled" : "loaded") == 0,
+                  "state %s",
                   info.state);
         }
         CHILD_END;
@@ -274,8 +291,10 @@ static void test_memory_lies(void)
     static const struct { const char *setting, *device, *words; } cases[] = {
         { "CTRT_MEMORY=direct", "alloc-null:0", "backend alloc-null: alloc returned success without an address for" },
         { "CTRT_MEMORY=caching", "alloc-null:0", "backend alloc-null: alloc returned success without an address for" },
-        { "CTRT_MEMORY=policy-hollow", "fake:0", "memory policy policy-hollow: alloc returned success without an address for" },
-        { "CTRT_MEMORY=direct+policy-hollow", "fake:0", "memory policy policy-hollow: alloc returned success without an address for" },
+        { "CTRT_MEMORY=policy-hollow", "fake:0",
+          "memory policy policy-hollow: alloc returned success without an address for" },
+        { "CTRT_MEMORY=direct+policy-hollow", "fake:0",
+          "memory policy policy-hollow: alloc returned success without an address for" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         group("alloc that returns success without an address: %s on %s", cases[i].setting, cases[i].device);
@@ -322,7 +341,8 @@ static void test_verdicts(void)
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=2", 2 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=2", 2 },
     };
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
-        group("two plugins declare a parameter with different meanings, %s first, %s", orders[i].first, orders[i].devices);
+        group("two plugins declare a parameter with different meanings, %s first, %s", orders[i].first,
+              orders[i].devices);
         IN_CHILD(folder_path(folder, NULL), orders[i].devices) {
             const struct component *component;
             bool warned = false;
@@ -333,14 +353,16 @@ static void test_verdicts(void)
             CHECK(ctrt_device_count("fake") == orders[i].count, "%d devices", ctrt_device_count("fake"));
             /* 2 is none of the words that init-thief declares. */
             const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
-            CHECK(of_thief == (orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN), "init-thief: status %d", (int)of_thief);
+            CHECK(of_thief == (orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN), "init-thief: status %d",
+                  (int)of_thief);
         }
         CHILD_END;
     }
     group("a probe that cannot tell is asked again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"), CTRT_ERR_IO, "no descriptor is left to look");
+        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"), CTRT_ERR_IO,
+                    "no descriptor is left to look");
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"));
     }
     CHILD_END;
@@ -355,7 +377,8 @@ static void test_verdicts(void)
     group("a backend without the one that it stands over is listed as absent");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         ctrt_plugin_info info;
-        CHECK(row_of(&info, "backend-over.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "nobody"), "%s: %s", info.state,
+        CHECK(row_of(&info, "backend-over.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "nobody"),
+              "%s: %s", info.state,
               info.reason);
     }
     CHILD_END;
@@ -363,7 +386,8 @@ static void test_verdicts(void)
     IN_CHILD(folder_path(absent, NULL), QUIET) {
         ctrt_plugin_info info;
         CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");
-        CHECK(row_of(&info, "backend-probe-no.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "/dev/actor0"), "%s: %s",
+        CHECK(row_of(&info, "backend-probe-no.so") && strcmp(info.state, "absent") == 0 &&
+              strstr(info.reason, "/dev/actor0"), "%s: %s",
               info.state, info.reason);
     }
     CHILD_END;

@@ -68,14 +68,16 @@ static void test_rounds(const char *policy)
         const int threads = threads_now(), files = files_now();
         for (int round = 0; round < 5; round++) {
             sim_counters counters = { .size = sizeof counters };
-            CHECK(threads_now() == threads && files_now() == files, "round %d: %d threads, %d files; after the first %d and %d", round,
+            CHECK(threads_now() == threads && files_now() == files,
+                  "round %d: %d threads, %d files; after the first %d and %d", round,
                   threads_now(), files_now(), threads, files);
             CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK, "a device is open");
             for (int d = 0; d < 2; d++) {
                 ctrt_device *before = devices[d];
                 CHECK_OK(ctrt_device_get(&devices[d], d == 0 ? "sim:0" : "sim:1"));
                 CHECK(devices[d] == before, "another handle");
-                CHECK(ctrt_memory_allocated(devices[d]) == 0 && ctrt_memory_reserved(devices[d]) == 0, "%llu bytes are reserved",
+                CHECK(ctrt_memory_allocated(devices[d]) == 0 && ctrt_memory_reserved(devices[d]) == 0,
+                      "%llu bytes are reserved",
                       (unsigned long long)ctrt_memory_reserved(devices[d]));
             }
             again = work(devices);
@@ -99,12 +101,13 @@ static void test_closed(void)
         CTRT_AUTO(stream) stream = NULL;
         CTRT_AUTO(event) event = NULL;
         ctrt_memory_plan *plan = NULL;
-        ctrt_memory_figures figures;
+        ctrt_memory_stats figures;
         char *text = NULL;
         CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* holds nothing */
         CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
         CHECK_OK(ctrt_shutdown());
-        CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "sim:0 was closed by ctrt_shutdown");
+        CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE,
+                    "sim:0 was closed by ctrt_shutdown");
         CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
         CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
         CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
@@ -119,7 +122,7 @@ static void test_closed(void)
         ctrt_stream_release(&stream);
         (void)ctrt_add(&y, empty, empty);
         (void)ctrt_memory_empty_cache(device);
-        CHECK_OK(ctrt_memory_get_figures(&figures, device));
+        CHECK_OK(ctrt_memory_get_stats(&figures, device));
         CHECK_OK(ctrt_memory_summary(&text, device, false));
         free(text);
         CHECK_OK(ctrt_memory_snapshot(&text, device));
@@ -163,13 +166,13 @@ static void test_alive(void)
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
         ctrt_stream_release(&stream);
         CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory that is pinned");
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory pinned");
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a plan is running");
         CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
         CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors that a plan made");
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a plan");
         ctrt_tensor_release(&left);
         CHECK_OK(ctrt_shutdown());
         CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is open");
@@ -195,7 +198,8 @@ static void test_failed(void)
             (void)ctrt_exp(&y, x);
             ctrt_tensor_release(&x);
             ctrt_tensor_release(&y);
-            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "it says: %s", ctrt_error_message());
+            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "it says: %s",
+                  ctrt_error_message());
             CHECK_OK(ctrt_device_get(&device, "sim:0"));
             x = full(3, 1000, device);
             CHECK(total(x) == 3000, "the sum is %g", total(x));

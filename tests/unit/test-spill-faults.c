@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` when things go wrong: options, blocks that cannot fit, too little pinned memory, allocations that fail, work that
- * fails late. Each gives a status that says so; what was there before is there afterwards, and nothing leaks. */
+/* The policy `spill` when things go wrong: options, blocks that cannot fit, too little pinned memory, allocations that
+ * fail, work that fails late. Each gives a status that says so; what was there before is there afterwards, and nothing
+ * leaks. */
 #include "sims.h"
 
 #define MIB   (1 << 20)
@@ -32,11 +33,13 @@ static void check_all(ctrt_tensor *const tensors[TENSORS], int made, const char 
 static void check_empty(ctrt_device *device, int index, const char *what)
 {
     ctrt_device_synchronize(device);
-    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", what, (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", what,
+          (unsigned long long)ctrt_memory_allocated(device));
     ctrt_memory_release_all(device);
     const sim_counters now = sim_read(index);
     CHECK(now.live_bytes == 0, "%s: %llu bytes of the device are left", what, (unsigned long long)now.live_bytes);
-    CHECK(now.host_allocs == now.host_frees, "%s: %llu pinned blocks are left", what, (unsigned long long)(now.host_allocs - now.host_frees));
+    CHECK(now.host_allocs == now.host_frees, "%s: %llu pinned blocks are left", what,
+          (unsigned long long)(now.host_allocs - now.host_frees));
     CHECK(now.bad_frees == 0, "%s: %llu bad frees", what, (unsigned long long)now.bad_frees);
 }
 
@@ -50,11 +53,11 @@ static void options(void)
 {
     static const struct { const char *text, *words; } cases[] = {
         { "CTRT_MEMORY=spill", "CTRT_MEMORY=spill+caching" },
-        { "CTRT_MEMORY=caching+spill", "spill stands on another policy" },
-        { "CTRT_MEMORY=caching+spill+caching", "write it first, spill+caching" },
+        { "CTRT_MEMORY=caching+spill", "spill requires another policy" },
+        { "CTRT_MEMORY=caching+spill+caching", "write spill+caching" },
         { "CTRT_MEMORY=spill:hots=2g+caching", "did you mean host?" },
-        { "CTRT_MEMORY=spill:host=many+caching", "host wants a number of bytes as in 2g, not \"many\"" },
-        { "CTRT_MEMORY=spill:prefetch=2+caching", "prefetch wants 1 or 0" },
+        { "CTRT_MEMORY=spill:host=many+caching", "host must be a number of bytes as in 2g, not \"many\"" },
+        { "CTRT_MEMORY=spill:prefetch=2+caching", "prefetch must be 1 or 0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         group("%s", cases[i].text);
@@ -70,13 +73,14 @@ static void too_large(ctrt_device *device)
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
     const uint64_t copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
-    CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(65 * MIB / 4), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "larger than all of sim:0");
+    CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(65 * MIB / 4), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                "larger than sim:0");
     CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "copies for nothing");
     if (!CHECK_OK(ctrt_full(&a, CTRT_SHAPE(24 * MIB / 4), ctrt_float(1), CTRT_F32, device))
         || !CHECK_OK(ctrt_full(&b, CTRT_SHAPE(24 * MIB / 4), ctrt_float(2), CTRT_F32, device)))
         return;
     /* The sum wants all three at once. */
-    CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, "in use and cannot move");
+    CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, "in use and cannot be moved");
     CHECK(total(a) == 24 * MIB / 4 && total(b) == 24 * MIB / 2, "the operands have changed");
     CHECK_OK(ctrt_add_(a, b));
     CHECK(total(a) == 3.0 * 24 * MIB / 4, "the sum in place is wrong");
@@ -86,7 +90,8 @@ static void addresses(ctrt_device *device)
 {
     CTRT_AUTO(tensor) a = full(3, 100, device), view = NULL, copy = NULL;
     struct DLManagedTensorVersioned *exported = NULL;
-    CHECK(ctrt_tensor_data(a) == NULL && strstr(ctrt_error_message(), "spill+caching of sim:0 moves tensors") != NULL, "%s",
+    CHECK(ctrt_tensor_data(a) == NULL && strstr(ctrt_error_message(), "spill+caching of sim:0 moves tensors") != NULL,
+          "%s",
           ctrt_error_message());
     CHECK(ctrt_to_dlpack(&exported, a) != CTRT_OK, "an address was given out");
     /* Strided operands go through memory that is not a tensor's. */
@@ -112,7 +117,8 @@ static void every(ctrt_device *device, const char *fault, bool may_fail)
         ctrt_status status = fill_up(tensors, &made, device);
         const sim_counters after = sim_read(0);
         const char *words = status != CTRT_OK ? ctrt_error_message() : "";
-        CHECK(status == CTRT_OK || (may_fail && status == CTRT_ERR_OUT_OF_MEMORY && strstr(words, "out of memory on sim:0") != NULL), "%s: %s",
+        CHECK(status == CTRT_OK || (may_fail && status == CTRT_ERR_OUT_OF_MEMORY &&
+                                    strstr(words, "out of memory on sim:0") != NULL), "%s: %s",
               text, words);
         failures += status != CTRT_OK;
         CHECK_OK(sim->clear(0));
@@ -121,7 +127,8 @@ static void every(ctrt_device *device, const char *fault, bool may_fail)
               (unsigned long long)ctrt_memory_allocated(device));
         release(tensors);
         check_empty(device, 0, text);
-        const uint64_t calls = strncmp(fault, "host", 4) == 0 ? after.host_allocs - before.host_allocs : after.allocs - before.allocs;
+        const uint64_t calls = strncmp(fault, "host", 4) == 0 ? after.host_allocs - before.host_allocs
+            : after.allocs - before.allocs;
         if (status == CTRT_OK && calls < (uint64_t)n)
             break;
         CHECK(n < 200, "%s never ends", fault);
@@ -159,7 +166,8 @@ static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
         CHECK(told == CTRT_OK || told == wanted, "%s: %s", text, ctrt_error_message());
         failures += told != CTRT_OK;
         release(tensors);
-        CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", text, (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", text,
+              (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(sim->clear(0));
         if (CHECK_OK(ctrt_stream_current(&stream, device)))
             CHECK_OK(ctrt_stream_reset(stream));
@@ -189,10 +197,13 @@ static void forked(const char *policy)
             tap_state.failed = 0;
             alarm(20);
             ctrt_tensor_release(&x);
-            CHECK(ctrt_memory_allocated(device) == 4 * MIB, "%llu bytes are allocated", (unsigned long long)ctrt_memory_allocated(device));
+            CHECK(ctrt_memory_allocated(device) == 4 * MIB, "%llu bytes are allocated",
+                  (unsigned long long)ctrt_memory_allocated(device));
             ctrt_tensor_release(&y);
-            CHECK(ctrt_memory_allocated(device) == 0 && ctrt_memory_reserved(device) == reserved, "%llu bytes are allocated, %llu reserved of "
-                  "%llu", (unsigned long long)ctrt_memory_allocated(device), (unsigned long long)ctrt_memory_reserved(device),
+            CHECK(ctrt_memory_allocated(device) == 0 && ctrt_memory_reserved(device) == reserved,
+                  "%llu bytes are allocated, %llu reserved of "
+                  "%llu", (unsigned long long)ctrt_memory_allocated(device),
+                  (unsigned long long)ctrt_memory_reserved(device),
                   (unsigned long long)reserved);
             fflush(stdout);
             _exit(tap_state.failed > 0);

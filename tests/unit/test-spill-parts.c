@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` over a source on paper: forks in the middle of a move, threads that wait for one another, figures, fetching ahead. */
+/* The policy `spill` over a source on paper: forks in the middle of a move, threads that wait for one another, figures,
+ * fetching ahead. */
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,7 +62,7 @@ static void fork_now(struct paper *paper, void *address, size_t bytes)
         alarm(10);
         spill->trim(forking->policy);
         spill->walk(forking->policy, count_piece, &pieces);
-        ctrt_memory_stats stats = stats_of(forking);
+        ctrt_memory_policy_stats stats = stats_of(forking);
         bool good = stats.source_allocs > 0;
         good &= spill->alloc(forking->policy, &more, 512, QUEUE(1)) == CTRT_ERR_FORKED;
         good &= spill->use(forking->policy, &forked_blocks[1], QUEUE(1), &where) == CTRT_ERR_FORKED;
@@ -86,7 +87,8 @@ static void test_fork(void)
     child_status = -1;
     bed.paper.on_free = fork_now;
     forked_blocks[2] = take(&bed, 512 * KIB, 1);
-    CHECK(WIFEXITED(child_status) && WEXITSTATUS(child_status) == 0, "the child ended with %#x", (unsigned)child_status);
+    CHECK(WIFEXITED(child_status) && WEXITSTATUS(child_status) == 0, "the child ended with %#x",
+          (unsigned)child_status);
     for (int i = 0; i < 3; i++)
         give(&bed, &forked_blocks[i]);
     bed_end(&bed);
@@ -175,7 +177,8 @@ static void test_two_devices(void)
     pthread_create(&thread, NULL, hold_a_while, &holder);
     while (!atomic_load(&holder.holds))
         sleep_ms(1);
-    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK, "did not wait for the other thread: %s", host_error);
+    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK, "did not wait for the other thread: %s",
+          host_error);
     pthread_join(thread, NULL);
     spill->unuse(there.policy, &source, QUEUE(1));
     give(&there, &source);
@@ -188,7 +191,8 @@ static void test_two_devices(void)
     CHECK(use(&here, &all) == CTRT_OK, "%s", host_error);
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY && strstr(host_error, "in use and cannot move"), "%s",
+    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY &&
+          strstr(host_error, "in use and cannot be moved"), "%s",
           host_error);
     clock_gettime(CLOCK_MONOTONIC, &to);
     CHECK(to.tv_sec - from.tv_sec < 2, "it waited for itself");
@@ -203,11 +207,12 @@ static void test_two_devices(void)
 /* What the policy says it has drawn is what the source knows. */
 static void check_figures(struct bed *bed, const char *what)
 {
-    const ctrt_memory_stats stats = stats_of(bed);
+    const ctrt_memory_policy_stats stats = stats_of(bed);
     CHECK(stats.source_allocs == bed->paper.allocs && stats.source_frees == bed->paper.frees, "%s: %llu allocations and %llu frees, the source "
           "counted %llu and %llu", what, (unsigned long long)stats.source_allocs, (unsigned long long)stats.source_frees,
           (unsigned long long)bed->paper.allocs, (unsigned long long)bed->paper.frees);
-    CHECK(stats.reserved_bytes == bed->paper.used, "%s: %llu bytes, the source counted %llu", what, (unsigned long long)stats.reserved_bytes,
+    CHECK(stats.reserved_bytes == bed->paper.used, "%s: %llu bytes, the source counted %llu", what,
+          (unsigned long long)stats.reserved_bytes,
           (unsigned long long)bed->paper.used);
 }
 
@@ -302,7 +307,8 @@ static void test_ahead(void)
     kept = take(&bed, 1 * MIB, 1);
     other = take(&bed, 1 * MIB, 2);
     give(&bed, &other);
-    CHECK(arena->alloc_spare(bed.policy, &got, 16 * MIB, QUEUE(3)) == CTRT_ERR_OUT_OF_MEMORY && bed.paper.frees == 0, "%llu frees",
+    CHECK(arena->alloc_spare(bed.policy, &got, 16 * MIB, QUEUE(3)) == CTRT_ERR_OUT_OF_MEMORY && bed.paper.frees == 0,
+          "%llu frees",
           (unsigned long long)bed.paper.frees);
     got = take(&bed, 16 * MIB, 3);
     give(&bed, &got);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` when queues fail: a queue drops the copies that are on it, and still no tensor loses its value by that, nor does
- * another stream read what never arrived. */
+/* The policy `spill` when queues fail: a queue drops the copies that are on it, and still no tensor loses its value by
+ * that, nor does another stream read what never arrived. */
 #include "sims.h"
 
 #define MIB     (1 << 20)
@@ -57,7 +57,8 @@ static void end(ctrt_device *device)
     CHECK_OK(ctrt_device_synchronize(device));
     CHECK_OK(ctrt_memory_release_all(device));
     const sim_counters now = sim_read(0);
-    CHECK(ctrt_memory_allocated(device) == 0 && now.live_bytes == 0, "%llu bytes are left", (unsigned long long)now.live_bytes);
+    CHECK(ctrt_memory_allocated(device) == 0 && now.live_bytes == 0, "%llu bytes are left",
+          (unsigned long long)now.live_bytes);
     CHECK(now.host_allocs == now.host_frees && now.bad_frees == 0, "%llu pinned blocks are left, %llu bad frees",
           (unsigned long long)(now.host_allocs - now.host_frees), (unsigned long long)now.bad_frees);
 }
@@ -67,7 +68,8 @@ static void out(ctrt_device *device)
     CTRT_AUTO(tensor) more = NULL;
     make(16, device);
     break_stream(15);
-    CHECK_FAILS(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), CTRT_ERR_BACKEND, "cannot leave sim:0");
+    CHECK_FAILS(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), CTRT_ERR_BACKEND,
+                "cannot be moved from sim:0");
     CHECK(ctrt_device_synchronize(device) == CTRT_ERR_BACKEND, "the stream has not failed");
     reset(device);
     check_all(0, 15, "was to leave");
@@ -167,7 +169,8 @@ static void figures(ctrt_device *device)
 {
     int64_t blocks[4], bytes[4];
     static const char *const parts[] = { "current", "peak", "allocated", "freed" };
-    static const int64_t want[3][4] = { { 4, 4, 4, 0 }, { 4, 5, 5, 1 }, { 0, 5, 5, 5 } };       /* one leaves before the other is back */
+    /* one leaves before the other is back */
+    static const int64_t want[3][4] = { { 4, 4, 4, 0 }, { 4, 5, 5, 1 }, { 0, 5, 5, 5 } };
     for (int at = 0; at < 3; at++) {
         if (at == 0)
             make(TENSORS, device);
@@ -182,7 +185,8 @@ static void figures(ctrt_device *device)
             CHECK_OK(ctrt_memory_stat_get(&blocks[i], device, key));
             snprintf(key, sizeof key, "spilled_bytes.%s", parts[i]);
             CHECK_OK(ctrt_memory_stat_get(&bytes[i], device, key));
-            CHECK(blocks[i] == want[at][i] && bytes[i] == want[at][i] * 4 * MIB, "step %d: %s is %lld blocks, %lld bytes; expected %lld blocks", at,
+            CHECK(blocks[i] == want[at][i] && bytes[i] == want[at][i] * 4 * MIB,
+                  "step %d: %s is %lld blocks, %lld bytes; expected %lld blocks", at,
                   parts[i], (long long)blocks[i], (long long)bytes[i], (long long)want[at][i]);
         }
     }
@@ -209,10 +213,13 @@ static void owners(ctrt_device *device)
     make(TENSORS, device);
     CHECK_OK(ctrt_memory_tag_pop());
     CHECK_OK(ctrt_memory_snapshot(&text, device));
-    const char *from = text != NULL ? strstr(text, "\"segments\"") : NULL, *to = text != NULL ? strstr(text, "\"device_traces\"") : NULL;
+    const char *from = text != NULL ? strstr(text, "\"segments\"") : NULL,
+        *to = text != NULL ? strstr(text, "\"device_traces\"") : NULL;
     if (CHECK(from != NULL && to != NULL, "no segments")) {
-        const int active = occurrences(from, to, "\"active_allocated\""), known = occurrences(from, to, "\"tag\": \"mine\"");
-        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, the owner of %d is known", active, known);
+        const int active = occurrences(from, to, "\"active_allocated\""),
+            known = occurrences(from, to, "\"tag\": \"mine\"");
+        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, the owner of %d is known",
+              active, known);
     }
     free(text);
     end(device);
@@ -229,7 +236,8 @@ TEST_MAIN
         { "owners in a snapshot", owners },
         { "figures", figures },
     };
-    static const char *const sims[] = { "CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_SIM=devices=1,memory=64m,poison=yes,latency=1ms" };
+    static const char *const sims[] = { "CTRT_SIM=devices=1,memory=64m,poison=yes",
+                                        "CTRT_SIM=devices=1,memory=64m,poison=yes,latency=1ms" };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int s = 0; s < 2; s++) {
             group("%s (%s)", cases[i].what, sims[s]);

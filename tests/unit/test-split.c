@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps in pieces: taken when memory runs out, with the whole batch's gradients, and no trace of attempts that failed. */
+/* Steps in pieces: taken when memory runs out, with the whole batch's gradients, and no trace of attempts that
+ * failed. */
 #include <math.h>
 
 #include "sims.h"
@@ -23,7 +24,8 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
     double value;
     if (from == 0)
         program->loss = program->weights = 0, program->rows = 0;
-    CHECK(from == program->rows && to > from, "rows %lld to %lld after %lld", (long long)from, (long long)to, (long long)program->rows);
+    CHECK(from == program->rows && to > from, "rows %lld to %lld after %lld", (long long)from, (long long)to,
+          (long long)program->rows);
     if (++program->calls == program->fail_at)
         return program->failure;
     CTRT_TRY(ctrt_slice(&x, program->run.x, 0, from, to, 1));
@@ -67,7 +69,8 @@ static void begin(struct program *program, const struct model *model, ctrt_devic
 }
 
 /* The gradients of one step with these options; NULL: plainly. */
-static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_options *options, ctrt_split_result *result, double *loss)
+static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_options *options, ctrt_split_result *result,
+                      double *loss)
 {
     struct program program;
     CTRT_AUTO(split) split = NULL;
@@ -78,7 +81,8 @@ static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_optio
     } else {
         CHECK_OK(rows(&program, 0, ROWS, 1));
     }
-    CHECK(fabs(program.weights - 1) < 1e-12 && program.rows == ROWS, "weights %g, rows %lld", program.weights, (long long)program.rows);
+    CHECK(fabs(program.weights - 1) < 1e-12 && program.rows == ROWS, "weights %g, rows %lld", program.weights,
+          (long long)program.rows);
     *loss = program.loss;
     float *all = gradients(count, program.run.net);
     training_end(&program.run);
@@ -108,16 +112,19 @@ static void test_gradients(const char *name)
         for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
             float *sum = step_of(&n, device, &(ctrt_split_options){ .pieces = pieces }, &result, &piece_loss);
             CHECK(result.pieces == pieces && result.failures == 0, "%lld pieces", (long long)result.pieces);
-            CHECK(difference(whole, sum, count) < 1e-6 && fabs(loss - piece_loss) < 1e-5, "%lld pieces: gradients differ by %g, losses by %g",
+            CHECK(difference(whole, sum, count) < 1e-6 && fabs(loss - piece_loss) < 1e-5,
+                  "%lld pieces: gradients differ by %g, losses by %g",
                   (long long)pieces, difference(whole, sum, count), loss - piece_loss);
             CHECK(pieces > 1 || memcmp(whole, sum, count * sizeof *sum) == 0, "one piece is the whole batch");
             free(sum);
         }
         /* However often it is run, and with whatever else asked for, canonical sums have the same bits. */
         for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
-            float *sum = step_of(&n, device, &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, &result, &piece_loss);
+            float *sum = step_of(&n, device, &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, &result,
+                                 &piece_loss);
             CHECK(result.pieces == 8, "%lld pieces", (long long)result.pieces);
-            CHECK(first == NULL || memcmp(first, sum, count * sizeof *sum) == 0, "canonical, asked for %lld", (long long)pieces);
+            CHECK(first == NULL || memcmp(first, sum, count * sizeof *sum) == 0, "canonical, asked for %lld",
+                  (long long)pieces);
             free(first);
             first = sum;
         }
@@ -183,8 +190,10 @@ static double trained_in(const char *setting, bool canonical, int64_t *pieces)
         int steps;
         ctrt_log_set_callback(listen, NULL);
         answer.sum = train(device, &options, &answer.pieces, &steps);
-        CHECK((told[0] != '\0') == (!canonical && answer.pieces > 1), "in %lld pieces the log says \"%s\"", (long long)answer.pieces, told);
-        CHECK(told[0] == '\0' || strstr(told, "2000 rows in 1 piece: trying 2") != NULL, "the log says \"%s\"", told);
+        CHECK((told[0] != '\0') == (!canonical && answer.pieces > 1), "in %lld pieces the log says \"%s\"",
+              (long long)answer.pieces, told);
+        CHECK(told[0] == '\0' || strstr(told, "2000 rows in 1 piece; retrying with 2") != NULL, "the log says \"%s\"",
+              told);
         CHECK(write(pipes[1], &answer, sizeof answer) == sizeof answer, "no answer");
     }
     CHILD_END;
@@ -240,7 +249,8 @@ static void test_forgetting(const char *name)
         CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
         float *again = gradients(&n, program.run.net);
         CHECK_OK(ctrt_generator_get(device, NULL, &after));
-        CHECK(memcmp(before, now, sizeof now) == 0 && memcmp(first, again, count * sizeof *first) == 0 && offset == after,
+        CHECK(memcmp(before, now, sizeof now) == 0 && memcmp(first, again, count * sizeof *first) == 0 &&
+              offset == after,
               "something is left of an attempt");
         CHECK(ctrt_split_pieces(split) == 4, "%lld pieces after another error", (long long)ctrt_split_pieces(split));
         free(again);
@@ -248,7 +258,8 @@ static void test_forgetting(const char *name)
         /* Out of memory at the third piece: eight pieces, added to what was there. */
         program.calls = 0, program.failure = CTRT_ERR_OUT_OF_MEMORY;
         CHECK_OK(ctrt_split_step(&result, split, ROWS, rows, &program));
-        CHECK(result.pieces == 8 && result.failures == 1 && program.calls == 3 + 8, "%lld pieces, %lld failures, %d calls",
+        CHECK(result.pieces == 8 && result.failures == 1 && program.calls == 3 + 8,
+              "%lld pieces, %lld failures, %d calls",
               (long long)result.pieces, (long long)result.failures, program.calls);
         again = gradients(&n, program.run.net);
         CHECK(difference(first, again, count) > 1e-4, "nothing was added");
@@ -267,7 +278,8 @@ static void test_forgetting(const char *name)
         free(first);
         training_end(&program.run);
         ctrt_split_release(&split);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+              (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
@@ -359,7 +371,7 @@ static void test_odd_programs(void)
         begin(&program, &noted, device);
         CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
         CHECK_FAILS(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd), CTRT_ERR_IO,
-                    "the program's own trouble (and the module's buffers could not be taken back: ");
+                    "the program's own trouble (and the module's buffers could not be restored: ");
         for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
             ctrt_tensor *parameter = NULL;
             CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
@@ -410,10 +422,12 @@ static void test_held_gradients(const char *name)
             training_end(&program.run);
             ctrt_split_release(&split);
         }
-        CHECK(memcmp(sums[0], sums[1], count * sizeof *sums[0]) == 0, "sums differ by %g", difference(sums[0], sums[1], count));
+        CHECK(memcmp(sums[0], sums[1], count * sizeof *sums[0]) == 0, "sums differ by %g",
+              difference(sums[0], sums[1], count));
         free(sums[0]);
         free(sums[1]);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+              (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
@@ -436,24 +450,30 @@ static void test_numbers(void)
         CHECK_OK(ctrt_relu_new(&module));
         CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }));
         CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
-        CHECK(result.pieces == 16 && result.failures == 4, "%lld pieces, %lld failures", (long long)result.pieces, (long long)result.failures);
-        most = 30;                      /* there is more room: after two good steps half as many pieces, then 4, then 2 fail */
+        CHECK(result.pieces == 16 && result.failures == 4, "%lld pieces, %lld failures", (long long)result.pieces,
+              (long long)result.failures);
+        /* there is more room: after two good steps half as many pieces, then 4, then 2 fail */
+        most = 30;
         const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
         for (size_t i = 0; i < COUNT(want); i++) {
             CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
-            CHECK(result.pieces == want[i], "step %zu: %lld pieces, expected %lld", i, (long long)result.pieces, (long long)want[i]);
+            CHECK(result.pieces == want[i], "step %zu: %lld pieces, expected %lld", i, (long long)result.pieces,
+                  (long long)want[i]);
         }
         most = 0;
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY, "100 rows in 100 pieces");
+        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
+                    "100 rows in 100 pieces");
         CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY, "100 rows in 3 pieces");
+        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
+                    "100 rows in 3 pieces");
         most = 1;
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
         CHECK(result.pieces == 1, "%lld pieces of one row", (long long)result.pieces);
         CHECK_FAILS(ctrt_split_step(NULL, split, 0, too_large, &most), CTRT_ERR_INVALID_ARGUMENT, "batch");
         CHECK_FAILS(ctrt_split_step(NULL, NULL, 1, too_large, &most), CTRT_ERR_INVALID_ARGUMENT, "split");
         CHECK_FAILS(ctrt_split_step(NULL, split, 1, NULL, &most), CTRT_ERR_INVALID_ARGUMENT, "function");
-        CHECK_FAILS(ctrt_split_new(&split, module, &(ctrt_split_options){ .pieces = -1 }), CTRT_ERR_INVALID_ARGUMENT, "pieces");
+        CHECK_FAILS(ctrt_split_new(&split, module, &(ctrt_split_options){ .pieces = -1 }), CTRT_ERR_INVALID_ARGUMENT,
+                    "pieces");
         CHECK_FAILS(ctrt_split_new(&split, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
         CHECK_FAILS(ctrt_split_new(NULL, module, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
         CHECK(ctrt_split_pieces(NULL) == 0, "pieces of nothing");
@@ -471,7 +491,7 @@ static void test_every_allocation(void)
         for (int n = 1; n < 400; n++) {
             struct program program;
             CTRT_AUTO(split) split = NULL;
-            ctrt_memory_counters counters;
+            ctrt_memory_stats stats;
             char fault[64];
             begin(&program, &net, device);
             CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 2 }));
@@ -490,14 +510,15 @@ static void test_every_allocation(void)
                 CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
                 free(all);
             } else {
-                CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes before, %llu after", n, (unsigned long long)before,
+                CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes before, %llu after", n,
+                      (unsigned long long)before,
                       (unsigned long long)ctrt_memory_allocated(device));
             }
             training_end(&program.run);
             ctrt_split_release(&split);
             CHECK(ctrt_memory_allocated(device) == 0, "%d: %llu bytes are left", n, (unsigned long long)ctrt_memory_allocated(device));
-            CHECK_OK(ctrt_memory_get_counters(&counters, device));
-            CHECK(counters.allocations == counters.frees && counters.device_allocations == counters.device_frees, "%d: counters", n);
+            CHECK_OK(ctrt_memory_get_stats(&stats, device));
+            CHECK(stats.allocation[CTRT_POOL_ALL].allocated == stats.allocation[CTRT_POOL_ALL].freed && stats.num_device_alloc == stats.num_device_free, "%d: counters", n);
             if (!hit)
                 break;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Corners of streams: threads in parts of one tensor, announced work, memory from every policy, lives of streams, who inherits an error, what
- * queries teach, forks beside busy threads. */
+/* Corners of streams: threads in parts of one tensor, announced work, memory from every policy, lives of streams, who
+ * inherits an error, what queries teach, forks beside busy threads. */
 #include "sims.h"
 
 #define N 4096
@@ -231,7 +231,8 @@ static void test_many_readers(void)
             ctrt_tensor_release(&copies[i]);
             ctrt_stream_release(&streams[i]);
         }
-        CHECK(put < 0.5 * (seconds_now() - start), "putting the work there took %g of %g s", put, seconds_now() - start);
+        CHECK(put < 0.5 * (seconds_now() - start), "putting the work there took %g of %g s", put,
+              seconds_now() - start);
     }
     CHILD_END;
 }
@@ -249,7 +250,7 @@ static int hold_all_but(int room)
     CHECK_OK(ctrt_device_get(&cpu, "cpu"));
     while (count < SLOTS && ctrt_stream_new(&held[count], cpu, 0) == CTRT_OK)
         count++;
-    CHECK_FAILS(ctrt_stream_new(&held[SLOTS - 1], cpu, 0), CTRT_ERR_STATE, "4096 streams live already");
+    CHECK_FAILS(ctrt_stream_new(&held[SLOTS - 1], cpu, 0), CTRT_ERR_STATE, "there are already 4096 streams");
     for (int i = 0; i < room; i++)
         ctrt_stream_release(&held[--count]);
     return count;
@@ -366,7 +367,8 @@ static void test_failed_open(bool last)
     folder_plugin(folder, "backend-sim");
     folder_plugin(folder, "memory-caching");
     folder_actor(folder, "backend-fake");
-    IN_CHILD(folder_path(folder, NULL), "CTRT_SIM=devices=1,latency=3ms", "CTRT_FAKE_MEMORY=0", "CTRT_MEMORY_LIMIT=fake=50%") {
+    IN_CHILD(folder_path(folder, NULL), "CTRT_SIM=devices=1,latency=3ms", "CTRT_FAKE_MEMORY=0",
+             "CTRT_MEMORY_LIMIT=fake=50%") {
         ctrt_device *device = sim_open("sim:0"), *fake = NULL;
         CTRT_AUTO(stream) reader = NULL, s = NULL, t = NULL;
         CTRT_AUTO(event) event = NULL;
@@ -401,7 +403,7 @@ static void test_failed_open(bool last)
         CHECK_OK(ctrt_neg(&z, y));
         CHECK_OK(ctrt_stream_pop());
         CHECK(total(z) == -3 * N, "read before it was written: %g", total(z));
-        CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_STATE, "4096 streams live already");
+        CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_STATE, "there are already 4096 streams");
         CHECK(total(x) == 8 * N, "the sum is %g", total(x));
         release_held(count);
     }

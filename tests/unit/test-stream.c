@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events: which is current, what runs when, what is asynchronous. On simulated devices, whose work takes as long as it is
- * told to. */
+/* Streams and events: which is current, what runs when, what is asynchronous. On simulated devices, whose work takes as
+ * long as it is told to. */
 #include "sims.h"
 
 #define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
@@ -43,7 +43,8 @@ static void test_handles(void)
         for (int i = 0; i < MANY; i++) {
             CHECK_OK(ctrt_stream_new(&streams[i], device, i % 2 ? -1 : 0));
             for (int j = 0; j < i; j++)
-                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j], "%d and %d", i, j);
+                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j], "%d and %d",
+                      i, j);
             CHECK(ctrt_stream_device(streams[i]) == device, "stream %d", i);
             CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "%d", ctrt_stream_priority(streams[i]));
         }
@@ -141,7 +142,7 @@ static void test_events(void)
         CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_add(&y, x, x));
         CHECK_OK(ctrt_event_record(to, NULL));
-        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not done");
+        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
         CHECK_OK(ctrt_event_query(to, &done));
         CHECK(!done, "done before its time");
         CHECK_OK(ctrt_event_synchronize(to));
@@ -176,7 +177,8 @@ static void test_non_blocking(void)
         CHECK_OK(ctrt_device_synchronize(device));
         double start = seconds_now();
         CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
-        CHECK(left && seconds_now() - start < 0.025, "a copy from pinned memory was waited for: %g s", seconds_now() - start);
+        CHECK(left && seconds_now() - start < 0.025, "a copy from pinned memory was waited for: %g s",
+              seconds_now() - start);
         /* The library waits before it lets anybody write what the device still reads. */
         CHECK_OK(ctrt_zero_(pinned));
         CHECK(seconds_now() - start >= 0.028, "written while the device read it");
@@ -248,7 +250,8 @@ static void test_fork(void)
         if (early == 0) {
             ctrt_device *device = NULL;
             CTRT_AUTO(tensor) x = NULL;
-            _exit(ctrt_device_get(&device, "sim:0") != CTRT_OK || ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, device) != CTRT_OK
+            _exit(ctrt_device_get(&device, "sim:0") != CTRT_OK ||
+                  ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, device) != CTRT_OK
                   || ctrt_device_synchronize(device) != CTRT_OK);
         }
         child_join(early, __FILE__, __LINE__);
@@ -310,7 +313,8 @@ static void test_forgotten_copy(void)
     close(ends[0]);
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0), "it went on");
-    CHECK(strstr(text, "host read memory of sim:0") && strstr(text, "matmul") && strstr(text, "encoder.layer1"), "%s", text);
+    CHECK(strstr(text, "host read memory of sim:0") && strstr(text, "matmul") && strstr(text, "encoder.layer1"), "%s",
+          text);
 }
 
 static void test_waits_counted(void)

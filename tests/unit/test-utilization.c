@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes on on the devices: load, memory, processes, links, the table of them all, and choosing devices that are free. On simulated
- * devices, whose figures are exact. */
+/* What goes on on the devices: load, memory, processes, links, the table of them all, and choosing devices that are
+ * free. On simulated devices, whose figures are exact. */
 #include <errno.h>
 #include <sys/wait.h>
 
@@ -18,21 +18,26 @@ static void test_usage(void)
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         ctrt_usage usage = { .busy = 99 };
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.total_memory == 64 << 20 && usage.used_memory == 0 && usage.free_memory == 64 << 20 && usage.busy == 0 && usage.processes == 0,
-              "%llu of %llu, busy %d, %d processes", (unsigned long long)usage.used_memory, (unsigned long long)usage.total_memory, usage.busy,
+        CHECK(usage.total_memory == 64 << 20 && usage.used_memory == 0 && usage.free_memory == 64 << 20 &&
+              usage.busy == 0 && usage.processes == 0,
+              "%llu of %llu, busy %d, %d processes", (unsigned long long)usage.used_memory,
+              (unsigned long long)usage.total_memory, usage.busy,
               usage.processes);
-        CHECK(usage.temperature == -1 && usage.power == -1 && usage.power_limit == -1 && usage.clock_khz == -1 && usage.memory_busy == -1,
+        CHECK(usage.temperature == -1 && usage.power == -1 && usage.power_limit == -1 && usage.clock_khz == -1 &&
+              usage.memory_busy == -1,
               "what is unknown is not -1");
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, 4 << 20, device);
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.used_memory == 16 << 20 && usage.free_memory == 48 << 20 && usage.processes == 1, "%llu used, %d processes",
+        CHECK(usage.used_memory == 16 << 20 && usage.free_memory == 48 << 20 && usage.processes == 1,
+              "%llu used, %d processes",
               (unsigned long long)usage.used_memory, usage.processes);
         ctrt_process process = { 0 };
         size_t count = 9;
         CHECK_OK(ctrt_device_get_processes(&process, &count, 1, "sim:0"));
-        CHECK(count == 1 && process.pid == getpid() && process.memory == 16 << 20 && strcmp(process.name, program_invocation_short_name) == 0, "%zu: %d %s, %llu",
+        CHECK(count == 1 && process.pid == getpid() && process.memory == 16 << 20 &&
+              strcmp(process.name, program_invocation_short_name) == 0, "%zu: %d %s, %llu",
               count, (int)process.pid, process.name, (unsigned long long)process.memory);
         CHECK_OK(ctrt_device_get_processes(NULL, &count, 0, "sim:1"));
         CHECK(count == 0, "%zu processes on a device that nobody uses", count);
@@ -69,10 +74,11 @@ static void test_usage(void)
         ctrt_usage usage;
         ctrt_device *cpu = NULL;
         size_t count;
-        CHECK_FAILS(ctrt_device_get_usage(&usage, "cpu"), CTRT_ERR_NOT_SUPPORTED, "does not tell its load");
+        CHECK_FAILS(ctrt_device_get_usage(&usage, "cpu"), CTRT_ERR_NOT_SUPPORTED, "does not report utilization");
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         CHECK_OK(ctrt_device_get_usage(&usage, "cpu"));
-        CHECK(usage.busy == -1 && usage.total_memory > 0 && usage.used_memory + usage.free_memory == usage.total_memory, "%llu of %llu",
+        CHECK(usage.busy == -1 && usage.total_memory > 0 && usage.used_memory + usage.free_memory == usage.total_memory,
+              "%llu of %llu",
               (unsigned long long)usage.used_memory, (unsigned long long)usage.total_memory);
         CHECK_FAILS(ctrt_device_get_processes(NULL, &count, 0, "cpu"), CTRT_ERR_NOT_SUPPORTED, "which processes");
     }
@@ -87,19 +93,23 @@ static void test_table(void)
         CTRT_AUTO(tensor) x = full(1, 8 << 20, sim_open("sim:1"));
         CHECK_OK(ctrt_show_utilization(&table, "sim", false));
         const char *want = "| ID | GPU | MEM |\n------------------\n|  0 |  0% |  0% |\n|  1 | ";
-        CHECK(table != NULL && strncmp(table, want, strlen(want)) == 0 && strstr(table, "| 50% |\n") != NULL, "%s", table);
+        CHECK(table != NULL && strncmp(table, want, strlen(want)) == 0 && strstr(table, "| 50% |\n") != NULL, "%s",
+              table);
         free(table);
         CHECK_OK(ctrt_show_utilization(&table, "sim", true));
         char words[96];
-        snprintf(words, sizeof words, "sim:1: process %d %s uses 32.00 MiB", (int)getpid(), program_invocation_short_name);
-        CHECK(strstr(table, words) != NULL && strstr(table, "simulated device 1") != NULL && strstr(table, "of  64.00 MiB") != NULL, "%s", table);
+        snprintf(words, sizeof words, "sim:1: process %d %s uses 32.00 MiB", (int)getpid(),
+                 program_invocation_short_name);
+        CHECK(strstr(table, words) != NULL && strstr(table, "simulated device 1") != NULL &&
+              strstr(table, "of  64.00 MiB") != NULL, "%s", table);
         free(table);
         table = NULL;
         CHECK_FAILS(ctrt_show_utilization(&table, NULL, false), CTRT_ERR_NO_DEVICE, "no accelerator");
         CHECK_FAILS(ctrt_show_utilization(&table, "quantum", false), CTRT_ERR_NO_DEVICE, "quantum");
         CHECK_FAILS(ctrt_show_utilization(NULL, "sim", false), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
         CHECK_OK(ctrt_show_utilization(&table, "cpu", false));
-        CHECK(strstr(table, "|  0 | nan | nan |") != NULL && strstr(table, "nan: cpu:0: its backend does not tell") != NULL, "%s", table);
+        CHECK(strstr(table, "|  0 | nan | nan |") != NULL &&
+              strstr(table, "nan: cpu:0: its backend does not report") != NULL, "%s", table);
         free(table);
     }
     CHILD_END;
@@ -118,15 +128,17 @@ static const char *picked(const ctrt_pick_options *options, size_t room)
         return text;
     }
     for (size_t i = 0; i < count; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i > 0 ? "," : "", strcmp(list[i].type, "sim") == 0 ? list[i].index : -9);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i > 0 ? "," : "",
+                                 strcmp(list[i].type, "sim") == 0 ? list[i].index : -9);
     return text;
 }
 
-#define PICKS(want, room, ...)                                                                                  \
-    do {                                                                                                        \
-        const ctrt_pick_options options_ = { .type = "sim", __VA_ARGS__ };                                      \
-        const char *got_ = picked(&options_, room);                                                             \
-        CHECK(strcmp(got_, want) == 0, "%s: picked %s, expected %s: %s", #__VA_ARGS__, got_, want, ctrt_error_message());    \
+#define PICKS(want, room, ...)                                                                          \
+    do {                                                                                                \
+        const ctrt_pick_options options_ = { .type = "sim", __VA_ARGS__ };                              \
+        const char *got_ = picked(&options_, room);                                                     \
+        CHECK(strcmp(got_, want) == 0, "%s: picked %s, expected %s: %s", #__VA_ARGS__, got_, want,      \
+              ctrt_error_message());                                                                    \
     } while (0)
 
 static void test_picking(void)
@@ -162,18 +174,22 @@ static void test_picking(void)
 
         ctrt_device_spec spec;
         size_t count = 7;
-        const ctrt_pick_options none = { .type = "sim", .max_memory = 0.1, .exclude = (const int[]){ 2, 3 }, .exclude_count = 2 };
-        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &none), CTRT_ERR_NOT_FOUND, "sim:0 is 0% busy, 62% of its memory used, 24.00 MiB free");
-        CHECK(strstr(ctrt_error_message(), "sim:3 is 0% busy, 0% of its memory used, 64.00 MiB free, excluded") != NULL && count == 7, "%s",
+        const ctrt_pick_options none = { .type = "sim", .max_memory = 0.1, .exclude = (const int[]){ 2, 3 },
+                                         .exclude_count = 2 };
+        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &none), CTRT_ERR_NOT_FOUND,
+                    "sim:0 is 0% busy, 62% of its memory used, 24.00 MiB free");
+        CHECK(strstr(ctrt_error_message(),
+                     "sim:3 is 0% busy, 0% of its memory used, 64.00 MiB free, excluded") != NULL && count == 7, "%s",
               ctrt_error_message());
         const double began = seconds_now();
         const ctrt_pick_options patient = { .type = "sim", .min_free = 1 << 30, .attempts = 3, .interval = 0.05 };
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &patient), CTRT_ERR_NOT_FOUND, NULL);
         CHECK(seconds_now() - began >= 0.1, "three attempts took %.3f s", seconds_now() - began);
 
-        const ctrt_pick_options odd = { .type = "sim", .order = (ctrt_pick_order)9 }, negative = { .type = "sim", .max_load = -1 },
+        const ctrt_pick_options odd = { .type = "sim", .order = (ctrt_pick_order)9 },
+            negative = { .type = "sim", .max_load = -1 },
                                 absent = { .type = "sim", .exclude_count = 1 };
-        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &odd), CTRT_ERR_INVALID_ARGUMENT, "no order");
+        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &odd), CTRT_ERR_INVALID_ARGUMENT, "not a ctrt_pick_order");
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &negative), CTRT_ERR_INVALID_ARGUMENT, "negative");
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &absent), CTRT_ERR_INVALID_ARGUMENT, "exclude is NULL");
         CHECK_FAILS(ctrt_pick_devices(NULL, &count, 1, NULL), CTRT_ERR_INVALID_ARGUMENT, "list is NULL");
@@ -187,7 +203,8 @@ static void test_picking(void)
         const ctrt_pick_options strict = { .type = "cpu" }, lax = { .type = "cpu", .unknown_is_free = true };
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &strict), CTRT_ERR_NOT_FOUND, "cpu:0 is nan busy");
         CHECK_OK(ctrt_pick_devices(&spec, &count, 1, &lax));
-        CHECK(count == 1 && strcmp(spec.type, "cpu") == 0 && spec.index == -1, "%zu, %s:%d", count, spec.type, spec.index);
+        CHECK(count == 1 && strcmp(spec.type, "cpu") == 0 && spec.index == -1, "%zu, %s:%d", count, spec.type,
+              spec.index);
     }
     CHILD_END;
 }
@@ -197,12 +214,14 @@ static void test_links(void)
     group("links between devices");
     IN_CHILD("CTRT_SIM=devices=4,peers=ring", "CTRT_VISIBLE_DEVICES=sim:0,sim:2,sim:3") {
         static const struct { const char *from, *to; int direct; } cases[] = {
-            { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 }, { "sim:0", "cpu", -1 },
+            { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
+            { "sim:0", "cpu", -1 },
         };
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             ctrt_link link = { .direct = 9 };
             CHECK_OK(ctrt_device_get_link(&link, cases[i].from, cases[i].to));
-            CHECK(link.direct == cases[i].direct && link.links == 0 && link.kind[0] == '\0', "%s to %s: %d, %d, %s", cases[i].from, cases[i].to,
+            CHECK(link.direct == cases[i].direct && link.links == 0 && link.kind[0] == '\0', "%s to %s: %d, %d, %s",
+                  cases[i].from, cases[i].to,
                   link.direct, link.links, link.kind);
         }
         ctrt_link link;

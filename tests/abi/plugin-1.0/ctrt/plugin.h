@@ -542,30 +542,24 @@ typedef struct ctrt_block {
     void *fence;
 } ctrt_block;
 
-/* One statistic of a policy, as in PyTorch's memory_stats: current value, peak, and totals. */
-typedef struct ctrt_memory_stat {
-    int64_t current, peak, allocated, freed;
-} ctrt_memory_stat;
-
-enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };   /* large: blocks above 1 MiB */
-
-typedef struct ctrt_memory_stats {
+/* What `stats` of a memory policy reports. */
+typedef struct ctrt_memory_policy_stats {
     size_t size;
     uint64_t reserved_bytes;            /* allocated from the source and not released */
     uint64_t cached_bytes;              /* the part of those that is free for reuse */
     uint64_t source_allocs, source_frees;
     /* The core counts allocated blocks; the policy counts these. */
-    ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
+    ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
     /* free blocks next to used ones in a segment */
-    ctrt_memory_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];
-    ctrt_memory_stat oversize_segment;  /* at least max_split bytes */
+    ctrt_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];
+    ctrt_stat oversize_segment;  /* at least max_split bytes */
     uint64_t max_split;                 /* bytes; 0: no limit */
     uint64_t retries;                   /* source allocations that failed and were repeated after the cache was
                                          * released */
     uint64_t largest_free;              /* bytes of the largest free block */
-    ctrt_memory_stat spilled, spilled_bytes;    /* Blocks whose bytes are on the host; allocated: moved to the host;
+    ctrt_stat spilled, spilled_bytes;    /* Blocks whose bytes are on the host; allocated: moved to the host;
                                                  * freed: moved back, or freed there. */
-} ctrt_memory_stats;
+} ctrt_memory_policy_stats;
 
 /* What `walk` reports: each segment, followed by its blocks in order of their addresses. */
 /* free; allocated; free once its fence is done */
@@ -600,7 +594,7 @@ typedef struct ctrt_memory_policy {
     uint32_t reserved;
     /* Optional. trim: releases cached memory. stats: writes the statistics. */
     void (*trim)(void *policy);
-    void (*stats)(void *policy, ctrt_memory_stats *stats);
+    void (*stats)(void *policy, ctrt_memory_policy_stats *stats);
     /* Optional: reports all segments and blocks, with the policy's locks held; `visit` must not call the policy. */
     void (*walk)(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
     /* Required with CTRT_MEMORY_MOVES. Called before work that uses the block is enqueued on `queue`: moves the

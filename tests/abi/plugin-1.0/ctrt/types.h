@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/types.h: types that programs and plugins share: status codes, data types, scalars, parameters, limits.
+/* ctrt/types.h: types that programs and plugins share: status codes, data types, scalars, parameters, statistics,
+ * limits.
  *
  * Every other header of ctrt includes this one. It includes nothing but the three standard headers below and the two
  * .def files. */
@@ -98,6 +99,14 @@ typedef struct ctrt_param {
     const char *words;          /* ENUM: the allowed words, separated by '|' */
     const char *help;           /* one line of help text */
 } ctrt_param;
+
+/* One statistic: current value, peak since the start or the last reset, and totals since the start. */
+typedef struct ctrt_stat {
+    int64_t current, peak, allocated, freed;
+} ctrt_stat;
+
+/* Index of memory statistics that exist for all blocks, those above 1 MiB, and the others. */
+enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };
 
 CTRT_END_DECLS
 

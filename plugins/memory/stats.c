@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/figures.c: statistics of the caching policy, and the walk over its blocks. */
+/* plugins/memory/stats.c: statistics of the caching policy, and the walk over its blocks. */
 #include <string.h>
 
 #include "caching.h"
 
-static ctrt_memory_stat stat_of(const struct tally *tally)
+/* Computes the values that count_in_pool does not update. */
+static void complete(ctrt_stat pools[CTRT_POOLS])
 {
-    return (ctrt_memory_stat){ tally->allocated - tally->freed, tally->peak, tally->allocated, tally->freed };
-}
-
-static void fill(ctrt_memory_stat stats[CTRT_POOLS], const struct tally pools[CTRT_POOLS])
-{
-    const struct tally *large = &pools[CTRT_POOL_LARGE], *small = &pools[CTRT_POOL_SMALL];
-    struct tally all = { large->allocated + small->allocated, large->freed + small->freed,
-                         pools[CTRT_POOL_ALL].peak };
-    stats[CTRT_POOL_ALL] = stat_of(&all);
-    stats[CTRT_POOL_LARGE] = stat_of(large);
-    stats[CTRT_POOL_SMALL] = stat_of(small);
+    ctrt_stat *all = &pools[CTRT_POOL_ALL];
+    for (int kind = CTRT_POOL_LARGE; kind < CTRT_POOLS; kind++) {
+        pools[kind].freed = pools[kind].allocated - pools[kind].current;
+        all->current += pools[kind].current;
+        all->allocated += pools[kind].allocated;
+        all->freed += pools[kind].freed;
+    }
 }
 
 static uint64_t largest_of(const struct heap *heap, uint64_t largest)
@@ -25,53 +22,46 @@ static uint64_t largest_of(const struct heap *heap, uint64_t largest)
     return block != NULL && block->bytes > largest ? block->bytes : largest;
 }
 
-void caching_stats(void *state, ctrt_memory_stats *out)
+void caching_stats(void *state, ctrt_memory_policy_stats *out)
 {
     struct policy *policy = state;
-    ctrt_memory_stats stats = { .size = out->size };
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
-    const struct figures figures = policy->figures;
+    ctrt_memory_policy_stats stats = policy->stats;
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
         stats.cached_bytes += pool->small.free_bytes + pool->large.free_bytes;
         stats.largest_free = largest_of(&pool->large, largest_of(&pool->small, stats.largest_free));
     }
-    fill(stats.segment, figures.segment);
-    fill(stats.reserved, figures.reserved);
-    fill(stats.inactive_split, figures.split);
-    fill(stats.inactive_split_bytes, figures.split_bytes);
-    stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
-    stats.oversize_segment = stat_of(&figures.oversize);
-    stats.source_allocs = figures.source_allocs;
-    stats.source_frees = figures.source_frees;
-    stats.retries = figures.retries;
-    stats.max_split = policy->settings.max_split == SIZE_MAX ? 0 : policy->settings.max_split;
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
+    complete(stats.segment);
+    complete(stats.reserved);
+    complete(stats.inactive_split);
+    complete(stats.inactive_split_bytes);
+    stats.size = out->size;
+    stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
+    stats.max_split = policy->settings.max_split == SIZE_MAX ? 0 : policy->settings.max_split;
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
 
-static void reset_peaks(struct tally pools[CTRT_POOLS])
+static void reset_peaks(ctrt_stat pools[CTRT_POOLS])
 {
-    int64_t both = 0;
-    for (int pool = CTRT_POOL_LARGE; pool < CTRT_POOLS; pool++) {
-        pools[pool].peak = pools[pool].allocated - pools[pool].freed;
-        both += pools[pool].peak;
-    }
-    pools[CTRT_POOL_ALL].peak = both;
+    pools[CTRT_POOL_LARGE].peak = pools[CTRT_POOL_LARGE].current;
+    pools[CTRT_POOL_SMALL].peak = pools[CTRT_POOL_SMALL].current;
+    pools[CTRT_POOL_ALL].peak = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current;
 }
 
 void caching_reset_peaks(void *state)
 {
     struct policy *policy = state;
-    struct figures *figures = &policy->figures;
+    ctrt_memory_policy_stats *stats = &policy->stats;
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
-    reset_peaks(figures->segment);
-    reset_peaks(figures->reserved);
-    reset_peaks(figures->split);
-    reset_peaks(figures->split_bytes);
-    figures->oversize.peak = figures->oversize.allocated - figures->oversize.freed;
+    reset_peaks(stats->segment);
+    reset_peaks(stats->reserved);
+    reset_peaks(stats->inactive_split);
+    reset_peaks(stats->inactive_split_bytes);
+    stats->oversize_segment.peak = stats->oversize_segment.current;
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
 }
