@@ -143,20 +143,35 @@ struct policy {
 
 extern const ctrt_host *host;
 
+/* Updates the peaks of a statistic of one pool, and of the sum over the pools, for a value that is `more` above the
+ * current one. */
+static inline void update_peaks(ctrt_stat pools[CTRT_POOLS], int kind, int64_t more)
+{
+    ctrt_stat *pool = &pools[kind], *all = &pools[CTRT_POOL_ALL];
+    if (pool->current + more > pool->peak)
+        pool->peak = pool->current + more;
+    const int64_t both = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current + more;
+    if (both > all->peak)
+        all->peak = both;
+}
+
 /* Adds to a statistic of one pool. Of the sum over the pools, only the peak is updated here; caching_stats computes the
  * other values, and `freed` of each pool. */
 static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
-    ctrt_stat *pool = &pools[kind], *all = &pools[CTRT_POOL_ALL];
-    pool->current += amount;
+    pools[kind].current += amount;
     if (amount <= 0)
         return;
-    pool->allocated += amount;
-    if (pool->current > pool->peak)
-        pool->peak = pool->current;
-    const int64_t both = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current;
-    if (both > all->peak)
-        all->peak = both;
+    pools[kind].allocated += amount;
+    update_peaks(pools, kind, 0);
+}
+
+/* The same as adding `amount` and then subtracting it. */
+static inline void count_and_undo(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
+{
+    pools[kind].allocated += amount < 0 ? -amount : amount;
+    if (amount > 0)
+        update_peaks(pools, kind, amount);
 }
 
 /* settings.c */

@@ -264,8 +264,9 @@ bool heap_reuse(struct heap *heap, struct block *block)
     heap->searches++;
     if (is_split(block)) {
         const struct split_change change = split_change_of_free(block);
-        count_split(heap, change.blocks, change.bytes);
-        count_split(heap, -change.blocks, -change.bytes);
+        ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+        count_and_undo(stats->inactive_split, heap->kind, change.blocks);
+        count_and_undo(stats->inactive_split_bytes, heap->kind, change.bytes);
     }
     return true;
 }
