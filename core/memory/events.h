@@ -27,11 +27,12 @@ void block_table_segment(struct device_memory *memory, enum history_action actio
  * the report, calls the program's callback and sets the message. Returns CTRT_ERR_OUT_OF_MEMORY. The caller holds no
  * locks. */
 ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why);
-/* The same for host memory that was to be pinned for the device. */
+/* Like oom_fail, for pinned host memory that was requested for the device. */
 ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why);
 void oom_report_free(struct oom_report *report);
 
-/* Writes who holds most of the device's allocated memory, "encoder (matmul)". Returns false if nobody is known. */
+/* Writes the label and op that allocated most of the device's memory in use, "encoder (matmul)". Returns false if there
+ * is no record of any owner. */
 bool owners_largest(char label[128], struct device_memory *memory);
 
 #endif

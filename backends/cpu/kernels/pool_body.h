@@ -83,7 +83,7 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
                                                                   : cpu_divide_up(job->w - shift, s);
                     x1 = x1 < count ? x1 : count;
                     const int64_t at = (top + ky * a->dilation[0]) * job->w + shift;
-                    /* `at` may be before the plane, at + x0 * s is inside. */
+                    /* `at` may be before the start of the plane, but at + x0 * s is inside the plane. */
                     const T *from = image + at + x0 * s;
                     const int32_t place = (int32_t)(at + x0 * s);
                     if (x0 >= x1)
