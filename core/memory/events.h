@@ -6,7 +6,7 @@
 
 #include "memory/pool.h"
 
-/* Names as in PyTorch's memory history. */
+/* The names are those of PyTorch's memory history. */
 enum history_action {
     HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
     HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
@@ -23,9 +23,9 @@ void block_table_free(struct device_memory *memory, const ctrt_block *block, siz
 void block_table_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
                          const void *queue);
 
-/* Reports that an allocation of `bytes` failed permanently because of `why` (which may be the thread's message): stores
- * the report, calls the program's callback and sets the message. Returns CTRT_ERR_OUT_OF_MEMORY. The caller holds no
- * locks. */
+/* Reports that an allocation of `bytes` failed after all retries. `why`: the reason; may be the thread's error message.
+ * Stores the report, calls the program's callback and sets the thread's error message. Returns CTRT_ERR_OUT_OF_MEMORY.
+ * The caller holds no locks. */
 ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why);
 /* Like oom_fail, for pinned host memory that was requested for the device. */
 ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why);

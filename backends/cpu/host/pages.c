@@ -119,7 +119,7 @@ static void advise(char *block, size_t bytes)
         (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
     if (mode != ALWAYS)
         return;
-    /* Populate first, because MADV_COLLAPSE requires populated memory. MADV_COLLAPSE has nothing to do if the hint took
+    /* First populate the memory, because MADV_COLLAPSE requires that. MADV_COLLAPSE has nothing to do if the hint took
      * effect. */
     if ((madvise(block, end, MADV_POPULATE_WRITE) != 0 || madvise(block, end, MADV_COLLAPSE) != 0)
         && !atomic_flag_test_and_set(&said))
