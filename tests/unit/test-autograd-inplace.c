@@ -64,14 +64,14 @@ static void refused(void)
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
         CHECK_OK(ctrt_mul_(v, v));
     }
-    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x), "after writes without grad mode the sum is %g, expected 18", sum_of(x));
+    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x), "writes without grad mode: the sum is %g, expected 18", sum_of(x));
     CHECK_OK(backward_of_sum(v));
     CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3, "wrong gradient through a view after a write to its base");
     RELEASE(&v);
 
     group("in-place writes that turn a leaf of a graph into a result");
     ctrt_tensor *w = filled(3, true);
-    for (int how = 0; how < 4; how++) {                     /* writes to the leaf, a view, the leaf without grad mode, its base */
+    for (int how = 0; how < 4; how++) {                     /* written: leaf, view, leaf without grad mode, base */
         ctrt_tensor *base = filled(2, false), *leaf = NULL;
         if (how == 3)
             CHECK_OK(ctrt_narrow(&leaf, base, 0, 0, 1));
@@ -194,8 +194,8 @@ static void histories(void)
     CHECK_OK(ctrt_select(&w, c, 0, 0));
     CHECK_OK(ctrt_select(&y, x, 0, 0));
     CHECK_OK(ctrt_mul_(v, y));
-    CHECK(strcmp(ctrt_tensor_grad_fn(c), "copy_slices") == 0, "grad_fn of the base is %s, expected copy_slices", ctrt_tensor_grad_fn(c));
-    CHECK(strcmp(ctrt_tensor_grad_fn(v), "as_strided") == 0, "grad_fn of the view is %s, expected as_strided", ctrt_tensor_grad_fn(v));
+    CHECK(strcmp(ctrt_tensor_grad_fn(c), "copy_slices") == 0, "the base's grad_fn is %s", ctrt_tensor_grad_fn(c));
+    CHECK(strcmp(ctrt_tensor_grad_fn(v), "as_strided") == 0, "the view's grad_fn is %s", ctrt_tensor_grad_fn(v));
     CHECK(ctrt_tensor_requires_grad(w) && !ctrt_tensor_is_leaf(w), "the other view does not require grad or is a leaf");
     CHECK_OK(ctrt_mul(&w, w, w));                       /* (3 x)^2 */
     CHECK_OK(backward_of_sum(w));
@@ -383,7 +383,7 @@ static void views(void)
             RELEASE(&t.x, &t.y, &t.v);
         }
     }
-    group("a view whose base was changed without grad mode cannot be used in a graph");
+    group("a view with an unknown history cannot be used in a graph after a change of its base");
     struct view_tensors t;
     ctrt_tensor *z = NULL;
     static const struct view_case *const stale[] = { &view_cases[2], &view_cases[5], &view_cases[8], &view_cases[10], &view_cases[11] };

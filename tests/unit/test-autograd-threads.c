@@ -123,7 +123,7 @@ TEST_MAIN
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
     CHECK_OK(ctrt_zeros(&base, CTRT_SHAPE(2, 8), CTRT_F64, NULL));
     CHECK_OK(ctrt_select(&view, base, 0, 1));
-    CHECK_OK(ctrt_add_(base, x));                       /* base and its view now equal x; add saves nothing, so backward can repeat */
+    CHECK_OK(ctrt_add_(base, x));                       /* base and its view now equal x; add saves no tensor */
     for (int i = 0; i < THREADS; i++)
         jobs[i] = (struct job){.leaf = x, .view = view};
     run_all(run_own, jobs);
