@@ -239,7 +239,7 @@ static void test_gc(void)
         if (i == 2)
             give(&bed, &b);                             /* stays cached and ages */
     }
-    /* 120 of 200 MiB are reserved, 20 more than the gc fraction, so the older of the cached blocks of 30 and 40 is freed. */
+    /* 120 of 200 MiB are reserved, 20 more than the gc fraction, so the older cached block (40) is freed. */
     ctrt_block more = take(&bed, 45 * MIB, 1);
     CHECK(bed.paper.frees == 1 && bed.paper.used == (30 + 50 + 46) * MIB, "%d segments were freed, %llu MiB are used",
           (int)bed.paper.frees, (unsigned long long)bed.paper.used / MIB);

@@ -211,7 +211,7 @@ static void after_fork(void)
         REQUIRE(status == 0, "%s: the child of a fork ended with status %#x", paths[i], (unsigned)status);
         void *after = product(2, 300, 200, 100);
         REQUIRE(memcmp(before, after, 300 * 200 * sizeof(float)) == 0,
-                "%s: the parent computes otherwise after a fork", paths[i]);
+                "%s: the parent's product differs after a fork", paths[i]);
         free(before), free(after);
     }
 }

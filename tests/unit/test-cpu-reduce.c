@@ -109,7 +109,7 @@ static void test_empty(void)
     }
 }
 
-/* 2^24 ones plus a small number, and the mean of 1e8 + noise. Sequential f32 accumulation would lose the small parts.
+/* The sum of 2^24 values in [0, 1) and means of values near 1e7 are correctly rounded. f32 accumulation would not be.
  * */
 static void test_accuracy(void)
 {
