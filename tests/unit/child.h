@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* child.h: checks that want a fresh process, because the library keeps what it has read and loaded; on top of
- * tap.h.
+/* child.h: checks that need a fresh process, because the library keeps the settings and plugins that it has loaded.
+ * Uses tap.h.
  *
  *     IN_CHILD("CTRT_DEVICE=fake:1") {
  *         CHECK_OK(ctrt_device_get(&device, "auto"));
@@ -17,7 +17,7 @@
 
 #include "tap.h"
 
-/* Sets "NAME=value" for each string up to NULL. */
+/* Sets each "NAME=value" of the NULL-terminated list in the environment. */
 static inline void child_environment(const char *const *settings)
 {
     for (; *settings != NULL; settings++) {
@@ -28,7 +28,7 @@ static inline void child_environment(const char *const *settings)
     }
 }
 
-/* In the parent: waits for the child and counts its result as one check. */
+/* Called in the parent: waits for the child and counts its result as one check. */
 static inline void child_join(pid_t child, const char *file, int line)
 {
     int status = 0;
@@ -40,12 +40,12 @@ static inline void child_join(pid_t child, const char *file, int line)
               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-/* Whether this build bears a fork beside busy threads; else the open group is skipped. The address sanitizer's own
- * allocator may be locked by one of them at the fork, and then stays so in the child. */
+/* Returns whether this build supports a fork while other threads are busy; if not, skips the open group. Another
+ * thread may hold a lock of AddressSanitizer's allocator at the fork, and the lock then stays locked in the child. */
 static inline bool forks_beside_threads(void)
 {
 #ifdef __SANITIZE_ADDRESS__
-    skip_group("the address sanitizer's allocator does not bear a fork beside busy threads");
+    skip_group("AddressSanitizer's allocator does not support a fork while other threads are busy");
     return false;
 #else
     return true;

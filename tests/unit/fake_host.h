@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
+/* Runs the kernels of backend-cpu.so without the library.
  *
- * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any layout are
- * made by fake_tensor; fake_run picks the kernel by op and dtype as the core
- * does (score, accepts, workspace). */
+ * The plugin is opened as the library opens it and gets the host table of plugin_host.h. fake_new creates tensors of
+ * any layout. fake_run selects the kernel by op and dtype as the core does (score, accepts) and allocates its
+ * workspace. */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H
 
@@ -20,7 +20,7 @@
 
 static const ctrt_backend *fake_backend;
 
-/* Opens the plugin (once) and initialises it with CTRT_CPU_ISA=`isa`; NULL leaves the environment alone. */
+/* Opens the plugin (once) and initialises it with CTRT_CPU_ISA=`isa`. With `isa` NULL the environment is unchanged. */
 FAKE void fake_load(const char *isa)
 {
     static const ctrt_plugin *plugin;
@@ -62,8 +62,8 @@ static const char *const fake_names[CTRT_DTYPE_COUNT] = {
 
 enum fake_layout {
     FAKE_CONTIGUOUS,
-    FAKE_TRANSPOSED,        /* the last two dimensions swapped in memory */
-    FAKE_SLICED,            /* every second element of the last dimension, with a margin */
+    FAKE_TRANSPOSED,        /* the last two dimensions are swapped in memory */
+    FAKE_SLICED,            /* every second element of the last dimension, with gaps between rows */
     FAKE_REVERSED,          /* negative strides */
     FAKE_BROADCAST,         /* stride 0 in the first dimension; for inputs only */
     FAKE_SCALAR,            /* one element, stride 0 everywhere, host scalar; for inputs only */
@@ -71,7 +71,7 @@ enum fake_layout {
 };
 static const char *const fake_layout_names[] = { "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar" };
 
-/* A view and what it lies in. Memory around the elements is filled with 0xa5, for fake_margins_kept. */
+/* A view and its allocation, which fake_new fills with 0xa5 so that fake_margins_kept can detect stray writes. */
 typedef struct fake_tensor {
     ctrt_view view;
     unsigned char *memory;
@@ -135,7 +135,7 @@ FAKE void fake_free(fake_tensor *t)
     t->memory = NULL;
 }
 
-/* Where element `index`, counted row major, lies. */
+/* Returns the address of element `index`, counted in row-major order. */
 FAKE void *fake_at(const ctrt_view *v, int64_t index)
 {
     int64_t offset = 0;
@@ -146,8 +146,8 @@ FAKE void *fake_at(const ctrt_view *v, int64_t index)
     return (char *)v->data + offset * (int64_t)fake_sizes[v->dtype];
 }
 
-/* Half precision by arithmetic alone, not as the backend does it. `fraction` bits of fraction, exponents from
- * `least`. */
+/* Rounds x to a half-precision format by double arithmetic, independently of the backend's implementation. The format
+ * has `fraction` bits of fraction, the smallest exponent `least` and the largest finite value `largest`. */
 FAKE double fake_round_half(double x, int fraction, int least, double largest)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -235,7 +235,7 @@ FAKE void fake_put(const ctrt_view *v, int64_t index, double x)
     }
 }
 
-/* Did all bytes of `after` that are no element of the view stay as in `before` (a copy of the memory)? */
+/* Returns whether all bytes of t->memory outside the view's elements equal those of `before`, an earlier copy. */
 FAKE bool fake_margins_kept(const fake_tensor *t, const unsigned char *before)
 {
     unsigned char *mine = calloc(t->bytes, 1);
@@ -248,7 +248,7 @@ FAKE bool fake_margins_kept(const fake_tensor *t, const unsigned char *before)
     return kept;
 }
 
-/* A small generator for test data: the same numbers on every run (Marsaglia 2003, xorshift64). */
+/* Generator for test data (xorshift64, Marsaglia 2003). The sequence is the same on every run. */
 static uint64_t fake_random_state = 88172645463325252u;
 FAKE uint64_t fake_random(void)
 {
@@ -257,7 +257,7 @@ FAKE uint64_t fake_random(void)
     fake_random_state ^= fake_random_state << 17;
     return fake_random_state;
 }
-/* In [lo, hi). */
+/* Returns a number in [lo, hi). */
 FAKE double fake_uniform(double lo, double hi)
 {
     return lo + (hi - lo) * (double)(fake_random() >> 11) * 0x1p-53;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.h: a test file's entry point. Many test files are linked into one program, which runs one of them by its name:
+/* run.h: the entry point of a test file. Several test files are linked into one program, which runs one of them by
+ * its name:
  *
  *     TEST_MAIN
  *     {
@@ -7,12 +8,13 @@
  *         return done();
  *     }
  *
- * `./run-public test-view ARGUMENT...` runs test-view.c with argc and argv as main would get them. Its file may have one TEST_MAIN. */
+ * `./run-public test-view ARGUMENT...` runs test-view.c with argc and argv as main() would get them. A test file has
+ * at most one TEST_MAIN. */
 #ifndef CTRT_TESTS_RUN_H
 #define CTRT_TESTS_RUN_H
 
 struct test_entry {
-    const char *file;                           /* __FILE__; the name is its base name without ".c" */
+    const char *file;                           /* __FILE__; the test's name is its base name without ".c" */
     int (*run)(int argc, char **argv);
     struct test_entry *next;
 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/sim_host.h: drives the tables of backend-sim.so without the library; on top of fake_host.h, which lends the
- * cpu's kernels. */
+/* Calls the function tables of backend-sim.so without the library. fake_host.h provides the cpu's kernels. */
 #ifndef CTRT_TESTS_SIM_HOST_H
 #define CTRT_TESTS_SIM_HOST_H
 
@@ -29,7 +28,7 @@ FAKE bool sim_describe(char *text, size_t bytes, const void *address)
     return true;
 }
 
-/* Opens both plugins and initialises them anew. Ends the program when that is not possible: there is nothing to test then. */
+/* Opens and initialises backend-cpu.so and backend-sim.so, again if already done. A failure ends the program. */
 FAKE void sim_reload(void)
 {
     static ctrt_host host;
@@ -47,10 +46,10 @@ FAKE void sim_reload(void)
     }
 }
 
-/* What must succeed. */
+/* Requires that `call` succeeds. */
 #define MUST(call) fake_must((call), #call)
 
-/* What must fail with that status and a message that has these words. */
+/* Requires that `call` returns `status` with a message that contains `words`. */
 #define MUST_FAIL(call, status, words)                                                                        \
     do {                                                                                                      \
         host_error[0] = '\0';                                                                                 \
@@ -80,7 +79,7 @@ FAKE void *sim_alloc(void *device, size_t bytes)
     return address;
 }
 
-/* Waits for the device's own queue alone. */
+/* Waits for the device's own queue (NULL) only. */
 FAKE void sim_settle(void *device)
 {
     void *event = NULL;
@@ -126,7 +125,7 @@ FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const 
     return call.kernel->run(&call);
 }
 
-/* A contiguous vector of f32 on the device. */
+/* Returns a view of `count` contiguous f32 at `data`. */
 FAKE ctrt_view sim_vector(void *data, int64_t count)
 {
     ctrt_view view = { .data = data, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS,
@@ -134,7 +133,7 @@ FAKE ctrt_view sim_vector(void *data, int64_t count)
     return view;
 }
 
-/* vector += number, on that queue. */
+/* Enqueues vector += number on `queue`. */
 FAKE ctrt_status sim_add(void *device, void *queue, uint64_t sequence, const ctrt_view *vector, float number)
 {
     ctrt_view scalar = *vector;
@@ -142,7 +141,7 @@ FAKE ctrt_status sim_add(void *device, void *queue, uint64_t sequence, const ctr
     scalar.strides[0] = 0;
     scalar.flags = CTRT_VIEW_HOST_SCALAR;
     ctrt_status status = sim_run_op(device, queue, sequence, "add", CTRT_F32, FAKE_VIEWS(vector), 1, FAKE_VIEWS(vector, &scalar), 2, NULL);
-    number = -1000;                     /* the call has copied it, or else this is seen */
+    number = -1000;                     /* run must have copied the host scalar; if not, the sum is wrong */
     return status;
 }
 
@@ -153,7 +152,7 @@ FAKE double sim_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Threads of this process, as the kernel counts them. */
+/* Returns the number of threads of this process according to /proc. */
 FAKE int sim_thread_count(void)
 {
     int count = 0;

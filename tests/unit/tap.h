@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tap.h: tests without a framework: groups of checks, one TAP line a group, every failed check told.
+/* A small TAP test library: checks in groups. Each group prints one TAP line and its first 20 failed checks.
  *
  *     group("slice");
  *     CHECK(n == 3, "slice %s gives %d elements, expected 3", text, n);
@@ -8,7 +8,9 @@
  *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
  *
- * A group that cannot be run is begun and then skip_group(reason)d. A group ends where the next begins. skip_rest(reason) ends the program with a plan of no tests, or a skipped one. */
+ * A group ends where the next one begins. A group without any check fails. To skip a group, call group(...) and then
+ * skip_group(reason). skip_rest(reason) reports the rest of the program as one skipped group, prints the plan and
+ * returns the exit status. */
 #ifndef CTRT_TESTS_TAP_H
 #define CTRT_TESTS_TAP_H
 
@@ -26,15 +28,15 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
-    const char *skipped;                /* why the open group is not run */
-    atomic_long checks, failed;         /* threads of a test may check too */
+    const char *skipped;                /* reason why the open group is skipped, or NULL */
+    atomic_long checks, failed;         /* atomic because threads of a test may check too */
 } tap_state;
 
 static inline void tap_close(void)
 {
     if (!tap_state.open)
         return;
-    /* A group that checked nothing has shown nothing. */
+    /* A group without a check fails, because it tested nothing. */
     bool fine = tap_state.failed == 0 && (tap_state.checks > 0 || tap_state.skipped != NULL);
     if (fine && tap_state.skipped != NULL)
         printf("ok %d - %s # SKIP %s\n", ++tap_state.groups, tap_state.name, tap_state.skipped);
@@ -92,7 +94,7 @@ static inline bool tap_ok(ctrt_status status, const char *file, int line, const 
 
 #define CHECK_OK(expression) tap_ok((expression), __FILE__, __LINE__, #expression)
 
-/* The call fails with that status, and its message holds `words` (NULL: any). */
+/* Checks that the call returned `wanted` and that the error message contains `words` (NULL: any message). */
 static inline bool tap_fails(ctrt_status status, ctrt_status wanted, const char *words, const char *file, int line, const char *expression)
 {
     if (!tap_check(status == wanted, file, line, "%s: gave \"%s\", expected \"%s\"; message: %s", expression, ctrt_status_string(status),
@@ -111,7 +113,7 @@ static inline int done(void)
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
 }
 
-/* What the rest of a test cannot do without: as CHECK, and a failure ends the program. */
+/* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */
 __attribute__((noreturn, unused))
 static void tap_stop(void)
 {
@@ -123,7 +125,7 @@ static void tap_stop(void)
 
 #define FAIL(...) (tap_check(false, __FILE__, __LINE__, __VA_ARGS__), tap_stop())
 #define REQUIRE(condition, ...) ((condition) ? (void)tap_state.checks++ : FAIL(__VA_ARGS__))
-#define REQUIRE_TRUE(condition) REQUIRE(condition, "not so: %s", #condition)
+#define REQUIRE_TRUE(condition) REQUIRE(condition, "false: %s", #condition)
 #define REQUIRE_EQUAL(got, want)                                                                                \
     do {                                                                                                        \
         const long long got_ = (long long)(got), want_ = (long long)(want);                                     \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has the memory: tags, owners, history, snapshots, the report when memory is out. On fake devices and the cpu. */
+/* Tests the attribution of memory on fake devices and the cpu: tags, owners, history, snapshots and the
+ * out-of-memory report. */
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ static struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
-/* Bytes of an owner; 0: there is none. And all bytes of the list into *sum. */
+/* Returns the bytes of an owner, 0 if the owner is not listed. *sum receives the bytes of all owners. */
 static uint64_t owner_bytes(ctrt_device *device, const char *tag, const char *op, uint64_t *sum)
 {
     ctrt_memory_owner *owners = NULL;
@@ -39,27 +40,27 @@ static uint64_t owner_bytes(ctrt_device *device, const char *tag, const char *op
         *sum += owners[i].bytes;
         if (strcmp(owners[i].tag, tag) == 0 && strcmp(owners[i].op, op) == 0)
             bytes += owners[i].bytes;
-        CHECK(i == 0 || owners[i - 1].bytes >= owners[i].bytes, "owner %zu is larger than the one before", i);
+        CHECK(i == 0 || owners[i - 1].bytes >= owners[i].bytes, "owner %zu has more bytes than the previous one", i);
     }
     free(owners);
     return bytes;
 }
 
-/* Is `text` JSON? Python says; without it the check says that it was not made. */
+/* Checks with Python that `text` is JSON. Without python3 prints that this was not checked. */
 static void check_json(const char *text, const char *what)
 {
     static int python = -1;
     if (python < 0)
         python = system("python3 -c 'import json' >/dev/null 2>&1") == 0;
     if (!python) {
-        printf("# not run: whether %s is JSON, for want of python3\n", what);
+        printf("# not run: whether %s is JSON, because python3 is missing\n", what);
         return;
     }
     FILE *pipe = popen("python3 -m json.tool >/dev/null", "w");
     if (pipe == NULL)
         return;
     fputs(text, pipe);
-    CHECK(pclose(pipe) == 0, "%s is no JSON: %.300s", what, text);
+    CHECK(pclose(pipe) == 0, "%s is not JSON: %.300s", what, text);
 }
 
 static int count_of(const char *text, const char *word)
@@ -74,7 +75,7 @@ static int count_of(const char *text, const char *word)
 
 static void test_tags(void)
 {
-    group("tags nest, per thread");
+    group("tags nest; a tag string stays valid after its pop");
     IN_CHILD(folder_path(folder, NULL)) {
         CHECK(strcmp(ctrt_memory_tag(), "") == 0, "%s", ctrt_memory_tag());
         CHECK_OK(ctrt_memory_tag_push("encoder"));
@@ -101,7 +102,7 @@ static void test_tags(void)
 static size_t heap_in_use(void)
 {
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
-    return mallinfo2().uordblks;            /* 0 under the address sanitizer, which finds leaks by itself */
+    return mallinfo2().uordblks;            /* 0 under AddressSanitizer, which finds leaks itself */
 #else
     return 0;
 #endif
@@ -109,7 +110,7 @@ static size_t heap_in_use(void)
 
 static void test_forgotten_tags(void)
 {
-    group("what a module pushes and does not pop ends with the module");
+    group("tags that a module pushed and did not pop are removed when the module returns");
     IN_CHILD(folder_path(folder, NULL)) {
         size_t before = 0;
         CHECK_OK(ctrt_memory_tag_push("outer"));
@@ -136,13 +137,13 @@ static void test_forgotten_tags(void)
 
 static void test_owners(void)
 {
-    group("owners add up to what is allocated, from any moment on");
+    group("owners add up to the allocated bytes, even if watching starts late");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
         ctrt_block before, a, b, c;
         uint64_t sum;
-        CHECK_OK(pool_alloc(memory, &before, 1000, NULL));          /* nobody watches yet */
+        CHECK_OK(pool_alloc(memory, &before, 1000, NULL));          /* before watching starts */
         CHECK(owner_bytes(device, "(not watched)", "", &sum) == before.bytes && sum == before.bytes, "%llu",
               (unsigned long long)sum);
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
@@ -159,7 +160,7 @@ static void test_owners(void)
         pool_free(memory, &before, 1000, NULL);
         CHECK(owner_bytes(device, "encoder", "", &sum) == 2 * MIB && sum == 3 * MIB, "sum %llu",
               (unsigned long long)sum);
-        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 0, "what was not watched is gone, but still listed");
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 0, "freed memory that was not watched is still listed");
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0));
         CHECK(owner_bytes(device, "(not watched)", "", &sum) == 3 * MIB && sum == 3 * MIB, "sum %llu",
               (unsigned long long)sum);
@@ -169,7 +170,7 @@ static void test_owners(void)
         CHECK(owner_bytes(device, "decoder", "", &sum) == 0 && sum == 0, "sum %llu", (unsigned long long)sum);
     }
     CHILD_END;
-    group("many blocks come and go under watch");
+    group("many blocks are allocated and freed while watched");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g", "CTRT_MEMORY_HISTORY=all:1000") {
         struct device_memory *memory = open_memory("fake:0");
         static ctrt_block blocks[700];
@@ -205,10 +206,10 @@ static void test_owners(void)
 static void test_model(void)
 {
     if (access(built_path("backend-cpu"), R_OK) != 0) {
-        printf("# not run: whose a model's memory is, without the cpu's kernels\n");
+        printf("# not run: attribution of a model's memory, because the cpu backend is missing\n");
         return;
     }
-    group("a model's memory belongs to its modules and ops");
+    group("a model's memory is attributed to its modules and ops");
     IN_CHILD("CTRT_MEMORY_HISTORY=all:500") {
         ctrt_device *cpu = NULL;
         CTRT_AUTO(module) inner = NULL;
@@ -227,20 +228,23 @@ static void test_model(void)
         CHECK_OK(ctrt_forward(&y, net, x));
         CHECK_OK(ctrt_memory_tag_pop());
         CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4,
-              "what backward needs of the first layer is not there");
-        CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4, "the result is not the last module's");
-        CHECK(all == ctrt_memory_allocated(cpu), "owners have %llu bytes", (unsigned long long)all);
+              "the first layer's saved output is not attributed to it");
+        CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4,
+              "the result is not attributed to the last module");
+        CHECK(all == ctrt_memory_allocated(cpu), "owners have %llu bytes, which is not the number of allocated bytes",
+              (unsigned long long)all);
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) loss = NULL;
         CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_adamw_new(&optimizer, net, NULL));
         CHECK_OK(ctrt_backward(loss));
-        CHECK(owner_bytes(cpu, "backward", "matmul", &all) >= (64 * 64 + 32 * 64) * 4, "gradients are not backward's");
+        CHECK(owner_bytes(cpu, "backward", "matmul", &all) >= (64 * 64 + 32 * 64) * 4,
+              "gradients are not attributed to backward");
         CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK(owner_bytes(cpu, "optimizer", "", &all) >= 2 * (64 * 64 + 32 * 64) * 4,
-              "moments are not the optimizer's");
+              "moments are not attributed to the optimizer");
         CHECK_OK(ctrt_add(&sum, x, x));
-        CHECK(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4, "the sum is not add's");
+        CHECK(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4, "the sum is not attributed to add");
         char *text = NULL;
         CHECK_OK(ctrt_memory_snapshot(&text, cpu));
         check_json(text, "a snapshot");
@@ -255,7 +259,7 @@ static void test_model(void)
 
 static void test_snapshot(void)
 {
-    group("history: each event with its name");
+    group("the history has each event by its name");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block block, large;
@@ -264,7 +268,8 @@ static void test_snapshot(void)
         CHECK_OK(pool_alloc(memory, &block, 5000, NULL));
         ctrt_memory_tag_pop();
         CHECK_OK(ctrt_memory_annotate(memory->device, "half time"));
-        CHECK(pool_alloc(memory, &large, 100 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY, "there is too much memory");
+        CHECK(pool_alloc(memory, &large, 100 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY,
+              "an allocation larger than the device did not fail");
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         check_json(text, "a snapshot");
         CHECK(strstr(text, "\"tag\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"") != NULL, "%s", text);
@@ -276,7 +281,7 @@ static void test_snapshot(void)
         snprintf(path, sizeof path, "%s/snapshot.json", folder);
         CHECK_OK(ctrt_memory_snapshot_write(path, memory->device));
         struct stat about;
-        CHECK(stat(path, &about) == 0 && about.st_size > 1000, "no file");
+        CHECK(stat(path, &about) == 0 && about.st_size > 1000, "the snapshot file is missing or too small");
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         static const struct { const char *action; int count; } want[] = {
             { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 3 },
@@ -316,7 +321,7 @@ static void test_snapshot(void)
             } else if (CHECK_OK(status)) {
                 CHECK_OK(ctrt_memory_snapshot(&text, device));
                 snprintf(word, sizeof word, "\"watch\": \"%s\"", cases[i].watch);
-                CHECK(strstr(text, word) != NULL, "%s gives no %s", cases[i].setting, word);
+                CHECK(strstr(text, word) != NULL, "%s: the snapshot lacks %s", cases[i].setting, word);
             }
             free(text);
         }
@@ -346,7 +351,7 @@ static int mode_of(const char *path)
 
 static void test_snapshot_files(void)
 {
-    group("a snapshot's file has the rights of any other; a pipe is written to, a link is followed");
+    group("a snapshot file gets the umask's permissions; pipes are written to and links are followed");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m") {
         ctrt_device *device = open_memory("fake:0")->device;
         char path[4096], other[4096], command[9000];
@@ -361,19 +366,19 @@ static void test_snapshot_files(void)
         CHECK_OK(ctrt_memory_snapshot_write(path, device));
         CHECK(mode_of(path) == (S_IFREG | 0604), "mode %o after it was replaced", mode_of(path));
         snprintf(other, sizeof other, "%s/link.json", folder);
-        CHECK(symlink("rights.json", other) == 0, "no link");
-        CHECK(truncate(path, 0) == 0, "not emptied");
+        CHECK(symlink("rights.json", other) == 0, "symlink failed");
+        CHECK(truncate(path, 0) == 0, "truncate failed");
         CHECK_OK(ctrt_memory_snapshot_write(other, device));
         struct stat about;
         CHECK(S_ISLNK(mode_of(other)) && stat(path, &about) == 0 && about.st_size > 100, "the link was replaced");
         snprintf(other, sizeof other, "%s/pipe", folder);
-        CHECK(mkfifo(other, 0600) == 0, "no pipe");
+        CHECK(mkfifo(other, 0600) == 0, "mkfifo failed");
         pthread_create(&thread, NULL, read_pipe, other);
         CHECK_OK(ctrt_memory_snapshot_write(other, device));
         pthread_join(thread, &text);
         CHECK(S_ISFIFO(mode_of(other)) && text != NULL && strstr(text, "\"ctrt memory snapshot\"") != NULL,
               "what was read: %s", (char *)text);
-        CHECK(truncate(path, 0) == 0, "not emptied");
+        CHECK(truncate(path, 0) == 0, "truncate failed");
         snprintf(command, sizeof command, "%s", path);
         fflush(stdout);
         int before = dup(1);
@@ -390,38 +395,38 @@ static void test_snapshot_files(void)
         pthread_create(&thread, NULL, read_pipe, path);
         pthread_join(thread, &text);
         CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp((char *)text + strlen(text) - 8, "}\nafter\n") == 0
-                  && count_of(text, "\"ctrt memory snapshot\"") == 2, "to /dev/stdout came %.300s", (char *)text);
+                  && count_of(text, "\"ctrt memory snapshot\"") == 2, "/dev/stdout received %.300s", (char *)text);
         CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
         CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
                     "/nowhere/at/all.json: No such file");
-        /* Nothing is left lying about. */
+        /* No temporary file remains. */
         snprintf(command, sizeof command, "ls %s | grep -c 'json[.]'", folder);
         FILE *pipe = popen(command, "r");
         int left = -1;
-        CHECK(pipe != NULL && fscanf(pipe, "%d", &left) == 1 && left == 0, "%d files are left", left);
+        CHECK(pipe != NULL && fscanf(pipe, "%d", &left) == 1 && left == 0, "%d files remain", left);
         if (pipe != NULL)
             pclose(pipe);
     }
     CHILD_END;
 }
 
-/* Exported, so that its name is known: the test is linked with -rdynamic. */
+/* Exported, so that backtraces can name it: the test is linked with -rdynamic. */
 __attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory,
                                                                              ctrt_block *block);
 __attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory,
                                                                              ctrt_block *block)
 {
     ctrt_status status = pool_alloc(memory, block, 5000, NULL);
-    return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no call at its end, which would leave no frame */
+    return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no tail call, which would leave no frame */
 }
 
 static void test_frames(void)
 {
 #if !defined(__GLIBC__)
-    printf("# not run: frames, without backtrace\n");
+    printf("# not run: frames, because backtrace() is missing\n");
     return;
 #endif
-    group("frames: who took a block, by name, each stack once; none unless asked for");
+    group("frames name the functions that allocated a block; each stack is stored once");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m",
              "CTRT_MEMORY_HISTORY=frames:500") {
         struct device_memory *memory = open_memory("fake:0");
@@ -436,7 +441,7 @@ static void test_frames(void)
               count_of(text, "\"name\": \"take_for_frames\""), strstr(text, "\"stacks\""));
         CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "run-internal\", \"line\": 0, \"offset\": "), "%s",
               strstr(text, "\"stacks\""));
-        /* A block's stack is its event's. */
+        /* A block has the stack of its allocation event. */
         const char *state = strstr(text, "\"active_allocated\""),
             *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
         if (CHECK(stack != NULL, "blocks have no stack")) {
@@ -451,10 +456,10 @@ static void test_frames(void)
         CHECK_OK(take_for_frames(memory, &blocks[0]));
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         CHECK(strstr(text, "\"stack\"") == NULL && strstr(text, "\"stacks\": {}") != NULL,
-              "frames that nobody asked for");
+              "the snapshot has frames although only events are recorded");
         free(text);
         pool_free(memory, &blocks[0], 5000, NULL);
-        CHECK(ctrt_memory_set_watch((ctrt_memory_watch)4, 0) == CTRT_ERR_INVALID_ARGUMENT, "a mode 4");
+        CHECK(ctrt_memory_set_watch((ctrt_memory_watch)4, 0) == CTRT_ERR_INVALID_ARGUMENT, "watch mode 4 was accepted");
     }
     CHILD_END;
 }
@@ -468,7 +473,7 @@ struct told {
     char report[4096];
 };
 
-/* Uses the library, as it may, and fails itself once. */
+/* Calls the library, which a callback may do; its own allocation fails. */
 static void when_out(void *user, ctrt_device *device, size_t bytes, const char *report)
 {
     struct told *told = user;
@@ -481,7 +486,7 @@ static void when_out(void *user, ctrt_device *device, size_t bytes, const char *
 
 static void test_oom(void)
 {
-    group("out of memory: the report has the figures, and the culprit first");
+    group("out of memory: the report has the sizes, and the largest owner first");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
@@ -518,7 +523,7 @@ static void test_oom(void)
             CHECK(strstr(told.report, words[i]) != NULL, "the report lacks %s: %s", words[i], told.report);
         CHECK(strstr(told.report, "{\"tag\": \"total_loss\"") < strstr(told.report, "{\"tag\": \"decoder\""),
               "the largest owner is not the first");
-        CHECK_OK(ctrt_memory_last_oom(&text, device));              /* the callback's came before, and is replaced */
+        CHECK_OK(ctrt_memory_last_oom(&text, device)); /* the callback's own failure came first and is replaced */
         CHECK(strstr(text, "\"asked\": 20971520") != NULL, "%s", text);
         free(text);
         ctrt_memory_set_oom_callback(NULL, NULL);
@@ -528,7 +533,7 @@ static void test_oom(void)
         CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
         CHECK(ooms == 3, "%lld", (long long)ooms);
         pool_free(memory, &culprit, 40 * MIB, NULL);
-        CHECK_OK(pool_alloc(memory, &more, 20 * MIB, NULL));        /* and the program goes on */
+        CHECK_OK(pool_alloc(memory, &more, 20 * MIB, NULL));        /* later allocations succeed */
         pool_free(memory, &more, 20 * MIB, NULL);
         CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
                     "tensors still hold 10.00 MiB on fake:0, most of them of "
@@ -538,13 +543,13 @@ static void test_oom(void)
         CHECK_OK(ctrt_memory_release_all(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
-        CHECK(left == total, "%llu bytes are not back", (unsigned long long)(total - left));
-        CHECK_OK(pool_alloc(memory, &more, MIB, NULL));             /* and used again */
+        CHECK(left == total, "%llu bytes were not returned to the device", (unsigned long long)(total - left));
+        CHECK_OK(pool_alloc(memory, &more, MIB, NULL));             /* the device can be used again */
         pool_free(memory, &more, MIB, NULL);
         CHECK_OK(ctrt_shutdown());
     }
     CHILD_END;
-    group("out of memory: what neither is free nor ours is told; the advice fits the policy");
+    group("out of memory: the report counts memory of other processes");
     static const struct { const char *policy, *advice; } policies[] = {
         { "CTRT_MEMORY=direct", "Other processes hold 40.00 MiB of the device's 64.00 MiB" },
         { "CTRT_MEMORY=caching", "Other processes hold 40.00 MiB of the device's 64.00 MiB" },
@@ -573,7 +578,7 @@ static void test_oom(void)
         }
         CHILD_END;
     }
-    group("out of memory in the middle of the report itself: still a status");
+    group("host allocations that fail during the report do not change the status");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block block, more;
@@ -590,7 +595,7 @@ static void test_oom(void)
             free(text);
         }
         pool_free(memory, &block, 40 * MIB, NULL);
-        CHECK(ctrt_memory_allocated(memory->device) == 0, "a block is lost");
+        CHECK(ctrt_memory_allocated(memory->device) == 0, "allocated bytes remain after all blocks were freed");
     }
     CHILD_END;
 }
@@ -609,12 +614,12 @@ static void *take_and_give(void *argument)
         for (int i = 0; i < 16; i++)
             pool_free(memory, &blocks[i], 100 + (size_t)i * 777, NULL);
     }
-    return NULL;                            /* the tag is not popped: the thread's end does that */
+    return NULL;                            /* the tag is not popped: the thread's exit removes it */
 }
 
 static void test_threads(void)
 {
-    group("threads under watch, while others look and change what is watched");
+    group("threads allocate while another thread reads snapshots and changes the watch mode");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_HISTORY=all:2000") {
         struct device_memory *memory = open_memory("fake:0");
         pthread_t threads[4];
@@ -632,7 +637,7 @@ static void test_threads(void)
         for (int i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
         CHECK(owner_bytes(memory->device, "worker", "", &sum) == 0 && sum == 0,
-              "%llu bytes have owners when all is back",
+              "%llu bytes have owners after all blocks were freed",
               (unsigned long long)sum);
     }
     CHILD_END;
@@ -647,10 +652,10 @@ static void *change_watch(void *argument)
     return NULL;
 }
 
-/* Of interest under the thread sanitizer: the device is not watched at first. */
+/* For ThreadSanitizer: the device is not watched at first. */
 static void test_watchers(void)
 {
-    group("several threads change what is watched, while others take memory and a device opens");
+    group("several threads change the watch mode while others allocate and a device is opened");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         static unsigned first[2] = { 0, 1 };
         struct device_memory *memory = open_memory("fake:0");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted of memory: all statistics, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
+/* Tests memory statistics on fake devices: counters, peaks, scopes, several threads, the summary table, limits and
+ * metrics. */
 #include <pthread.h>
 
 #include "base/strbuf.h"
@@ -43,7 +44,7 @@ static int64_t stat_of(struct device_memory *memory, const char *key)
 
 static void test_keys(void)
 {
-    group("the names of statistics are PyTorch's");
+    group("statistics have PyTorch's names");
     static const char *const families[] = { "allocation", "segment", "active", "inactive_split", "allocated_bytes",
                                             "reserved_bytes", "active_bytes", "inactive_split_bytes",
                                             "requested_bytes" };
@@ -78,16 +79,16 @@ static void test_keys(void)
         const char *got = ctrt_memory_stat_key(index++);
         CHECK(got != NULL && strcmp(got, last[i]) == 0, "key %zu is %s, expected %s", index - 1, got, last[i]);
     }
-    CHECK(ctrt_memory_stat_key(index) == NULL, "there is a key %s more", ctrt_memory_stat_key(index));
+    CHECK(ctrt_memory_stat_key(index) == NULL, "there is one more key, %s", ctrt_memory_stat_key(index));
 }
 
 static void test_stats(void)
 {
-    group("blocks are counted by pool: now, at most, ever");
+    group("blocks are counted by pool: current, peak, allocated, freed");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block small, edge, large;
-        CHECK_OK(pool_alloc(memory, &small, 100, NULL));            /* direct rounds up to 64 */
+        CHECK_OK(pool_alloc(memory, &small, 100, NULL)); /* the direct policy rounds up to a multiple of 64 */
         CHECK_OK(pool_alloc(memory, &edge, MIB, NULL));
         CHECK_OK(pool_alloc(memory, &large, MIB + 1, NULL));
         CHECK_STAT(memory, "allocation.all.current", 3);
@@ -132,7 +133,7 @@ static void test_stats(void)
               (long long)stats.allocation[CTRT_POOL_ALL].allocated, (long long)stats.num_device_alloc);
     }
     CHILD_END;
-    group("sums hold for any policy, block by block");
+    group("sums of all blocks are exact with every policy");
     static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=direct+caching" };
     for (size_t s = 0; s < COUNT(settings); s++) {
         IN_CHILD(folder_path(folder, NULL), settings[s], "CTRT_FAKE_MEMORY=1g") {
@@ -173,7 +174,7 @@ static void test_stats(void)
 
 static void test_scopes(void)
 {
-    group("scopes nest and overlap, each with its own exact peaks");
+    group("nested and overlapping scopes have exact peaks");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
@@ -182,26 +183,26 @@ static void test_scopes(void)
         ctrt_block x, y, z;
         CHECK_OK(pool_alloc(memory, &x, 1 * KIB, NULL));
         CHECK_OK(ctrt_memory_scope_begin(&a, device));
-        CHECK_OK(pool_alloc(memory, &y, 4 * KIB, NULL));            /* 5 */
-        CHECK_OK(ctrt_memory_scope_begin(&b, device));              /* inside a */
-        CHECK_OK(pool_alloc(memory, &z, 2 * KIB, NULL));            /* 7 */
+        CHECK_OK(pool_alloc(memory, &y, 4 * KIB, NULL));            /* 5 KiB */
+        CHECK_OK(ctrt_memory_scope_begin(&b, device));              /* inside scope a */
+        CHECK_OK(pool_alloc(memory, &z, 2 * KIB, NULL));            /* 7 KiB */
         pool_free(memory, &z, 2 * KIB, NULL);
-        pool_free(memory, &y, 4 * KIB, NULL);                       /* 1 */
-        CHECK_OK(ctrt_memory_scope_begin(&c, device));              /* ends after both */
+        pool_free(memory, &y, 4 * KIB, NULL);                       /* 1 KiB */
+        CHECK_OK(ctrt_memory_scope_begin(&c, device));              /* ends after a and b */
         CHECK_OK(ctrt_memory_scope_end(&peaks, &b));
         CHECK(peaks.allocated_bytes == 7 * KIB && peaks.allocated_before == 5 * KIB && peaks.allocations == 3
                   && peaks.reserved_bytes == 7 * KIB && peaks.requested_bytes == 7 * KIB,
               "inner: %llu bytes in %llu, before %llu", (unsigned long long)peaks.allocated_bytes,
               (unsigned long long)peaks.allocations, (unsigned long long)peaks.allocated_before);
-        ctrt_memory_reset_peak(device);                             /* scopes keep theirs */
-        CHECK_OK(pool_alloc(memory, &y, 3 * KIB, NULL));            /* 4 */
+        ctrt_memory_reset_peak(device);                             /* does not affect scopes */
+        CHECK_OK(pool_alloc(memory, &y, 3 * KIB, NULL));            /* 4 KiB */
         CHECK_OK(ctrt_memory_scope_read(&peaks, c));
         CHECK(peaks.allocated_bytes == 4 * KIB && peaks.allocated_before == 1 * KIB, "overlapping, so far: %llu",
               (unsigned long long)peaks.allocated_bytes);
         CHECK_OK(ctrt_memory_scope_end(&peaks, &a));
         CHECK(peaks.allocated_bytes == 7 * KIB && peaks.allocated_before == 1 * KIB, "outer: %llu",
               (unsigned long long)peaks.allocated_bytes);
-        CHECK_OK(pool_alloc(memory, &z, 5 * KIB, NULL));            /* 9 */
+        CHECK_OK(pool_alloc(memory, &z, 5 * KIB, NULL));            /* 9 KiB */
         pool_free(memory, &z, 5 * KIB, NULL);
         CHECK_OK(ctrt_memory_scope_end(&peaks, &c));
         CHECK(peaks.allocated_bytes == 9 * KIB && c == NULL, "overlapping: %llu",
@@ -219,7 +220,7 @@ static void test_scopes(void)
               (unsigned long long)peaks.allocated_bytes);
     }
     CHILD_END;
-    group("many scopes at random against a plain record of every moment");
+    group("random scopes have the peaks of a simple model");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         enum { SCOPES = 7, BLOCKS = 20 };
         struct device_memory *memory = open_memory("fake:0");
@@ -250,7 +251,7 @@ static void test_scopes(void)
                     want[s] = scopes[s] != NULL && now > want[s] ? now : want[s];
             }
         }
-        CHECK(wrong == 0, "%llu scopes had another peak", (unsigned long long)wrong);
+        CHECK(wrong == 0, "%llu scopes have a wrong peak", (unsigned long long)wrong);
     }
     CHILD_END;
 }
@@ -279,13 +280,13 @@ static void *work(void *argument)
 
 static void test_threads(void)
 {
-    group("threads come and go, free what others took: sums are exact, peaks near");
+    group("threads end and free each other's blocks: sums are exact");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g") {
         struct device_memory *memory = open_memory("fake:0");
         struct worker workers[6], mine = { .memory = memory, .rounds = 1 };
         pthread_t threads[6];
         uint64_t each = 0;
-        /* this thread is idle afterwards, with much memory */
+        /* This thread holds memory and is idle from here on. */
         work(&mine);
         for (int i = 0; i < 32; i++)
             each += mine.blocks[i].bytes;
@@ -299,7 +300,7 @@ static void test_threads(void)
                 pthread_join(threads[i], NULL);
             CHECK_STAT(memory, "allocated_bytes.all.current", 7 * each);
             CHECK_STAT(memory, "allocation.all.current", 7 * 32);
-            CHECK_STAT(memory, "allocated_bytes.all.peak", 7 * each);   /* all end with all that they can have */
+            CHECK_STAT(memory, "allocated_bytes.all.peak", 7 * each); /* all threads end with their maximum allocated */
             CHECK_STAT(memory, "allocation.all.allocated", 32 + (round + 1) * 6 * 20 * 32);
             for (int i = 0; i < 6; i++)
                 for (int k = 0; k < 32; k++)
@@ -308,7 +309,7 @@ static void test_threads(void)
             CHECK_STAT(memory, "requested_bytes.small_pool.current", stat_of(memory, "requested_bytes.all.current"));
         }
         CHECK(memory->account.threads != NULL && memory->account.threads->next == NULL,
-              "threads that are gone are still in the account");
+              "threads that have ended are still in the list");
         for (int i = 0; i < 32; i++)
             pool_free(memory, &mine.blocks[i], (size_t)(100 << (i % 12)), NULL);
         for (size_t i = 0; ctrt_memory_stat_key(i) != NULL; i++)
@@ -316,7 +317,7 @@ static void test_threads(void)
                 CHECK_STAT(memory, ctrt_memory_stat_key(i), 0);
     }
     CHILD_END;
-    group("a thread that begins sees what an idle one holds");
+    group("a new thread's peak includes memory that an idle thread holds");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block big;
@@ -337,7 +338,7 @@ static void test_threads(void)
 
 static void test_table(void)
 {
-    group("sizes and counts as PyTorch's table has them");
+    group("sizes and counts are formatted as in PyTorch's table");
     static const struct { int64_t value, by; const char *size, *count; } cases[] = {
         { 0, 0, "     0 B  ", "      0   " },
         { 786431, 786431, "786431 B  ", "    786 K " },
@@ -347,7 +348,7 @@ static void test_table(void)
         { 750000, 750000, "750000 B  ", "    750 K " },
         { 749999999, 749999999, "732421 KiB", " 749999 K " },
         { 750000000, 750000000, "732421 KiB", "    750 M " },
-        { 1023, 786432, "     0 KiB", "      1 K " },              /* the unit is the first row's */
+        { 1023, 786432, "     0 KiB", "      1 K " },              /* the first row decides the unit */
         { 805306368, 805306368, "   768 MiB", "    805 M " },
         { 805306367, 805306367, "786431 KiB", "    805 M " },
     };
@@ -403,7 +404,7 @@ static void test_limits(void)
         { "fake:0=64m", 64 * MIB, CTRT_OK },
         { "fake:1=64m", QUOTA_NONE, CTRT_OK },
         { "fake=1g", 1024 * MIB, CTRT_OK },
-        { "fake:0=2m,fake=1g", 2 * MIB, CTRT_OK },                  /* the name wins, wherever it stands */
+        { "fake:0=2m,fake=1g", 2 * MIB, CTRT_OK }, /* the entry with the device's name has priority, in any position */
         { "fake=1g,fake:0=2m", 2 * MIB, CTRT_OK },
         { "fake:0=50%", 500, CTRT_OK },
         { "fake:0=0%", 0, CTRT_OK },
@@ -434,7 +435,7 @@ static void test_limits(void)
 
     static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct" };
     for (size_t s = 0; s < COUNT(settings); s++) {
-        group("what is drawn never passes the limit: %s", settings[s]);
+        group("reserved memory never exceeds the limit: %s", settings[s]);
         IN_CHILD(folder_path(folder, NULL), settings[s], "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m") {
             struct device_memory *memory = open_memory("fake:0");
             ctrt_device *device = memory->device;
@@ -447,13 +448,13 @@ static void test_limits(void)
             CHECK_STAT(memory, "num_ooms", 1);
             CHECK_STAT(memory, "num_oom_rejections", 1);
             pool_free(memory, &a, 40 * MIB, NULL);
-            CHECK_OK(pool_alloc(memory, &b, 50 * MIB, NULL));       /* the cache makes room */
+            CHECK_OK(pool_alloc(memory, &b, 50 * MIB, NULL));       /* the cache is trimmed to make room */
             CHECK(ctrt_memory_reserved(device) <= 64 * MIB, "%llu reserved",
                   (unsigned long long)ctrt_memory_reserved(device));
             CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
             CHECK_OK(pool_alloc(memory, &c, 100 * MIB, NULL));
             pool_free(memory, &c, 100 * MIB, NULL);
-            CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than what is drawn */
+            CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
             CHECK(ctrt_memory_limit(device) == 32 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "32.00 MiB allowed");
             CHECK_OK(ctrt_memory_set_fraction(device, 0));
@@ -470,12 +471,12 @@ static void test_limits(void)
             pool_free(memory, &c, 120 * MIB, NULL);
             pool_free(memory, &b, 50 * MIB, NULL);
             CHECK_OK(ctrt_memory_release_all(device));
-            CHECK(atomic_load(&memory->drawn) == 0, "%llu bytes count as drawn at the end",
+            CHECK(atomic_load(&memory->drawn) == 0, "%llu bytes count as reserved at the end",
                   (unsigned long long)atomic_load(&memory->drawn));
         }
         CHILD_END;
     }
-    group("a limit that cannot be understood is an error of the device");
+    group("an invalid limit makes ctrt_device_get() fail");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY_LIMIT=fake:0=much") {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_LIMIT=fake:0=much");
@@ -501,7 +502,7 @@ static void test_limit_types(void)
         { "CTRT_MEMORY_LIMIT=fake:1=8m,Fake=8m", "there is no backend Fake; did you mean fake?", NULL },
         { "CTRT_MEMORY_LIMIT=opencl=90%,fake:0=8m", NULL, "there is no backend opencl, so that part has no effect\n" },
     };
-    group("a limit for a misspelt type of devices is an error, for one that is not installed a warning");
+    group("a limit for a misspelt device type is an error, for one that is not installed a warning");
     for (size_t i = 0; i < COUNT(cases); i++) {
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
             ctrt_device *device = NULL, *second = NULL;
@@ -534,7 +535,7 @@ static long long metric(const char *text, const char *name)
 
 static void test_metrics(void)
 {
-    group("metrics: every line has Prometheus' form; a spike between two readings is told");
+    group("metrics have Prometheus' format and report a peak between two readings");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block block;
@@ -552,10 +553,10 @@ static void test_metrics(void)
                 CHECK(sscanf(at, "%99[a-z_]{device=\"%199[^\"]\",policy=\"direct\"} %lld\n", name, rest, &value) == 3
                           && (strncmp(name, "ctrt_memory_", 12) == 0 ||
                               strcmp(name, "ctrt_device_synchronizations_total") == 0),
-                      "\"%.*s\" is no sample", (int)length, at);
+                      "\"%.*s\" is not a sample", (int)length, at);
                 samples++;
             }
-            CHECK(at[length] == '\n', "the last line does not end");
+            CHECK(at[length] == '\n', "the last line has no newline");
             at += length + 1;
         }
         CHECK(samples == 23, "%d samples", samples);
@@ -570,7 +571,7 @@ static void test_metrics(void)
                   && metric(text, "ctrt_memory_allocations_total") == 1, "%s", text);
         free(text);
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-        CHECK(metric(text, "ctrt_memory_allocated_bytes_max") == 0, "the spike is told twice: %lld",
+        CHECK(metric(text, "ctrt_memory_allocated_bytes_max") == 0, "the peak is reported twice: %lld",
               metric(text, "ctrt_memory_allocated_bytes_max"));
         CHECK(ctrt_memory_max_allocated(memory->device) == 5 * MIB, "reading the metrics reset the peak");
         free(text);
@@ -587,7 +588,7 @@ static void *take_and_give(void *argument)
 {
     struct device_memory *memory = argument;
     ctrt_block blocks[2000];
-    /* slowly up, so that it often is higher than it was since the last reading */
+    /* Allocates slowly, so that allocated bytes often exceed the peak since the last reading. */
     while (!enough) {
         for (int i = 0; i < 2000; i++)
             if (pool_alloc(memory, &blocks[i], 64 * KIB, NULL) != CTRT_OK)
@@ -600,7 +601,7 @@ static void *take_and_give(void *argument)
 
 static void test_moving_metrics(void)
 {
-    group("metrics: what is current is never above the most, whatever happens meanwhile");
+    group("metrics: a current value never exceeds its peak while another thread allocates");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         pthread_t thread;
@@ -617,7 +618,8 @@ static void test_moving_metrics(void)
         }
         enough = true;
         pthread_join(thread, NULL);
-        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d something is held", wrong, held);
+        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d memory is allocated",
+              wrong, held);
     }
     CHILD_END;
 }

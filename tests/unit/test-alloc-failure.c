@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-alloc-failure.c: the n-th allocation fails, for every n, through the life of a network: it is made, does
- * a training step and goes.
+/* Makes the n-th allocation fail, for every n, while a network is created, trained for two steps and released.
  *
- * Each time: a status and a message, no crash, nothing left behind (storages, graph nodes, host memory), and
- * all works afterwards. Once with one failure, and once with every allocation failing from the n-th on. Each
- * network and memory policy runs in a child of its own. */
+ * Each failure must give a status and a message, must not crash or leak (storages, graph nodes, host memory), and the
+ * next run must succeed. One pass fails only allocation n, another one every allocation from the n-th on. Each
+ * combination of network and memory policy runs in its own child process. */
 #include <malloc.h>
 #include <math.h>
 #include <stdarg.h>
@@ -71,7 +70,7 @@ static const struct net nets[] = {
     { "attention", attention, adamw, { 4, 3, 8 }, 3 },
 };
 
-/* ---- a life ---- */
+/* ---- one run: creation, two training steps, release ---- */
 
 static ctrt_status step(ctrt_module *module, ctrt_optimizer *optimizer, const struct net *net, double *loss)
 {
@@ -94,10 +93,10 @@ static ctrt_status life(const struct net *net, double *loss)
     CTRT_TRY(net->module(&module, cpu));
     CTRT_TRY(net->optimizer(&optimizer, module));
     CTRT_TRY(step(module, optimizer, net, loss));
-    return step(module, optimizer, net, loss);          /* the second step finds momentum and caches in place */
+    return step(module, optimizer, net, loss);          /* the second step reuses momentum and caches */
 }
 
-/* ---- what is alive ---- */
+/* ---- live objects ---- */
 
 struct alive {
     uint64_t bytes, storages, nodes, saved;
@@ -137,7 +136,7 @@ static void compare_alive(const struct alive *before, uint64_t n, const char *ho
                  (long long)(now.nodes - before->nodes), (long long)(now.saved - before->saved));
 }
 
-/* ---- every n ---- */
+/* ---- failure at every n ---- */
 
 static uint64_t every_failure(const struct net *net, bool forever, double loss)
 {
@@ -152,8 +151,8 @@ static uint64_t every_failure(const struct net *net, bool forever, double loss)
             if (got != loss)
                 complain("the loss is %.9g, it was %.9g without failures", got, loss);
             if (counted < n)
-                return n - 1;                           /* all were tried */
-            continue;                                   /* something that can be done without */
+                return n - 1;                           /* the run makes fewer than n allocations */
+            continue;                                   /* the failed allocation was optional */
         }
         if (status != CTRT_ERR_OUT_OF_MEMORY)
             complain("%s %llu: got '%s' (%s)", how, (unsigned long long)n, ctrt_status_string(status),
@@ -161,18 +160,18 @@ static uint64_t every_failure(const struct net *net, bool forever, double loss)
         if (ctrt_error_message()[0] == '\0')
             complain("%s %llu: no message", how, (unsigned long long)n);
         compare_alive(&before, n, how);
-        if (n % 16 == 0) {                              /* and all works afterwards, with the same result */
+        if (n % 16 == 0) {                              /* a run without failures gives the same loss */
             status = life(net, &got);
             if (status != CTRT_OK || got != loss)
                 complain("after %s %llu: '%s', loss %.9g instead of %.9g", how, (unsigned long long)n,
                          ctrt_status_string(status), got, loss);
         }
     }
-    complain("%s: there is no end to the allocations", how);
+    complain("%s: more than 100000 allocations", how);
     return 0;
 }
 
-/* A network that lives on: each step fails at another place, and then succeeds. */
+/* Trains one network. Each step fails at its n-th allocation, for increasing n, and must succeed when repeated. */
 static void survivor(const struct net *net)
 {
     CTRT_AUTO(module) module = NULL;
@@ -201,7 +200,7 @@ static void survivor(const struct net *net)
 static int child(const struct net *net, const char *policy)
 {
     double loss = 0;
-    /* One thread: that many small steps would spend their time in waking others. */
+    /* One thread, because most of the time of so many small steps would be spent in waking threads. */
     setenv("OMP_NUM_THREADS", "1", 1);
     if (ctrt_param_set("CTRT_MEMORY", policy) || ctrt_device_get(&cpu, "cpu")
         || ctrt_from_data(&labels, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, cpu)
@@ -211,10 +210,10 @@ static int child(const struct net *net, const char *policy)
     }
     survivor(net);
     uint64_t one = every_failure(net, false, loss), all = every_failure(net, true, loss);
-    /* What the same pass leaves in the heap once more is a leak (sanitizers have heaps of their own, and tell).
-     * Freed blocks that malloc keeps at hand for the thread count as used: they come to some kilobytes, one
-     * lost object of each life to more. The direct policy's aligned blocks split the heap ever anew, so there
-     * the figure says nothing; its storages were counted above. */
+    /* If a repeated pass makes the heap grow, the pass leaks. (Sanitizers use their own heaps and report leaks
+     * themselves.) uordblks includes freed blocks in malloc's thread cache, which are a few kilobytes; one object
+     * leaked by each run is more than that. With the direct policy uordblks is not usable, because its aligned blocks
+     * keep fragmenting the heap; compare_alive has counted its storages. */
     size_t heap = mallinfo2().uordblks;
     every_failure(net, true, loss);
     size_t now = mallinfo2().uordblks;

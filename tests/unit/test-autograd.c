@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Autograd as a program sees it: leaves, backward, graphs kept and freed, depth, counters. Hooks and functions: test-autograd-hooks. */
+/* Tests autograd: leaves, backward, retained and freed graphs, deep graphs and counters. Hooks and custom functions
+ * are tested in test-autograd-hooks.c. */
 #include <pthread.h>
 
 #include "autograd_check.h"
@@ -8,27 +9,30 @@
 
 static void leaves(void)
 {
-    group("who requires grad, who is a leaf");
+    group("which tensors require grad and which are leaves");
     ctrt_tensor *x = VECTOR(false, 1, 2), *i = NULL, *y = NULL, *d = NULL;
-    CHECK(!ctrt_tensor_requires_grad(x) && ctrt_tensor_is_leaf(x), "a fresh tensor requires grad or is no leaf");
+    CHECK(!ctrt_tensor_requires_grad(x) && ctrt_tensor_is_leaf(x), "a new tensor requires grad or is not a leaf");
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
     CHECK(!ctrt_tensor_requires_grad(y) && ctrt_tensor_is_leaf(y) && !ctrt_tensor_grad_fn(y), "a result of constants has a history");
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
-    CHECK(ctrt_tensor_requires_grad(y) && !ctrt_tensor_is_leaf(y), "a result lacks its history");
-    CHECK(strcmp(ctrt_tensor_grad_fn(y), "mul") == 0, "made by %s, expected mul", ctrt_tensor_grad_fn(y));
+    CHECK(ctrt_tensor_requires_grad(y) && !ctrt_tensor_is_leaf(y), "a result has no history");
+    CHECK(strcmp(ctrt_tensor_grad_fn(y), "mul") == 0, "grad_fn is %s, expected mul", ctrt_tensor_grad_fn(y));
     CHECK_FAILS(ctrt_tensor_require_grad(y, false), CTRT_ERR_AUTOGRAD, "ctrt_detach");
     CHECK_OK(ctrt_tensor_require_grad(y, true));
     CHECK_OK(ctrt_detach(&d, y));
-    CHECK(!ctrt_tensor_requires_grad(d) && ctrt_tensor_is_leaf(d) && ctrt_tensor_shares_storage(d, y), "detach keeps history or copies");
+    CHECK(!ctrt_tensor_requires_grad(d) && ctrt_tensor_is_leaf(d) && ctrt_tensor_shares_storage(d, y),
+          "detach keeps the history or copies the memory");
     CHECK_OK(ctrt_to_dtype(&d, y, CTRT_I64));
     CHECK(!ctrt_tensor_requires_grad(d), "a cast to integers requires grad");
     CHECK_OK(ctrt_arange(&i, ctrt_int(0), ctrt_int(3), ctrt_int(1), CTRT_I64, NULL));
     CHECK_FAILS(ctrt_tensor_require_grad(i, true), CTRT_ERR_DTYPE, "i64");
     CHECK_OK(ctrt_tensor_require_grad(x, false));
-    CHECK(!ctrt_tensor_requires_grad(x), "a leaf cannot stop to require grad");
+    CHECK(!ctrt_tensor_requires_grad(x), "the leaf still requires grad");
     CHECK_FAILS(ctrt_tensor_require_grad(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK(!ctrt_tensor_requires_grad(NULL) && !ctrt_tensor_is_leaf(NULL) && !ctrt_tensor_grad(NULL) && !ctrt_tensor_grad_fn(NULL), "NULL has facts");
+    CHECK(!ctrt_tensor_requires_grad(NULL) && !ctrt_tensor_is_leaf(NULL) && !ctrt_tensor_grad(NULL)
+              && !ctrt_tensor_grad_fn(NULL),
+          "an accessor of NULL returned a value");
     RELEASE(&x, &i, &y, &d);
     nothing_left();
 }
@@ -38,7 +42,7 @@ static void set_grad(void)
     group("grad is set and cleared");
     ctrt_tensor *x = VECTOR(true, 1, 2), *g = VECTOR(false, 5, 6), *h = VECTOR(false, 1, 2, 3), *f = NULL, *y = NULL;
     CHECK_OK(ctrt_tensor_set_grad(x, g));
-    CHECK(ctrt_tensor_grad(x) == g, "grad is not what was set");
+    CHECK(ctrt_tensor_grad(x) == g, "grad is not the tensor that was set");
     CHECK_FAILS(ctrt_tensor_set_grad(x, h), CTRT_ERR_SHAPE, "[3]");
     CHECK_OK(ctrt_to_dtype(&f, g, CTRT_F32));
     CHECK_FAILS(ctrt_tensor_set_grad(x, f), CTRT_ERR_DTYPE, "f32");
@@ -55,7 +59,7 @@ static void set_grad(void)
 
 static void backward(void)
 {
-    group("backward");
+    group("backward accumulates into the leaves and frees saved tensors");
     ctrt_tensor *a = VECTOR(true, 1, 2), *b = VECTOR(true, 3, 4), *c = VECTOR(true, 5, 6), *y = NULL;
     for (int pass = 1; pass <= 2; pass++) {
         CHECK_OK(ctrt_mul(&y, a, b));
@@ -95,21 +99,22 @@ static void backward(void)
     CHECK_OK(ctrt_sum(&s, s, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(s));
     VALUES("dp", ctrt_tensor_grad(p), 24, 24, 24);
-    CHECK(ctrt_tensor_dtype(ctrt_tensor_grad(p)) == CTRT_F32 && ctrt_tensor_ndim(ctrt_tensor_grad(p)) == 2, "dp is no f32 matrix");
+    CHECK(ctrt_tensor_dtype(ctrt_tensor_grad(p)) == CTRT_F32 && ctrt_tensor_ndim(ctrt_tensor_grad(p)) == 2,
+          "dp is not an f32 matrix");
     VALUES("dq", ctrt_tensor_grad(q), 3, 3, 3, 3, 3, 3, 3, 3);
     RELEASE(&p, &q, &s);
     nothing_left();
 
-    group("a leaf that stops to require grad before the backward pass");
+    group("a leaf that no longer requires grad at backward gets no gradient");
     x = VECTOR(true, 2);
     CHECK_OK(ctrt_mul(&y, x, x));
     CHECK_OK(ctrt_tensor_require_grad(x, false));
     CHECK_OK(ctrt_backward(y));
-    CHECK(ctrt_tensor_grad(x) == NULL, "it got a gradient");
+    CHECK(ctrt_tensor_grad(x) == NULL, "the leaf has a gradient");
     RELEASE(&x, &y);
     nothing_left();
 
-    group("a leaf's own backward");
+    group("backward of a leaf");
     x = VECTOR(true, 2);
     CHECK_OK(ctrt_backward(x));
     CHECK_OK(ctrt_backward(x));
@@ -130,7 +135,7 @@ static ctrt_tensor *image(bool channels_last)
 
 static void layouts(void)
 {
-    group("a leaf's gradient lies like the leaf");
+    group("a leaf's gradient has the leaf's strides");
     for (int last = 0; last < 2; last++)
         for (int other_last = 0; other_last < 2; other_last++) {
             ctrt_tensor *x = image(last), *k = image(other_last), *y = NULL;
@@ -139,11 +144,12 @@ static void layouts(void)
                 CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
                 CHECK_OK(ctrt_backward(y));
                 ctrt_tensor *g = ctrt_tensor_grad(x);
-                CHECK(g && memcmp(ctrt_tensor_strides(g), ctrt_tensor_strides(x), 4 * sizeof(int64_t)) == 0, "it does not");
+                CHECK(g && memcmp(ctrt_tensor_strides(g), ctrt_tensor_strides(x), 4 * sizeof(int64_t)) == 0,
+                      "the strides differ");
                 CHECK_OK(ctrt_sum(&y, g, CTRT_ALL_DIMS));
                 double sum = 0;
                 CHECK_OK(ctrt_item(&sum, y));
-                CHECK(sum == 120 * pass, "its sum is %g, expected %d", sum, 120 * pass);
+                CHECK(sum == 120 * pass, "the gradient's sum is %g, expected %d", sum, 120 * pass);
             }
             RELEASE(&x, &k, &y);
         }
@@ -152,7 +158,7 @@ static void layouts(void)
 
 static void errors(void)
 {
-    group("what backward refuses");
+    group("backward reports invalid arguments");
     ctrt_tensor *x = VECTOR(true, 1, 2), *k = VECTOR(false, 1, 2), *y = NULL, *g = VECTOR(false, 1, 1, 1), *h = NULL;
     CHECK_FAILS(ctrt_backward(NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_OK(ctrt_sum(&y, k, CTRT_ALL_DIMS));
@@ -162,7 +168,7 @@ static void errors(void)
     CHECK_FAILS(ctrt_backward_with(y, g, false, false), CTRT_ERR_SHAPE, "[3]");
     CHECK_OK(ctrt_to_dtype(&h, k, CTRT_F32));
     CHECK_FAILS(ctrt_backward_with(y, h, false, false), CTRT_ERR_DTYPE, "f32");
-    CHECK(ctrt_tensor_grad(x) == NULL, "a refused backward left a gradient");
+    CHECK(ctrt_tensor_grad(x) == NULL, "a failed backward left a gradient");
     CHECK_OK(ctrt_backward_with(y, k, false, false));
     VALUES("grad", ctrt_tensor_grad(x), 2, 8);
     CHECK_FAILS(ctrt_backward_with(y, k, false, false), CTRT_ERR_AUTOGRAD, "retain_graph");
@@ -170,13 +176,13 @@ static void errors(void)
     RELEASE(&x, &k, &y, &g, &h);
     nothing_left();
 
-    group("retain_graph");
+    group("retain_graph keeps the saved tensors");
     x = VECTOR(true, 3);
     CHECK_OK(ctrt_exp(&y, x));
     CHECK_OK(ctrt_mul(&y, y, x));
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     uint64_t saved = ctrt_autograd_saved_bytes();
-    CHECK(saved == 24, "%llu bytes are kept, expected 24", (unsigned long long)saved);
+    CHECK(saved == 24, "%llu bytes are saved, expected 24", (unsigned long long)saved);
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     CHECK_OK(ctrt_backward(y));
     VALUES("grad", ctrt_tensor_grad(x), 3 * (exp(3) * 3 + exp(3)));
@@ -187,7 +193,7 @@ static void errors(void)
 
 static void higher(void)
 {
-    group("derivatives of derivatives");
+    group("higher derivatives");
     ctrt_tensor *x = VECTOR(true, 2), *y = NULL, *d = NULL;
     CHECK_OK(ctrt_pow_scalar(&y, x, ctrt_int(4)));
     CHECK_OK(ctrt_grad(&d, y, &x, 1, NULL, false, true, false));
@@ -214,7 +220,7 @@ static void higher(void)
 
 static void grad_of(void)
 {
-    group("ctrt_grad");
+    group("ctrt_grad returns gradients and does not write to leaves");
     ctrt_tensor *a = VECTOR(true, 2), *b = VECTOR(true, 3), *k = VECTOR(false, 3), *u = NULL, *y = NULL, *out[3] = {NULL}, *in[3];
     CHECK_OK(ctrt_mul(&u, a, a));
     CHECK_OK(ctrt_exp(&y, u));
@@ -226,9 +232,9 @@ static void grad_of(void)
     ctrt_tensor *kept = out[0];
     in[1] = b;
     CHECK_FAILS(ctrt_grad(out, y, in, 2, NULL, true, false, false), CTRT_ERR_AUTOGRAD, "inputs[1]");
-    CHECK(out[0] == kept, "a failed ctrt_grad changed its results");
+    CHECK(out[0] == kept, "a failed ctrt_grad changed its outputs");
     CHECK_OK(ctrt_grad(out, y, in, 2, NULL, true, false, true));
-    CHECK(out[1] == NULL && out[0] != NULL, "an input that does not matter has a gradient");
+    CHECK(out[1] == NULL && out[0] != NULL, "an unused input has a gradient");
     in[1] = k;
     CHECK_FAILS(ctrt_grad(out, y, in, 2, NULL, true, false, true), CTRT_ERR_AUTOGRAD, "inputs[1] does not require grad");
     in[0] = y;
@@ -244,23 +250,24 @@ static void grad_of(void)
 
 static void modes(void)
 {
-    group("grad mode");
+    group("grad mode is nested and restored");
     ctrt_tensor *x = VECTOR(true, 1, 2), *y = NULL, *w = NULL;
     CHECK(ctrt_grad_enabled(), "grad mode is off at the start");
     ctrt_no_grad {
-        CHECK(!ctrt_grad_enabled(), "ctrt_no_grad does not switch off");
+        CHECK(!ctrt_grad_enabled(), "grad mode is on in ctrt_no_grad");
         CHECK_OK(ctrt_exp(&y, x));
-        CHECK(!ctrt_tensor_requires_grad(y) && ctrt_autograd_saved_bytes() == 0 && ctrt_autograd_live_nodes() == 0, "it was recorded");
+        CHECK(!ctrt_tensor_requires_grad(y) && ctrt_autograd_saved_bytes() == 0 && ctrt_autograd_live_nodes() == 0,
+              "the op was recorded");
         ctrt_no_grad {
-            CHECK(!ctrt_grad_enabled(), "nested");
+            CHECK(!ctrt_grad_enabled(), "grad mode is on in a nested ctrt_no_grad");
         }
-        CHECK(!ctrt_grad_enabled(), "the inner block switched on");
+        CHECK(!ctrt_grad_enabled(), "the end of the inner block enabled grad mode");
         w = VECTOR(true, 1);
-        CHECK(ctrt_tensor_requires_grad(w), "a leaf made without grad mode cannot require grad");
+        CHECK(ctrt_tensor_requires_grad(w), "a leaf created in ctrt_no_grad does not require grad");
         bool was = ctrt_set_grad_enabled(true);
-        CHECK(!was && ctrt_grad_enabled(), "set_grad_enabled");
+        CHECK(!was && ctrt_grad_enabled(), "set_grad_enabled(true) had no effect");
         CHECK_OK(ctrt_exp(&y, x));
-        CHECK(ctrt_tensor_requires_grad(y), "not recorded in an inner grad mode");
+        CHECK(ctrt_tensor_requires_grad(y), "the op was not recorded although grad mode is on");
         ctrt_set_grad_enabled(was);
     }
     CHECK(ctrt_grad_enabled(), "ctrt_no_grad leaves grad mode off");
@@ -268,7 +275,7 @@ static void modes(void)
     nothing_left();
 }
 
-/* ---- size ---- */
+/* ---- deep and growing graphs ---- */
 
 #define DEEP 200000
 
@@ -287,7 +294,7 @@ static void *deep_chain(void *unused)
     ctrt_tensor_release(&y);
     nothing_left();
 
-    /* Held together by saved results alone, and never run. */
+    /* The nodes are reachable only through saved results, and backward never runs. */
     ctrt_tensor_assign(&y, x);
     for (int i = 0; i < DEEP && fine; i++)
         fine = ctrt_tanh(&y, y) == CTRT_OK && ctrt_mul(&y, y, x) == CTRT_OK;
@@ -295,12 +302,12 @@ static void *deep_chain(void *unused)
     ctrt_tensor_release(&y);
     nothing_left();
 
-    /* The same, run so that the backward pass is recorded. */
+    /* A graph whose backward pass is recorded. */
     ctrt_tensor_assign(&y, x);
     for (int i = 0; i < DEEP / 10 && fine; i++)
         fine = ctrt_sin(&y, y) == CTRT_OK;
     CHECK_OK(ctrt_grad(&z, y, &x, 1, NULL, false, true, false));
-    CHECK(ctrt_tensor_requires_grad(z), "not recorded");
+    CHECK(ctrt_tensor_requires_grad(z), "the backward pass was not recorded");
     RELEASE(&x, &y, &z);
     nothing_left();
     return NULL;
@@ -316,19 +323,19 @@ static void depth(void)
     int error = pthread_create(&thread, &attributes, deep_chain, NULL);
     if (error == 0)
         pthread_join(thread, NULL);
-    CHECK(error == 0, "no thread: %s", strerror(error));
+    CHECK(error == 0, "cannot create a thread: %s", strerror(error));
     pthread_attr_destroy(&attributes);
 }
 
 static void growth(void)
 {
-    group("what a graph holds");
+    group("a graph keeps nodes and saved tensors until it is released");
     ctrt_tensor *x = VECTOR(true, 1, 2, 3), *loss = NULL, *total = NULL, *y = NULL;
     double kept = 0, value;
     CHECK_OK(ctrt_zeros(&total, CTRT_SCALAR_SHAPE, CTRT_F64, NULL));
     for (int i = 1; i <= 50; i++) {
         CHECK_OK(ctrt_sum(&loss, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_add(&total, total, loss));        /* keeps every step's graph */
+        CHECK_OK(ctrt_add(&total, total, loss));        /* keeps the graph of every step */
         CHECK(ctrt_autograd_live_nodes() == 2 * (uint64_t)i, "after %d steps %llu nodes, expected %d", i,
               (unsigned long long)ctrt_autograd_live_nodes(), 2 * i);
     }
@@ -336,7 +343,7 @@ static void growth(void)
     nothing_left();
     for (int i = 1; i <= 50; i++) {
         CHECK_OK(ctrt_sum(&loss, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_item(&value, loss));              /* a number keeps nothing */
+        CHECK_OK(ctrt_item(&value, loss));              /* a number keeps no graph */
         kept += value;
         CHECK(ctrt_autograd_live_nodes() == 1, "after %d steps %llu nodes, expected 1", i, (unsigned long long)ctrt_autograd_live_nodes());
     }
@@ -345,7 +352,8 @@ static void growth(void)
     CHECK_OK(ctrt_mul(&y, y, x));
     CHECK(ctrt_autograd_saved_bytes() == 3 * 24, "%llu saved bytes, expected 72", (unsigned long long)ctrt_autograd_saved_bytes());
     RELEASE(&y, &loss);
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes are left by a graph that never ran", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes remain after an unused graph was released",
+          (unsigned long long)ctrt_autograd_saved_bytes());
     RELEASE(&x);
     nothing_left();
 
@@ -363,7 +371,7 @@ static void growth(void)
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     leaves();

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching policy against models, for as many steps as there is time.
+/* Tests the caching policy against models, with many random steps.
  *
- * One thread: the same requests go to the policy and to PyTorch's algorithm (caching_reference.h), each on paper of its own
- * that gives both the same addresses. After every step both must have handed out the same address and bytes, or both have
- * failed, and hold the same amount; and no byte may be used before work that it was freed with is awaited by its queue.
- * From time to time the policy is walked: nothing overlaps, no two free neighbours, sums equal.
+ * One thread: the policy and PyTorch's algorithm (caching_reference.h) get the same requests. Each has its own fake
+ * memory source, and both sources return the same addresses. After every step both must have returned the same
+ * address and size, or both have failed, and both must have reserved the same number of bytes. No byte may be reused
+ * before the block's queue waits for the work that the byte was freed with. Every 1009 steps the test walks the
+ * policy's memory: blocks do not overlap, no two neighbours are free, and the sums are equal.
  *
- * Several threads: blocks are private, disjoint and come back whole, also by other threads; the sums are exact at the
- * end. */
+ * Several threads: each block has one owner, blocks do not overlap, and each block is freed as a whole, also by
+ * another thread. The sums are exact at the end. */
 #include "tap.h"
 
 #include "caching_reference.h"
@@ -18,7 +19,7 @@
 #define PAGE_STEPS 30000
 #define THREAD_STEPS 6000
 #else
-#define STEPS 100000                    /* in each of the settings below */
+#define STEPS 100000                    /* for each of the settings below */
 #define PAGE_STEPS 50000
 #define THREAD_STEPS 40000
 #endif
@@ -36,7 +37,7 @@ static uint64_t next_random(uint64_t *state)
     return *state;
 }
 
-/* Sizes as tensors have them: few distinct ones again and again, and now and then any. */
+/* Returns a size as tensors have it: usually one of a few common sizes, sometimes any size. */
 static size_t some_size(uint64_t *seed)
 {
     static const size_t common[] = { 4, 1000, 4096, 40960, 262144, 1 << 20, 1200000, 3 << 20, 10 << 20, 17 << 20 };
@@ -46,10 +47,10 @@ static size_t some_size(uint64_t *seed)
     return 1 + r % (kind < 12 ? 20000 : kind < 14 ? MIB : kind < 15 ? 4 * MIB : 30 * MIB);
 }
 
-/* ---- which work each granule of memory waits for ---- */
+/* ---- the work that each granule of memory waits for ---- */
 
 #define TAG_GRANULE 512
-struct tags {                           /* by granule: number of the work that it was freed with; 0: none */
+struct tags {                           /* per granule: number of the work that it was freed with; 0: none */
     uint32_t *of;
     uintptr_t base;
     size_t count;
@@ -82,7 +83,7 @@ static void tag(uintptr_t address, size_t bytes, uint32_t work)
         *tag_at(at) = work;
 }
 
-/* How many granules would be used too early. */
+/* Returns the number of granules that would be used too early. */
 static long untag(const struct paper *paper, uintptr_t address, size_t bytes, int who, const struct paper_fence *fence)
 {
     long early = 0;
@@ -103,7 +104,7 @@ static long untag(const struct paper *paper, uintptr_t address, size_t bytes, in
 static void gone_back(struct paper *paper, void *address, size_t bytes)
 {
     if (untag(paper, (uintptr_t)address, bytes, PAPER_HOST, NULL) > 0)
-        paper_wrong(paper, "memory went back to the source before its work was done");
+        paper_wrong(paper, "memory was returned to the source before its work was done");
 }
 
 /* ---- walking ---- */
@@ -121,7 +122,7 @@ static void walk_piece(const ctrt_memory_piece *piece, void *argument)
     struct walk *walk = argument;
     uintptr_t address = (uintptr_t)piece->address;
     if (piece->segment) {
-        walk->wrong += walk->next != walk->end;                 /* the last one was not filled */
+        walk->wrong += walk->next != walk->end;                 /* the previous segment has a gap at its end */
         walk->next = address;
         walk->end = address + piece->bytes;
         walk->reserved += piece->bytes;
@@ -131,7 +132,7 @@ static void walk_piece(const ctrt_memory_piece *piece, void *argument)
     }
     bool is_free = piece->block_state != CTRT_BLOCK_ACTIVE;
     walk->wrong += address != walk->next || address + piece->bytes > walk->end || piece->bytes == 0;
-    walk->wrong += is_free && walk->last_free;                  /* not merged */
+    walk->wrong += is_free && walk->last_free;                  /* two free neighbours were not merged */
     walk->last_free = is_free;
     walk->next += piece->bytes;
     if (is_free)
@@ -189,7 +190,7 @@ static bool one_step(struct paper *ours, struct ref *ref, void *policy, struct l
                      uint64_t *seed)
 {
     if (at->twin != NULL) {
-        if (next_random(seed) % 4 == 0) {                       /* other queues still use it */
+        if (next_random(seed) % 4 == 0) {                       /* other queues still use the block */
             struct paper_fence *fence = paper_work(ours);
             tag((uintptr_t)at->block.address, at->block.bytes, fence->work);
             at->block.fence = fence;
@@ -224,8 +225,8 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
     struct ref ref;
     void *policy = NULL;
     uint64_t blocks = 0;
-    group("as PyTorch's algorithm, %d steps: %s, %d queues, %llu MiB", STEPS, setting->options, setting->queues,
-          (unsigned long long)setting->bytes / MIB);
+    group("the same addresses as PyTorch's algorithm, %d steps: %s, %d queues, %llu MiB", STEPS, setting->options,
+          setting->queues, (unsigned long long)setting->bytes / MIB);
     paper_init(&ours, setting->bytes, 0);
     paper_init(&theirs, setting->bytes, 0);
     ours.on_free = gone_back;
@@ -242,7 +243,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
     bool fine = true;
     for (long step = 0; step < STEPS && fine; step++) {
         uint64_t r = next_random(&seed);
-        /* A window that wanders: most of what is freed was allocated lately. */
+        /* The window of slots moves slowly, so most freed blocks were allocated recently. */
         struct live *at = &live[(r % 8 ? r >> 8 : (r >> 8) + (uint64_t)step / 1000) % (r % 8 ? LIVE / 4 : LIVE)];
         blocks -= at->twin != NULL;
         fine = one_step(&ours, &ref, policy, at, setting, &seed);
@@ -255,7 +256,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
         }
         if (step % 1009 == 1008)
             fine = fine && check_state(policy, &ours, ref.allocated, blocks, &ref);
-        /* Addresses are never used twice by the paper: begin anew before the tags grow without bound. */
+        /* The fake source never returns an address twice. Start again before the tags grow without bound. */
         if (ours.next - tags.base > (uintptr_t)24 << 30) {
             for (int i = 0; i < LIVE; i++)
                 if (live[i].twin != NULL) {
@@ -283,7 +284,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
 
 /* ---- pages ---- */
 
-/* Without a reference: addresses that are mapped, blocks that do not overlap, sums and fences, however it goes. */
+/* Has no reference. Checks that addresses are mapped, that blocks do not overlap, and the sums and fences. */
 static void test_pages(uint64_t bytes, uint64_t seed)
 {
     static struct live live[LIVE];
@@ -293,7 +294,7 @@ static void test_pages(uint64_t bytes, uint64_t seed)
     uint64_t blocks = 0, active = 0, peak = 0;
     long failures = 0;
     bool fine = true;
-    group("segments that expand, %d steps, %llu MiB", PAGE_STEPS, (unsigned long long)bytes / MIB);
+    group("expandable segments, %d steps, %llu MiB", PAGE_STEPS, (unsigned long long)bytes / MIB);
     paper_init(&paper, bytes, 2 * MIB);
     paper.on_free = gone_back;
     tags_clear(paper.next);
@@ -358,8 +359,8 @@ static void test_pages(uint64_t bytes, uint64_t seed)
 struct team {
     struct paper paper;
     void *policy;
-    struct tags owners;                 /* by granule: the thread that has it, counted from 1 */
-    _Atomic(ctrt_block *) handed[SHARED];       /* blocks that the next thread frees */
+    struct tags owners;                 /* per granule: number of the owning thread, from 1 */
+    _Atomic(ctrt_block *) handed[SHARED];       /* blocks that another thread frees */
     atomic_long wrong;
 };
 
@@ -401,13 +402,13 @@ static void *churn(void *argument)
         }
         size_t bytes = next_random(&seed) % 64 ? 512 + next_random(&seed) % 8 * 4096 : some_size(&seed);
         if (caching->alloc(team->policy, at, bytes, QUEUE(1 + next_random(&seed) % 2)) != CTRT_OK) {
-            at->address = NULL;                 /* there is little: this happens */
+            at->address = NULL;                 /* expected: memory is small */
             continue;
         }
         own(team, at, 0, me);
         if (at->fence != NULL)
             paper_fence_free(&team->paper, at->fence);
-        if (step % 8 == 0) {                    /* somebody else frees it */
+        if (step % 8 == 0) {                    /* another thread frees the block */
             ctrt_block *copy = malloc(sizeof *copy);
             *copy = *at;
             own(team, at, me, 255);
@@ -438,7 +439,7 @@ static void test_threads(uint64_t bytes)
     pthread_t threads[THREADS];
     struct member members[THREADS];
     uint64_t seed = 5;
-    group("%d threads, blocks freed by others, %llu MiB", THREADS, (unsigned long long)bytes / MIB);
+    group("%d threads free each other's blocks, %llu MiB", THREADS, (unsigned long long)bytes / MIB);
     memset(&team, 0, sizeof team);
     paper_init(&team.paper, bytes, 0);
     team.owners.base = team.paper.next;
@@ -446,7 +447,7 @@ static void test_threads(uint64_t bytes)
     team.owners.of = calloc(team.owners.count, 1);
     CHECK(caching->create(&team.policy, &team.paper.source, "") == CTRT_OK, "%s", host_error);
     ctrt_block first = { 0 };
-    CHECK(caching->alloc(team.policy, &first, 4096, QUEUE(1)) == CTRT_OK, "%s", host_error);   /* alone so far */
+    CHECK(caching->alloc(team.policy, &first, 4096, QUEUE(1)) == CTRT_OK, "%s", host_error); /* still single-threaded */
     for (int i = 0; i < THREADS; i++) {
         members[i] = (struct member){ &team, i + 1 };
         pthread_create(&threads[i], NULL, churn, &members[i]);
@@ -459,7 +460,7 @@ static void test_threads(uint64_t bytes)
             drop(&team, left, 255, &seed);
         free(left);
     }
-    CHECK(atomic_load(&team.wrong) == 0, "%ld things were wrong", atomic_load(&team.wrong));
+    CHECK(atomic_load(&team.wrong) == 0, "%ld errors in ownership or in walks", atomic_load(&team.wrong));
     ctrt_memory_policy_stats stats = { .size = sizeof stats };
     caching->stats(team.policy, &stats);
     CHECK(stats.cached_bytes + first.bytes == stats.reserved_bytes && stats.reserved_bytes == team.paper.used,

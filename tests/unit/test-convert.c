@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies: layouts, dtypes, devices (one of them with memory that the host cannot touch), in place, to and from host
- * buffers. */
+/* Tests copies between layouts, dtypes and devices (including a device whose memory the host cannot access),
+ * in-place copies, and copies to and from host buffers. */
 #include <math.h>
 
 #include "base/param.h"
@@ -13,7 +13,7 @@ static ctrt_tensor *y;
 
 static void layouts(void)
 {
-    group("contiguous, clone");
+    group("contiguous and clone: strides, values and storage");
     ctrt_tensor *x = COUNTING(2, 3), *t = NULL, *e = NULL, *image = COUNTING(2, 3, 2, 2);
     CHECK_OK(ctrt_contiguous(&y, x, CTRT_CONTIGUOUS_FORMAT));
     CHECK(y == x, "a contiguous tensor was copied");
@@ -31,7 +31,7 @@ static void layouts(void)
     CHECK_OK(ctrt_clone(&y, e));
     STRIDES_ARE(y, 6, 3, 1);
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5);
-    /* Gaps go, the order of dimensions stays, as PyTorch's clone keeps it. */
+    /* As in PyTorch, clone removes gaps and keeps the order of dimensions. */
     static const struct { int ndim; int64_t shape[4], strides[4], wanted[4]; } orders[] = {
         { 2, { 2, 3 }, { 1, 4 }, { 1, 2 } }, { 2, { 3, 2 }, { 1, 4 }, { 1, 3 } },
         { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } },
@@ -54,7 +54,7 @@ static void layouts(void)
     STRIDES_ARE(y, 12, 1, 6, 3);
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
     CHECK_OK(ctrt_clone(&image, y));
-    CHECK(ctrt_tensor_is_contiguous(image, CTRT_CHANNELS_LAST), "clone keeps channels-last");
+    CHECK(ctrt_tensor_is_contiguous(image, CTRT_CHANNELS_LAST), "clone did not keep channels-last");
     CHECK_OK(ctrt_contiguous(&image, image, CTRT_CONTIGUOUS_FORMAT));
     STRIDES_ARE(image, 12, 4, 2, 1);
     CHECK_FAILS(ctrt_contiguous(&y, x, CTRT_CHANNELS_LAST), CTRT_ERR_SHAPE, "4 dimensions, not shape [2, 3]");
@@ -92,7 +92,7 @@ static void casts(void)
         }
         ctrt_tensor_release(&x);
     }
-    group("to: rounding, truncation, identity, layout");
+    group("to: rounds, truncates, keeps the layout, and returns the same tensor if nothing changes");
     ctrt_tensor *x = NULL, *t = NULL;
     const float numbers[6] = { -2.9f, 2.9f, 0.5f, 65520, 1e9f, NAN };
     CHECK_OK(ctrt_from_data(&x, numbers, 6, CTRT_SHAPE(6), CTRT_F32, cpu));
@@ -103,7 +103,7 @@ static void casts(void)
     VALUES_ARE(y, (double)(-2.900390625), 2.900390625, 0.5, INFINITY, INFINITY, NAN);
     CHECK_OK(ctrt_to_dtype(&y, x, CTRT_BOOL));
     VALUES_ARE(y, 1, 1, 1, 1, 1, 1);
-#ifdef __x86_64__                           /* what C leaves undefined is what PyTorch returns */
+#ifdef __x86_64__                           /* undefined in C; the values are PyTorch's */
     const float beyond[4] = { 1e30f, -1e30f, NAN, INFINITY };
     CHECK_OK(ctrt_from_data(&y, beyond, 4, CTRT_SHAPE(4), CTRT_F32, cpu));
     CHECK_OK(ctrt_to_dtype(&y, y, CTRT_I64));
@@ -112,15 +112,15 @@ static void casts(void)
     CHECK_OK(ctrt_to(&y, x, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT));
     CHECK(y == x, "nothing to change, but a copy was made");
     CHECK_OK(ctrt_to(&y, x, cpu, CTRT_F32, true, CTRT_PRESERVE_FORMAT));
-    CHECK(y != x && !ctrt_tensor_shares_storage(x, y), "a copy was asked for");
+    CHECK(y != x && !ctrt_tensor_shares_storage(x, y), "no copy was made although copy is true");
     CHECK_OK(ctrt_to_device(&y, x, cpu));
-    CHECK(y == x, "to where it is");
+    CHECK(y == x, "to_device copied to the same device");
     CHECK_OK(ctrt_cpu(&y, x));
-    CHECK(y == x, "cpu of a cpu tensor");
+    CHECK(y == x, "ctrt_cpu copied a cpu tensor");
     CHECK_OK(ctrt_reshape(&t, x, CTRT_SHAPE(2, 3)));
     CHECK_OK(ctrt_t(&t, t));
     CHECK_OK(ctrt_to_dtype(&y, t, CTRT_F64));
-    STRIDES_ARE(y, 1, 3);                       /* preserve */
+    STRIDES_ARE(y, 1, 3);                       /* CTRT_PRESERVE_FORMAT keeps the strides */
     CHECK_OK(ctrt_to(&y, t, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_CONTIGUOUS_FORMAT));
     STRIDES_ARE(y, 2, 1);
     CHECK_FAILS(ctrt_to(&y, t, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_CHANNELS_LAST), CTRT_ERR_SHAPE, "4 dimensions");
@@ -140,7 +140,7 @@ static void casts(void)
 
 static void in_place(void)
 {
-    group("copy_");
+    group("copy_ broadcasts, converts, and handles overlapping memory");
     ctrt_tensor *x = COUNTING(2, 3), *row = counting_of(CTRT_SHAPE(3), CTRT_I64), *part = NULL, *other = NULL,
         *e = NULL;
     uint32_t version = ctrt_tensor_version(x);
@@ -153,7 +153,7 @@ static void in_place(void)
     VALUES_ARE(x, 0, 7.5, 2, 0, 7.5, 2);
     CHECK_OK(ctrt_copy_(x, x));
     VALUES_ARE(x, 0, 7.5, 2, 0, 7.5, 2);
-    /* A source in the same memory is read before it is written. */
+    /* A source in the same memory is read before it is overwritten. */
     ctrt_tensor *v = COUNTING(5), *from = NULL, *to = NULL, *square = COUNTING(3, 3);
     CHECK_OK(ctrt_narrow(&from, v, 0, 0, 4));
     CHECK_OK(ctrt_narrow(&to, v, 0, 1, 4));
@@ -172,7 +172,7 @@ static void in_place(void)
     CHECK_FAILS(ctrt_copy_(NULL, x), CTRT_ERR_INVALID_ARGUMENT, "self is NULL");
     CHECK_FAILS(ctrt_copy_(x, NULL), CTRT_ERR_INVALID_ARGUMENT, "source is NULL");
 
-    group("fill_, zero_");
+    group("fill_ and zero_ of every dtype, also through views");
     for (size_t i = 0; i < COUNT(dtypes); i++) {
         CHECK_OK(ctrt_to_dtype(&y, x, dtypes[i]));
         CHECK_OK(ctrt_clone(&y, y));
@@ -194,7 +194,7 @@ static void in_place(void)
     CHECK_FAILS(ctrt_zero_(e), CTRT_ERR_INVALID_ARGUMENT, "expanded");
     CHECK_FAILS(ctrt_fill_(NULL, ctrt_int(1)), CTRT_ERR_INVALID_ARGUMENT, "self is NULL");
     CHECK_FAILS(ctrt_zero_(NULL), CTRT_ERR_INVALID_ARGUMENT, "self is NULL");
-    CHECK(ctrt_tensor_version(y) == version, "a failing call raised the version");
+    CHECK(ctrt_tensor_version(y) == version, "a failed call increased the version");
     ctrt_tensor *all[] = { x, row, part, other, e, v, from, to, square };
     for (size_t i = 0; i < COUNT(all); i++)
         ctrt_tensor_release(&all[i]);
@@ -202,7 +202,7 @@ static void in_place(void)
 
 static void host(void)
 {
-    group("item, item_int");
+    group("item and item_int of every dtype");
     static const struct { double value; ctrt_dtype dtype; double item; int64_t whole; } cases[] = {
         { 2.75, CTRT_F32, 2.75, 2 }, { -2.75, CTRT_F64, -2.75, -2 }, { 0.5, CTRT_F16, 0.5, 0 }, { 3, CTRT_BF16, 3, 3 },
         { -7, CTRT_I8, -7, -7 }, { 200, CTRT_U8, 200, 200 }, { 1, CTRT_BOOL, 1, 1 },
@@ -233,20 +233,20 @@ static void host(void)
     CHECK_FAILS(ctrt_item_int(&whole, NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(ctrt_item_int(NULL, two), CTRT_ERR_INVALID_ARGUMENT, "NULL");
 
-    group("to_host, from_host_");
+    group("to_host and from_host_ convert dtype and layout");
     ctrt_tensor *x = COUNTING(2, 3), *t = NULL;
     CHECK_OK(ctrt_t(&t, x));
     int16_t shorts[6];
     CHECK_OK(ctrt_to_host(shorts, sizeof shorts, t, CTRT_I16));
-    CHECK(shorts[1] == 3 && shorts[5] == 5, "row major: %d %d", shorts[1], shorts[5]);
+    CHECK(shorts[1] == 3 && shorts[5] == 5, "not in row-major order: %d %d", shorts[1], shorts[5]);
     float floats[6];
     CHECK_OK(ctrt_to_host(floats, sizeof floats, t, CTRT_DTYPE_DEFAULT));
-    CHECK(floats[1] == 3 && floats[2] == 1, "the default dtype: %g %g", (double)floats[1], (double)floats[2]);
+    CHECK(floats[1] == 3 && floats[2] == 1, "with the default dtype: %g %g", (double)floats[1], (double)floats[2]);
     unsigned char bytes[1 + 6 * sizeof(double)];
     CHECK_OK(ctrt_to_host(bytes + 1, 6 * sizeof(double), t, CTRT_F64));
     double at_two;
     memcpy(&at_two, bytes + 1 + 1 * sizeof(double), sizeof at_two);
-    CHECK(at_two == 3, "into a buffer that is not aligned: %g", at_two);
+    CHECK(at_two == 3, "into an unaligned buffer: %g", at_two);
     memset(bytes, 0, sizeof bytes);
     CHECK_OK(ctrt_from_host_(t, bytes + 1, 6, CTRT_F64));
     VALUES_ARE(x, 0, 0, 0, 0, 0, 0);
@@ -275,9 +275,9 @@ static void host(void)
         ctrt_tensor_release(&all[i]);
 }
 
-/* ---- a device that the host cannot read ---- */
+/* ---- a device whose memory the host cannot access ---- */
 
-/* x (2 by 3, on any device) in one of four layouts, without changing its values. */
+/* Creates an uninitialized 2 by 3 tensor in one of four layouts. */
 static ctrt_status laid_out(ctrt_tensor **out, ctrt_device *device, ctrt_dtype dtype, int layout)
 {
     static const struct { int64_t shape[2], strides[2], room; } layouts[] = {
@@ -297,7 +297,7 @@ static void routes(void)
     ctrt_device *devices[4] = { NULL };
     devices[3] = cpu;
     for (int k = TOY_BARE; k <= TOY_FULL; k++) {
-        group("a device without host memory opens: %s", kinds[k]);
+        group("a device without host access opens: %s", kinds[k]);
         if (!CHECK_OK(toy_open(&devices[k], k)))
             return;
     }
@@ -309,7 +309,8 @@ static void routes(void)
                 for (int to_layout = 0; to_layout < 3; to_layout++)
                     for (size_t i = 0; i < COUNT(some); i++)
                         for (size_t j = 0; j < COUNT(some); j++) {
-                            /* Within one device, what its kernels lack is not done behind the program's back. */
+                            /* Within one device, a missing kernel is an error and not replaced by a copy through the
+                             * host. */
                             const bool strided = from_layout != 0 || to_layout != 0;
                             if (a == b && a < TOY_FULL && (strided || (a == TOY_BARE && i != j)))
                                 continue;
@@ -335,7 +336,7 @@ static void routes(void)
                             ctrt_tensor_release(&to);
                         }
 
-    group("memory between the elements of a strided target stays");
+    group("a copy to a strided tensor does not change the memory between its elements");
     for (int k = TOY_BARE; k <= TOY_FULL; k++) {
         ctrt_tensor *whole = NULL, *odd = NULL, *values = COUNTING(3);
         CHECK_OK(ctrt_empty(&whole, CTRT_SHAPE(6), CTRT_F32, devices[k]));
@@ -348,7 +349,7 @@ static void routes(void)
         ctrt_tensor_release(&values);
     }
 
-    group("only as many bytes travel as have to");
+    group("only the bytes of the elements are copied");
     ctrt_tensor *wide = NULL, *column = NULL;
     CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(100, 100), CTRT_F32, devices[TOY_FULL]));
     CHECK_OK(ctrt_select(&column, wide, 1, 3));
@@ -358,7 +359,7 @@ static void routes(void)
     ctrt_tensor_release(&wide);
     ctrt_tensor_release(&column);
 
-    group("a missing kernel is an error, or the cpu's work where that was asked for");
+    group("a missing kernel is an error, or runs on the cpu with CTRT_FALLBACK=cpu");
     ctrt_tensor *x = NULL, *t = NULL;
     CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(2, 3), CTRT_F32, devices[TOY_BARE]));
     CHECK_OK(ctrt_from_host_(x, (const float[6]){ 0, 1, 2, 3, 4, 5 }, 6, CTRT_F32));
@@ -366,7 +367,7 @@ static void routes(void)
     CHECK_FAILS(ctrt_contiguous(&y, t, CTRT_CONTIGUOUS_FORMAT), CTRT_ERR_NOT_SUPPORTED, "CTRT_FALLBACK=cpu");
     CHECK_FAILS(ctrt_to_dtype(&y, x, CTRT_F64), CTRT_ERR_NOT_SUPPORTED, "copy");
     CHECK_FAILS(ctrt_fill_(t, ctrt_float(1.5)), CTRT_ERR_NOT_SUPPORTED, "fill");
-    CHECK_OK(ctrt_zero_(x));                    /* the bytes of zero are alike: no kernel is needed */
+    CHECK_OK(ctrt_zero_(x));                    /* zero has the same bytes in all elements: no kernel is needed */
     VALUES_ARE(x, 0, 0, 0, 0, 0, 0);
     CHECK_OK(ctrt_from_host_(x, (const float[6]){ 0, 1, 2, 3, 4, 5 }, 6, CTRT_F32));
     param_forget_values();
@@ -374,7 +375,7 @@ static void routes(void)
     const uint64_t before = ctrt_fallback_count("copy"), fills = ctrt_fallback_count("fill");
     CHECK_OK(ctrt_contiguous(&y, t, CTRT_CONTIGUOUS_FORMAT));
     VALUES_ARE(y, 0, 3, 1, 4, 2, 5);
-    CHECK(ctrt_tensor_device(y) == devices[TOY_BARE], "it came back to %s", ctrt_device_name(ctrt_tensor_device(y)));
+    CHECK(ctrt_tensor_device(y) == devices[TOY_BARE], "the result is on %s", ctrt_device_name(ctrt_tensor_device(y)));
     CHECK_OK(ctrt_to_dtype(&y, t, CTRT_I32));
     VALUES_ARE(y, 0, 3, 1, 4, 2, 5);
     CHECK_OK(ctrt_select(&y, x, 1, 0));
@@ -388,7 +389,7 @@ static void routes(void)
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
 
-    group("to and from the device by the public functions");
+    group("public functions copy to and from the device");
     ctrt_tensor *here = COUNTING(2, 2), *there = NULL;
     double item = 0;
     CHECK_OK(ctrt_to_device(&there, here, devices[TOY_FULL]));
@@ -411,10 +412,10 @@ static void routes(void)
     ctrt_tensor_release(&there);
 }
 
-/* Every allocation on the way fails once: a status, nothing leaked, nothing half done. */
+/* Every allocation fails once: the call returns a status, leaks nothing and leaves no partial result. */
 static void failing(void)
 {
-    group("allocations that fail on the way");
+    group("host allocations that fail during copies");
     ctrt_device *toy = NULL;
     CHECK_OK(toy_open(&toy, TOY_FULL));
     ctrt_tensor *x = COUNTING(3, 4), *t = NULL, *there = NULL;
@@ -441,7 +442,7 @@ static void failing(void)
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s: %s", (int)n,
               ctrt_status_string(status),
               ctrt_error_message());
-        failures += status != CTRT_OK;              /* memory policies may succeed at a second try */
+        failures += status != CTRT_OK;              /* the call may succeed after a failure: memory policies retry */
         ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
         ctrt_tensor_release(&c);
@@ -449,12 +450,12 @@ static void failing(void)
         if (counted < n) {
             CHECK(status == CTRT_OK, "%s without a failing allocation: %s", ctrt_status_string(status),
                   ctrt_error_message());
-            CHECK(n > 10, "only %d allocations on the way", (int)counted);
+            CHECK(n > 10, "only %d allocations", (int)counted);
             break;
         }
-        CHECK(n < 49, "it never gets through");
+        CHECK(n < 49, "no attempt ran without a failing allocation");
     }
-    CHECK(failures >= 5, "only %d failing allocations showed", failures);
+    CHECK(failures >= 5, "only %d attempts returned an error", failures);
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
     ctrt_tensor_release(&there);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend on other machines: what it reads from /proc and /sys of containers and of machines with several
- * memory nodes. Each case is such a tree, as those systems show it, cut down to the files that matter. */
+/* Tests the cpu backend's memory limits and memory nodes on other machines: containers, control groups and machines
+ * with several nodes. Each case is a tree of the files in /proc and /sys that the backend reads. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static void show(const struct file *files)
     { "/proc/self/status", "Name:\tx\nVmSize:\t 9000000 kB\nRssAnon:\t" anonymous " kB\nRssFile:\t 1 kB\nVmSwap:\t" swapped \
                            " kB\nMems_allowed_list:\t0\n" }
 
-/* A machine of 64 GiB, 48 of them available. */
+/* A machine with 64 GiB, of which 48 GiB are available. */
 #define LARGE_MACHINE MEMINFO("67108864", "50331648", NO_SWAP), STATUS("10240", "0")
 
 static const struct file bare[] = { LARGE_MACHINE, { "/proc/self/cgroup", "0::/user.slice\n" }, { NULL, NULL } };
@@ -69,7 +69,7 @@ static const struct file with_swap[] = {
     MEMINFO("67108864", "50331648", "8388608"), STATUS("10240", "0"), { NULL, NULL },
 };
 
-/* Docker or Kubernetes with v2 and a namespace of its own: the limit lies at the root of the mount. */
+/* Docker or Kubernetes with cgroup v2 and its own namespace: the limit is at the root of the mount. */
 static const struct file container_v2[] = {
     LARGE_MACHINE,
     { "/proc/self/cgroup", "0::/\n" },
@@ -82,7 +82,7 @@ static const struct file container_v2[] = {
     { NULL, NULL },
 };
 
-/* systemd: the service may use 8 GiB, the slice that it shares with others has 1 GiB left. */
+/* systemd: the service may use 8 GiB; the slice that it shares with other services has 1 GiB left. */
 static const struct file slice_v2[] = {
     LARGE_MACHINE,
     { "/proc/self/cgroup", "0::/system.slice/train.service\n" },
@@ -94,7 +94,7 @@ static const struct file slice_v2[] = {
     { NULL, NULL },
 };
 
-/* memory.high alone: slowed down above 2 GiB, never killed. */
+/* Only memory.high: the process is throttled above 2 GiB and never killed. */
 static const struct file high_v2[] = {
     LARGE_MACHINE,
     { "/proc/self/cgroup", "0::/a\n" },
@@ -104,7 +104,7 @@ static const struct file high_v2[] = {
     { NULL, NULL },
 };
 
-/* v2 with 2 GiB of memory and 1 GiB of swap, of which half is used; the machine has 8 GiB of swap. */
+/* v2 with 2 GiB of memory and 1 GiB of swap, half of which is used; the machine has 8 GiB of swap. */
 static const struct file swap_v2[] = {
     MEMINFO("67108864", "50331648", "8388608"),
     STATUS("10240", "0"),
@@ -116,7 +116,8 @@ static const struct file swap_v2[] = {
     { NULL, NULL },
 };
 
-/* Docker with v1: the path of the group is the host's and not to be seen inside; the root of the mount is the container. */
+/* Docker with v1: the path of the group is the host's and does not exist in the container; the root of the mount is
+ * the container's group. */
 static const struct file docker_v1[] = {
     LARGE_MACHINE,
     { "/proc/self/cgroup", "11:cpuset:/docker/abc\n4:memory:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n" },
@@ -145,7 +146,7 @@ static const struct file rubbish[] = {
     { NULL, NULL },
 };
 
-/* ---- figures ---- */
+/* ---- available memory ---- */
 
 static void test_room(void)
 {
@@ -181,7 +182,7 @@ static void test_room(void)
     }
 }
 
-/* ---- refusing ---- */
+/* ---- refused allocations ---- */
 
 static void check_is(const char *value)
 {
@@ -205,13 +206,13 @@ static void test_refusal(void)
     REQUIRE_EQUAL(cpu_memory_grant(3 * GIB), CTRT_OK);
     cpu_memory_returned(3 * GIB);
 
-    show(nothing);                              /* where nothing is known nothing is refused */
+    show(nothing);                              /* without known limits nothing is refused */
     check_is("on");
     REQUIRE_EQUAL(cpu_memory_grant(1024 * GIB), CTRT_OK);
     cpu_memory_returned(1024 * GIB);
 }
 
-/* Blocks that nobody has written to are not in the group's figures yet, and count all the same. */
+/* Granted blocks that are not yet written to are missing from the group's usage, and count nevertheless. */
 static void test_promises(void)
 {
     show(container_v2);
@@ -219,14 +220,14 @@ static void test_promises(void)
     int granted = 0;
     while (granted < 100 && cpu_memory_grant(256 * MIB) == CTRT_OK)
         granted++;
-    if (granted != 8)                           /* 10 MiB of other anonymous memory are taken for a block's: to the good */
+    if (granted != 8)                           /* 10 MiB of other anonymous memory count as written */
         FAIL("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
     REQUIRE(strstr(host_error, "not yet written to 1.99 GiB"), "the refusal: %s", host_error);
     cpu_memory_returned(256 * MIB);
     REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_OK);
     REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
 
-    /* When they were written to they are in both figures; half of it may be swapped out. */
+    /* Written blocks are in the group's usage and in the process's; half of the process's memory is swapped out. */
     static const struct file written[] = {
         MEMINFO("67108864", "50331648", NO_SWAP), STATUS("1048576", "1048576"), { "/proc/self/cgroup", "0::/\n" },
         { "/sys/fs/cgroup/memory.max", "4294967296\n" }, { "/sys/fs/cgroup/memory.current", "3221225472\n" }, { NULL, NULL },
@@ -237,7 +238,7 @@ static void test_promises(void)
     cpu_memory_returned(3 * GIB);
 }
 
-/* Small requests are judged by the sum of many, and one by one where little is left. */
+/* The check runs once for many small requests, and for each request when little memory is left. */
 static void test_small_ones(void)
 {
     static const struct file full[] = {
@@ -251,7 +252,7 @@ static void test_small_ones(void)
     int granted = 0;
     while (granted < 1000 && cpu_memory_grant(2 * MIB) == CTRT_OK)
         granted++;
-    REQUIRE(!(granted > 16), "with 1 MiB left, %d blocks of 2 MiB were granted before anybody looked", granted);
+    REQUIRE(!(granted > 16), "with 1 MiB left, %d blocks of 2 MiB were granted before a check", granted);
     for (int i = 0; i < 3; i++)
         REQUIRE_EQUAL(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
@@ -315,7 +316,7 @@ static void test_nodes(void)
         { two_nodes_cpuset_one, "interleave", "0-7", MPOL_DEFAULT, NULL, NULL },
         { two_nodes_cpuset_one, "0", "0-7", 0, NULL, "may use are 1" },
         { odd_nodes, "interleave", "0-9", MPOL_INTERLEAVE, "0-1", NULL },
-        { odd_nodes, "interleave", "8-9", MPOL_INTERLEAVE, "0-2", NULL },    /* none of them near: all */
+        { odd_nodes, "interleave", "8-9", MPOL_INTERLEAVE, "0-2", NULL },    /* no node is near: all nodes */
         { odd_nodes, "2", "0-9", MPOL_PREFERRED, "2", NULL },
         { odd_nodes, "3", "0-9", 0, NULL, "may use are 0-2" },
         { nothing, "interleave", "0-7", MPOL_DEFAULT, NULL, NULL },
@@ -343,7 +344,7 @@ static void test_nodes(void)
     }
 }
 
-/* The call itself, on this machine: node 0 preferred is what any machine can do. */
+/* The system call itself on this machine. Every machine supports a preference for node 0. */
 static void test_placing(void)
 {
     show(two_nodes);
@@ -356,7 +357,7 @@ static void test_placing(void)
     REQUIRE_EQUAL(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
     memset(block, 1, 4 * MIB);
     if (host_logged[0]) {
-        printf("# not tested where blocks lie: %s\n", host_logged);
+        printf("# the node of a block is not tested: %s\n", host_logged);
     } else {
         char line[512], *found = NULL;
         FILE *maps = fopen("/proc/self/numa_maps", "r");
@@ -366,7 +367,7 @@ static void test_placing(void)
         if (maps)
             fclose(maps);
         if (!maps)
-            printf("# no numa_maps here: not tested where blocks lie\n");
+            printf("# no numa_maps: the node of a block is not tested\n");
         REQUIRE(!(maps && (!found || !strstr(found, "prefer:0"))), "the block's line in numa_maps: %s",
                 found ? found : "none");
     }
@@ -378,20 +379,20 @@ static void test_placing(void)
 TEST_MAIN
 {
     cpu_root = mkdtemp(tree);
-    REQUIRE(cpu_root != NULL, "no folder %s", tree);
-    group("room");
+    REQUIRE(cpu_root != NULL, "cannot create folder %s", tree);
+    group("total, free and grantable memory come from the tightest limit");
     test_room();
-    group("refusal");
+    group("requests above the limit are refused with a reason");
     test_refusal();
-    group("promises");
+    group("granted memory that is not yet written counts");
     test_promises();
-    group("small ones");
+    group("small requests are checked together, and one by one near the limit");
     test_small_ones();
-    group("lists");
+    group("lists of processors and nodes are parsed");
     test_lists();
-    group("nodes");
+    group("CTRT_NUMA selects the policy and the nodes");
     test_nodes();
-    group("placing");
+    group("blocks are on the selected node");
     test_placing();
     show(nothing);
     CHECK(rmdir(tree) == 0, "%s is not empty", tree);

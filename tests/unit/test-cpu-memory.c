@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's memory: where blocks lie, which pages they are made of, that they go back, what is locked, and what a
- * process with little address space is told. The figures of other machines: test-cpu-limits.c. */
+/* Tests the cpu backend's memory: alignment of blocks, huge pages, unmapping of freed blocks, locked memory, and
+ * errors when address space is short. Limits of other machines are tested in test-cpu-limits.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +27,8 @@ static void *get(size_t bytes)
     return block;
 }
 
-/* A figure in bytes of the mapping that holds `address`, by its name in smaps; -1 when nothing is mapped there. */
+/* Returns the value of the field `name` in /proc/self/smaps, in bytes, for the mapping of `address`, or -1 if
+ * nothing is mapped there. */
 static long mapping_bytes(const void *address, const char *name)
 {
     FILE *file = fopen("/proc/self/smaps", "r");
@@ -82,7 +83,7 @@ static bool kernel_only_when_asked(void)
     return strstr(kernel_setting(), "[madvise]");
 }
 
-/* Runs `function` in a child; its result is the exit status. */
+/* Runs `function` in a child process and returns its result, the exit status. */
 static int in_child(int (*function)(void))
 {
     fflush(stdout);
@@ -133,14 +134,14 @@ static void test_sizes(void)
         memory->free(NULL, blocks[i], cases[i].bytes);
 }
 
-/* What the thread sanitizer may map for itself meanwhile. */
+/* ThreadSanitizer may map memory of its own in the meantime. */
 #ifdef __SANITIZE_THREAD__
 #define OTHERS_MAP (1024L << 10)
 #else
 #define OTHERS_MAP 0L
 #endif
 
-/* What is freed is unmapped, to the last page, and what was never touched is not in memory. */
+/* Freed blocks are unmapped completely, and memory that was never written is not resident. */
 static void test_goes_back(void)
 {
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
@@ -148,7 +149,7 @@ static void test_goes_back(void)
         char *block = get(sizes[i]);
         long before = status_bytes("VmSize:");
         REQUIRE(!(mapping_bytes(block, "Rss:") > (long)sizes[i] / 2),
-                "a block of %zu bytes is in memory before it is touched", sizes[i]);
+                "a block of %zu bytes is resident before it is written", sizes[i]);
         memset(block, 1, sizes[i]);
         memory->free(NULL, block, sizes[i]);
         long gone = before - status_bytes("VmSize:");
@@ -160,7 +161,7 @@ static void test_goes_back(void)
         memory->free(NULL, get(bytes), bytes);
     }
     long after = status_bytes("VmSize:");
-    REQUIRE(!(after > before + 4 * (long)MIB), "2000 blocks, all freed, left %ld bytes of addresses", after - before);
+    REQUIRE(!(after > before + 4 * (long)MIB), "2000 freed blocks left %ld bytes mapped", after - before);
 }
 
 /* ---- huge pages ---- */
@@ -169,7 +170,7 @@ static void test_huge_pages(void)
 {
     const size_t bytes = 64 * MIB;
     if (!kernel_has_huge_pages())
-        printf("# the kernel offers no huge pages: not tested that blocks are made of them\n");
+        printf("# the kernel has no huge pages: not tested\n");
     with("CTRT_HUGE_PAGES", "auto");
     char *block = get(bytes);
     memset(block, 1, bytes);
@@ -177,7 +178,7 @@ static void test_huge_pages(void)
     REQUIRE(!(kernel_has_huge_pages() && huge < (long)bytes / 2), "auto: of %zu bytes %ld are in huge pages", bytes,
             huge);
 
-    /* Blocks of one huge page get it once much is drawn, and not before. */
+    /* A block of 2 MiB gets a huge page only while much memory is allocated. */
     void *small = get(2 * MIB);
     memset(small, 1, 2 * MIB);
     huge = mapping_bytes(small, "AnonHugePages:");
@@ -187,7 +188,7 @@ static void test_huge_pages(void)
     small = get(2 * MIB);
     memset(small, 1, 64);
     REQUIRE(!(kernel_only_when_asked() && mapping_bytes(small, "Rss:") >= (long)(2 * MIB)),
-            "auto: the first block of 2 MiB is in memory when 64 bytes were touched");
+            "auto: the first block of 2 MiB is resident after a write of 64 bytes");
     memory->free(NULL, small, 2 * MIB);
 
     with("CTRT_HUGE_PAGES", "never");
@@ -201,7 +202,7 @@ static void test_huge_pages(void)
     block = get(bytes);
     huge = mapping_bytes(block, "AnonHugePages:");
     REQUIRE(!(huge < (long)bytes && !strstr(host_logged, "CTRT_HUGE_PAGES=always")),
-            "always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, host_logged);
+            "always: of %zu bytes %ld are in huge pages, and nothing was logged: \"%s\"", bytes, huge, host_logged);
     if (host_logged[0])
         printf("# %s\n", host_logged);
     memory->free(NULL, block, bytes);
@@ -247,7 +248,7 @@ static void test_parameters(void)
     }
 }
 
-/* ---- little room ---- */
+/* ---- limited address space ---- */
 
 #define SPACE ((uint64_t)256 * MIB)
 
@@ -269,7 +270,7 @@ static int with_little_space(void)
     if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(host_error, "192.00 MiB"))
         return 5;
     memory->free(NULL, block, 128 * MIB);
-    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_OK)           /* what failed took nothing */
+    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_OK)           /* the failed request took no memory */
         return 6;
     memory->free(NULL, more, 192 * MIB);
     return 0;
@@ -296,13 +297,13 @@ static void test_too_much(void)
         REQUIRE(!(memory->host_alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block),
                 "%zu bytes of pinned memory: no refusal", sizes[i]);
     }
-    void *small = get(4 * MIB);                                     /* and nothing is held against others */
+    void *small = get(4 * MIB);                                     /* the failed requests took no memory */
     memory->free(NULL, small, 4 * MIB);
 }
 
 /* ---- locked memory ---- */
 
-/* 1 MiB may be locked, and the process has no privilege. */
+/* RLIMIT_MEMLOCK is 1 MiB, and the process has no capabilities. */
 static int locks_what_it_may(void)
 {
     struct rlimit limit = { MIB, MIB };
@@ -385,21 +386,21 @@ static void test_threads(void)
 TEST_MAIN
 {
     with("CTRT_HUGE_PAGES", NULL);
-    group("sizes");
+    group("blocks are aligned and do not overlap");
     test_sizes();
-    group("goes back");
+    group("freed blocks are unmapped");
     test_goes_back();
-    group("huge pages");
+    group("CTRT_HUGE_PAGES selects the pages of large blocks");
     test_huge_pages();
-    group("parameters");
+    group("invalid parameters are rejected by name");
     test_parameters();
-    group("too much");
+    group("impossible sizes are refused");
     test_too_much();
-    group("address space");
+    group("RLIMIT_AS bounds the free memory and the allocations");
     test_address_space();
-    group("pinned");
+    group("pinned memory is locked up to RLIMIT_MEMLOCK");
     test_pinned();
-    group("threads");
+    group("several threads allocate and free");
     test_threads();
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's threads: how many (CTRT_NUM_THREADS, affinity mask), that they work at all, from several
- * threads of the program at once, in the child of a fork, and after it in the parent. */
+/* Tests the cpu backend's threads: their number (CTRT_NUM_THREADS, affinity mask), correct results, calls from
+ * several threads, and fork() with work in the child and in the parent. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,15 +17,15 @@
 
 #define COUNT (1 << 21)
 
-/* The sanitizers' allocators and thread registries cannot be used after a fork while another thread allocates or
- * starts threads. */
+/* The sanitizers' allocators and thread registries do not work after a fork while another thread allocates or starts
+ * threads. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define NOT_SANITIZED() do { skip_group("a fork while other threads run"); return; } while (0)
 #else
 #define NOT_SANITIZED() (void)0
 #endif
 
-/* An add of `n` elements, in as many pieces of 32768 as fit; is the result right? */
+/* Adds n elements, in chunks of 32768. Returns whether the result is correct. */
 static bool add(int64_t n)
 {
     fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
@@ -38,7 +38,7 @@ static bool add(int64_t n)
     return good;
 }
 
-/* A large add and a large sum; is the result right? */
+/* Runs a large add and a large sum. Returns whether the result is correct. */
 static bool work(void)
 {
     static const int64_t n = COUNT, one = 1;
@@ -54,7 +54,7 @@ static bool work(void)
     return good;
 }
 
-/* Threads of this process, as the kernel counts them. */
+/* Returns the number of threads of this process according to /proc. */
 static int thread_count(void)
 {
     int count = 0;
@@ -66,7 +66,7 @@ static int thread_count(void)
     return count;
 }
 
-/* Runs `function` in a child; its result is the exit status. A child that hangs is killed by its alarm. */
+/* Runs `function` in a child process and returns its result, the exit status. An alarm kills a child that hangs. */
 static int in_child(int (*function)(void))
 {
     pid_t child = fork();
@@ -91,11 +91,12 @@ static void set_threads(const char *count)
     fake_load(NULL);
 }
 
-/* ---- how many: each case in a process of its own, because pools stay ---- */
+/* ---- number of threads: each case in its own process, because thread pools persist ---- */
 
-static bool openmp;             /* was the plugin built with threads? */
+static bool openmp;             /* whether the plugin was built with OpenMP */
 
-/* Threads that take part in the work, this one included. (A sanitizer may have one of its own.) */
+/* Returns the number of threads that take part in the work, including this one. A sanitizer may have a thread of its
+ * own. */
 static int workers(void)
 {
     int before = thread_count();
@@ -168,7 +169,7 @@ static void test_refused(void)
 
 /* ---- threads that cannot be started ---- */
 
-/* Without threads at first, then with them, by elementwise ops alone. */
+/* Elementwise ops run first without threads, because thread creation fails, and then with threads. */
 static int recovers(void)
 {
     const int64_t n = 4 * 32768;
@@ -198,7 +199,7 @@ static void test_recovers(void)
 
 static int works_in_child(void)
 {
-    if (workers() != (openmp ? 2 : 1))                  /* right, and with as many threads as before */
+    if (workers() != (openmp ? 2 : 1))                  /* correct, and with as many threads as before */
         return 1;
     return work() && work() ? 0 : 2;
 }
@@ -211,17 +212,17 @@ static int works_in_grandchild(void)
 static void test_fork(void)
 {
     set_threads("2");
-    REQUIRE_TRUE(work());                                /* the pool is there */
+    REQUIRE_TRUE(work());                                /* creates the thread pool */
     for (int i = 0; i < 5; i++) {
         REQUIRE_EQUAL(in_child(works_in_child), 0);
-        REQUIRE_TRUE(work());                            /* and again in the parent */
+        REQUIRE_TRUE(work());                            /* the parent's pool still works */
     }
     REQUIRE_EQUAL(in_child(works_in_grandchild), 0);
     REQUIRE_TRUE(work());
 }
 
-/* While another thread of the program works: its pool is not in the child, and the child's own must not wait for
- * it. */
+/* Fork while another thread of the program works. That thread's pool does not exist in the child, and the child's
+ * own pool must not wait for it. */
 static atomic_bool stop;
 static void *keep_working(void *argument)
 {
@@ -247,7 +248,7 @@ static void test_fork_beside_work(void)
     REQUIRE_TRUE(good);
 }
 
-/* While another thread starts the threads of its pool. */
+/* Fork while another thread starts the threads of its pool. */
 static void *add_in_thread(void *argument)
 {
     *(bool *)argument = add(8 * 32768);
@@ -287,8 +288,8 @@ static void test_fork_beside_start(void)
     REQUIRE_TRUE(good);
 }
 
-/* While a thread opens oneDNN. Its library is this program for once, whose dnnl_version below calls at_opening and
- * reports an unknown version. */
+/* Fork while a thread loads oneDNN. The dlopen() below returns this program instead of the library. The program's
+ * dnnl_version() calls at_opening and reports an unknown version. */
 static void (*at_opening)(void);
 static void (*in_version)(void);
 
@@ -344,7 +345,8 @@ static int multiplies_in_child(void)
     return multiply() ? 0 : 1;
 }
 
-/* A second thread's product waits until it is known whether there is a oneDNN; a child of fork opens it itself. */
+/* A second thread's product waits until the load of oneDNN has finished. A child created by fork loads oneDNN
+ * itself. */
 static void during_opening(void)
 {
     if (pthread_create(&second, NULL, multiply_in_thread, &second_good) != 0)
@@ -371,7 +373,7 @@ static void test_opening(void)
     NOT_SANITIZED();
     const int result = in_child(opens);
     if (result == 100)
-        printf("# built without oneDNN: not tested while it is opened\n");
+        printf("# built without oneDNN: fork during its load is not tested\n");
     else
         REQUIRE_EQUAL(result, 0);
 }
@@ -382,7 +384,7 @@ static void *one_round(void *argument)
     return NULL;
 }
 
-/* Several threads of the program, each with work that is worth threads. */
+/* Several threads of the program call ops that are large enough to run in parallel. */
 static void test_many_callers(void)
 {
     pthread_t threads[4];
@@ -399,21 +401,21 @@ static void test_many_callers(void)
 TEST_MAIN
 {
     fake_load(NULL);
-    group("count");
+    group("the number of threads follows CTRT_NUM_THREADS and the affinity mask");
     test_count();
-    group("refused");
+    group("invalid values of CTRT_NUM_THREADS are rejected");
     test_refused();
-    group("recovers");
+    group("ops run without threads when none can be started, and use them later");
     test_recovers();
-    group("fork");
+    group("ops run in a forked child and then in the parent");
     test_fork();
-    group("fork beside work");
+    group("fork while another thread works");
     test_fork_beside_work();
-    group("fork beside start");
+    group("fork while another thread starts its pool");
     test_fork_beside_start();
-    group("opening");
+    group("fork while oneDNN is loaded");
     test_opening();
-    group("many callers");
+    group("several threads call parallel ops");
     test_many_callers();
     return done();
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products and convolutions of the cuda backend beside the cpu's, by its own kernels and by the libraries (in software: tests/softcuda):
- * the same to the bit, because operands are small integers and every sum is exact. And what the libraries' choices depend on: timing, the
- * file that keeps it, workspaces, determinism, libraries that are missing or fail. */
+/* Compares matrix products and convolutions of the cuda backend with the cpu backend, computed by the built-in
+ * kernels and by cuBLASLt and cuDNN (software versions in tests/softcuda). Operands are small integers, so every sum
+ * is exact and results must be equal bit for bit. Also tests what the choice of an algorithm depends on: timing, the
+ * tuning file, workspace limits, determinism, and missing or failing libraries. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>
@@ -16,7 +17,7 @@ static const struct softcuda_control *soft;
 static ctrt_device *gpu;
 static uint64_t state = 1;
 
-/* In a child, before anything else. */
+/* Must run in a child process, before any other call of the library. */
 static bool open_device(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -36,7 +37,8 @@ static int64_t draw(int64_t below)
     return (int64_t)((state >> 33) % (uint64_t)below);
 }
 
-/* Of [-most, most]: such numbers are exact in every type, and so are sums of a few hundred of their products in all but bf16. */
+/* Returns integers in [-most, most]. They are exact in every dtype, and so are sums of a few hundred of their
+ * products in every dtype except bf16. */
 static ctrt_tensor *integers(ctrt_ints shape, ctrt_dtype dtype, int most)
 {
     int64_t numel = 1;
@@ -74,7 +76,7 @@ static int most_of(ctrt_dtype dtype)
 
 /* ---- products ---- */
 
-/* [.., rows, columns] on both devices: as it lies, transposed, or a part of something wider. */
+/* Creates a [batch, rows, columns] operand on both devices: contiguous, transposed, or a slice of a wider tensor. */
 static void operand(ctrt_tensor **near, ctrt_tensor **far, int64_t batch, int64_t rows, int64_t columns, ctrt_dtype dtype)
 {
     const int64_t way = draw(4), wide = way == 2 ? columns + 3 : way == 3 ? columns + 8 : columns;
@@ -129,11 +131,12 @@ static void products(int count)
         product(1, 64, 64, 8, dtypes[d]);
         product(1, 65, 129, 9, dtypes[d]);
     }
-    product(1, 260, 300, 20, CTRT_F32);         /* more tiles of the large kernel than the device has processors */
+    product(1, 260, 300, 20, CTRT_F32);         /* more tiles of the large kernel than the device has multiprocessors */
     product(1, 300, 260, 12, CTRT_I8);
 }
 
-/* On cuda-fp16: integers whose products f16 does not hold come out to the bit, in f32 from the operands in f16. */
+/* On cuda-fp16, products of integers that f16 cannot represent must be equal bit for bit: f16 operands give f32
+ * results. */
 static void wide_products(void)
 {
     static const struct { int64_t batch, m, n, k; } shapes[] = { { 1, 3, 4, 5 }, { 1, 70, 65, 40 }, { 3, 20, 31, 17 }, { 1, 1, 1, 1 }, { 1, 300, 260, 9 }, { 1, 4, 6, 0 } };
@@ -210,13 +213,13 @@ static void convolutions(int count)
 {
     static const struct shape fixed[] = {
         { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
-        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                                 /* more than a tile of channels */
-        { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },             /* pixels enough for parts of a weight's gradient */
+        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                     /* more channels than one tile has */
+        { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
         { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
-        { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } },               /* depthwise */
+        { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } }, /* depthwise */
         { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
         { 1, 8, 9, 9, 8, 3, 3, { { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
-        { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } },             /* padding beyond what windows reach */
+        { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } }, /* padding larger than the windows reach */
         { 1, 2, 4, 4, 70, 2, 2, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
         { 3, 8, 6, 5, 9, 3, 2, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
         { 2, 10, 8, 9, 8, 3, 3, { { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
@@ -235,11 +238,11 @@ static void convolutions(int count)
         }
 }
 
-/* ---- what the choices depend on ---- */
+/* ---- choice of algorithm ---- */
 
 static char tuning[64];
 
-/* Lines of the file; -1: there is none. */
+/* Returns the number of lines in the tuning file that contain `with`, or -1 if the file does not exist. */
 static int lines(const char *with)
 {
     char line[1024];
@@ -269,7 +272,7 @@ static void one_convolution(void)
     convolution(&s, CTRT_F32, false);
 }
 
-/* Enough channels for products of the library. */
+/* Has enough channels for the im2col path with cuBLASLt products. */
 static void wide_convolution(void)
 {
     const struct shape s = { 2, 9, 9, 8, 10, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
@@ -283,45 +286,49 @@ static int64_t calls(const char *name)
 
 static void test_timing(void)
 {
-    group("algorithms are timed once, and the quickest is kept");
+    group("algorithms are timed once and the fastest is stored");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
         if (open_devices()) {
             one_product();
-            CHECK(calls("cublasLtMatmul") > 6, "%lld products for the first", (long long)calls("cublasLtMatmul"));
+            CHECK(calls("cublasLtMatmul") > 6, "%lld calls of cublasLtMatmul for the first product",
+                  (long long)calls("cublasLtMatmul"));
             const int64_t first = calls("cublasLtMatmul");
             one_product();
-            CHECK(calls("cublasLtMatmul") == first + 1, "%lld products for the second", (long long)(calls("cublasLtMatmul") - first));
+            CHECK(calls("cublasLtMatmul") == first + 1, "%lld calls of cublasLtMatmul for the second product",
+                  (long long)(calls("cublasLtMatmul") - first));
             one_convolution();
             const int64_t once = calls("cudnnConvolutionBackwardFilter");
-            CHECK(once > 4, "%lld calls for the first", (long long)once);
+            CHECK(once > 4, "%lld calls for the first convolution", (long long)once);
             one_convolution();
-            CHECK(calls("cudnnConvolutionBackwardFilter") == once + 1, "timed again");
+            CHECK(calls("cudnnConvolutionBackwardFilter") == once + 1, "the second convolution was timed again");
             CHECK(lines("\t") >= 4, "%d choices in the file", lines("\t"));
-            CHECK(lines("\t50f7 ") + lines("\t50f8 ") == 1, "the slow product was kept");      /* algorithms 0 and 1 of 3 */
-            CHECK(lines("conv2d f32 x2,4,9,9") == 1 && lines("g1\t1 ") == 0, "a slow convolution was kept");
+            CHECK(lines("\t50f7 ") + lines("\t50f8 ") == 1,
+                  "the file stores the slow product algorithm"); /* algorithms 0 and 1 of 3 */
+            CHECK(lines("conv2d f32 x2,4,9,9") == 1 && lines("g1\t1 ") == 0,
+                  "the file stores a slow convolution algorithm");
         }
     }
     CHILD_END;
 
-    group("what a file says is used without timing");
+    group("choices in the tuning file are used without timing");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
         if (open_devices()) {
             one_product();
             one_convolution();
-            CHECK(calls("cublasLtMatmul") == 1, "%lld products", (long long)calls("cublasLtMatmul"));
+            CHECK(calls("cublasLtMatmul") == 1, "%lld calls of cublasLtMatmul", (long long)calls("cublasLtMatmul"));
             CHECK(calls("cudnnConvolutionBackwardFilter") == 1, "%lld calls", (long long)calls("cudnnConvolutionBackwardFilter"));
         }
     }
     CHILD_END;
 
-    group("but not for another version of the library, and its lines stay");
+    group("choices for another library version are ignored, and their lines stay in the file");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
         const int before = lines("130002");
         struct stat about = { 0 };
         CHECK(chmod(tuning, 0600) == 0, "chmod: %s", strerror(errno));
         if (open_devices()) {
             one_product();
-            CHECK(calls("cublasLtMatmul") > 6, "%lld products", (long long)calls("cublasLtMatmul"));
+            CHECK(calls("cublasLtMatmul") > 6, "%lld calls of cublasLtMatmul", (long long)calls("cublasLtMatmul"));
             CHECK(before == 1 && lines("130002") == before && lines("130105") == 1, "%d lines, then %d and %d", before, lines("130002"), lines("130105"));
             stat(tuning, &about);
             CHECK((about.st_mode & 0777) == 0600, "mode %o after it was replaced", about.st_mode & 0777);
@@ -329,7 +336,7 @@ static void test_timing(void)
     }
     CHILD_END;
 
-    group("files and links that lie under the names of its temporary file are left alone");
+    group("existing files and links with the names of the temporary file are not overwritten");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130106") {
         char names[2][96], said[16] = "";
         for (int i = 0; i < 2; i++)
@@ -342,37 +349,39 @@ static void test_timing(void)
         CHECK(file != NULL && fgets(said, sizeof said, file) != NULL && strcmp(said, "precious") == 0, "the file was overwritten: %s", said);
         if (file != NULL)
             fclose(file);
-        CHECK(lines("130106") == 1, "the choice was not kept");
+        CHECK(lines("130106") == 1, "the choice was not stored");
         unlink(names[0]);
         unlink(names[1]);
     }
     CHILD_END;
 
-    group("a file of something else is left alone");
+    group("a file that is not a tuning file is not overwritten");
     FILE *file = fopen(tuning, "w");
     fputs("precious\n", file);
     fclose(file);
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes") {
         if (open_devices())
             one_product();
-        CHECK(lines("precious") == 1 && lines("\t") == 0, "it was overwritten");
+        CHECK(lines("precious") == 1 && lines("\t") == 0, "the file was overwritten");
     }
     CHILD_END;
     unlink(tuning);
 
-    group("deterministic: nothing is timed");
+    group("deterministic mode times no algorithm");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "CTRT_CUDA_DETERMINISTIC=yes") {
         if (open_devices()) {
             one_product();
             one_convolution();
-            CHECK(calls("cublasLtMatmul") == 1 && calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2, "timed");
+            CHECK(calls("cublasLtMatmul") == 1
+                      && calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2,
+                  "algorithms were timed");
             CHECK(lines("\t") == -1, "a file was written");
         }
     }
     CHILD_END;
 }
 
-/* A weight's gradient of numbers whose sums depend on their order. */
+/* Returns whether a weight gradient is the same in 6 runs. The values are random, so the sums depend on their order. */
 static bool gradient_repeats(void)
 {
     static float values[2][5 * 4 * 9];
@@ -395,27 +404,28 @@ static bool gradient_repeats(void)
 
 static void test_choices(void)
 {
-    group("sums in an order that varies are for those who ask");
+    group("sums have a fixed order unless CTRT_CUDA_DETERMINISTIC=no");
     IN_CHILD("CTRT_CUDA_DETERMINISTIC=auto") {
         CHECK(open_devices() && gradient_repeats(), "gradients differ");
     }
     CHILD_END;
     IN_CHILD("CTRT_CUDA_DETERMINISTIC=no") {
-        CHECK(open_devices() && !gradient_repeats(), "the quickest algorithm was not taken");
+        CHECK(open_devices() && !gradient_repeats(), "the fastest algorithm was not chosen");
     }
     CHILD_END;
 
-    group("workspaces: no more than allowed");
+    group("workspaces do not exceed CTRT_CUDA_WORKSPACE");
     IN_CHILD("CTRT_CUDA_WORKSPACE=0") {
         if (open_devices()) {
             products(1);
             one_convolution();
-            CHECK(calls("cublasLtMatmul") > 10 && calls("cudnnConvolutionForward") == 1, "the libraries were not asked");
+            CHECK(calls("cublasLtMatmul") > 10 && calls("cudnnConvolutionForward") == 1,
+                  "the libraries were not called");
         }
     }
     CHILD_END;
 
-    group("f32 is f32 unless tf32 is asked for");
+    group("f32 products use full precision unless CTRT_CUDA_TF32=yes");
     for (int tf32 = 0; tf32 < 2; tf32++) {
         IN_CHILD(tf32 ? "CTRT_CUDA_TF32=yes" : "CTRT_CUDA_TF32=no") {
             if (open_devices()) {
@@ -437,12 +447,13 @@ static void test_choices(void)
 
 static void test_failures(void)
 {
-    group("without the libraries, or the bias of theirs");
+    group("without the libraries, or without their fused bias");
     IN_CHILD("SOFTCUDA_BLAS=create=no", "SOFTCUDA_DNN=create=no") {
         if (open_devices()) {
             one_product();
             one_convolution();
-            CHECK(soft->launches("matmul_f32_small") > 0 && soft->launches("conv2d_f32_dense") > 0, "who did it?");
+            CHECK(soft->launches("matmul_f32_small") > 0 && soft->launches("conv2d_f32_dense") > 0,
+                  "the built-in kernels were not launched");
         }
     }
     CHILD_END;
@@ -450,23 +461,26 @@ static void test_failures(void)
         if (open_devices()) {
             product(1, 20, 40, 30, CTRT_F32);
             product(1, 20, 7, 30, CTRT_F64);
-            CHECK(soft->launches("bias_f32_v") > 0 && soft->launches("bias_f64") > 0, "no bias was added to products");
+            CHECK(soft->launches("bias_f32_v") > 0 && soft->launches("bias_f64") > 0,
+                  "no bias kernel was launched for products");
             for (int i = 0; i < 6; i++)
                 one_convolution();
-            CHECK(soft->launches("bias_f32") > 0, "no bias was added to convolutions");
+            CHECK(soft->launches("bias_f32") > 0, "no bias kernel was launched for convolutions");
             const uint64_t product_biases = soft->launches("bias_f32_v");
             const struct shape even = { 2, 4, 8, 8, 8, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
             for (int i = 0; i < 6; i++) {
                 convolution(&even, CTRT_F32, false);
                 convolution(&even, CTRT_F16, true);
             }
-            CHECK(soft->launches("bias_f32_v") > product_biases && soft->launches("bias_f16_v") > 0, "no bias was added in vectors, to planes and to pixels");
-            CHECK(calls("cublasLtMatmul") >= 3 && soft->launches("matmul_f32_small") == 0, "the library was not asked");
+            CHECK(soft->launches("bias_f32_v") > product_biases && soft->launches("bias_f16_v") > 0,
+                  "no vectorized bias kernel was launched");
+            CHECK(calls("cublasLtMatmul") >= 3 && soft->launches("matmul_f32_small") == 0,
+                  "the library was not called");
         }
     }
     CHILD_END;
 
-    group("what the library will not do after all is done without it");
+    group("work that a library refuses at run time is done by the built-in kernels");
     IN_CHILD("CTRT_LOG=error") {
         if (open_devices()) {
             CHECK(soft->inject("cublasLtMatmul", 1, 15, false) && soft->inject("cudnnConvolutionBackwardFilter", 1, 3000, true)
@@ -474,12 +488,13 @@ static void test_failures(void)
                   && soft->inject("cudnnConvolutionBiasActivationForward", 1, 3000, true), "cannot inject");
             one_product();
             one_convolution();
-            CHECK(soft->launches("matmul_f32_small") == 1 && soft->launches("conv2d_weight_grad_f32_dense") == 1, "who did it?");
+            CHECK(soft->launches("matmul_f32_small") == 1 && soft->launches("conv2d_weight_grad_f32_dense") == 1,
+                  "the built-in kernels were not launched");
         }
     }
     CHILD_END;
 
-    group("a convolution that cuDNN will not do after all is made of products, and cuDNN is not asked again");
+    group("a convolution that cuDNN refuses is computed by matrix products, and cuDNN is not called again");
     IN_CHILD("CTRT_LOG=error") {
         static const char *const passes[] = { "cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward", "cudnnConvolutionBackwardFilter",
                                               "cudnnConvolutionBackwardData" };
@@ -492,21 +507,24 @@ static void test_failures(void)
                 wide_convolution();
                 for (size_t i = 0; i < COUNT(passes); i++)
                     now += calls(passes[i]);
-                CHECK(calls("cublasLtMatmul") >= products + 3, "only %lld products the %d. time", (long long)(calls("cublasLtMatmul") - products), time + 1);
-                CHECK(time == 0 ? now > 0 : now == tried, "cuDNN was asked %lld times more", (long long)(now - tried));
+                CHECK(calls("cublasLtMatmul") >= products + 3, "only %lld products in round %d",
+                      (long long)(calls("cublasLtMatmul") - products), time + 1);
+                CHECK(time == 0 ? now > 0 : now == tried, "cuDNN was called %lld more times", (long long)(now - tried));
                 tried = now;
                 products = calls("cublasLtMatmul");
             }
             CHECK(soft->launches("conv2d_f32_dense") == 0 && soft->launches("conv2d_weight_grad_f32_dense") == 0
-                  && soft->launches("conv2d_input_grad_f32_dense") == 0, "our own kernels did it");
+                      && soft->launches("conv2d_input_grad_f32_dense") == 0,
+                  "the built-in convolution kernels were launched");
         }
     }
     CHILD_END;
 
-    group("a product that once gets less workspace leaves the choice of all others as it was");
+    group("a product that gets a smaller workspace once does not change the choice for later products");
     IN_CHILD("CTRT_LOG=error", "CTRT_MEMORY=direct") {
         if (open_devices()) {
-            /* The first convolution has the workspace that cuDNN wanted, 1 MiB; those after it what products want: 8 MiB and patches. */
+            /* The first convolution has the 1 MiB workspace that cuDNN requested; later ones have what products
+             * need: 8 MiB and the patches. */
             CHECK(soft->inject("cudnnConvolutionForward", 1, 3000, true) && soft->inject("cudnnConvolutionBiasActivationForward", 1, 3000, true),
                   "cannot inject");
             int64_t peaks[2];
@@ -525,29 +543,29 @@ static void test_failures(void)
     }
     CHILD_END;
 
-    group("for want of memory cuDNN is left alone once, wherever it says so");
+    group("when cuDNN reports out of memory in any call, it is skipped for that convolution only");
     {
         static const char *const places[] = { "cudnnConvolutionBackwardFilter", "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
                                               "cudnnCreateTensorDescriptor" };
         for (size_t i = 0; i < COUNT(places); i++) {
             IN_CHILD("CTRT_LOG=error") {
                 if (open_devices()) {
-                    /* Both choices of the gradient; the workspace is asked for before the work is done. */
+                    /* Both gradient algorithms fail; the workspace is allocated before the work is enqueued. */
                     for (int n = 0; n < 2; n++)
                         CHECK(soft->inject(places[i], n + 1, n == 0 ? 4003 : 4004, false), "cannot inject");
                     wide_convolution();
                     const int64_t products = calls("cublasLtMatmul"), before = calls("cudnnConvolutionBackwardFilter");
-                    CHECK(products > 0, "%s: who did it?", places[i]);
+                    CHECK(products > 0, "%s: no matrix product was used", places[i]);
                     wide_convolution();
-                    CHECK(calls("cublasLtMatmul") == products && calls("cudnnConvolutionBackwardFilter") == before + 1, "%s: cuDNN was not asked again",
-                          places[i]);
+                    CHECK(calls("cublasLtMatmul") == products && calls("cudnnConvolutionBackwardFilter") == before + 1,
+                          "%s: cuDNN was not called again", places[i]);
                 }
             }
             CHILD_END;
         }
     }
 
-    group("failures name what failed");
+    group("an error message names the failed operation");
     IN_CHILD("CTRT_LOG=error") {
         if (open_devices()) {
             CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
@@ -567,55 +585,59 @@ static void test_failures(void)
 
 TEST_MAIN
 {
-    unsetenv("CTRT_TEST_GPU");          /* over the driver in software alone */
+    unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
-    /* Every access of a kernel is checked, so sizes are small and rounds few. */
-    group("products by our own kernels");
+    /* The software driver checks every memory access of a kernel, so sizes are small and rounds few. */
+    group("products by the built-in kernels");
     IN_CHILD("CTRT_CUDA_GEMM=builtin") {
         if (open_devices())
             products(6);
     }
     CHILD_END;
-    group("products by the library");
+    group("products by cuBLASLt");
     IN_CHILD("CTRT_CUDA_GEMM=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
         if (open_devices()) {
             products(10);
-            CHECK(calls("cublasLtMatmul") > 50, "%lld by the library", (long long)calls("cublasLtMatmul"));
+            CHECK(calls("cublasLtMatmul") > 50, "%lld calls of cublasLtMatmul", (long long)calls("cublasLtMatmul"));
         }
     }
     CHILD_END;
-    group("products of f32 matrices on cuda-fp16 are f32");
+    group("products of f32 matrices on cuda-fp16 have f32 results");
     for (int way = 0; way < 4; way++) {
         IN_CHILD(way & 1 ? "CTRT_CUDA_GEMM=builtin" : "CTRT_CUDA_GEMM=cublaslt", way & 2 ? "SOFTCUDA_BLAS=bias=no" : "SOFTCUDA_BLAS=") {
             if (open_device("cuda-fp16:0")) {
                 wide_products();
                 CHECK(way & 1 ? soft->launches("matmul_f16_small_f32") > 0 && soft->launches("matmul_f16_large_f32") > 0 : calls("cublasLtMatmul") > 10,
-                      "who did it?");
+                      "the expected implementation was not used");
             }
         }
         CHILD_END;
     }
-    group("convolutions by our own kernels");
+    group("convolutions by the built-in kernels");
     IN_CHILD("CTRT_CUDA_CONV=builtin") {
         if (open_devices()) {
             convolutions(2);
-            CHECK(soft->launches("conv2d_parts_f32") > 0 && soft->launches("conv2d_weight_grad_f32_few_last") > 0, "not every kernel ran");
+            CHECK(soft->launches("conv2d_parts_f32") > 0 && soft->launches("conv2d_weight_grad_f32_few_last") > 0,
+                  "not every kernel was launched");
         }
     }
     CHILD_END;
-    group("convolutions by products of the library");
+    group("convolutions by cuBLASLt products");
     IN_CHILD("CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
         if (open_devices()) {
             convolutions(2);
-            CHECK(soft->launches("conv2d_patches_f32") > 0 && soft->launches("conv2d_turn_f16") > 0 && calls("cublasLtMatmul") > 20, "not by products");
+            CHECK(soft->launches("conv2d_patches_f32") > 0 && soft->launches("conv2d_turn_f16") > 0
+                      && calls("cublasLtMatmul") > 20,
+                  "cuBLASLt products were not used");
         }
     }
     CHILD_END;
-    group("and with patches of an image at a time");
+    group("convolutions by cuBLASLt products, one image at a time");
     IN_CHILD("CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=9k") {
         if (open_devices()) {
             convolutions(0);
-            CHECK(soft->launches("conv2d_patches_f16") > 0 && soft->launches("conv2d_weight_grad_f32_dense") > 0, "not by products");
+            CHECK(soft->launches("conv2d_patches_f16") > 0 && soft->launches("conv2d_weight_grad_f32_dense") > 0,
+                  "the patch kernel or the dense kernel was not launched");
         }
     }
     CHILD_END;
@@ -623,7 +645,8 @@ TEST_MAIN
     IN_CHILD("CTRT_CUDA_CONV=cudnn") {
         if (open_devices()) {
             convolutions(4);
-            CHECK(calls("cudnnConvolutionBackwardData") > 50 && soft->launches("conv2d_f32_dense") == 0, "not by the library");
+            CHECK(calls("cudnnConvolutionBackwardData") > 50 && soft->launches("conv2d_f32_dense") == 0,
+                  "cuDNN was not used");
         }
     }
     CHILD_END;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The standard modules against their formulas in double precision, their initial values, and bad arguments. */
+/* Tests the standard modules: results against their formulas in double precision, initial values, bad arguments. */
 #include <math.h>
 
 #include <ctrt/ctrt.h>
@@ -8,9 +8,9 @@
 
 static ctrt_device *cpu;
 
-/* ---- help ---- */
+/* ---- helpers ---- */
 
-/* A tensor of small numbers that differ. */
+/* Returns an f32 tensor with element i = sin(seed + 1.7 i). The caller releases the tensor. */
 static ctrt_tensor *numbers(ctrt_ints shape, double seed)
 {
     ctrt_tensor *tensor = NULL;
@@ -26,7 +26,7 @@ static ctrt_tensor *numbers(ctrt_ints shape, double seed)
     return tensor;
 }
 
-/* All elements as doubles; they stay until the program ends. */
+/* values() returns all elements as doubles, valid until values_free(). */
 struct kept { struct kept *next; double values[]; };
 static struct kept *all_kept;
 
@@ -92,10 +92,10 @@ static void linear(void)
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 4, 3), 0), y = NULL;
     CHECK_OK(ctrt_linear_new(&module, 3, 5, true, cpu));
     CHECK(shape_is(tensor_of(module, "weight"), CTRT_SHAPE(5, 3)) && shape_is(tensor_of(module, "bias"), CTRT_SHAPE(5)),
-          "parameters");
+          "weight is not [5, 3] or bias is not [5]");
     set(module, "weight", 1), set(module, "bias", 2);
     CHECK_OK(ctrt_forward(&y, module, x));
-    CHECK(shape_is(y, CTRT_SHAPE(2, 4, 5)), "shape of the result");
+    CHECK(shape_is(y, CTRT_SHAPE(2, 4, 5)), "Linear(3, 5) of [2, 4, 3] is not [2, 4, 5]");
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
         *out = values(y);
     for (int row = 0; row < 8; row++)
@@ -106,7 +106,7 @@ static void linear(void)
             CHECK(near(out[row * 5 + o], want), "row %d, output %d: %g, expected %g", row, o, out[row * 5 + o], want);
         }
     CHECK_OK(ctrt_linear_new(&module, 3, 5, false, cpu));
-    CHECK(ctrt_module_parameter_count(module) == 1, "without bias");
+    CHECK(ctrt_module_parameter_count(module) == 1, "Linear without bias does not have 1 parameter");
     CHECK_FAILS(ctrt_forward(&y, module, y), CTRT_ERR_SHAPE, "Linear: ");
     CHECK_FAILS(ctrt_linear_new(NULL, 3, 5, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(ctrt_linear_new(&module, -3, 5, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "in_features is -3");
@@ -116,11 +116,11 @@ static void linear(void)
     CHECK_FAILS(ctrt_forward_n(&y, module, two, 2), CTRT_ERR_INVALID_ARGUMENT, "one input, got 2");
     two[0] = NULL;
     CHECK_FAILS(ctrt_forward_n(&y, module, two, 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK_OK(ctrt_linear_new(&module, 0, 2, true, cpu));            /* y = bias, and the bias is 0 */
+    CHECK_OK(ctrt_linear_new(&module, 0, 2, true, cpu));            /* y equals the bias, which is 0 without inputs */
     CTRT_AUTO(tensor) none = NULL;
     CHECK_OK(ctrt_zeros(&none, CTRT_SHAPE(1, 0), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&y, module, none));
-    CHECK(values(y)[0] == 0 && values(y)[1] == 0, "no features: %g %g", values(y)[0], values(y)[1]);
+    CHECK(values(y)[0] == 0 && values(y)[1] == 0, "Linear with 0 input features: %g %g, expected 0 0", values(y)[0], values(y)[1]);
 }
 
 static void conv2d(void)
@@ -131,10 +131,10 @@ static void conv2d(void)
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(N, C, H, W), 0), y = NULL;
     CHECK_OK(ctrt_conv2d_new(&module, C, O, K, K, &options, true, cpu));
-    CHECK(shape_is(tensor_of(module, "weight"), CTRT_SHAPE(O, C / G, K, K)), "weight");
+    CHECK(shape_is(tensor_of(module, "weight"), CTRT_SHAPE(O, C / G, K, K)), "weight is not [6, 2, 3, 3]");
     set(module, "weight", 1), set(module, "bias", 2);
     CHECK_OK(ctrt_forward(&y, module, x));
-    if (!CHECK(shape_is(y, CTRT_SHAPE(N, O, OH, OW)), "shape of the result"))
+    if (!CHECK(shape_is(y, CTRT_SHAPE(N, O, OH, OW)), "the result is not [2, 6, 3, 3]"))
         return;
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
         *out = values(y);
@@ -153,7 +153,7 @@ static void conv2d(void)
     CHECK_OK(ctrt_conv2d_new(&module, 1, 20, 5, 5, NULL, true, cpu));
     CTRT_AUTO(tensor) image = numbers(CTRT_SHAPE(1, 1, 28, 28), 0);
     CHECK_OK(ctrt_forward(&y, module, image));
-    CHECK(shape_is(y, CTRT_SHAPE(1, 20, 24, 24)), "(28 - 5) + 1 = 24");
+    CHECK(shape_is(y, CTRT_SHAPE(1, 20, 24, 24)), "a 5x5 kernel on 28x28: the result is not [1, 20, 24, 24]");
     CHECK_FAILS(ctrt_conv2d_new(NULL, 1, 1, 3, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(ctrt_conv2d_new(&module, 0, 1, 3, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "in_channels is 0");
     CHECK_FAILS(ctrt_conv2d_new(&module, 1, 1, 0, 3, NULL, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "kernel_h is 0");
@@ -172,18 +172,18 @@ static void embedding(void)
     CHECK_OK(ctrt_embedding_new(&module, 5, 3, 2, cpu));
     const double *w = values(tensor_of(module, "weight"));
     for (int i = 0; i < 3; i++)
-        CHECK(w[2 * 3 + i] == 0 && w[4 * 3 + i] != 0, "the padding row begins as zeros, others do not");
+        CHECK(w[2 * 3 + i] == 0 && w[4 * 3 + i] != 0, "padding row 2 is not 0, or row 4 has a 0");
     CHECK_OK(ctrt_from_data(&index, rows, 4, CTRT_SHAPE(2, 2), CTRT_I64, cpu));
     CHECK_OK(ctrt_forward(&y, module, index));
-    CHECK(shape_is(y, CTRT_SHAPE(2, 2, 3)), "shape of the result");
+    CHECK(shape_is(y, CTRT_SHAPE(2, 2, 3)), "the result is not [2, 2, 3]");
     for (int i = 0; i < 4; i++)
-        CHECK(values(y)[i * 3 + 1] == w[rows[i] * 3 + 1], "row %lld", (long long)rows[i]);
+        CHECK(values(y)[i * 3 + 1] == w[rows[i] * 3 + 1], "index %lld does not give that row of the weight", (long long)rows[i]);
     CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(loss));
-    if (CHECK(ctrt_tensor_grad(tensor_of(module, "weight")) != NULL, "a gradient")) {
+    if (CHECK(ctrt_tensor_grad(tensor_of(module, "weight")) != NULL, "the weight has no gradient")) {
         const double *g = values(ctrt_tensor_grad(tensor_of(module, "weight")));
         CHECK(g[0] == 1 && g[3] == 0 && g[6] == 0 && g[12] == 1,
-              "gradient: rows 0 and 4 once, the padding row not: %g %g %g %g", g[0], g[3],
+              "gradient of rows 0, 1, 2 (padding), 4: %g %g %g %g, expected 1 0 0 1", g[0], g[3],
               g[6], g[12]);
     }
     const int64_t outside = 5;
@@ -205,7 +205,7 @@ static void layer_norm(void)
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(4, 2, 3), 0), y = NULL;
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), 0.01, true, cpu));
     CHECK(values(tensor_of(module, "weight"))[5] == 1 && values(tensor_of(module, "bias"))[5] == 0,
-          "begins as 1 and 0");
+          "the initial weight is not 1 or the initial bias is not 0");
     set(module, "weight", 1), set(module, "bias", 2);
     CHECK_OK(ctrt_forward(&y, module, x));
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias")), *in = values(x),
@@ -222,7 +222,7 @@ static void layer_norm(void)
         }
     }
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(3), 0, false, cpu));
-    CHECK(ctrt_module_parameter_count(module) == 0, "without affine");
+    CHECK(ctrt_module_parameter_count(module) == 0, "LayerNorm without affine has parameters");
     CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SCALAR_SHAPE, 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "0 sizes");
     CHECK_FAILS(ctrt_layer_norm_new(&module, CTRT_SHAPE(3, 0), 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
                 "normalized_shape is 0");
@@ -230,7 +230,7 @@ static void layer_norm(void)
     CHECK_FAILS(ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
 }
 
-/* Mean and biased variance of channel c of [N, C, S]. */
+/* Computes the mean and the biased variance of channel c of x[n, channels, s]. */
 static void channel(double *mean, double *variance, const double *x, int n, int channels, int s, int c)
 {
     *mean = *variance = 0;
@@ -252,7 +252,7 @@ static void batch_norm(double momentum)
     CHECK_OK(ctrt_batch_norm2d_new(&module, C, 0, momentum, true, cpu));
     CHECK(ctrt_module_buffer_count(module) == 3 && ctrt_tensor_dtype(tensor_of(module,
                                                                                "num_batches_tracked")) == CTRT_I64
-          && ctrt_tensor_ndim(tensor_of(module, "num_batches_tracked")) == 0, "buffers");
+          && ctrt_tensor_ndim(tensor_of(module, "num_batches_tracked")) == 0, "the buffers are not 3, or num_batches_tracked is no i64 scalar");
     set(module, "weight", 1), set(module, "bias", 2);
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias"));
     for (int batch = 1; batch <= BATCHES + 1; batch++) {
@@ -268,7 +268,7 @@ static void batch_norm(double momentum)
             channel(&mean, &variance, in, N, C, S, c);
             if (training) {
                 running_mean[c] += factor * (mean - running_mean[c]);
-                running_var[c] += factor * (variance * N * S / (N * S - 1) - running_var[c]);        /* unbiased */
+                running_var[c] += factor * (variance * N * S / (N * S - 1) - running_var[c]);        /* the running variance is unbiased */
             } else {
                 mean = running_mean[c], variance = running_var[c];
             }
@@ -290,17 +290,17 @@ static void batch_norm(double momentum)
 
 static void batch_norm_bad(void)
 {
-    group("BatchNorm's errors");
+    group("BatchNorm rejects bad shapes and options");
     CTRT_AUTO(module) one = NULL, two = NULL;
     CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2), 0), image = numbers(CTRT_SHAPE(4, 2, 3, 3), 0),
     single = numbers(CTRT_SHAPE(1, 2), 0);
     CHECK_OK(ctrt_batch_norm1d_new(&one, 2, 0, 0, true, cpu));
     CHECK_OK(ctrt_batch_norm2d_new(&two, 2, 0, 0, false, cpu));
-    CHECK(ctrt_module_parameter_count(two) == 0, "without affine");
+    CHECK(ctrt_module_parameter_count(two) == 0, "BatchNorm2d without affine has parameters");
     CHECK_OK(ctrt_forward(&y, one, flat));
     CHECK_FAILS(ctrt_forward(&y, one, image), CTRT_ERR_SHAPE, "BatchNorm1d: ");
     CHECK_FAILS(ctrt_forward(&y, two, flat), CTRT_ERR_SHAPE, "BatchNorm2d: ");
-    /* one value per channel has no variance */
+    /* The variance of one value per channel is undefined, so training mode rejects it. */
     CHECK_FAILS(ctrt_forward(&y, one, single), CTRT_ERR_SHAPE, "BatchNorm1d: ");
     ctrt_module_train(one, false);
     CHECK_OK(ctrt_forward(&y, one, single));
@@ -322,7 +322,7 @@ static double mean_square(ctrt_tensor *tensor)
 
 static void zero_options(void)
 {
-    group("epsilon and scale: 0 is the default, CTRT_ZERO is 0");
+    group("epsilon and scale: 0 selects the default, CTRT_ZERO selects 0");
     static const double epsilons[] = { 0, CTRT_ZERO };
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(5, 3), 0), y = NULL, q = numbers(CTRT_SHAPE(2, 4), 3), mean = NULL;
     CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(1e-5)));         /* a variance far below the default epsilon, 1e-5 */
@@ -343,7 +343,7 @@ static void zero_options(void)
         CHECK(near(values(y)[i], values(mean)[i % 4]), "attention with scale 0: %g, expected the mean %g", values(y)[i],
               values(mean)[i % 4]);
     CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, 0));
-    CHECK(!near(values(y)[0], values(mean)[0]), "the default scale weighs alike");
+    CHECK(!near(values(y)[0], values(mean)[0]), "attention with the default scale weighs all keys equally, as scale 0 does");
 }
 
 /* ---- functions as modules ---- */
@@ -351,7 +351,7 @@ static void zero_options(void)
 static void activations(void)
 {
     group("activations");
-    static const struct { const char *kind; double want[3]; } cases[] = {       /* of -1, 0, 2 */
+    static const struct { const char *kind; double want[3]; } cases[] = {       /* want: results for -1, 0, 2 */
         { "ReLU", { 0, 0, 2 } },
         { "GELU", { -0.15865525393, 0, 1.95449973610 } },
         { "Tanh", { -0.76159415596, 0, 0.96402758008 } },
@@ -377,7 +377,7 @@ static void activations(void)
     }
     CHECK_OK(ctrt_gelu_new(&modules[0], true));
     CHECK_OK(ctrt_forward(&y, modules[0], x));
-    CHECK(near(values(y)[0], -0.15880800939), "GELU by tanh (-1) is %g", values(y)[0]);
+    CHECK(near(values(y)[0], -0.15880800939), "GELU(-1), tanh form, is %g, expected -0.158808", values(y)[0]);
     ctrt_module_release(&modules[0]);
     CHECK_FAILS(ctrt_relu_new(NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(ctrt_gelu_new(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "out");
@@ -391,14 +391,14 @@ static void shapes(void)
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 4, 4), 0), y = NULL, big = NULL;
     CHECK_OK(ctrt_flatten_new(&module, 1, -1));
     CHECK_OK(ctrt_forward(&y, module, x));
-    CHECK(shape_is(y, CTRT_SHAPE(2, 48)), "flattened");
+    CHECK(shape_is(y, CTRT_SHAPE(2, 48)), "Flatten(1, -1) of [2, 3, 4, 4] is not [2, 48]");
 
     CHECK_OK(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }));
     CHECK_OK(ctrt_forward(&y, module, x));
-    CHECK(shape_is(y, CTRT_SHAPE(2, 3, 2, 2)), "stride as kernel");
+    CHECK(shape_is(y, CTRT_SHAPE(2, 3, 2, 2)), "the default stride of MaxPool2d is not the kernel size");
     const double *in = values(x);
     double want = fmax(fmax(in[0], in[1]), fmax(in[4], in[5]));
-    CHECK(values(y)[0] == want, "the first window: %g, expected %g", values(y)[0], want);
+    CHECK(values(y)[0] == want, "the maximum of the first window is %g, expected %g", values(y)[0], want);
     CHECK_FAILS(ctrt_max_pool2d_new(&module, NULL), CTRT_ERR_INVALID_ARGUMENT, "options");
     CHECK_FAILS(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 0 } }), CTRT_ERR_INVALID_ARGUMENT,
                 "kernel is 0");
@@ -412,19 +412,19 @@ static void shapes(void)
         zeros += dropped[i] == 0;
         scaled += near(dropped[i], 1 / 0.75);
     }
-    CHECK(zeros + scaled == 4000 && zeros > 850 && zeros < 1150, "%d zeros, %d scaled by 4/3", zeros, scaled);
+    CHECK(zeros + scaled == 4000 && zeros > 850 && zeros < 1150, "Dropout(0.25) of 4000 ones: %d zeros, %d scaled by 4/3", zeros, scaled);
     ctrt_module_train(module, false);
     CHECK_OK(ctrt_forward(&y, module, big));
-    CHECK(y == big, "evaluation: the input itself");
+    CHECK(y == big, "Dropout in evaluation mode does not return the input tensor itself");
     CHECK_FAILS(ctrt_dropout_new(&module, 1.5), CTRT_ERR_INVALID_ARGUMENT, "1.5");
     CHECK_FAILS(ctrt_dropout_new(&module, NAN), CTRT_ERR_INVALID_ARGUMENT, "probability");
 }
 
-/* ---- attention, by loops ---- */
+/* ---- attention, against loops in double precision ---- */
 
 enum { EMBED = 6, HEADS = 2, DEPTH = EMBED / HEADS, T = 4 };
 
-/* Row `part` (0 q, 1 k, 2 v) of the projection of x[t]. */
+/* Returns one feature of the input projection of x[t]; `part` is 0 for q, 1 for k, 2 for v. */
 static double projected(const double *w, const double *b, const double *x, int part, int t, int feature)
 {
     double sum = b ? b[part * EMBED + feature] : 0;
@@ -475,7 +475,7 @@ static void attention(bool bias, bool causal)
     const double *b = NULL, *ob = NULL;
     if (bias) {
         CHECK(values(tensor_of(module, "in_proj_bias"))[0] == 0 && values(tensor_of(module, "out_proj.bias"))[0] == 0,
-              "biases begin as 0");
+              "the initial biases are not 0");
         set(module, "in_proj_bias", 2), set(module, "out_proj.bias", 4);
         b = values(tensor_of(module, "in_proj_bias")), ob = values(tensor_of(module, "out_proj.bias"));
     }
@@ -484,14 +484,14 @@ static void attention(bool bias, bool causal)
     CHECK_OK(ctrt_forward(&y, module, q));
     attend(want, w, b, ow, ob, values(q), values(q), values(q), causal);
     for (int i = 0; i < T * EMBED; i++)
-        CHECK(near(values(y)[i], want[i]), "self, element %d: %g, expected %g", i, values(y)[i], want[i]);
+        CHECK(near(values(y)[i], want[i]), "self-attention, element %d: %g, expected %g", i, values(y)[i], want[i]);
 
     ctrt_tensor *inputs[] = { q, k, v, NULL };
     CHECK_OK(ctrt_forward_n(&y, module, inputs, 3));
     attend(want, w, b, ow, ob, values(q), values(k), values(v), causal);
     for (int i = 0; i < T * EMBED; i++)
-        CHECK(near(values(y)[i], want[i]), "general, element %d: %g, expected %g", i, values(y)[i], want[i]);
-    CHECK_OK(ctrt_forward_n(&y, module, inputs, 4));               /* mask NULL: none */
+        CHECK(near(values(y)[i], want[i]), "q, k, v given, element %d: %g, expected %g", i, values(y)[i], want[i]);
+    CHECK_OK(ctrt_forward_n(&y, module, inputs, 4));               /* inputs[3], the mask, is NULL: no mask */
     CHECK(near(values(y)[7], want[7]), "mask NULL: %g, expected %g", values(y)[7], want[7]);
     if (!causal) {
         CTRT_AUTO(tensor) mask = NULL;
@@ -506,7 +506,7 @@ static void attention(bool bias, bool causal)
     CTRT_AUTO(tensor) plain = NULL, other = numbers(CTRT_SHAPE(T, EMBED + 1), 0);
     CHECK_OK(ctrt_squeeze(&plain, q, CTRT_DIMS(0)));
     CHECK_OK(ctrt_forward(&y, module, plain));
-    CHECK(shape_is(y, CTRT_SHAPE(T, EMBED)), "without batch");
+    CHECK(shape_is(y, CTRT_SHAPE(T, EMBED)), "attention of [4, 6], without a batch dimension, is not [4, 6]");
     CHECK_FAILS(ctrt_forward(&y, module, other), CTRT_ERR_SHAPE, "[..., T, 6]");
     CHECK_FAILS(ctrt_forward_n(&y, module, inputs, 2), CTRT_ERR_INVALID_ARGUMENT, "got 2");
     inputs[1] = NULL;
@@ -515,7 +515,7 @@ static void attention(bool bias, bool causal)
 
 static void attention_bad(void)
 {
-    group("MultiheadAttention's errors");
+    group("MultiheadAttention rejects bad options");
     CTRT_AUTO(module) module = NULL;
     CHECK_FAILS(ctrt_multihead_attention_new(&module, 6, 4, 0, true, true, cpu), CTRT_ERR_INVALID_ARGUMENT,
                 "multiple of 4 heads");
@@ -532,7 +532,7 @@ static void attention_bad(void)
 
 /* ---- initial values ---- */
 
-/* Largest magnitude, mean and variance. */
+/* Computes the largest magnitude, the mean and the variance of the tensor's elements. */
 static void moments(double *largest, double *mean, double *variance, ctrt_tensor *tensor)
 {
     int64_t n = ctrt_tensor_numel(tensor);
@@ -552,7 +552,7 @@ static void initial(void)
 {
     group("initial values");
     CTRT_AUTO(tensor) w = NULL;
-    /* [out 200, in 50, 2, 2]: fan in 200, fan out 800. bound 0: normal. */
+    /* w is [200, 50, 2, 2], so fan in is 200 and fan out is 800. A bound of 0 means a normal distribution. */
     const struct { const char *name; ctrt_status (*init)(ctrt_tensor *, double); double argument, variance,
                    bound; } cases[] = {
         { "xavier_uniform", ctrt_init_xavier_uniform_, 2, 4 * 2 / 1000.0, 2 * sqrt(6 / 1000.0) },
@@ -566,7 +566,7 @@ static void initial(void)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_OK(cases[i].init(w, cases[i].argument));
         moments(&largest, &mean, &variance, w);
-        /* Of 40,000 values the mean is within 5 standard errors, the variance within 5 %. */
+        /* 40,000 values: the mean must be within 5 standard errors, the variance within 5 %. */
         CHECK(fabs(mean) < 5 * sqrt(cases[i].variance / 40000), "%s: mean %g", cases[i].name, mean);
         CHECK(fabs(variance / cases[i].variance - 1) < 0.05, "%s: variance %g, expected %g", cases[i].name, variance,
               cases[i].variance);
@@ -578,22 +578,22 @@ static void initial(void)
             CHECK(largest > 3 * sqrt(variance) && largest < 6 * sqrt(variance), "%s: largest %g", cases[i].name,
                   largest);
     }
-    CHECK(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w), "a leaf that asks may be initialised");
+    CHECK(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w), "after init_* the tensor is no leaf that requires grad");
     CHECK_OK(ctrt_init_uniform_(w, 2, 4));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02, "uniform 2..4: mean %g, largest %g",
+    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02, "uniform(2, 4): mean %g, largest %g",
           mean, largest);
     CHECK_OK(ctrt_init_normal_(w, 5, 0.1));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005, "normal 5, 0.1: mean %g, std %g", mean,
+    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005, "normal(5, 0.1): mean %g, standard deviation %g", mean,
           sqrt(variance));
     CHECK_OK(ctrt_init_constant_(w, 7));
     moments(&largest, &mean, &variance, w);
-    CHECK(variance < 1e-20 && largest == 7, "constant 7: %g", largest);
+    CHECK(variance < 1e-20 && largest == 7, "constant 7: largest %g", largest);
 
     CTRT_AUTO(module) module = NULL;
     CHECK_OK(ctrt_linear_new(&module, 100, 300, true, cpu));
-    for (int i = 0; i < 2; i++) {                   /* PyTorch's Linear: weight and bias in +-1/sqrt(in) */
+    for (int i = 0; i < 2; i++) {                   /* as in PyTorch, both are in +-1/sqrt(in_features) */
         moments(&largest, &mean, &variance, tensor_of(module, i ? "bias" : "weight"));
         CHECK(largest <= 0.1 && largest > 0.09, "Linear's %s: largest %g, bound 0.1", i ? "bias" : "weight", largest);
     }
@@ -616,7 +616,7 @@ static void initial(void)
 
 TEST_MAIN
 {
-    group("the cpu");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
         return done();
     ctrt_manual_seed(7);

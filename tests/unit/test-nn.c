@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules as objects: registering, names, walking, running, moving. The layers are in test-nn-layers.c. */
+/* Tests modules: registration, names, traversal, forward and moves to another dtype. Layers are tested in
+ * test-nn-layers.c. */
 #include <math.h>
 #include <pthread.h>
 
@@ -11,7 +12,7 @@
 
 static ctrt_device *cpu;
 
-/* ---- a module of our own: counts its life ---- */
+/* ---- a module that counts its calls ---- */
 
 struct probe { ctrt_tensor *w; int trained; bool silent; ctrt_status failure; };
 static int probes_destroyed;
@@ -19,7 +20,7 @@ static int probes_destroyed;
 static ctrt_status probe_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     struct probe *p = ctrt_module_state(self);
-    CHECK(*y == NULL, "forward finds *y NULL");
+    CHECK(*y == NULL, "*y is not NULL at the start of forward");
     if (p->failure)
         return ctrt_fail(p->failure, "the probe fails");
     if (p->silent)
@@ -62,7 +63,7 @@ static ctrt_tensor *ones(int64_t n)
 
 static void classes(void)
 {
-    group("classes and life");
+    group("module classes are validated, and the last release destroys a module");
     ctrt_module *module = NULL;
     ctrt_module_class bad = probe_class;
     CHECK_FAILS(ctrt_module_new(NULL, &probe_class), CTRT_ERR_INVALID_ARGUMENT, "out");
@@ -73,34 +74,34 @@ static void classes(void)
     CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "size");
     bad = probe_class, bad.state_bytes = SIZE_MAX;
     CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_OVERFLOW, "state_bytes");
-    CHECK(module == NULL, "a failed constructor leaves its variable alone");
+    CHECK(module == NULL, "a failed constructor set its variable");
 
-    /* A class from before `destroy` was invented. */
+    /* A class of an older version, without `destroy`. */
     bad = probe_class, bad.size = offsetof(ctrt_module_class, destroy);
     CHECK_OK(ctrt_module_new(&module, &bad));
     ctrt_module_train(module, false);
     CHECK(((struct probe *)ctrt_module_state(module))->trained == 0, "a slot beyond the size was called");
     probes_destroyed = 0;
-    CHECK_OK(ctrt_module_new(&module, &probe_class));       /* releases what the variable held */
+    CHECK_OK(ctrt_module_new(&module, &probe_class));       /* releases the previous module */
     CHECK(probes_destroyed == 0, "destroy beyond the size was called");
     ctrt_module *second = ctrt_module_retain(module);
     ctrt_module_release(&module);
-    CHECK(module == NULL && probes_destroyed == 0, "the second reference keeps it");
+    CHECK(module == NULL && probes_destroyed == 0, "the module was destroyed although a reference remains");
     CHECK(strcmp(ctrt_module_kind(second), "Probe") == 0, "kind %s", ctrt_module_kind(second));
     ctrt_module_release(&second);
     CHECK(probes_destroyed == 1, "destroyed %d times", probes_destroyed);
     ctrt_module_release(&second);
     ctrt_module_release(NULL);
     CHECK(strcmp(ctrt_module_kind(NULL), "(null)") == 0 && ctrt_module_state(NULL) == NULL &&
-          !ctrt_module_is_training(NULL), "facts of NULL");
+          !ctrt_module_is_training(NULL), "an accessor of NULL returned a value");
     CHECK(ctrt_module_retain(NULL) == NULL && ctrt_module_numel(NULL) == 0 && ctrt_module_parameter_count(NULL) == 0,
-          "more facts of NULL");
+          "an accessor of NULL returned a value");
     ctrt_module_train(NULL, true);
 }
 
 static void names(void)
 {
-    group("names");
+    group("invalid and duplicate names are rejected");
     static const char *const refused[] = { "", ".", "a.b", "weight.", ".weight" };
     ctrt_module *module = probe();
     ctrt_tensor *w = ones(2), *result = NULL;
@@ -117,11 +118,11 @@ static void names(void)
     CHECK_FAILS(ctrt_module_add_module(module, "m", NULL), CTRT_ERR_INVALID_ARGUMENT, "child");
     probes_destroyed = 0;
     CHECK_FAILS(ctrt_module_add_module(NULL, "m", probe()), CTRT_ERR_INVALID_ARGUMENT, "module");
-    CHECK(probes_destroyed == 1, "the reference of a refused child is released");
+    CHECK(probes_destroyed == 1, "the rejected child was not released");
 
-    CHECK(!ctrt_tensor_requires_grad(w), "not yet a parameter");
+    CHECK(!ctrt_tensor_requires_grad(w), "the tensor requires grad before it is a parameter");
     CHECK_OK(ctrt_module_add_parameter(module, "w", w));
-    CHECK(ctrt_tensor_requires_grad(w), "a parameter asks for gradients");
+    CHECK(ctrt_tensor_requires_grad(w), "a parameter does not require grad");
     CHECK_FAILS(ctrt_module_add_parameter(module, "w", w), CTRT_ERR_STATE, "\"w\"");
     CHECK_FAILS(ctrt_module_add_buffer(module, "w", w, true), CTRT_ERR_STATE, "\"w\"");
     CHECK_FAILS(ctrt_module_add_module(module, "w", probe()), CTRT_ERR_STATE, "\"w\"");
@@ -130,7 +131,7 @@ static void names(void)
     ctrt_tensor_release(&result);
     CHECK_OK(ctrt_zeros(&result, CTRT_SHAPE(1), CTRT_I64, cpu));
     CHECK_OK(ctrt_module_add_parameter(module, "count", result));
-    CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter cannot ask");
+    CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter requires grad");
     ctrt_tensor_release(&result);
     ctrt_tensor_release(&w);
     ctrt_module_release(&module);
@@ -138,37 +139,37 @@ static void names(void)
 
 static void cycles(void)
 {
-    group("cycles");
+    group("a module cannot contain itself");
     ctrt_module *a = probe(), *b = probe(), *c = probe();
     CHECK_FAILS(ctrt_module_add_module(a, "self", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
     CHECK_OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)));
     CHECK_OK(ctrt_module_add_module(b, "c", ctrt_module_retain(c)));
     CHECK_FAILS(ctrt_module_add_module(c, "a", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
-    CHECK_OK(ctrt_module_add_module(a, "c", ctrt_module_retain(c)));       /* shared, but no cycle */
+    CHECK_OK(ctrt_module_add_module(a, "c", ctrt_module_retain(c)));       /* shared, but not a cycle */
     probes_destroyed = 0;
     ctrt_module_release(&b);
     ctrt_module_release(&c);
-    CHECK(probes_destroyed == 0, "parents keep their children");
+    CHECK(probes_destroyed == 0, "children were destroyed before their parent");
     ctrt_module_release(&a);
     CHECK(probes_destroyed == 3, "%d of 3 destroyed", probes_destroyed);
 }
 
 static void walking(void)
 {
-    group("walking");
+    group("parameters are listed by name, each once");
     static const char *const want[] = { "w", "left.w", "left.inner.w", "right.w" };
     ctrt_module *root = probe(), *left = probe(), *inner = probe(), *right = probe(), *child;
     ctrt_tensor *t[4], *tensor;
     const char *name, *kept[4];
     for (int i = 0; i < 4; i++)
         t[i] = ones(i + 1);
-    CHECK(ctrt_module_parameter_count(root) == 0, "empty");
+    CHECK(ctrt_module_parameter_count(root) == 0, "an empty module has parameters");
     CHECK_OK(ctrt_module_add_module(inner, "shared", ctrt_module_retain(right)));       /* deeper, but found first */
     CHECK_OK(ctrt_module_add_module(left, "inner", inner));
     CHECK_OK(ctrt_module_add_module(root, "left", left));
     CHECK_OK(ctrt_module_add_parameter(root, "w", t[0]));
     CHECK_OK(ctrt_module_add_parameter(left, "w", t[1]));
-    CHECK_OK(ctrt_module_add_parameter(left, "tied", t[0]));                               /* each tensor once */
+    CHECK_OK(ctrt_module_add_parameter(left, "tied", t[0]));                               /* counts once */
     CHECK_OK(ctrt_module_add_parameter(inner, "w", t[2]));
     CHECK(ctrt_module_parameter_count(root) == 3, "%zu parameters", ctrt_module_parameter_count(root));
     for (int i = 0; i < 3; i++) {
@@ -179,7 +180,8 @@ static void walking(void)
     CHECK_OK(ctrt_module_add_parameter(right, "w", t[3]));
     CHECK_OK(ctrt_module_add_module(root, "right", right));
     CHECK_OK(ctrt_module_parameter(&kept[3], NULL, root, 3));
-    CHECK(strcmp(kept[3], "left.inner.shared.w") == 0, "a shared module under its first name: %s", kept[3]);
+    CHECK(strcmp(kept[3], "left.inner.shared.w") == 0, "a shared module's parameter is %s, not its first name",
+          kept[3]);
     for (int i = 0; i < 3; i++) {
         CHECK_OK(ctrt_module_parameter(&name, NULL, root, (size_t)i));
         CHECK(name == kept[i], "%s is another pointer after the structure changed", name);
@@ -189,7 +191,7 @@ static void walking(void)
     CHECK_FAILS(ctrt_module_parameter(&name, &tensor, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "module");
 
     CHECK_OK(ctrt_module_tensor(&tensor, root, "left.inner.w"));
-    CHECK(tensor == t[2], "by name");
+    CHECK(tensor == t[2], "the tensor found by name is another");
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, "left.iner.w"), CTRT_ERR_NOT_FOUND, "did you mean \"left.inner.w\"");
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, ""), CTRT_ERR_NOT_FOUND, NULL);
     CHECK_FAILS(ctrt_module_tensor(NULL, root, "w"), CTRT_ERR_INVALID_ARGUMENT, "borrowed");
@@ -201,10 +203,10 @@ static void walking(void)
     CHECK_FAILS(ctrt_module_child(&name, &child, root, 2), CTRT_ERR_NOT_FOUND, "2 children");
     CHECK_FAILS(ctrt_module_child(&name, &child, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "module");
 
-    CHECK(ctrt_module_is_training(inner), "modules begin in training");
+    CHECK(ctrt_module_is_training(inner), "a new module is not in training mode");
     ctrt_module_train(root, false);
     CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1,
-          "eval reaches the leaves");
+          "eval mode did not reach the leaf modules");
     for (int i = 0; i < 4; i++)
         ctrt_tensor_release(&t[i]);
     ctrt_module_release(&root);
@@ -212,7 +214,7 @@ static void walking(void)
 
 static void many(void)
 {
-    group("a thousand parameters");
+    group("a module with 1000 parameters");
     ctrt_module *root = probe();
     const char *name;
     ctrt_tensor *tensor;
@@ -231,7 +233,7 @@ static void many(void)
 
 static void running(void)
 {
-    group("running");
+    group("forward with one and two inputs, and its failures");
     ctrt_module *module = probe();
     struct probe *state = ctrt_module_state(module);
     ctrt_tensor *x = NULL, *y = NULL, *inputs[2];
@@ -239,7 +241,7 @@ static void running(void)
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, module, x));                         /* x = (x + 1) x */
     CHECK_OK(ctrt_item(&value, x));
-    CHECK(value == 12, "an output that owns the input: %g, expected 12", value);
+    CHECK(value == 12, "an output variable that is the input: %g, expected 12", value);
     inputs[0] = inputs[1] = x;
     CHECK_OK(ctrt_forward_n(&y, module, inputs, 2));
     CHECK_OK(ctrt_item(&value, y));
@@ -250,7 +252,7 @@ static void running(void)
     CHECK_FAILS(ctrt_forward(&y, module, x), CTRT_ERR_NOT_SUPPORTED, "Probe: the probe fails");
     state->failure = CTRT_OK, state->silent = true;
     CHECK_FAILS(ctrt_forward(&y, module, x), CTRT_ERR_STATE, "without a result");
-    CHECK(y == before, "a failure leaves y alone");
+    CHECK(y == before, "a failed call changed y");
     CHECK_FAILS(ctrt_forward(NULL, module, x), CTRT_ERR_INVALID_ARGUMENT, "y");
     CHECK_FAILS(ctrt_forward(&y, NULL, x), CTRT_ERR_INVALID_ARGUMENT, "module");
     CHECK_FAILS(ctrt_forward(&y, module, NULL), CTRT_ERR_INVALID_ARGUMENT, "x");
@@ -277,7 +279,7 @@ static ctrt_status counted_new(ctrt_module **out, int *made)
 
 static void expressions(void)
 {
-    group("networks as expressions");
+    group("nested constructor expressions release all modules after a failure");
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(module) other = probe();
     int made = 0;
@@ -286,7 +288,7 @@ static void expressions(void)
         CTRT_MAKE(counted_new, &made), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(counted_new, &made),
                                                                          CTRT_NEW(relu))),
         CTRT_NEW(sequential, CTRT_NO_MODULES))));
-    CHECK(made == 2, "each constructor runs once: %d of 2 calls", made);
+    CHECK(made == 2, "the constructors ran %d times, expected 2", made);
     const char *name;
     ctrt_module *child;
     CHECK_OK(ctrt_module_child(&name, &child, net, 1));
@@ -295,7 +297,7 @@ static void expressions(void)
     ctrt_module_release(&net);
     CHECK(probes_destroyed == 2, "%d of 2 destroyed", probes_destroyed);
 
-    /* A failure inside comes out with status and message, and nothing is left behind. */
+    /* A failure in a nested constructor returns its status and message, and all modules are released. */
     probes_destroyed = 0;
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_MAKE(failing_new),
                                                        CTRT_MAKE(counted_new, &made))),
@@ -311,7 +313,7 @@ static void expressions(void)
     probes_destroyed = 0;
     CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT,
                 "out");
-    CHECK(probes_destroyed == 1, "handed over, also when there is nowhere to put the result");
+    CHECK(probes_destroyed == 1, "the module was not released when out is NULL");
     CHECK_FAILS(ctrt_sequential_new(&net, ctrt_modules_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "modules");
 
     probes_destroyed = 0;
@@ -324,16 +326,16 @@ static void expressions(void)
     CTRT_AUTO(tensor) x = ones(3);
     CTRT_AUTO(tensor) y = NULL;
     CHECK_OK(ctrt_forward(&y, net, x));
-    CHECK(y == x, "an empty Sequential gives its input");
+    CHECK(y == x, "an empty Sequential did not return its input");
     CHECK_OK(ctrt_sequential_add(net, CTRT_NEW(softmax, 5)));
     CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_SHAPE, "Sequential: 0: Softmax: ");
 }
 
-/* ---- moving: the same handles, in place (T17, T18) ---- */
+/* ---- moves to another dtype ---- */
 
 static void moving(void)
 {
-    group("moving");
+    group("ctrt_module_to converts parameters, gradients and optimizer state in place");
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) x = NULL, loss = NULL;
@@ -353,15 +355,16 @@ static void moving(void)
         ctrt_dtype dtype = turn == 1 ? CTRT_F64 : CTRT_F32;
         CHECK_OK(ctrt_module_to(net, NULL, dtype));
         CHECK_OK(ctrt_module_tensor(&now, net, "0.weight"));
-        CHECK(now == weight && ctrt_tensor_dtype(weight) == dtype, "turn %d: the handle stays, its type is %s", turn,
+        CHECK(now == weight && ctrt_tensor_dtype(weight) == dtype, "turn %d: another tensor, or its dtype is %s", turn,
               ctrt_dtype_name(ctrt_tensor_dtype(weight)));
-        CHECK(ctrt_tensor_requires_grad(weight) && ctrt_tensor_is_leaf(weight), "turn %d: still a parameter", turn);
+        CHECK(ctrt_tensor_requires_grad(weight) && ctrt_tensor_is_leaf(weight),
+              "turn %d: no longer a leaf that requires grad", turn);
         CHECK(ctrt_tensor_dtype(mean) == dtype && ctrt_tensor_dtype(batches) == CTRT_I64,
               "turn %d: buffers are %s and %s", turn,
               ctrt_dtype_name(ctrt_tensor_dtype(mean)), ctrt_dtype_name(ctrt_tensor_dtype(batches)));
         ctrt_tensor *grad = ctrt_tensor_grad(weight);
-        CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype, "turn %d: the gradient moves too",
-              turn);
+        CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype,
+              "turn %d: the gradient was not converted", turn);
 
         const double values[] = { 1, 2, -1, 3, 0.5, -2 };
         CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(3, 2), CTRT_F64, cpu));
@@ -381,7 +384,7 @@ static void moving(void)
         CHECK_OK(ctrt_select(&one, weight, 0, 1));
         CHECK_OK(ctrt_select(&one, one, 0, 0));
         CHECK_OK(ctrt_item(&after, one));
-        CHECK(before != after, "turn %d: the optimizer still moves the model", turn);
+        CHECK(before != after, "turn %d: the optimizer step did not change the weight", turn);
     }
     CHECK_FAILS(ctrt_module_to(net, NULL, CTRT_I64), CTRT_ERR_DTYPE, "i64");
     CHECK_FAILS(ctrt_module_to(NULL, NULL, CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "module");
@@ -395,27 +398,27 @@ static void moving(void)
 
 static void zeroing(void)
 {
-    group("zero_grad");
+    group("zero_grad fills or drops gradients");
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(3), loss = NULL;
     double value = 1;
     CHECK_OK(ctrt_module_add_parameter(module, "w", w));
     CHECK_OK(ctrt_module_zero_grad(module, false));
-    CHECK(ctrt_tensor_grad(w) == NULL, "nothing to fill");
+    CHECK(ctrt_tensor_grad(w) == NULL, "zero_grad created a gradient");
     CHECK_OK(ctrt_sum(&loss, w, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(loss));
     ctrt_tensor *grad = ctrt_tensor_grad(w);
     CHECK_OK(ctrt_module_zero_grad(module, false));
-    CHECK(grad && ctrt_tensor_grad(w) == grad, "filled in place");
+    CHECK(grad && ctrt_tensor_grad(w) == grad, "the gradient was not filled in place");
     CHECK_OK(ctrt_sum(&loss, grad, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_item(&value, loss));
     CHECK(value == 0, "the sum of zeros is %g", value);
     CHECK_OK(ctrt_module_zero_grad(module, true));
-    CHECK(ctrt_tensor_grad(w) == NULL, "dropped");
+    CHECK(ctrt_tensor_grad(w) == NULL, "the gradient was not dropped");
     CHECK_FAILS(ctrt_module_zero_grad(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "module");
 }
 
-/* `depth` Sequentials, each in the one before, the last empty. */
+/* Returns `depth` nested Sequential modules, the innermost empty. */
 static ctrt_module *nest(int depth)
 {
     ctrt_module *outer = NULL, *last = NULL, *next = NULL;
@@ -451,14 +454,14 @@ static void deep(void)
     pthread_t thread;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 512 << 10);
-    if (CHECK(pthread_create(&thread, &attributes, nested_on_a_small_stack, NULL) == 0, "a thread"))
+    if (CHECK(pthread_create(&thread, &attributes, nested_on_a_small_stack, NULL) == 0, "cannot create a thread"))
         pthread_join(thread, NULL);
     pthread_attr_destroy(&attributes);
 }
 
 TEST_MAIN
 {
-    group("the cpu");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
         return done();
     classes();

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops at their edges: results too large for any memory, layouts that look like others, windows without an element,
- * results that must have memory of their own, and a result variable that is an operand. */
+/* Tests edge cases of ops: results that are too large, unusual strides, windows without elements, results that must
+ * not share memory with an input, and a result variable that is also an operand. */
 #include <math.h>
 
 #include "tensors.h"
 
-static ctrt_tensor *y;          /* takes every result, by the assignment rule */
+static ctrt_tensor *y;          /* receives every result; each assignment releases the previous one */
 
-/* One element that is seen all over `shape`. */
+/* Returns one element expanded to `shape`. */
 static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
@@ -42,12 +42,12 @@ static void too_large(void)
     CHECK_OK(ctrt_unsqueeze(&bytes, bytes, 0));
     CHECK_OK(ctrt_t(&tall, bytes));
     CHECK_FAILS(ctrt_add(&y, bytes, tall), CTRT_ERR_OVERFLOW, "more than 2^63 elements");
-    CHECK(y == old, "a failure changed the result");
+    CHECK(y == old, "a failed call changed the result");
     ctrt_tensor *all[] = { column, row, bytes, tall, wide, old };
     release_all(all, COUNT(all));
 }
 
-/* x times w, against x laid out contiguously. */
+/* Compares x times w with the product of a contiguous copy of x. */
 static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 {
     ctrt_tensor *dense = NULL, *expected = NULL;
@@ -63,9 +63,10 @@ static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 
 static void products(void)
 {
-    group("matmul of rows that do not follow one another");
+    group("matmul of rows with gaps and permuted rows");
     ctrt_tensor *x = COUNTING(3, 1, 5, 4), *w = COUNTING(4, 2), *part = NULL;
-    CHECK_OK(ctrt_narrow(&part, x, 2, 0, 2));           /* strides 20, 20, 4, 1: that of the size 1 says nothing */
+    /* Strides 20, 20, 4, 1. The stride of the dimension of size 1 has no meaning. */
+    CHECK_OK(ctrt_narrow(&part, x, 2, 0, 2));
     product_is_right(__LINE__, part, w);
     CHECK_OK(ctrt_narrow(&part, x, 2, 1, 1));
     product_is_right(__LINE__, part, w);
@@ -85,7 +86,7 @@ static void products(void)
 
 static void windows(void)
 {
-    group("max_pool2d: windows in the padding");
+    group("pooling and convolution windows in the padding, and very large strides");
     const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 },
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
@@ -105,7 +106,7 @@ static void windows(void)
     ctrt_tensor *empty = NULL;
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(1, 1, 0, 3), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_max_pool2d(&y, NULL, empty, &padded), CTRT_ERR_SHAPE, "no elements to pool");
-    /* As PyTorch; a kernel, dilation or stride of nearly 2^31 costs no more than the elements inside. */
+    /* Results as in PyTorch. A kernel, dilation or stride of nearly 2^31 must cost no more than the elements inside. */
     static const struct wide { ctrt_pool2d_options options; double want; } wide[] = {
         { { .kernel = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX / 2, INT32_MAX / 2 } }, 15 },
         { { .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
@@ -157,10 +158,10 @@ static void windows(void)
 
 static void scalars(void)
 {
-    group("0-dim tensors");
+    group("ops on 0-dim tensors, and indices that are out of range");
     ctrt_tensor *x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), *places = NULL, *old = COUNTING(2), *index = NULL;
     CHECK_OK(ctrt_max(&y, &places, x, -1, false));
-    CHECK(!ctrt_tensor_shares_storage(x, y), "the maximum is the tensor's own memory");
+    CHECK(!ctrt_tensor_shares_storage(x, y), "the maximum shares the input's memory");
     VALUES_ARE(places, 0);
     CHECK_FAILS(ctrt_max(&y, NULL, x, 1, false), CTRT_ERR_SHAPE, "max: dimension 1");
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu));
@@ -169,7 +170,7 @@ static void scalars(void)
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, cpu));
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
-    CHECK(y == old, "a failure changed the result");
+    CHECK(y == old, "a failed call changed the result");
     CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CHECK_OK(ctrt_gather(&y, x, 0, index));
@@ -181,7 +182,7 @@ static void scalars(void)
     CHECK_OK(ctrt_gather(&y, old, 0, index));
     CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
 
-    /* An index is checked even where the result has no elements. */
+    /* Indices are checked even if the result has no elements. */
     CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(3, 0), CTRT_F32, cpu));
     CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(2), CTRT_I64, cpu));
     CHECK_OK(ctrt_index_select(&y, x, 0, index));
@@ -196,7 +197,7 @@ static void scalars(void)
 
 static void numbers(void)
 {
-    group("numbers that a dtype does not have");
+    group("numbers that a dtype cannot represent");
     ctrt_tensor *x = NULL, *logits = NULL, *target = NULL;
     double loss = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_int(100), CTRT_U8, cpu));
@@ -239,11 +240,11 @@ static void numbers(void)
     release_all(all, COUNT(all));
 }
 
-/* The expected values are PyTorch's. It keeps such a number in f32 for add, sub, mul, div and floor_divide, and rounds
- * it for other ops. */
+/* The expected values are PyTorch's. PyTorch keeps such a number in f32 for add, sub, mul, div and floor_divide, and
+ * rounds it for other ops. */
 static void half_numbers(void)
 {
-    group("f16, bf16 and a number that they do not have");
+    group("f16 and bf16 ops with a number that they cannot represent");
     static const struct half_case {
         const char *name;
         ctrt_status (*scalar)(ctrt_tensor **, ctrt_tensor *, ctrt_scalar);
@@ -283,8 +284,8 @@ static void half_numbers(void)
 
 static void halves(void)
 {
-    group("f16, bf16 formulas are rounded once");
-    static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* of bf16, and of f16 */
+    group("the variance of f16 and bf16 tensors is rounded once");
+    static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* exact in bf16 and in f16 */
     for (int i = 0; i < 2; i++) {
         ctrt_tensor *x = NULL;
         double got = 0;
@@ -305,10 +306,10 @@ static void halves(void)
     }
 }
 
-/* Messages of a function that is composed of others name the function that was called, and its operands. */
+/* Error messages of a composed function must name the called function and its operands. */
 static void names(void)
 {
-    group("messages of composed functions");
+    group("error messages name the called function");
     ctrt_tensor *x = COUNTING(2, 3), *mask = NULL;
     CHECK_FAILS(ctrt_masked_fill(&y, x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill: mask has dtype f32");
     CHECK_FAILS(ctrt_masked_fill_(x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill_: mask has dtype f32");
@@ -352,12 +353,12 @@ static void names(void)
     release_all(all, COUNT(all));
 }
 
-/* The shapes of results that PyTorch gives, and what it refuses. */
+/* Expected shapes and errors are PyTorch's. */
 static void shapes(void)
 {
-    group("linear with a weight of one dimension; gather with an index without elements");
+    group("linear with a weight of one dimension; gather with an empty index");
     static const struct { int x, bias; int64_t x_shape[3], bias_shape[1]; int ndim; int64_t shape[3]; } linears[] = {
-        /* bias: dimensions; -1: none. ndim: of the result; -1: refused */
+        /* bias: number of dimensions, -1: none. ndim: of the result, -1: an error */
         { 3, -1, { 2, 2, 4 }, { 0 }, 2, { 2, 2 } }, { 2, 0, { 3, 4 }, { 0 }, 1, { 3 } },
         { 1, 0, { 4 }, { 0 }, 0, { 0 } },
         { 2, -1, { 0, 4 }, { 0 }, 1, { 0 } },       { 2, 1, { 3, 4 }, { 1 }, -1, { 0 } },
@@ -414,13 +415,13 @@ static void shapes(void)
 
 static void itself(void)
 {
-    group("the result's variable is an operand");
+    group("the result variable is an operand");
     ctrt_tensor *x = COUNTING(2, 2), *t = NULL, *pieces[2] = { NULL };
     int count = 0;
     CHECK_OK(ctrt_matmul(&x, x, x));
     VALUES_ARE(x, 2, 3, 6, 11);
     CHECK_OK(ctrt_t(&t, x));
-    CHECK_OK(ctrt_add_(x, t));                          /* reads what it writes */
+    CHECK_OK(ctrt_add_(x, t));                          /* t is a view of x */
     VALUES_ARE(x, 4, 9, 9, 22);
     CHECK_OK(ctrt_detach(&t, x));
     CHECK_OK(ctrt_mul_(x, t));
@@ -439,10 +440,10 @@ static void itself(void)
     release_all(all, COUNT(all));
 }
 
-/* Two storages over the same memory. */
+/* Two storages share the same memory. */
 static void twice(void)
 {
-    group("operands over the same memory of the program's");
+    group("operands from blobs that overlap");
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
     ctrt_tensor *low = NULL, *high = NULL, *same = NULL;
     CHECK_OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));

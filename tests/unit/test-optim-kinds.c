@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-optim-kinds.c: every optimizer of nn/optimizers.def, with the step's kernel and without it.
+/* Tests every optimizer of nn/optimizers.def, with and without the fused step kernels.
  *
- * "lean" is a device with the kernels of the cpu except sgd_step and adam_step, on which each optimizer computes its
- * step with tensor ops. CTRT_FALLBACK is not set. A new optimizer takes part without a change here: its options come
- * from its struct optim_kind, its expected values from tests/reference/optim.txt (make_optim.py). */
+ * The device "lean" has the cpu's kernels except sgd_step and adam_step, so that each optimizer computes its step with
+ * tensor ops. CTRT_FALLBACK is not set. A new optimizer is tested without a change here, because its options come from
+ * its struct optim_kind and its expected values from tests/reference/optim.txt (make_optim.py). */
 #include <math.h>
 #include <unistd.h>
 
@@ -22,13 +22,14 @@ static ctrt_status lean_open(ctrt_device **out)
     static ctrt_device device;
     static ctrt_backend backend;
     static ctrt_kernel_table table;
-    static ctrt_kernel rows[4096];
+    static ctrt_kernel kernels[4096];
     const ctrt_kernel_table *all = cpu->backend->kernels;
-    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = rows, .stride = sizeof rows[0] };
-    for (size_t i = 0; i < all->count && table.count < COUNT(rows); i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)all->rows + i * all->stride);
-        if (strcmp(row->op, "sgd_step") != 0 && strcmp(row->op, "adam_step") != 0)
-            memcpy(&rows[table.count++], row, row->size < sizeof *row ? row->size : sizeof *row);
+    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = kernels, .stride = sizeof kernels[0] };
+    for (size_t i = 0; i < all->count && table.count < COUNT(kernels); i++) {
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)all->kernels + i * all->stride);
+        if (strcmp(kernel->op, "sgd_step") != 0 && strcmp(kernel->op, "adam_step") != 0)
+            memcpy(&kernels[table.count++], kernel,
+                   kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
     }
     backend = *cpu->backend;
     backend.kernels = &table;
@@ -46,13 +47,13 @@ static ctrt_status lean_open(ctrt_device **out)
     return CTRT_OK;
 }
 
-/* ---- all kinds ---- */
+/* ---- the optimizers ---- */
 
 typedef ctrt_status new_function(ctrt_optimizer **out, ctrt_module *module, const void *options);
 typedef ctrt_status add_function(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
                                  const void *options);
 
-/* One pair of functions per optimizer with options behind a pointer to void. */
+/* Wraps ctrt_ID_new and ctrt_ID_add_group in functions that take the options as const void *. */
 #define OPTIMIZER(id)                                                                                               \
     static ctrt_status new_##id(ctrt_optimizer **out, ctrt_module *module, const void *options)                     \
     {                                                                                                               \
@@ -85,7 +86,8 @@ static const struct optim_option *option_named(const struct optim_kind *kind, co
     return option->name != NULL ? option : NULL;
 }
 
-/* All flags, and numbers that are not the defaults, as far as the combination is valid: the state is the largest. */
+/* Returns a valid combination with all flags set and numbers other than the defaults. With it the optimizer allocates
+ * all of its state tensors. */
 static union optim_options full_options(const struct optim_kind *kind)
 {
     union optim_options options;
@@ -117,7 +119,7 @@ static void set_grad(ctrt_tensor *tensor, const double *values)
 
 /* ---- PyTorch's values ---- */
 
-/* Sets the options to those of a case. PyTorch's names differ in two places: betas, eps. */
+/* Reads the options of the case `test` from `ref`. PyTorch's betas is beta1 and beta2 in ctrt, its eps is epsilon. */
 static void reference_options(union optim_options *options, const struct optim_kind *kind, const struct ref_file *ref,
                               const char *test)
 {
@@ -140,8 +142,9 @@ static void reference_options(union optim_options *options, const struct optim_k
     }
 }
 
-/* p after each step. In f32 a step rounds about ten times, each time by at most 2^-24 of a value whose effect on p is
- * below 0.1 |p|, except for the last addition: 4 steps stay below 1e-6. f64 likewise, with 2^-53. */
+/* Compares the parameter after each step with PyTorch's. In f32 a step rounds about ten times, each time by at most
+ * 2^-24 of a value whose effect on p is below 0.1 |p|, except for the last addition, so the error of 4 steps is below
+ * 1e-6. In f64 the same holds with 2^-53. */
 static void reference_case(const struct entry *entry, const struct ref_file *ref, const char *test, ctrt_dtype dtype,
                            ctrt_device *device)
 {
@@ -172,7 +175,7 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
 
 static void references(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: PyTorch's values", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: parameters equal PyTorch's after each step", entry->kind->name, ctrt_device_name(device));
     struct ref_file *ref = ref_load("optim.txt");
     char test[40];
     int cases = 0;
@@ -190,13 +193,14 @@ static void references(const struct entry *entry, ctrt_device *device)
 
 /* ---- half precision ---- */
 
-/* One element, whose steps are larger than the rounding of bf16; the state must be that of an f32 parameter. */
+/* Steps a parameter of one element by more than the rounding error of bf16. The state must be f32 and equal that of an
+ * f32 parameter. */
 static void half(const struct entry *entry, ctrt_device *device)
 {
-    static const double start = 1, grad = 1.0 / 4096;           /* f16 cannot hold the square of the gradient */
+    static const double start = 1, grad = 1.0 / 4096;           /* the square of the gradient underflows in f16 */
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     double want = 0, states[OPTIM_STATES] = { 0 };
-    group("%s on %s: f16 and bf16 parameters", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name, ctrt_device_name(device));
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_of(&start, CTRT_SHAPE(1), dtypes[d], device);
@@ -239,14 +243,14 @@ static void bad_options(const struct entry *entry)
         { OPTIM_FINITE, NAN, "expected a finite number" },
         { OPTIM_FINITE, -INFINITY, "is -inf, expected a finite number" },
     };
-    group("%s: options out of range, defaults, and 0", entry->kind->name);
+    group("%s: defaults, CTRT_ZERO, and rejected options", entry->kind->name);
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(optimizer) good = NULL;
     double value;
     CHECK_OK(entry->make(&good, NULL, NULL));
     for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
         CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
-        CHECK(value == option->otherwise, "the default of %s is %g", option->name, value);
+        CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name, value);
         for (size_t i = 0; i < COUNT(cases); i++) {
             union optim_options options = { .sgd = { .lr = 0 } };
             if (option->range != cases[i].range)
@@ -267,7 +271,7 @@ static void bad_options(const struct entry *entry)
             ctrt_optimizer_release(&optimizer);
         }
     }
-    CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1, "a failed call has no effect");
+    CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1, "a failed call made an optimizer or added a group");
     CHECK_FAILS(entry->make(NULL, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(entry->add_group(NULL, NULL, 0, NULL), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
     CHECK_FAILS(ctrt_optimizer_option(&value, good, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
@@ -304,10 +308,10 @@ static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
     CHECK(memcmp(x, y, sizeof x) == 0, "%s: %g %g %g, expected %g %g %g", what, x[0], x[1], x[2], y[0], y[1], y[2]);
 }
 
-/* Two groups, the second of which comes after two steps, are two optimizers. */
+/* An optimizer with two groups, the second of them added after two steps, must equal two optimizers with one group. */
 static void groups(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: groups", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: two groups step as two optimizers", entry->kind->name, ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) both = NULL, one = NULL, two = NULL;
     ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
@@ -319,7 +323,8 @@ static void groups(const struct entry *entry, ctrt_device *device)
     CHECK_OK(ctrt_optimizer_add(both, &p[0], 1));
     CHECK_OK(ctrt_optimizer_add(one, &q[0], 1));
     CHECK_OK(ctrt_optimizer_add(two, &q[1], 1));
-    CHECK(ctrt_optimizer_group_count(both) == 1 && ctrt_optimizer_group_count(NULL) == 0, "groups");
+    CHECK(ctrt_optimizer_group_count(both) == 1 && ctrt_optimizer_group_count(NULL) == 0,
+          "a new optimizer does not have 1 group, or NULL does not have 0");
     CHECK_FAILS(entry->add_group(both, p, 2, &options), CTRT_ERR_STATE, "already");
     CHECK_FAILS(entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options),
                 CTRT_ERR_INVALID_ARGUMENT, "NULL");
@@ -352,7 +357,7 @@ static void groups(const struct entry *entry, ctrt_device *device)
     CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 2, 0.1), CTRT_ERR_NOT_FOUND, "group 2");
     CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 1, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
     CHECK_FAILS(ctrt_optimizer_set_group_lr(NULL, 0, 1), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
-    CHECK_OK(entry->add_group(both, NULL, 0, NULL));            /* the options of group 0 */
+    CHECK_OK(entry->add_group(both, NULL, 0, NULL));            /* NULL options: those of group 0 */
     CHECK_OK(ctrt_optimizer_option(&lr, both, 2, "lr"));
     CHECK(lr == 0.125, "the third group has lr %g", lr);
     for (int i = 0; i < 2; i++) {
@@ -363,10 +368,10 @@ static void groups(const struct entry *entry, ctrt_device *device)
 
 /* ---- files ---- */
 
-/* A second optimizer with other options goes on from the file of the first. */
+/* An optimizer that loads the file of another one gets its options and continues with the same values. */
 static void files(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: files with groups", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: a saved optimizer with groups continues after loading", entry->kind->name, ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
@@ -412,7 +417,7 @@ static void files(const struct entry *entry, ctrt_device *device)
         for (int i = 0; i < 3; i++)
             check_same("after loading", q[i], p[i]);
     }
-    /* Another division into groups. */
+    /* An optimizer with another division into groups rejects the file. */
     CHECK_OK(entry->make(&wrong, NULL, NULL));
     CHECK_OK(ctrt_optimizer_add(wrong, q, 2));
     CHECK_OK(entry->add_group(wrong, NULL, 0, NULL));
@@ -456,7 +461,7 @@ static void training(const struct entry *entry)
         CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK_OK(ctrt_item(step == 0 ? &first : &last, y));
     }
-    CHECK(last < first / 2, "loss %g after %g", last, first);
+    CHECK(last < first / 2, "the loss after 40 steps is %g, not below half of the first, %g", last, first);
     CHECK(ctrt_fallback_count(NULL) == before, "ops ran on the cpu");
 }
 
@@ -468,7 +473,7 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
 {
     struct values values;
     memset(&values, 0, sizeof values);
-    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));        /* as it is before the first step */
+    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));        /* no-op after the first step */
     CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
     for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
         ctrt_tensor *state = NULL;
@@ -479,8 +484,9 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
     return values;
 }
 
-/* Step `at` of two parameters, with the n-th allocation failing: each has taken the step with all of its state, or
- * nothing has changed. */
+/* Runs step `at` of two parameters with the n-th allocation failing (n 0: none). Each parameter must have taken the
+ * step with all of its state, or be unchanged. With `before` NULL, only fills `found` with the values before the step
+ * (0, 1) and after it (2, 3). Returns whether the step made fewer than n allocations. */
 static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dtype dtype, int at, uint64_t n,
                          const struct values *before, const struct values *after, struct values *found)
 {
@@ -491,7 +497,7 @@ static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dt
     CHECK_OK(entry->make(&optimizer, NULL, &options));
     for (int i = 0; i < 2; i++) {
         CHECK_OK(ctrt_to_dtype(&p[i], p[i], dtype));
-        CHECK_OK(entry->add_group(optimizer, &p[i], 1, NULL));      /* a batch of its own */
+        CHECK_OK(entry->add_group(optimizer, &p[i], 1, NULL));      /* in its own group, hence in its own batch */
     }
     for (int step = 0; step <= at; step++) {
         for (int i = 0; i < 2; i++)
@@ -525,7 +531,7 @@ static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dt
 static void failures(const struct entry *entry, ctrt_device *device)
 {
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
-    group("%s on %s: every allocation of a step fails", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name, ctrt_device_name(device));
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ctrt_dtype dtype = cases[i].dtype;
         const int at = cases[i].at;
@@ -542,7 +548,7 @@ static void failures(const struct entry *entry, ctrt_device *device)
 
 TEST_MAIN
 {
-    group("the devices");
+    group("the devices cpu and lean open");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
         return done();
     for (size_t i = 0; i < COUNT(entries); i++) {

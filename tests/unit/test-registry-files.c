@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which plugin files are trusted, and in which folders they are searched. */
+/* Tests which plugin files are trusted, and which folders are searched for plugins. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/types.h>
@@ -8,9 +8,9 @@
 #include "folder.h"
 #include "registry/internal.h"
 
-#define QUIET "CTRT_LOG=error"          /* refusals are warned of, and here there are many */
+#define QUIET "CTRT_LOG=error"          /* refused files log warnings, and there are many here */
 
-/* Judges `path` for `user`; `reason` says why not. */
+/* Checks `path` for `user`; `reason` receives why it is not trusted. */
 static bool trusted(const char *path, bool strict, uid_t user, char *reason, size_t bytes)
 {
     struct checked_file opened;
@@ -22,13 +22,13 @@ static bool trusted(const char *path, bool strict, uid_t user, char *reason, siz
     return well;
 }
 
-/* Each case changes one thing of ROOT/above/folder/backend-fake.so, which is trusted otherwise. */
+/* Each case changes one property of ROOT/above/folder/backend-fake.so, which is trusted without the change. */
 static const struct trust_case {
-    const char *what;           /* below ROOT */
-    int mode;                   /* -1: stays */
-    int owner, group;           /* -1: stay; only root can change them */
-    const char *path;           /* below ROOT */
-    const char *words;          /* of the refusal; NULL: trusted */
+    const char *what;           /* path below ROOT */
+    int mode;                   /* -1: unchanged */
+    int owner, group;           /* -1: unchanged; only root can change them */
+    const char *path;           /* path below ROOT */
+    const char *words;          /* part of the reason; NULL: trusted */
 } trust_cases[] = {
     { "above/folder/backend-fake.so", 0755, -1, -1, "above/folder/backend-fake.so", NULL },
     { "above/folder/backend-fake.so", 0757, -1, -1, "above/folder/backend-fake.so",
@@ -48,14 +48,14 @@ static const struct trust_case {
     { "above", 0777, -1, -1, "above/folder/backend-fake.so", "folder ROOT/above can be written by all users" },
     { "above", 01777, -1, -1, "above/folder/backend-fake.so", NULL },
     { "above", -1, 4321, -1, "above/folder/backend-fake.so", "folder ROOT/above belongs to user 4321" },
-    /* links: to the file, to its folder, to the folder above, and one that leaves a folder by ".." */
+    /* Links: to the file, to its folder, to the folder above, and a path that leaves a folder by ".." */
     { "above/folder", 0777, -1, -1, "other/backend-link.so", "folder ROOT/above/folder can be written" },
     { "other", 0777, -1, -1, "other/backend-link.so", "folder ROOT/other can be written" },
     { "other", 0755, -1, -1, "other/backend-link.so", NULL },
     { "above", 0777, -1, -1, "other/folder-link/backend-fake.so", "folder ROOT/above can be written" },
     { "other", 01777, -1, -1, "other/folder-link/backend-fake.so", NULL },
     { "other/above-link", -1, 4321, -1, "other/above-link/folder/backend-fake.so", NULL },
-    /* nobody else can replace it */
+    /* No other user can replace the link. */
     { "other", 01777, -1, -1, "other/loose-link/folder/backend-fake.so",
       "entry ROOT/other/loose-link belongs to user 4321" },
     { "above", 0777, -1, -1, "other/above-link/../other/backend-link.so", "folder ROOT/above can be written" },
@@ -64,7 +64,7 @@ static const struct trust_case {
     { "other", 0755, -1, -1, "above/folder/backend-fake.so/backend-fake.so", "Not a directory" },
 };
 
-/* "ROOT" in `text` replaced by `root`. */
+/* Returns `text` with "ROOT" replaced by `root`. */
 static const char *with_root(const char *text, const char *root)
 {
     static char words[512];
@@ -104,7 +104,7 @@ static void test_trust_paths(void)
         const bool needs_root = c->owner >= 0 || c->group >= 0 || strstr(c->path, "loose") != NULL;
         if ((user != 0 && needs_root) || lstat(what, &before) != 0)
             continue;
-        group("trust: %s mode %04o owner %d group %d, asked for %s", c->what, (unsigned)(c->mode >= 0 ? c->mode : 0),
+        group("trust: %s mode %04o owner %d group %d, path %s", c->what, (unsigned)(c->mode >= 0 ? c->mode : 0),
               c->owner, c->group, c->path);
         CHECK(!needs_root || lchown(what, (uid_t)c->owner, (gid_t)c->group) == 0, "lchown failed");
         CHECK(c->mode < 0 || chmod(what, (mode_t)c->mode) == 0, "chmod failed");
@@ -114,7 +114,7 @@ static void test_trust_paths(void)
         const char *words = c->words != NULL ? with_root(c->words, root) : "";
         CHECK(strstr(reason, words) != NULL, "the reason lacks \"%s\": %s", words, reason);
         if (strstr(c->path, "circle") == NULL && strstr(c->path, "nothing") == NULL && strstr(c->path, ".so/") == NULL)
-            CHECK(trusted(path, false, user, reason, sizeof reason), "without need: %s", reason);
+            CHECK(trusted(path, false, user, reason, sizeof reason), "not trusted without strict checks: %s", reason);
         if (user == 0)
             CHECK(lchown(what, before.st_uid, before.st_gid) == 0, "lchown failed");
         if (!S_ISLNK(before.st_mode))
@@ -125,13 +125,13 @@ static void test_trust_paths(void)
 
 static char swap_from[200], swap_aside[200], swap_in[200];
 
-/* Puts another folder in the place of the judged one. */
+/* Replaces the checked folder by another. */
 static void swap_folders(void)
 {
     CHECK(rename(swap_from, swap_aside) == 0 && rename(swap_in, swap_from) == 0, "rename failed");
 }
 
-/* The tests of loading need root, because only root's process mistrusts. */
+/* The load tests need root, because only a process of root requires trusted files. */
 static void test_trust_swap(void)
 {
     if (geteuid() != 0)
@@ -144,14 +144,14 @@ static void test_trust_swap(void)
     folder_actor(swap_from, "backend-fake");
     folder_copy(swap_in, "backend-fake.so", built_path("stranger"), -1);
     snprintf(path, sizeof path, "%s/backend-fake.so", swap_from);
-    group("a folder that is replaced between judging and loading: the judged file is loaded, under its own name");
+    group("a folder replaced between check and load: the checked file is loaded, under its own path");
     IN_CHILD(folder_path(swap_from, NULL), QUIET) {
         const struct component *component = NULL;
         Dl_info object = { 0 };
         validated_hook = swap_folders;
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
         CHECK(component != NULL && dladdr(component->table, &object) != 0 && strcmp(object.dli_fname, path) == 0,
-              "dladdr names it %s, expected %s", object.dli_fname, path);
+              "dladdr returns %s, expected %s", object.dli_fname, path);
     }
     CHILD_END;
     folder_remove(root);
@@ -190,14 +190,14 @@ static void test_trust_swap(void)
             for (int fd = 3; fd < 32; fd++)
                 close(fd);
         }
-        CHECK(objects[0] != objects[1], "the second file is the first object");
+        CHECK(objects[0] != objects[1], "both files gave the same object");
     }
     CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }
 
-/* Another user swaps two folders for as long as root's processes load from there. */
+/* Another user swaps two folders while processes of root load plugins from them. */
 static void test_trust_race(void)
 {
     if (geteuid() != 0)
@@ -222,12 +222,13 @@ static void test_trust_race(void)
             if (rename(good, aside) == 0 && rename(evil, good) == 0 && rename(good, evil) == 0)
                 rename(aside, good);
     }
-    group("another user swaps folders under a writable ancestor: root loads neither");
+    group("another user swaps folders below a writable folder: root loads neither");
     for (int i = 0; i < 30; i++) {
         IN_CHILD(path, QUIET) {
             const struct component *component;
-            CHECK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake") == CTRT_ERR_NOT_FOUND, "loaded");
-            CHECK(dlsym(RTLD_DEFAULT, "ctrt_plugin_v1") == NULL, "loaded");
+            CHECK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake") == CTRT_ERR_NOT_FOUND,
+                  "a plugin was loaded");
+            CHECK(dlsym(RTLD_DEFAULT, "ctrt_plugin_v1") == NULL, "a plugin was loaded");
         }
         CHILD_END;
     }
@@ -246,7 +247,7 @@ static void test_trust(void)
     test_trust_swap();
     test_trust_race();
 
-    /* IDs after a change, and whether a plugin of user 4321 is loaded then. */
+    /* User IDs after a change, and whether a plugin of user 4321 is loaded then. */
     static const struct { uid_t real, effective, saved; bool loaded; } ids[] = {
         { 0, 0, 0, false },       { 0, 4321, 0, false },      { 4321, 4321, 0, false },
         { 0, 4321, 4321, false }, { 4321, 4321, 4321, true },
@@ -269,7 +270,7 @@ static void test_trust(void)
 
     if (user == 0) {
         chmod(file, 0666);
-        group("as root, a plugin that everybody can write is refused");
+        group("as root, a plugin that all users can write is refused");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
             CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND,
@@ -278,7 +279,7 @@ static void test_trust(void)
         CHILD_END;
         chmod(file, 0755);
         if (chown(file, 4321, 4321) == 0) {
-            group("as root, a plugin of somebody else is refused");
+            group("as root, a plugin of another user is refused");
             IN_CHILD(folder_path(folder, NULL), QUIET) {
                 const struct component *component;
                 CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"), CTRT_ERR_NOT_FOUND,
@@ -294,7 +295,7 @@ static void test_search(void)
 {
     char *folder = folder_new(), setting[8192];
     folder_actor(folder, "backend-fake");
-    group("the search path: what is missing or relative is told, the rest is used");
+    group("missing and relative folders of the search path are reported, the others are searched");
     snprintf(setting, sizeof setting, "CTRT_PLUGIN_PATH=:relative:/no/such/folder:%s:%s", folder, folder);
     IN_CHILD(setting, QUIET) {
         const struct component *component;
@@ -306,10 +307,10 @@ static void test_search(void)
         int files = 0;
         for (size_t i = 0; i < registry_file_count; i++)
             files += strcmp(registry_files[i]->stem, "backend-fake") == 0;
-        CHECK(files == 1, "the folder that stands on the path twice was read %d times", files);
+        CHECK(files == 1, "a folder that is on the path twice was read %d times", files);
     }
     CHILD_END;
-    group("files that are not called like a plugin are left alone");
+    group("files without a plugin's name are ignored");
     folder_text(folder, "backend-.so", "");
     folder_text(folder, "Backend-x.so", "");
     folder_text(folder, "backend-x.so.1", "");
@@ -323,15 +324,15 @@ static void test_search(void)
         size_t here = 0;
         for (size_t i = 0; i < registry_file_count; i++)
             here += strcmp(registry_files[i]->folder, folder) == 0;
-        CHECK(here == 1, "%zu files were taken for plugins", here);
+        CHECK(here == 1, "%zu files were treated as plugins", here);
         registry_leave();
     }
     CHILD_END;
     folder_remove(folder);
 }
 
-/* The loader knows this program, which has the library in it, by argv[0]. Runs it as `name` in folder `one`, then
- * changes to folder `two` before the first use, which says whether ONE/lib/ctrt/1 was searched. */
+/* The loader knows this program, which contains the library, by argv[0]. Runs the program as `name` in folder `one`;
+ * the program then changes to folder `two` before the first use and checks that `searched` was searched. */
 static void search_as(const char *name, const char *one, const char *two, const char *searched)
 {
     CHECK(chdir(one) == 0, "chdir failed");
@@ -358,14 +359,14 @@ static void test_search_beside(void)
              two,
              CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MAJOR);
     CHECK(system(command) == 0, "%s", command);
-    group("a library that the loader knows by a relative path, and a program that changes its folder before the first "
+    group("the plugin folder is found when the library's path is relative and the program calls chdir before the first "
           "use");
     snprintf(expected, sizeof expected, "%s/lib/ctrt/%u", realpath(one, real), CTRT_PLUGIN_ABI_MAJOR);
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("lib/p", one, two, expected);
     }
     CHILD_END;
-    group("a name without a folder is not looked up in the working directory");
+    group("a library path without a folder is not resolved in the working directory");
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("p", two, one, search_installed_folder);
     }

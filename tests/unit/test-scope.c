@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scopes of tensors: what is not exported ends with them, what is needed stays, and who uses what has ended is told. */
+/* Tests tensor scopes: the end of a scope frees every tensor that was not exported and that no other tensor needs. A
+ * later use of a freed tensor reports an error. */
 #include "sims.h"
 #include "plan_models.h"
 
@@ -25,7 +26,7 @@ static bool has_ended(ctrt_tensor *tensor)
 
 static void test_basics(void)
 {
-    group("%s: what is not exported ends, views and nested scopes", ctrt_device_name(device));
+    group("%s: tensors that are not exported end; views and nested scopes", ctrt_device_name(device));
     const uint64_t before = ctrt_memory_allocated(device);
     ctrt_tensor *outside = full(1, 1000, device), *a = NULL, *b = NULL, *view = NULL, *c = NULL, *d = NULL, *gone = NULL;
     begins();
@@ -33,21 +34,23 @@ static void test_basics(void)
     b = full(3, 1000, device);
     CHECK_OK(ctrt_slice(&view, b, 0, 10, 20, 1));
     gone = full(4, 1000, device);
-    ctrt_tensor_release(&gone);                     /* released by hand meanwhile */
+    ctrt_tensor_release(&gone);                     /* released before the scope ends */
     CHECK_OK(ctrt_add_(outside, a));
     CHECK_OK(ctrt_scope_export(view));
     begins();
     c = full(5, 1000, device);
     d = full(6, 1000, device);
-    CHECK_OK(ctrt_scope_export(d));                 /* to the scope around */
-    CHECK_OK(ctrt_scope_export(a));                 /* which is not this scope's: nothing happens */
+    CHECK_OK(ctrt_scope_export(d));                 /* to the enclosing scope */
+    CHECK_OK(ctrt_scope_export(a));                 /* a tensor of the outer scope: no effect */
     ends();
     CHECK(has_ended(c) && !has_ended(d) && !has_ended(a), "after the inner scope: c %d, d %d, a %d", has_ended(c), has_ended(d), has_ended(a));
     ends();
-    CHECK(has_ended(a) && has_ended(d) && !has_ended(view) && !has_ended(outside), "after the outer scope");
-    CHECK(!has_ended(b), "what an exported view is a view of ended before it");
+    CHECK(has_ended(a) && has_ended(d) && !has_ended(view) && !has_ended(outside),
+          "wrong tensors ended with the outer scope");
+    CHECK(!has_ended(b), "the base of an exported view ended before the view");
     CHECK(total(view) == 30 && total(outside) == 3000, "the sums are %g and %g", total(view), total(outside));
-    CHECK(ctrt_tensor_ndim(a) == 1 && ctrt_tensor_numel(a) == 1000 && ctrt_tensor_dtype(a) == CTRT_F32, "shape and dtype are gone");
+    CHECK(ctrt_tensor_ndim(a) == 1 && ctrt_tensor_numel(a) == 1000 && ctrt_tensor_dtype(a) == CTRT_F32,
+          "shape or dtype is lost");
     CHECK_FAILS(ctrt_scope_end(), CTRT_ERR_STATE, "without a matching");
     ctrt_tensor_release(&outside);
     ctrt_tensor_release(&a);
@@ -57,12 +60,13 @@ static void test_basics(void)
     CHECK_OK(ctrt_device_synchronize(device));
     CHECK(ctrt_memory_allocated(device) > before, "the exported view has no memory");
     ctrt_tensor_release(&view);
-    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes are left", (unsigned long long)(ctrt_memory_allocated(device) - before));
+    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes remain allocated",
+          (unsigned long long)(ctrt_memory_allocated(device) - before));
 }
 
 static void test_uses(void)
 {
-    group("%s: whatever is done with a tensor that has ended is refused, and it is released as ever", ctrt_device_name(device));
+    group("%s: every use of an ended tensor is an error, except its release", ctrt_device_name(device));
     CTRT_AUTO(tensor) other = full(1, 6, device);
     CTRT_AUTO(tensor) ended = NULL;
     CTRT_AUTO(tensor) scalar = NULL;
@@ -114,15 +118,15 @@ static void test_uses(void)
     ends();
     CHECK_OK(ctrt_slice(&view, ended, 0, 1, 3, 1));
     REFUSED(ctrt_clone(&out, view));
-    CHECK(ctrt_tensor_data(ended) == NULL, "it has data");
-    CHECK(strcmp(ctrt_device_name(ctrt_tensor_device(ended)), "a scope that has ended") == 0, "it is on %s",
-          ctrt_device_name(ctrt_tensor_device(ended)));
-    CHECK(out == NULL && text == NULL, "a failure leaves something");
+    CHECK(ctrt_tensor_data(ended) == NULL, "an ended tensor has data");
+    CHECK(strcmp(ctrt_device_name(ctrt_tensor_device(ended)), "a scope that has ended") == 0,
+          "an ended tensor is on %s", ctrt_device_name(ctrt_tensor_device(ended)));
+    CHECK(out == NULL && text == NULL, "a failed call set its result");
     ctrt_tensor_release(&other);
     CHECK_OK(ctrt_device_synchronize(device));
 }
 
-/* y = sum((w x)^2) with all intermediate tensors in variables. */
+/* y = sum((w x)^2); all intermediate tensors are in `kept`. */
 static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
 {
     kept[0] = full(2, 100, device);
@@ -139,7 +143,7 @@ static void release_all(ctrt_tensor **tensors, int count)
 
 static void test_graphs(void)
 {
-    group("%s: a graph that is exported works, one that is not ends with all it saved", ctrt_device_name(device));
+    group("%s: an exported graph works; other graphs end with all saved tensors", ctrt_device_name(device));
     const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
     for (int exported = 0; exported < 3; exported++) {
         ctrt_tensor *w = full(3, 100, device), *y = NULL, *kept[3] = { NULL }, *made = NULL;
@@ -147,22 +151,25 @@ static void test_graphs(void)
         const uint64_t with_w = ctrt_memory_allocated(device);
         begins();
         graph(&y, kept, w);
-        made = full(1, 10, device);                 /* a parameter that is made here */
+        made = full(1, 10, device);                 /* a parameter that is created in the scope */
         CHECK_OK(ctrt_tensor_require_grad(made, true));
         if (exported == 1)
             CHECK_OK(ctrt_scope_export(y));
         if (exported == 2)
-            CHECK_OK(ctrt_backward(y));             /* the gradient is w's, whatever the scope */
+            CHECK_OK(ctrt_backward(y));             /* the gradient belongs to w, not to the scope */
         ends();
         CHECK(!has_ended(made), "a leaf that requires grad ended");
         ctrt_tensor_release(&made);
         if (exported == 1) {
-            CHECK(!has_ended(y) && has_ended(kept[2]), "the result, or what is not needed");
+            CHECK(!has_ended(y) && has_ended(kept[2]),
+                  "the exported result ended, or a tensor that is not needed did not");
             release_all(kept, 1);
             CHECK_OK(ctrt_backward(y));
         } else {
-            CHECK(has_ended(y) && has_ended(kept[0]) && has_ended(kept[1]) && has_ended(kept[2]), "a tensor of the graph lives");
-            CHECK(ctrt_autograd_live_nodes() == nodes, "%llu nodes live", (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
+            CHECK(has_ended(y) && has_ended(kept[0]) && has_ended(kept[1]) && has_ended(kept[2]),
+                  "a tensor of the graph did not end");
+            CHECK(ctrt_autograd_live_nodes() == nodes, "%llu nodes remain",
+                  (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
             CHECK(ctrt_memory_allocated(device) <= with_w + (exported == 2 ? 512 : 0), "%llu bytes more than before",
                   (unsigned long long)(ctrt_memory_allocated(device) - with_w));
         }
@@ -172,12 +179,13 @@ static void test_graphs(void)
         ctrt_tensor_release(&y);
         ctrt_tensor_release(&w);
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", exported,
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes remain allocated", exported,
               (unsigned long long)(ctrt_memory_allocated(device) - before));
     }
 }
 
-/* u = 2w is changed in place, as a whole or through a view, by a result of the op that saved it: u's history then keeps u. */
+/* Changes u = 2w in place, as a whole or through a view, with a result of the op that saved u. The history of u then
+ * keeps u alive. */
 static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view, bool saves_w)
 {
     ctrt_tensor *to = NULL, *from = NULL;
@@ -196,7 +204,7 @@ static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view
 
 static void test_cycles(void)
 {
-    group("%s: tensors and histories that only keep each other end", ctrt_device_name(device));
+    group("%s: reference cycles of tensors and histories end with the scope", ctrt_device_name(device));
     ctrt_tensor *w = full(3, 100, device), *u = NULL, *y = NULL, *z = NULL;
     CHECK_OK(ctrt_tensor_require_grad(w, true));
     const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
@@ -210,25 +218,27 @@ static void test_cycles(void)
         }
         ends();
         if (exported) {
-            CHECK(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > nodes, "what an exported result needs has ended");
-            CHECK_FAILS(ctrt_backward_with(z, w, false, false), CTRT_ERR_AUTOGRAD, "changed in place");     /* frees it */
+            CHECK(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > nodes,
+                  "a tensor that the exported result needs has ended");
+            /* The failed backward pass frees the graph. */
+            CHECK_FAILS(ctrt_backward_with(z, w, false, false), CTRT_ERR_AUTOGRAD, "changed in place");
         } else {
-            CHECK(has_ended(u) && has_ended(y), "a tensor of the cycle lives");
+            CHECK(has_ended(u) && has_ended(y), "a tensor of the cycle did not end");
         }
         ctrt_tensor_release(&u), ctrt_tensor_release(&y), ctrt_tensor_release(&z);
-        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes are left", variant,
+        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes remain", variant,
               (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", variant,
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes remain allocated", variant,
               (unsigned long long)(ctrt_memory_allocated(device) - before));
     }
     ctrt_tensor_release(&w);
 }
 
-/* The parameter is an operand that the cycle saves, and the base of its view is in the scope too. */
+/* The cycle saves the parameter, and the base of the parameter's view is in the scope too. */
 static void test_cycle_of_parameter(void)
 {
-    group("%s: a parameter that is made in a scope outlives a cycle that saved it", ctrt_device_name(device));
+    group("%s: a parameter that is created in a scope outlives a cycle that saved it", ctrt_device_name(device));
     const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
     for (int variant = 0; variant < 4; variant++) {
         ctrt_tensor *base = NULL, *w = NULL, *u = NULL, *y = NULL;
@@ -241,21 +251,21 @@ static void test_cycle_of_parameter(void)
         CHECK_OK(ctrt_tensor_require_grad(w, true));
         cycle(&u, &y, w, variant & 1, true);
         ends();
-        CHECK(has_ended(u) && has_ended(y), "%d: a tensor of the cycle lives", variant);
+        CHECK(has_ended(u) && has_ended(y), "%d: a tensor of the cycle did not end", variant);
         if (CHECK(!has_ended(w) && !has_ended(base), "%d: the parameter or its base has ended", variant))
             CHECK(total(w) == (variant >= 2 ? 150 : 300), "%d: the parameter's sum is %g", variant, total(w));
-        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes are left", variant,
+        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes remain", variant,
               (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
         ctrt_tensor_release(&u), ctrt_tensor_release(&y), ctrt_tensor_release(&w), ctrt_tensor_release(&base);
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", variant,
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes remain allocated", variant,
               (unsigned long long)(ctrt_memory_allocated(device) - before));
     }
 }
 
 static void test_views_of_graphs(void)
 {
-    group("%s: an exported view goes on with its history when what it is a view of was not exported", ctrt_device_name(device));
+    group("%s: an exported view keeps its history when its base is not exported", ctrt_device_name(device));
     const uint64_t before = ctrt_memory_allocated(device);
     ctrt_tensor *w = full(3, 100, device), *base = NULL, *view = NULL, *y = NULL;
     CHECK_OK(ctrt_tensor_require_grad(w, true));
@@ -273,13 +283,15 @@ static void test_views_of_graphs(void)
     ctrt_tensor_release(&base);
     ctrt_tensor_release(&w);
     CHECK_OK(ctrt_device_synchronize(device));
-    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes are left", (unsigned long long)(ctrt_memory_allocated(device) - before));
+    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes remain allocated",
+          (unsigned long long)(ctrt_memory_allocated(device) - before));
 }
 
-/* Training whose steps leak their tensors, in a scope each: memory does not grow, and the losses are those without scopes. */
+/* Runs training steps that leak their tensors, each step in a scope. Memory must not grow, and the losses must be
+ * those without scopes. */
 static void test_training(void)
 {
-    group("%s: steps of training in scopes of their own", ctrt_device_name(device));
+    group("%s: each training step in its own scope", ctrt_device_name(device));
     static const int which[] = { 4, 11, 13 };
     for (size_t m = 0; m < COUNT(which); m++) {
         double losses[2] = { 0, 0 };
@@ -289,7 +301,7 @@ static void test_training(void)
             uint64_t after_first = 0;
             ctrt_manual_seed(9);
             if (scoped)
-                begins();                           /* modules and optimizers that are made in a scope outlive it */
+                begins();                           /* modules and optimizers outlive the scope */
             CHECK_OK(training_begin(&run, &models[which[m]], device));
             if (scoped) {
                 CHECK_OK(ctrt_scope_export(run.x));
@@ -306,7 +318,7 @@ static void test_training(void)
                 CHECK_OK(ctrt_item(&losses[scoped], leaked[step]));
                 if (scoped) {
                     ends();
-                    CHECK(has_ended(leaked[step]), "a loss lives on");
+                    CHECK(has_ended(leaked[step]), "the loss of the step did not end");
                     if (step == 1)
                         after_first = ctrt_memory_allocated(device);
                     CHECK(step < 2 || ctrt_memory_allocated(device) == after_first, "step %d: %llu bytes, before %llu", step,
@@ -315,30 +327,31 @@ static void test_training(void)
             }
             release_all(leaked, 6);
             training_end(&run);
-            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
+                  (unsigned long long)ctrt_memory_allocated(device));
         }
         CHECK(losses[0] == losses[1], "%s: losses %.17g and %.17g", models[which[m]].name, losses[0], losses[1]);
     }
 }
 
-static ctrt_tensor *handed;                         /* from the thread to others */
+static ctrt_tensor *handed;                         /* passed between the threads */
 
 static void *other_thread(void *argument)
 {
     (void)argument;
     ctrt_tensor *mine = full(7, 100, device), *of_scope = NULL;
     CHECK_FAILS(ctrt_scope_export(mine), CTRT_ERR_STATE, "in this thread");
-    ctrt_tensor_release(&handed);                   /* a tensor of the other thread's scope dies here */
+    ctrt_tensor_release(&handed);                   /* releases a tensor of the other thread's scope */
     begins();
     of_scope = full(8, 100, device);
     (void)of_scope;
     handed = mine;
-    return of_scope;                                /* the thread ends with its scope open */
+    return of_scope;                                /* the thread exits with its scope open */
 }
 
 static void test_threads(void)
 {
-    group("%s: threads have scopes of their own", ctrt_device_name(device));
+    group("%s: each thread has its own scopes", ctrt_device_name(device));
     pthread_t thread;
     void *left = NULL;
     begins();
@@ -351,16 +364,17 @@ static void test_threads(void)
     ctrt_tensor_release(&handed);
     ctrt_tensor_release(&of_scope);
     CHECK_OK(ctrt_device_synchronize(device));
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
+          (unsigned long long)ctrt_memory_allocated(device));
 }
 
-/* Many tensors in random order against a list of what should live. */
+/* Compares many tensors and scopes in random order with a list of the tensors that must be alive. */
 static void test_many(void)
 {
     enum { MOST = 2000 };
-    group("%s: many tensors, many scopes", ctrt_device_name(device));
+    group("%s: random tensors and scopes", ctrt_device_name(device));
     static ctrt_tensor *tensors[MOST];
-    static int depth_of[MOST];                      /* -1: it should live for good; else the scope that it ends with */
+    static int depth_of[MOST]; /* -1: outlives all scopes; MOST: ended; else the depth of its scope */
     unsigned seed = 1;
     int count = 0, depth = 0;
     for (int i = 0; i < 6000; i++) {
@@ -386,7 +400,7 @@ static void test_many(void)
             depth--;
             for (int k = 0; k < count; k++)
                 if (depth_of[k] == depth)
-                    depth_of[k] = MOST;             /* it has ended */
+                    depth_of[k] = MOST;             /* ended */
         }
     }
     while (depth-- > 0) {
@@ -403,7 +417,8 @@ static void test_many(void)
     }
     CHECK(ended > 50 && ended < count - 50, "%d of %d ended", ended, count);
     CHECK_OK(ctrt_device_synchronize(device));
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
+          (unsigned long long)ctrt_memory_allocated(device));
 }
 
 TEST_MAIN

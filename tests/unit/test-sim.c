@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulated devices: options, memory, pages, copies, kernels, queues and events. Faults: test-sim-faults.c. */
+/* Tests the simulated devices: options, memory, virtual memory pages, copies, kernels, queues and events. Faults are
+ * tested in test-sim-faults.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -84,7 +85,7 @@ static void memory(void)
     void *device = sim_open("devices=1,memory=1m,holes=yes", 0), *block[4], *more = NULL;
     info_is(device, MIB, MIB);
     for (int i = 0; i < 4; i++) {
-        block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to a quarter */
+        block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to 256 KiB */
         REQUIRE_EQUAL((uintptr_t)block[i] % 512, 0);
         REQUIRE_EQUAL((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
     }
@@ -95,7 +96,7 @@ static void memory(void)
     info_is(device, MIB / 2, MIB);
     MUST_FAIL(sim->memory->alloc(device, &more, MIB / 2), CTRT_ERR_OUT_OF_MEMORY, "the largest free piece has 262144");
     void *first = sim_alloc(device, 512), *second = sim_alloc(device, MIB / 4);
-    REQUIRE_EQUAL(first == block[0] && second == block[2], 1);           /* first fit; the second does not fit behind the first */
+    REQUIRE_EQUAL(first == block[0] && second == block[2], 1); /* first fit: the second does not fit after the first */
     sim_counters c = sim_counted(0);
     REQUIRE_EQUAL(c.allocs, 6);
     REQUIRE_EQUAL(c.frees, 2);
@@ -110,7 +111,8 @@ static void memory(void)
     sim->device->close(device);
 }
 
-/* As on a GPU, only bytes count: a block takes any place, pages too. */
+/* Without holes=yes only the number of free bytes counts, as on a GPU: a block or a page never fails because of
+ * fragmentation. */
 static void no_holes(void)
 {
     void *device = sim_open("devices=1,memory=4m", 0), *block[8], *more = NULL, *range = NULL;
@@ -147,7 +149,8 @@ static void no_holes(void)
     sim->device->close(device);
 }
 
-/* Freed memory goes back to the system, and fresh memory is 0 or poisoned, never another tensor's. */
+/* Freed memory returns to the operating system. New memory is 0 or poisoned and never has the contents of a freed
+ * tensor. */
 static void giving_back(void)
 {
     for (int poison = 0; poison < 2; poison++) {
@@ -159,7 +162,7 @@ static void giving_back(void)
         sim->memory->free(device, b, bytes);
         b = sim_alloc(device, bytes);
         sim_download(device, host, b, bytes);
-        /* Pages are given back whole; the ends of the block may share theirs with neighbours. */
+        /* Only whole pages are returned; the first and last page of the block may be shared with its neighbours. */
         for (size_t i = 4096; i < bytes - 4096; i++)
             REQUIRE(!(host[i] != (poison ? 0xff : 0)), "byte %zu of fresh memory is %d", i, host[i]);
         sim->memory->free(device, a, 1024);
@@ -168,7 +171,7 @@ static void giving_back(void)
     }
 }
 
-/* Random blocks against a simple model: no overlap, sums equal. */
+/* Compares random allocations with a simple model: blocks do not overlap and the sums are equal. */
 static void memory_at_random(void)
 {
     enum { SLOTS = 64 };
@@ -209,11 +212,11 @@ static void pages(void)
     MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "pages");
     MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
     info_is(device, 8 * MIB, 8 * MIB);
-    block = sim_alloc(device, 4096);                            /* spoils the first page of the memory */
+    block = sim_alloc(device, 4096);                            /* occupies part of the first page */
     MUST(m->map(device, range + 5 * page, 2 * page));
     info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);
     memset(bytes, 42, sizeof bytes);
-    char *across = range + 6 * page - 2048;                     /* over the seam of two pages */
+    char *across = range + 6 * page - 2048;                     /* across the boundary of two pages */
     MUST(m->copy(device, NULL, across, bytes, sizeof bytes, CTRT_COPY_TO_DEVICE));
     sim_download(device, back, across, sizeof back);
     REQUIRE_EQUAL(memcmp(bytes, back, sizeof back), 0);
@@ -228,7 +231,7 @@ static void pages(void)
     MUST(sim->queue->reset(device, NULL));
     m->unmap(device, range, page);                              /* not mapped */
     REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
-    m->unreserve(device, range, 64 * page);                     /* with the pages that are still mapped */
+    m->unreserve(device, range, 64 * page);                     /* while pages are still mapped */
     info_is(device, 8 * MIB - 4096, 8 * MIB);
     m->free(device, block, 4096);
     sim_counters c = sim_counted(0);
@@ -279,7 +282,7 @@ static void copies(void)
     REQUIRE_EQUAL(c.fills, 1);
     REQUIRE_EQUAL(c.fill_bytes, 1000);
 
-    /* Wrong places are found out when the work is done. */
+    /* Invalid addresses are reported when the work runs. */
     MUST(sim->memory->copy(device, NULL, b + 600, a, 600, CTRT_COPY_ON_DEVICE));
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "within one allocation");
     MUST(sim->queue->reset(device, NULL));
@@ -310,7 +313,7 @@ static void kernels(void)
     for (int i = 0; i < N; i++)
         REQUIRE(got[i] == a[i] * b[i] + 0.5f, "element %d is %g", i, got[i]);
 
-    /* Attributes and strides: sums of reversed rows. The attributes are gone when the work is done. */
+    /* Attributes and strides: sums over reversed rows. The caller overwrites the attributes before the kernel runs. */
     ctrt_view matrix = x, sums = sim_vector(sim_alloc(device, 10 * sizeof(float)), 10);
     matrix.ndim = 2, matrix.flags = 0;
     matrix.shape[0] = 10, matrix.shape[1] = 100;
@@ -329,7 +332,7 @@ static void kernels(void)
     REQUIRE_EQUAL(launched, 1);
     REQUIRE_EQUAL(sim_counted(0).launches, 3);
 
-    /* What is no memory of the device. */
+    /* Addresses that are not memory of the device. */
     ctrt_view wrong = sim_vector(a, N);
     MUST(sim_run_op(device, NULL, 9, "neg", CTRT_F32, FAKE_VIEWS(&out), 1, FAKE_VIEWS(&wrong), 1, NULL));
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "neg (f32), call 9: input 0");
@@ -347,7 +350,7 @@ static void kernels(void)
     sim->device->close(device);
 }
 
-/* A kernel that is worth threads gets none on a worker. */
+/* A kernel that runs on a queue's worker thread starts no further threads. */
 static void one_thread_a_worker(void)
 {
     const int64_t n = (int64_t)1 << 21;
@@ -414,7 +417,7 @@ static void latency(void)
     MUST(sim->queue->event_create(device, &end, true));
     MUST(control->set_latency(0, 50 * 1000000));
     double least = 1;
-    for (int attempt = 0; attempt < 3; attempt++) {             /* the machine may be busy: the best of three */
+    for (int attempt = 0; attempt < 3; attempt++) {             /* the machine may be busy: use the best of three */
         double start = sim_seconds();
         MUST(sim->queue->event_record(device, begin, queue));
         MUST(sim_add(device, queue, 1, &x, 1));
@@ -433,9 +436,9 @@ static void latency(void)
         REQUIRE(!(milliseconds < 49.9 || milliseconds > took * 1e3 + 1),
                 "events are %g ms apart, the work took %g ms", milliseconds, took * 1e3);
     }
-    REQUIRE(!(least > 0.005), "putting work on a queue took %g ms", least * 1e3);
+    REQUIRE(!(least > 0.005), "enqueuing work took %g ms", least * 1e3);
 
-    /* Oversleeping does not add up. */
+    /* Sleeping too long does not accumulate. */
     MUST(control->set_latency(0, 1000000));
     double start = sim_seconds();
     MUST(sim->queue->event_record(device, begin, queue));
@@ -448,7 +451,7 @@ static void latency(void)
     REQUIRE(!(took < 0.0399 || milliseconds < 39.9), "40 times 1 ms took %g ms, by the events %g ms", took * 1e3,
             milliseconds);
 
-    /* A megabyte at 20 MiB a second. */
+    /* Copies 1 MiB at 20 MiB/s. */
     MUST(control->set_latency(0, 0));
     MUST(control->set_bandwidth(0, 20 * MIB));
     char *host = calloc(MIB, 1), *there = sim_alloc(device, MIB);
@@ -463,7 +466,8 @@ static void latency(void)
     sim->device->close(device);
 }
 
-/* One vector walks over all queues of two devices' own; each step waits for the one before by an event that is recorded anew. */
+/* Increments one element from four queues in random order. Each step waits for the previous step through one event
+ * that is recorded again. */
 static void events_across_queues(void)
 {
     enum { QUEUES = 4, STEPS = 400 };
@@ -473,7 +477,7 @@ static void events_across_queues(void)
     for (int i = 0; i < QUEUES; i++)
         MUST(sim->queue->create(device, &queue[i], 0));
     MUST(sim->queue->event_create(device, &event, false));
-    MUST(sim->queue->wait_event(device, queue[0], event));      /* never recorded: nobody waits */
+    MUST(sim->queue->wait_event(device, queue[0], event));      /* never recorded: does not wait */
     uint64_t records = sim_counted(0).records;
     for (int i = 0; i < STEPS; i++) {
         void *here = queue[fake_random() % QUEUES];
@@ -489,7 +493,8 @@ static void events_across_queues(void)
     sim_download(device, &got, x.data, 4);
     REQUIRE_EQUAL(got, STEPS);
 
-    /* A wait keeps to what it saw: the event moves on and is destroyed, and the waiting queue is destroyed with its work on it. */
+    /* A wait uses the record at the time of the call, even if the event is then recorded again and destroyed, and
+     * the waiting queue is destroyed while it has work. */
     MUST(control->set_latency(0, 20 * 1000000));
     MUST(sim_add(device, queue[0], 1, &x, 100));
     MUST(sim->queue->event_record(device, event, queue[0]));
@@ -524,7 +529,8 @@ static void devices_and_peers(void)
             REQUIRE_EQUAL(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
     MUST_FAIL(sim->memory->copy_peer(device[2], x[2].data, device[0], x[0].data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
               "sim:2 cannot reach the memory of sim:0");
-    /* Around the ring, and one more at each station; the event of one device is waited for by the next one's queue. */
+    /* Copies a value around the ring and adds 1 on each device. Each device's queue waits for the previous device's
+     * event. */
     for (int step = 0; step < 100; step++) {
         int from = step % DEVICES, to = (step + 1) % DEVICES;
         if (step > 0)
@@ -562,7 +568,7 @@ static void host_calls(void)
     void *device = sim_open("devices=1", 0);
     MUST(sim->queue->host_call(device, NULL, wait_call, &gate));
     MUST(sim->queue->host_call(device, NULL, count_call, &calls));
-    REQUIRE_EQUAL(atomic_load(&calls), 0);                              /* in order: behind the one that waits */
+    REQUIRE_EQUAL(atomic_load(&calls), 0);                              /* in order: after the call that waits */
     atomic_store(&gate, true);
     MUST(sim->queue->synchronize(device, NULL));
     REQUIRE_EQUAL(atomic_load(&calls), 1);
@@ -573,35 +579,35 @@ static void host_calls(void)
 TEST_MAIN
 {
     sim_reload();
-    group("options");
+    group("options are parsed, and an error names the option");
     options();
-    group("memory");
+    group("blocks are allocated first fit and counted");
     memory();
-    group("no holes");
+    group("free bytes suffice for a block, whatever the fragmentation");
     no_holes();
-    group("giving back");
+    group("freed memory does not keep its contents");
     giving_back();
-    group("memory at random");
+    group("random allocations do not overlap");
     memory_at_random();
-    group("pages");
+    group("pages are reserved, mapped and unmapped");
     pages();
-    group("pinned");
+    group("pinned memory has a limit");
     pinned();
-    group("copies");
+    group("copies and fills, and invalid addresses");
     copies();
-    group("kernels");
+    group("kernels run with attributes and strides");
     kernels();
-    group("one thread a worker");
+    group("a kernel on a queue uses one thread");
     one_thread_a_worker();
-    group("order on a queue");
+    group("work on a queue runs in order");
     order_on_a_queue();
-    group("latency");
+    group("latency and bandwidth delay the work, not the caller");
     latency();
-    group("events across queues");
+    group("events order work on several queues");
     events_across_queues();
-    group("devices and peers");
+    group("peer copies between devices");
     devices_and_peers();
-    group("host calls");
+    group("host calls run in order on the queue");
     host_calls();
     return done();
 }

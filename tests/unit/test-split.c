@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps in pieces: taken when memory runs out, with the whole batch's gradients, and no trace of attempts that
- * failed. */
+/* Tests ctrt_split: a step that runs out of memory is retried in pieces, has the gradients of the whole batch, and
+ * failed attempts leave no trace. */
 #include <math.h>
 
 #include "sims.h"
@@ -8,12 +8,12 @@
 
 #define ROWS 64
 
-/* A training whose batch comes in rows. */
+/* A training whose data is passed in ranges of rows. */
 struct program {
     struct training run;
     int calls, fail_at;                 /* the call that fails; 0: none */
     ctrt_status failure;
-    int64_t rows;                       /* of the attempt in progress */
+    int64_t rows;                       /* rows done in the current attempt */
     double loss, weights;
 };
 
@@ -41,7 +41,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
     return CTRT_OK;
 }
 
-/* All gradients, one after the other, as a new array of *count. */
+/* Returns a new array with all gradients, one after the other, and its length in *count. */
 static float *gradients(size_t *count, ctrt_module *net)
 {
     float *all = NULL;
@@ -68,7 +68,7 @@ static void begin(struct program *program, const struct model *model, ctrt_devic
     CHECK_OK(training_begin(&program->run, model, device));
 }
 
-/* The gradients of one step with these options; NULL: plainly. */
+/* Returns the gradients of one step with these options; NULL options run a step without ctrt_split. */
 static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_options *options, ctrt_split_result *result,
                       double *loss)
 {
@@ -87,7 +87,8 @@ static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_optio
     float *all = gradients(count, program.run.net);
     training_end(&program.run);
     ctrt_split_release(&split);
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
+          (unsigned long long)ctrt_memory_allocated(device));
     return all;
 }
 
@@ -101,7 +102,7 @@ static double difference(const float *a, const float *b, size_t count)
 
 static void test_gradients(const char *name)
 {
-    group("%s: gradients of any number of pieces are the whole batch's", name);
+    group("%s: any number of pieces gives the gradients of the whole batch", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = NULL;
         size_t count, n;
@@ -115,16 +116,17 @@ static void test_gradients(const char *name)
             CHECK(difference(whole, sum, count) < 1e-6 && fabs(loss - piece_loss) < 1e-5,
                   "%lld pieces: gradients differ by %g, losses by %g",
                   (long long)pieces, difference(whole, sum, count), loss - piece_loss);
-            CHECK(pieces > 1 || memcmp(whole, sum, count * sizeof *sum) == 0, "one piece is the whole batch");
+            CHECK(pieces > 1 || memcmp(whole, sum, count * sizeof *sum) == 0,
+                  "gradients of one piece differ from those of the whole batch");
             free(sum);
         }
-        /* However often it is run, and with whatever else asked for, canonical sums have the same bits. */
+        /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
         for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
             float *sum = step_of(&n, device, &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, &result,
                                  &piece_loss);
             CHECK(result.pieces == 8, "%lld pieces", (long long)result.pieces);
-            CHECK(first == NULL || memcmp(first, sum, count * sizeof *sum) == 0, "canonical, asked for %lld",
-                  (long long)pieces);
+            CHECK(first == NULL || memcmp(first, sum, count * sizeof *sum) == 0,
+                  "canonical sums differ when %lld pieces are requested", (long long)pieces);
             free(first);
             first = sum;
         }
@@ -138,7 +140,8 @@ static void test_gradients(const char *name)
 
 static const struct model large = { "wide", wide_make, { 2000, 300 }, 10, false, STEP, ADAMW, false };
 
-/* What three steps of training make of the parameters: their sum of squares; *pieces: of the last step. */
+/* Trains for three steps and returns the sum of squares of the parameters. *pieces receives the number of pieces of
+ * the last step. */
 static double train(ctrt_device *device, const ctrt_split_options *options, int64_t *pieces, int *steps)
 {
     struct program program;
@@ -166,7 +169,8 @@ static double train(ctrt_device *device, const ctrt_split_options *options, int6
     }
     training_end(&program.run);
     ctrt_split_release(&split);
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
+          (unsigned long long)ctrt_memory_allocated(device));
     return sum;
 }
 
@@ -183,7 +187,7 @@ static double trained_in(const char *setting, bool canonical, int64_t *pieces)
 {
     struct answer { double sum; int64_t pieces; } answer = { 0, 0 };
     int pipes[2];
-    CHECK(pipe(pipes) == 0, "no pipe");
+    CHECK(pipe(pipes) == 0, "pipe failed");
     IN_CHILD(setting) {
         ctrt_device *device = sim_open("sim:0");
         ctrt_split_options options = { .canonical = canonical ? 16 : 0 };
@@ -194,10 +198,10 @@ static double trained_in(const char *setting, bool canonical, int64_t *pieces)
               (long long)answer.pieces, told);
         CHECK(told[0] == '\0' || strstr(told, "2000 rows in 1 piece; retrying with 2") != NULL, "the log says \"%s\"",
               told);
-        CHECK(write(pipes[1], &answer, sizeof answer) == sizeof answer, "no answer");
+        CHECK(write(pipes[1], &answer, sizeof answer) == sizeof answer, "write to the pipe failed");
     }
     CHILD_END;
-    CHECK(read(pipes[0], &answer, sizeof answer) == sizeof answer, "no answer");
+    CHECK(read(pipes[0], &answer, sizeof answer) == sizeof answer, "read from the pipe failed");
     close(pipes[0]);
     close(pipes[1]);
     *pieces = answer.pieces;
@@ -207,7 +211,7 @@ static double trained_in(const char *setting, bool canonical, int64_t *pieces)
 static void test_small_device(void)
 {
     int64_t roomy, tight;
-    group("what does not fit is trained in pieces");
+    group("a batch that does not fit is trained in pieces");
     double whole = trained_in("CTRT_SIM=devices=1,memory=256m", false, &roomy);
     double split = trained_in("CTRT_SIM=devices=1,memory=56m", false, &tight);
     CHECK(roomy == 1 && tight > 1 && tight <= 16, "%lld and %lld pieces", (long long)roomy, (long long)tight);
@@ -225,7 +229,7 @@ static const struct model noted = { "norms", norms_make, { ROWS, 3, 16, 16 }, 10
 
 static void test_forgetting(const char *name)
 {
-    group("%s: an attempt that fails leaves gradients, statistics and random numbers as they were", name);
+    group("%s: a failed attempt does not change gradients, statistics and random numbers", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         ctrt_device *device = NULL;
         struct program program;
@@ -251,20 +255,20 @@ static void test_forgetting(const char *name)
         CHECK_OK(ctrt_generator_get(device, NULL, &after));
         CHECK(memcmp(before, now, sizeof now) == 0 && memcmp(first, again, count * sizeof *first) == 0 &&
               offset == after,
-              "something is left of an attempt");
+              "statistics, gradients or random numbers changed");
         CHECK(ctrt_split_pieces(split) == 4, "%lld pieces after another error", (long long)ctrt_split_pieces(split));
         free(again);
 
-        /* Out of memory at the third piece: eight pieces, added to what was there. */
+        /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
         program.calls = 0, program.failure = CTRT_ERR_OUT_OF_MEMORY;
         CHECK_OK(ctrt_split_step(&result, split, ROWS, rows, &program));
         CHECK(result.pieces == 8 && result.failures == 1 && program.calls == 3 + 8,
               "%lld pieces, %lld failures, %d calls",
               (long long)result.pieces, (long long)result.failures, program.calls);
         again = gradients(&n, program.run.net);
-        CHECK(difference(first, again, count) > 1e-4, "nothing was added");
+        CHECK(difference(first, again, count) > 1e-4, "the gradients did not change");
         free(again);
-        CHECK(ctrt_split_pieces(split) == 8, "%lld pieces are remembered", (long long)ctrt_split_pieces(split));
+        CHECK(ctrt_split_pieces(split) == 8, "%lld pieces for the next step", (long long)ctrt_split_pieces(split));
 
         ctrt_split_release(&split);
         CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .canonical = 4 }));
@@ -278,18 +282,18 @@ static void test_forgetting(const char *name)
         free(first);
         training_end(&program.run);
         ctrt_split_release(&split);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
               (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
 
-/* What a program may do that its module does not show. */
+/* State that a program changes without its module. */
 struct odd {
     struct program *program;
     ctrt_device *cpu;
     bool break_stream;                  /* the first kernel of the second piece fails on the device */
-    double drawn;                       /* the last attempt's numbers from the cpu, added up */
+    double drawn;                       /* sum of the cpu's random numbers in the last attempt */
 };
 
 static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
@@ -300,7 +304,7 @@ static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
     if (from == 0)
         odd->drawn = 0;
     if (odd->break_stream && from > 0) {
-        CHECK(sim->inject(0, "op:1") == CTRT_OK, "the fault is refused");
+        CHECK(sim->inject(0, "op:1") == CTRT_OK, "the fault was rejected");
         CTRT_TRY(ctrt_relu(&noise, odd->program->run.x));
         (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
         return ctrt_fail(CTRT_ERR_IO, "the program's own trouble");
@@ -312,7 +316,7 @@ static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
     return rows(odd->program, from, to, weight);
 }
 
-/* The cpu's numbers in one step of four pieces, of which the call `fail_at` fails for want of memory. */
+/* Returns the sum of the cpu's random numbers in one step of four pieces. Call number `fail_at` runs out of memory. */
 static double numbers_drawn(struct odd *odd, int fail_at)
 {
     CTRT_AUTO(split) split = NULL;
@@ -326,7 +330,7 @@ static double numbers_drawn(struct odd *odd, int fail_at)
 
 static void test_odd_programs(void)
 {
-    group("generators of other devices and parts in training below a root in eval are taken back too");
+    group("generators of other devices and training modules in an eval root are restored too");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error") {
         struct program program;
         struct odd odd = { .program = &program };
@@ -338,7 +342,7 @@ static void test_odd_programs(void)
         CHECK_OK(ctrt_device_get(&odd.cpu, "cpu"));
         begin(&program, &noted, device);
         const double plain = numbers_drawn(&odd, 0), redone = numbers_drawn(&odd, 3);
-        CHECK(plain == redone, "the cpu's numbers add up to %.17g, redone to %.17g", plain, redone);
+        CHECK(plain == redone, "the cpu's random numbers add up to %.17g, in a retry to %.17g", plain, redone);
 
         ctrt_module_train(program.run.net, false);
         for (size_t i = 0; norm == NULL || strstr(ctrt_module_kind(norm), "Norm") == NULL; i++)
@@ -351,17 +355,17 @@ static void test_odd_programs(void)
         program.calls = 0, program.fail_at = 3, program.failure = CTRT_ERR_STATE;
         CHECK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd) == CTRT_ERR_STATE, "the third piece does not fail");
         CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) == 0, "statistics went from %g to %g", before[0], now[0]);
+        CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
         program.calls = 0, program.fail_at = 0;
         CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd));
         CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) != 0, "the part in training notes nothing");
+        CHECK(memcmp(before, now, sizeof now) != 0, "the training module did not update its statistics");
         training_end(&program.run);
         ctrt_split_release(&split);
     }
     CHILD_END;
 
-    group("the failure of the program is told, not that of taking back");
+    group("the program's failure is reported, not that of the restore");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         struct program program;
         struct odd odd = { .program = &program, .break_stream = true };
@@ -375,7 +379,7 @@ static void test_odd_programs(void)
         for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
             ctrt_tensor *parameter = NULL;
             CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-            CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of an attempt", i);
+            CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
         }
         CTRT_AUTO(stream) stream = NULL;
         CHECK_OK(ctrt_stream_current(&stream, device));
@@ -387,10 +391,10 @@ static void test_odd_programs(void)
     CHILD_END;
 }
 
-/* Gradients from before: the same tensors go on, with the sums that plain steps would have. */
+/* Existing gradients stay the same tensors and get the sums of steps without ctrt_split. */
 static void test_held_gradients(const char *name)
 {
-    group("%s: who holds a gradient sees what a split step adds to it", name);
+    group("%s: a split step adds to the existing gradient tensors", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         ctrt_device *device = NULL;
         CHECK_OK(ctrt_device_get(&device, name));
@@ -426,7 +430,7 @@ static void test_held_gradients(const char *name)
               difference(sums[0], sums[1], count));
         free(sums[0]);
         free(sums[1]);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
               (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
@@ -441,7 +445,7 @@ static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight
 
 static void test_numbers(void)
 {
-    group("how many pieces");
+    group("the number of pieces grows after failures and shrinks after successes");
     IN_CHILD("CTRT_LOG=error") {
         CTRT_AUTO(module) module = NULL;
         CTRT_AUTO(split) split = NULL;
@@ -452,7 +456,7 @@ static void test_numbers(void)
         CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
         CHECK(result.pieces == 16 && result.failures == 4, "%lld pieces, %lld failures", (long long)result.pieces,
               (long long)result.failures);
-        /* there is more room: after two good steps half as many pieces, then 4, then 2 fail */
+        /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
         most = 30;
         const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
         for (size_t i = 0; i < COUNT(want); i++) {
@@ -476,12 +480,12 @@ static void test_numbers(void)
                     "pieces");
         CHECK_FAILS(ctrt_split_new(&split, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
         CHECK_FAILS(ctrt_split_new(NULL, module, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
-        CHECK(ctrt_split_pieces(NULL) == 0, "pieces of nothing");
+        CHECK(ctrt_split_pieces(NULL) == 0, "a NULL split has pieces");
     }
     CHILD_END;
 }
 
-/* Every n-th allocation of the device fails once, in a process of its own. */
+/* Every n-th allocation of the device fails once. */
 static void test_every_allocation(void)
 {
     group("each allocation of a split step fails once: counters are exact");
@@ -497,12 +501,12 @@ static void test_every_allocation(void)
             CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 2 }));
             const uint64_t before = ctrt_memory_allocated(device);
             snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
-            CHECK(sim->inject(0, fault) == CTRT_OK, "the fault is refused");
+            CHECK(sim->inject(0, fault) == CTRT_OK, "the fault was rejected");
             ctrt_split_result result = { 0 };
             ctrt_status status = ctrt_split_step(&result, split, ROWS, rows, &program);
             const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
             CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "%d: %s", n, ctrt_error_message());
-            CHECK(sim->clear(0) == CTRT_OK, "faults stay");
+            CHECK(sim->clear(0) == CTRT_OK, "the faults were not cleared");
             failures += hit;
             if (status == CTRT_OK) {
                 size_t count;
@@ -516,9 +520,12 @@ static void test_every_allocation(void)
             }
             training_end(&program.run);
             ctrt_split_release(&split);
-            CHECK(ctrt_memory_allocated(device) == 0, "%d: %llu bytes are left", n, (unsigned long long)ctrt_memory_allocated(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "%d: %llu bytes remain allocated", n,
+                  (unsigned long long)ctrt_memory_allocated(device));
             CHECK_OK(ctrt_memory_get_stats(&stats, device));
-            CHECK(stats.allocation[CTRT_POOL_ALL].allocated == stats.allocation[CTRT_POOL_ALL].freed && stats.num_device_alloc == stats.num_device_free, "%d: counters", n);
+            CHECK(stats.allocation[CTRT_POOL_ALL].allocated == stats.allocation[CTRT_POOL_ALL].freed
+                      && stats.num_device_alloc == stats.num_device_free,
+                  "%d: allocations and frees differ", n);
             if (!hit)
                 break;
         }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order across streams: right by default, reported when the program is left to it; memory that is reused; gradients; threads. The devices
- * begin each piece of work late by a random time, so that what is not ordered shows. */
+/* Tests the order of work on several streams: correct by default, reported with CTRT_STREAM_ORDER=check; reuse of
+ * memory, gradients and threads. The simulated devices delay each piece of work by a random time, so that missing
+ * synchronization gives wrong results. */
 #include "sims.h"
 
 #define N 1000
 
-/* The classic wrong program: filled on one stream, summed up on another, and nothing in between. */
+/* A program without synchronization: fills a tensor on one stream and sums it on another. `fixed` adds the missing
+ * wait. */
 static double wrong_program(ctrt_device *device, ctrt_stream *side, bool fixed)
 {
     CTRT_AUTO(tensor) x = NULL, sum = NULL;
@@ -26,7 +28,7 @@ static double wrong_program(ctrt_device *device, ctrt_stream *side, bool fixed)
 
 static void test_wrong_program(void)
 {
-    group("filled on one stream, read on another: right by default, a thousand times");
+    group("a tensor filled on one stream and read on another is correct by default");
     IN_CHILD("CTRT_SIM=devices=1,jitter=60us,seed=3") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL;
@@ -35,39 +37,39 @@ static void test_wrong_program(void)
         for (int i = 0; i < 1000; i++)
             wrong += wrong_program(device, side, false) != 3 * N;
         CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
-        CHECK(ctrt_race_count() == 0, "the detector is on");
+        CHECK(ctrt_race_count() == 0, "races were reported in the default mode");
     }
     CHILD_END;
 #ifdef __SANITIZE_THREAD__
-    printf("# not run: a program that is wrong on purpose, which the thread sanitizer finds wrong too\n");
+    printf("# not run: an intended race, which ThreadSanitizer reports too\n");
     return;
 #endif
-    group("the same with CTRT_STREAM_ORDER=manual: it is the program's to wait");
+    group("with CTRT_STREAM_ORDER=manual the program must synchronize the streams");
     IN_CHILD("CTRT_SIM=devices=1,latency=2ms", "CTRT_STREAM_ORDER=manual") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL;
         CHECK_OK(ctrt_stream_new(&side, device, 0));
         const uint64_t before = sim_read(0).waits;
         wrong_program(device, side, false);
-        CHECK(sim_read(0).waits == before, "streams were ordered");
+        CHECK(sim_read(0).waits == before, "the library added waits");
         CHECK_OK(ctrt_device_synchronize(device));
         for (int i = 0; i < 20; i++)
-            CHECK(wrong_program(device, side, true) == 3 * N, "ordered by hand, run %d", i);
+            CHECK(wrong_program(device, side, true) == 3 * N, "wrong result with a wait by the program, run %d", i);
     }
     CHILD_END;
-    group("and with CTRT_STREAM_ORDER=check: reported, with both ops and streams; silent once it is right");
+    group("with CTRT_STREAM_ORDER=check a missing wait is reported");
     IN_CHILD("CTRT_SIM=devices=1,jitter=60us", "CTRT_STREAM_ORDER=check", "CTRT_LOG=error") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL;
         CHECK_OK(ctrt_stream_new(&side, device, 0));
         for (int i = 0; i < 20; i++)
-            CHECK(wrong_program(device, side, true) == 3 * N, "run %d", i);
-        CHECK(ctrt_race_count() == 0, "%llu reports of a program that is right", (unsigned long long)ctrt_race_count());
+            CHECK(wrong_program(device, side, true) == 3 * N, "wrong result in run %d", i);
+        CHECK(ctrt_race_count() == 0, "%llu reports of a correct program", (unsigned long long)ctrt_race_count());
         wrong_program(device, side, false);
         CHECK(ctrt_race_count() == 1, "%llu reports", (unsigned long long)ctrt_race_count());
         CHECK_OK(ctrt_device_synchronize(device));
         wrong_program(device, side, true);
-        CHECK(ctrt_race_count() == 1, "%llu reports after it was mended", (unsigned long long)ctrt_race_count());
+        CHECK(ctrt_race_count() == 1, "%llu reports after the wait was added", (unsigned long long)ctrt_race_count());
     }
     CHILD_END;
 }
@@ -84,10 +86,10 @@ static void listen(void *user, ctrt_log_level level, const char *component, cons
 static void test_report(void)
 {
 #ifdef __SANITIZE_THREAD__
-    printf("# not run: a race on purpose\n");
+    printf("# not run: an intended race, which ThreadSanitizer reports too\n");
     return;
 #endif
-    group("what a report says, and what is not one: readers side by side, events, synchronizing");
+    group("a report names both ops; concurrent reads, event waits and synchronization are not races");
     IN_CHILD("CTRT_SIM=devices=1", "CTRT_STREAM_ORDER=check") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) a = NULL, b = NULL;
@@ -104,14 +106,14 @@ static void test_report(void)
         CHECK_OK(ctrt_exp(&y, x));
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_push(b));
-        CHECK_OK(ctrt_neg(&z, x));                          /* both read */
-        CHECK(ctrt_race_count() == 0, "two readers");
-        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* b writes what a may still read */
+        CHECK_OK(ctrt_neg(&z, x));                          /* both streams read */
+        CHECK(ctrt_race_count() == 0, "two concurrent reads were reported");
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* b writes while a may still read */
         CHECK(ctrt_race_count() == 1, "%llu", (unsigned long long)ctrt_race_count());
         CHECK(strstr(told, "add") && strstr(told, "exp") && strstr(told, "writes") && strstr(told, "reads") && strstr(told, "[1000]"),
               "%s", told);
         CHECK_OK(ctrt_stream_synchronize(a));
-        CHECK_OK(ctrt_mul(&z, z, y));                       /* what the host has waited for is no race */
+        CHECK_OK(ctrt_mul(&z, z, y));                       /* the host has waited for a */
         CHECK(ctrt_race_count() == 1, "%s", told);
         CHECK_OK(ctrt_stream_pop());
         ctrt_log_set_callback(NULL, NULL);
@@ -132,7 +134,7 @@ static void test_one_stream(void)
         const sim_counters after = sim_read(0);
         CHECK(after.waits == before.waits && after.records == before.records, "%llu waits, %llu records",
               (unsigned long long)(after.waits - before.waits), (unsigned long long)(after.records - before.records));
-        CHECK(after.allocs == before.allocs, "the device was asked for memory %llu times",
+        CHECK(after.allocs == before.allocs, "the device allocated memory %llu times",
               (unsigned long long)(after.allocs - before.allocs));
     }
     CHILD_END;
@@ -140,7 +142,7 @@ static void test_one_stream(void)
 
 static void test_reuse(void)
 {
-    group("freed memory is handed out at once, and used only behind who still reads it");
+    group("freed memory is reused at once, and written only after pending reads");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,latency=20ms") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL;
@@ -160,14 +162,14 @@ static void test_reuse(void)
         double value = 0;
         CHECK_OK(ctrt_item(&value, sum));
         CHECK(value == (double)n, "the sum is %g: the memory was written while it was read", value);
-        CHECK(total(next) == 7.0 * (double)n, "the new tensor");
+        CHECK(total(next) == 7.0 * (double)n, "the new tensor has wrong values");
     }
     CHILD_END;
 }
 
 static void test_first_use_elsewhere(void)
 {
-    group("memory that one stream has left, and another uses first, is used behind the first");
+    group("a reused block waits for its previous stream when another stream uses it first");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,latency=20ms") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL, third = NULL;
@@ -181,13 +183,13 @@ static void test_first_use_elsewhere(void)
         const void *place = ctrt_tensor_data(x);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_empty(&next, CTRT_SHAPE(n), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(next) == place, "another block");
+        CHECK(ctrt_tensor_data(next) == place, "the block was not reused");
         CHECK_OK(ctrt_stream_push(side));
         CHECK_OK(ctrt_fill_(next, ctrt_float(7)));
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_item(&value, sum));
         CHECK(value == (double)n, "the sum is %g: written by another stream while it was read", value);
-        /* The same where the block comes with a fence: read last on a third stream. */
+        /* The same for a block with a fence, which was last read on a third stream. */
         CHECK_OK(ctrt_stream_push(third));
         CHECK_OK(ctrt_sum(&sum, next, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_stream_pop());
@@ -197,12 +199,12 @@ static void test_first_use_elsewhere(void)
         CHECK_OK(ctrt_fill_(next, ctrt_float(9)));
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_item(&value, sum));
-        CHECK(value == 7.0 * (double)n, "the sum is %g with a fence", value);
+        CHECK(value == 7.0 * (double)n, "the sum is %g for a block with a fence", value);
     }
     CHILD_END;
 }
 
-/* s1: forward; backward is called while another stream is current. */
+/* Forward runs on s1 and s2; backward is called while the default stream is current. */
 static void backward_over_streams(const char *how)
 {
     ctrt_device *device = sim_open("sim:0");
@@ -235,7 +237,7 @@ static void backward_over_streams(const char *how)
 
 static void test_backward(void)
 {
-    group("backward runs on the streams of forward, and gradients are ready where it was called");
+    group("backward runs on the streams of forward, and gradients are ready on the caller's stream");
     IN_CHILD("CTRT_SIM=devices=1,jitter=100us")
         backward_over_streams("auto");
     CHILD_END;
@@ -249,7 +251,7 @@ static void test_backward(void)
 
 static void test_devices(const char *peers)
 {
-    group("copies between devices, peers=%s: ordered both ways without the host", peers);
+    group("copies between devices, peers=%s, are ordered without the host", peers);
     char setting[100];
     snprintf(setting, sizeof setting, "CTRT_SIM=devices=3,jitter=50us,peers=%s", peers);
     IN_CHILD(setting) {
@@ -258,7 +260,7 @@ static void test_devices(const char *peers)
             CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
             CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
             CHECK_OK(ctrt_to_device(&y, x, d1));
-            CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until it has been copied */
+            CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
             CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
             CHECK_OK(ctrt_to_device(&z, y, d2));
             ctrt_tensor_release(&y);
@@ -274,7 +276,7 @@ static void test_devices(const char *peers)
 
 static void test_lying_link(void)
 {
-    group("a link that lies is found out, told, and never used");
+    group("a peer link that returns wrong data is detected and not used");
     IN_CHILD("CTRT_SIM=devices=2,fault=link:0-1") {
         ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1");
         ctrt_log_set_callback(listen, NULL);
@@ -284,7 +286,7 @@ static void test_lying_link(void)
         CHECK_OK(ctrt_to_device(&z, y, d0));
         CHECK(total(z) == 4 * N, "%g", total(z));
         CHECK(sim_read(1).peer_copies == 1, "%llu copies by the link", (unsigned long long)sim_read(1).peer_copies);
-        CHECK(sim_read(0).peer_copies == 2, "the other direction works");
+        CHECK(sim_read(0).peer_copies == 2, "the other direction does not use its link");
         ctrt_log_set_callback(NULL, NULL);
     }
     CHILD_END;
@@ -302,7 +304,7 @@ struct job {
     bool right;
 };
 
-/* Each thread has a stream on each device and passes tensors around, reading what all threads read. */
+/* Each thread has a stream on each device and copies tensors between devices. All threads read shared_weight. */
 static void *pass_around(void *argument)
 {
     struct job *job = argument;
@@ -352,13 +354,13 @@ static void test_threads(void)
         }
         for (int t = 0; t < THREADS; t++) {
             pthread_join(threads[t], NULL);
-            CHECK(jobs[t].right, "thread %d", t);
+            CHECK(jobs[t].right, "wrong result in thread %d", t);
         }
         for (int d = 0; d < DEVICES; d++) {
             ctrt_device *device = ctrt_tensor_device(shared_weight[d]);
             ctrt_tensor_release(&shared_weight[d]);
-            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left on %s", (unsigned long long)ctrt_memory_allocated(device),
-                  ctrt_device_name(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated on %s",
+                  (unsigned long long)ctrt_memory_allocated(device), ctrt_device_name(device));
         }
     }
     CHILD_END;
