@@ -1,6 +1,5 @@
-#!/bin/sh
-# SPDX-License-Identifier: Apache-2.0
-# Makes ./configure from configure.ac. Needed once in a git clone; a release archive has it already.
+# !/bin/sh SPDX-License-Identifier: Apache-2.0 Generates ./configure from configure.ac. Run it once in a git clone; a
+# release archive contains ./configure.
 set -eu
 cd "$(dirname "$0")"
 for tool in autoreconf automake libtoolize pkg-config; do

@@ -2,11 +2,11 @@
 
 # CTRT_CUDA
 #
-# --with-cuda[=DIR|no] and --with-cuda-arch=LIST. Looks for nvcc, which compiles the kernels of the cuda plugin; the driver and its libraries
-# are found at run time, so nothing else is needed here.
+# Adds the options --with-cuda[=DIR|no] and --with-cuda-arch=LIST. Looks for nvcc, which compiles the kernels of the
+# cuda plugin. The build needs nothing else of CUDA, because the plugin loads the driver and its libraries at run time.
 #
-# Afterwards: NVCC, NVCC_ARCH (its -gencode options), ctrt_nvcc=no or the path, ctrt_nvcc_why; CUDA_HEADERS, an option that finds the toolkit's headers,
-# for a test alone.
+# Sets NVCC, NVCC_ARCH (the -gencode options), ctrt_nvcc (the path of nvcc, or "no"), ctrt_nvcc_why (a text for the
+# summary), and CUDA_HEADERS (the compiler option for the toolkit's headers, which only a test uses).
 AC_DEFUN([CTRT_CUDA], [
     AC_ARG_WITH([cuda],
         [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [where the CUDA toolkit is, or no @<:@look in PATH, CUDA_HOME, /usr/local/cuda@:>@])],
@@ -25,7 +25,8 @@ AC_DEFUN([CTRT_CUDA], [
         AS_CASE([$with_cuda], [auto], [], [AC_MSG_ERROR([CUDA was asked for, but $ctrt_nvcc_why])])
     ])
     AS_IF([test "x$with_cuda" != xno && test -n "$NVCC"], [
-        # What this nvcc does not know any more, or yet, is left out; code for the last architecture is kept as PTX too, for later ones.
+        # Omit architectures that this version of nvcc does not support. For the last supported architecture, also
+        # include PTX, which the driver compiles for newer GPUs.
         AC_MSG_CHECKING([which architectures $NVCC compiles for])
         echo 'extern "C" __global__ void nothing(int *x) { *x = 1; }' >conftest.cu
         NVCC_ARCH= ctrt_nvcc_list= ctrt_nvcc_last=
@@ -37,8 +38,8 @@ AC_DEFUN([CTRT_CUDA], [
                 ctrt_nvcc_last=$ctrt_arch
             ])
         done
-        # Kernels are much like one another: pressed hard, they take less than a tenth of the room.
-        # Fat binaries of this kind want a driver of CUDA 12.4, as those of nvcc 13 do anyway.
+        # Compress for size: the kernels are so similar that fat binaries shrink to less than a tenth. Fat binaries
+        # compressed in this way require a driver for CUDA 12.4 or later; all fat binaries of nvcc 13 do.
         AS_IF(["$NVCC" --version | grep -q "release 1@<:@3-9@:>@" && "$NVCC" --compress-mode=size -fatbin -o conftest.cubin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
             [NVCC_ARCH="$NVCC_ARCH --compress-mode=size"])
         rm -f conftest.cu conftest.cubin

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # CTRT_COMPILE_FLAG(VARIABLE, FLAGS)
-# Appends FLAGS to VARIABLE when the compiler takes them without a warning.
+# Appends FLAGS to VARIABLE if the compiler accepts them without a warning.
 AC_DEFUN([CTRT_COMPILE_FLAG], [
     AS_VAR_PUSHDEF([ctrt_cache], [ctrt_cv_flag_[]$2])
     AC_CACHE_CHECK([whether $CC takes $2], [ctrt_cache], [
@@ -15,7 +15,7 @@ AC_DEFUN([CTRT_COMPILE_FLAG], [
 ])
 
 # CTRT_LINK_FLAG(VARIABLE, FLAGS)
-# Appends FLAGS to VARIABLE when a program links with them.
+# Appends FLAGS to VARIABLE if a program can be linked with them.
 AC_DEFUN([CTRT_LINK_FLAG], [
     AS_VAR_PUSHDEF([ctrt_cache], [ctrt_cv_link_[]$2])
     AC_CACHE_CHECK([whether $CC links with $2], [ctrt_cache], [
@@ -29,7 +29,7 @@ AC_DEFUN([CTRT_LINK_FLAG], [
 ])
 
 # CTRT_SANITIZE
-# --enable-sanitize=address,undefined|thread: flags for everything that is built, in SANITIZE_FLAGS.
+# Adds the option --enable-sanitize=address,undefined|thread. Sets SANITIZE_FLAGS, the compiler flags for all targets.
 AC_DEFUN([CTRT_SANITIZE], [
     AC_ARG_ENABLE([sanitize],
         [AS_HELP_STRING([--enable-sanitize=LIST],

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The cpu plugin opens oneDNN and a CBLAS with dlopen at first use and never links them, so that loading the plugin
-# stays quick. configure finds out which file name to open; of oneDNN it needs the headers too, whose API differs
+# The cpu plugin opens oneDNN and a CBLAS with dlopen at first use and does not link with them, so that the plugin loads
+# quickly. configure determines the file names to open. For oneDNN it also needs the headers, because the API differs
 # between 2.x and 3.x.
 
 # CTRT_SONAME_OF(VARIABLE, LIBS, SYMBOL)
-# Links a program that calls SYMBOL with LIBS and reads from it under which name the library is loaded.
-# VARIABLE becomes that name, empty when it does not link.
+# Links a program that calls SYMBOL with LIBS, and sets VARIABLE to the library's soname, which the program records as
+# NEEDED. Sets VARIABLE to the empty string if the program does not link.
 AC_DEFUN([CTRT_SONAME_OF], [
     $1=
     ctrt_save_LIBS=$LIBS
@@ -61,7 +61,7 @@ AC_DEFUN([CTRT_ONEDNN], [
             [2,*|3,*], [ctrt_onednn=yes],
             [ctrt_onednn_why="major version $ctrt_onednn_major is neither 2 nor 3"])
         AS_IF([test $ctrt_onednn = yes], [
-            # A library outside the system's folders is opened by its path.
+            # Open a library outside the loader's search path by its full path.
             AS_CASE([$with_onednn], [/*], [
                 ctrt_dir=$(echo "$ctrt_onednn_ldflags" | sed 's/^-L//')
                 AS_IF([test -e "$ctrt_dir/$ctrt_onednn_soname"], [ctrt_onednn_soname=$ctrt_dir/$ctrt_onednn_soname])
@@ -80,7 +80,7 @@ AC_DEFUN([CTRT_ONEDNN], [
 ])
 
 # CTRT_CBLAS
-# Defines HAVE_CBLAS and CTRT_CBLAS_SONAME. CBLAS has a fixed ABI, so no header is needed and none is looked for.
+# Defines HAVE_CBLAS and CTRT_CBLAS_SONAME. No header is needed, because the ABI of CBLAS is fixed.
 AC_DEFUN([CTRT_CBLAS], [
     AC_ARG_WITH([blas],
         [AS_HELP_STRING([--with-blas@<:@=LIB@:>@],

@@ -3,11 +3,12 @@
 # CTRT_PLUGIN(NAME, HELP, [CHECK])
 #
 # Declares --enable-plugin-NAME=yes|no|auto (default auto) and decides whether the plugin is built.
-# CHECK is shell code that looks for what the plugin needs; it sets ctrt_missing to a few words when something is
-# not there. "auto" then leaves the plugin out, "yes" stops configure. Without CHECK nothing can be missing.
+# CHECK is shell code that looks for the plugin's dependencies. If one is missing, CHECK sets ctrt_missing to a short
+# description; then "auto" does not build the plugin, and "yes" stops configure. Without CHECK, the plugin has no
+# dependencies.
 #
-# Afterwards: automake conditional PLUGIN_<NAME> (capitals, - becomes _), shell variable ctrt_plugin_<name>=yes|no,
-# one line more in ctrt_plugin_summary.
+# Defines the automake conditional PLUGIN_<NAME> (upper case, - replaced by _), sets the shell variable
+# ctrt_plugin_<name> to yes or no, and appends a line to ctrt_plugin_summary.
 AC_DEFUN([CTRT_PLUGIN], [
     AC_ARG_ENABLE([plugin-$1],
         [AS_HELP_STRING([--enable-plugin-$1=yes|no|auto], [$2 @<:@auto@:>@])],

@@ -45,7 +45,7 @@ static ctrt_status project_each(ctrt_tensor **qkv, ctrt_tensor *const *x, const 
     return CTRT_OK;
 }
 
-/* The same for self-attention (q, k and v are projections of x), with one matrix product. */
+/* Like project_each, for self-attention (q, k and v are projections of x), with one matrix product. */
 static ctrt_status project_self(ctrt_tensor **qkv, ctrt_tensor *x, const struct attention *a)
 {
     CTRT_AUTO(tensor) all = NULL;

@@ -87,9 +87,9 @@ struct optim_kind {
     bool by_step;
     ctrt_status (*update)(struct optim_update *u);
 
-    /* The op whose kernel, where a device has one, does the step of many parameters at once. `fused_attributes` sets
-     * the attributes of the op, and returns false if the op does not have these options. NULL: there is no such op.
-     * `coefficients` are what the op expects in `replayed`, where that points to device memory in a capture. */
+    /* The op whose kernel, where a device has one, does the step of many parameters in one call. `fused_attributes`
+     * sets the attributes of the op, and returns false if the op does not have these options. NULL: there is no such
+     * op. `coefficients` are what the op expects in `replayed`, where that points to device memory in a capture. */
     enum op fused;
     bool (*fused_attributes)(union optim_attributes *out, const union optim_options *options, int64_t step,
                              const double *replayed);

@@ -51,7 +51,7 @@ ctrt_status optim_descend(struct optim_update *u, const struct optim_coefficient
     CTRT_AUTO(tensor) p = ctrt_tensor_retain(u->parameter), change = NULL;
     if (decay != NULL)
         CTRT_TRY(optim_scale(&p, p, decay));
-    /* x + -1 * y and not x - y, so that a device needs no kernel but those of add and mul for SGD. */
+    /* x + -1 * y and not x - y, so that a device needs only the kernels of add and mul for SGD. */
     CTRT_TRY(optim_scale(&change, x, rate));
     CTRT_TRY(optim_scale(&change, change, &minus));
     return ctrt_add(&u->next_parameter, p, change);

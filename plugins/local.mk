@@ -1,7 +1,7 @@
 # Memory policies (and later strategies and communicators), each a plugin of its own.
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
-                         plugins/memory/options.h plugins/memory/settings.c plugins/memory/shelf.c plugins/memory/shelf.h \
+                         plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \
                          plugins/memory/source.h plugins/memory/threads.c
 memory_direct_sources = plugins/memory/direct.c plugins/memory/source.h
 memory_arena_sources = plugins/memory/arena.c plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h

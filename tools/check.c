@@ -29,8 +29,8 @@ static const char usage[] =
     "Ops for which the backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes "
     "them fail.\n";
 
-/* Adds `folder` to the front of CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false
- * if memory runs out. */
+/* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
+ * runs out. */
 static bool search_in(const char *folder)
 {
     const char *before = getenv("CTRT_PLUGIN_PATH");

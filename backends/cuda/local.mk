@@ -1,9 +1,9 @@
 # The cuda backend: backend-cuda.so. host/ has devices, streams, memory and launches; ops/ the host functions of each op
 # family; kernels/ the device code and its argument structs; libs/ cuBLASLt, cuDNN and NVML. Files in alphabetical order.
 #
-# The host side is C and builds everywhere: tests run it over a driver in software (tests/softcuda). The kernels, one
-# family a .cu file, are compiled by nvcc into fat binaries that the plugin contains; without nvcc there is no plugin to
-# install.
+# The host code is C and builds on every machine; tests run it with a CUDA driver in software (tests/softcuda). nvcc
+# compiles the kernels, one .cu file per family, to fat binaries, which are embedded in the plugin. Without nvcc, the
+# plugin is built for tests only and not installed.
 backend_cuda_sources = backends/cuda/host/async_alloc.c backends/cuda/host/capture.c backends/cuda/host/cuda.h \
     backends/cuda/host/device.c backends/cuda/host/diagnose.c backends/cuda/host/discovery.c \
     backends/cuda/host/discovery.h backends/cuda/host/driver.c backends/cuda/host/driver.def \
@@ -63,7 +63,7 @@ backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -I$(builddir) -DCUDA_IMAGES='"$(abs_
 cuda_fatbins             = $(cuda_kernels:.cu=.fatbin)
 CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/fatbins-made.h
 $(cuda_fatbins): $(cuda_kernel_headers)
-# fatbin.c includes it, and so is compiled again when a fat binary is new.
+# fatbin.c includes this header, so that fatbin.c is compiled again when a fat binary has changed.
 BUILT_SOURCES           += backends/cuda/kernels/fatbins-made.h
 backends/cuda/kernels/fatbins-made.h: $(cuda_fatbins)
 	$(AM_V_at)echo '/* made by make, after the fat binaries */' >$@
@@ -72,7 +72,8 @@ SUFFIXES += .cu .fatbin
 .cu.fatbin:
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(NVCC) $(NVCCFLAGS) $(NVCC_ARCH) -fatbin -o $@ $<
 else
-# For tests alone: libtool makes a shared object of what has somewhere to go.
+# For tests only. libtool builds a shared object from a noinst library only if -rpath is given, so pass a fictitious
+# path.
 noinst_LTLIBRARIES += backend-cuda.la
 backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS)
 cuda_nowhere             = -rpath /nowhere
@@ -81,10 +82,10 @@ backend_cuda_la_SOURCES = $(backend_cuda_sources)
 backend_cuda_la_CFLAGS  = $(PLUGIN_CFLAGS)
 backend_cuda_la_LDFLAGS = $(PLUGIN_LDFLAGS) $(cuda_nowhere)
 
-# --- tests: everything that the cpu passes, over the driver in software ---------------------------------------------------
+# --- tests with the CUDA driver in software ----------------------------------------------------------------------------
 
 if SOFTCUDA
-# All plugins, with those that are not built for installing.
+# All plugins, including those that are built for tests only.
 softcuda-plugins/stamp: plugins-built/stamp backend-cuda.la backend-cuda-fp16.la
 	$(AM_V_GEN)$(MKDIR_P) softcuda-plugins && chmod 755 softcuda-plugins && \
 	cp plugins-built/*.so softcuda-plugins/ && cp .libs/backend-cuda.so .libs/backend-cuda-fp16.so softcuda-plugins/ && chmod 755 softcuda-plugins/*.so && : >$@
@@ -92,7 +93,8 @@ check_DATA += softcuda-plugins/stamp
 
 check_PROGRAMS += test-capture
 
-# Kernels are compiled with checks of their own, and the same in every tree: the suites that run each of them need one tree.
+# Kernels for tests always contain the access checks of watch.c, whether or not the tree is built with sanitizers.
+# Therefore the suites that run all kernels are only run in builds without sanitizers.
 if !SANITIZE
 TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-rows.sh tests/integration/gpu-script.sh
 LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh

@@ -46,8 +46,8 @@ ctrt_status grad_add(ctrt_tensor **sum, ctrt_tensor *term, bool create_graph)
     return status;
 }
 
-/* Sets *to to the first gradient of a leaf. Keeps the tensor itself if it has no other reference, uses all of its
- * storage and has the layout of the leaf (*grad is NULL then); otherwise copies it. */
+/* Sets *to to the first gradient of a leaf. Keeps the tensor itself, and sets *grad to NULL, if the tensor has no other
+ * reference, uses all of its storage and has the layout of the leaf; otherwise copies it. */
 static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
 {
     ctrt_tensor *given = *grad;

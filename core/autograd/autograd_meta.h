@@ -70,7 +70,7 @@ static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
 /* Sets the tensor's history to result `output` of `node`, replacing the previous one, and sets TENSOR_REQUIRES_GRAD.
  * Takes over the reference to `node`, also on failure. */
 ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
-/* The same, but does not change the tensor's flags. */
+/* Like grad_set_history, but does not change the tensor's flags. */
 ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
 
 #endif

@@ -216,8 +216,8 @@ const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_v
 /* ---- powers ---- */
 
 /* dx = dy s x^(s-1); for s = 0 it is 0, also where x = 0. If s-1 is an integer that the dtype of x cannot represent, it
- * would be rounded to an even number. The power is computed in f64 then, because the sign of the power of a negative
- * number depends on the parity. */
+ * would be rounded to an even number. In that case the power is computed in f64, because the sign of the power of a
+ * negative number depends on the parity. */
 static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     const double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i, less = power - 1;

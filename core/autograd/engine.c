@@ -372,7 +372,7 @@ static ctrt_status step(struct run *run, uint32_t e)
     }
     bool runs = any;
     if (unlikely(run->task->captures != NULL)) {
-        runs = false;                       /* run the node only if a capture is behind one of its inputs */
+        runs = false;                       /* run the node only if one of its inputs leads to a capture */
         for (uint32_t i = 0; any && i < n_in; i++)
             runs |= s->targets[first + i] != NOWHERE && s->entries[s->targets[first + i]].wanted;
     }

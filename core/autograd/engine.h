@@ -26,8 +26,8 @@ ctrt_status engine_run(const struct engine_task *task);
 /* Frees the scratch memory of a thread; NULL is allowed. */
 void engine_scratch_free(struct engine_scratch *scratch);
 
-/* accumulate.c: runs the leaf's hooks and adds *grad to the leaf's gradient. May take over the reference; *grad is NULL
- * then. Thread-safe. */
+/* accumulate.c: runs the leaf's hooks and adds *grad to the leaf's gradient. May take over the reference; in that case
+ * sets *grad to NULL. Thread-safe. */
 ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool create_graph);
 /* Sets *sum to *sum + term and takes over the reference to `term`, also on failure. Adds in place if *sum or `term` has
  * no other reference. */

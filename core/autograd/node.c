@@ -16,8 +16,8 @@ static void node_take_apart(struct grad_node *node)
 }
 
 /* Frees a node without references. That releases other nodes, through its edges and through saved tensors. Nodes whose
- * last reference is released are put in a list, which the outermost call works off, so a chain of any length needs
- * constant stack. */
+ * last reference is released are put in a list. The outermost call frees all nodes of the list, so a chain of any
+ * length needs constant stack. */
 void node_die(struct grad_node *node)
 {
     struct autograd_thread *here = autograd_here();

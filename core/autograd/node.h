@@ -57,7 +57,7 @@ struct node_class {
     const char *(*name)(const struct grad_node *node);
     /* Frees the node's other members and the node. The caller has released the edges and the extras. */
     void (*destroy)(struct grad_node *node);
-    /* Optional: reports each tensor that the node holds (scope_hold), and each node that it owns apart from its
+    /* Optional: reports each tensor that the node holds (scope_hold), and each node that it owns in addition to its
      * edges. */
     void (*visit)(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user);
 };
@@ -72,7 +72,7 @@ struct grad_node {
     struct grad_edge *edges;
     const struct grad_shape *shapes;    /* of the n_out results */
     _Atomic(struct node_extras *) extras;   /* hooks.h; usually NULL */
-    struct grad_node *next;             /* in the thread's list of nodes to be freed */
+    struct grad_node *next;             /* in the thread's list of nodes that must be freed */
     ctrt_stream *stream;                /* on which the op ran, owned; NULL: default stream or synchronous device */
 };
 

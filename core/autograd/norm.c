@@ -111,7 +111,7 @@ static ctrt_status batch_norm_composed(const struct grad_context *ctx, ctrt_tens
     const int ndim = x->view.ndim;
     const bool training = ctx->attributes->norm.training;
     int64_t list[CTRT_MAX_DIMS];
-    ctrt_ints dims = dims_between(list, 1, ndim);          /* becomes 0, 2, 3, ...: all but the channels */
+    ctrt_ints dims = dims_between(list, 1, ndim);          /* becomes 0, 2, 3, ...: all except the channels */
     list[0] = 0;
     for (int d = 2; d < ndim; d++)
         list[d - 1] = d;

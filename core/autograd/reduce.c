@@ -140,8 +140,8 @@ done:
     return status;
 }
 
-/* The same with ops that are differentiable at zeros too: for each of the n factors multiplies a row of all factors in
- * which the factor itself is replaced by 1. Takes O(n^2) time and memory. */
+/* Computes the same as prod_of_others, with ops that are differentiable at zeros too. For each of the n factors,
+ * multiplies a row of all factors in which that factor is replaced by 1. Takes O(n^2) time and memory. */
 static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
     ctrt_tensor *t = NULL, *eye = NULL;

@@ -9,12 +9,12 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 
-/* Makes room for an item behind the first `count`; `room` is a size_t variable. The items may move. Returns whether
+/* Makes room for an item after the first `count`; `room` is a size_t variable. The items may move. Returns whether
  * there is room; without memory for more, the array is unchanged. */
 #define ARRAY_GROW(items, room, count) \
     (likely((size_t)(count) < (room)) || array_enlarge(&(items), &(room), sizeof *(items)))
 
-/* The same with a status. CTRT_ERR_OUT_OF_MEMORY: the message ends in `what`. */
+/* Like ARRAY_GROW, but returns a status. CTRT_ERR_OUT_OF_MEMORY: the message ends in `what`. */
 #define ARRAY_RESERVE(items, room, count, what) \
     (ARRAY_GROW(items, room, count) ? CTRT_OK : out_of_memory(((room) + 1) * sizeof *(items), what))
 

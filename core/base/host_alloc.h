@@ -20,9 +20,9 @@ void host_free(void *pointer);
 /* Sets the message "out of memory: N bytes for WHAT" and returns CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status out_of_memory(size_t bytes, const char *what);
 
-/* For tests: makes the n-th allocation from now fail (1 is the next one), and all allocations after it if `forever`.
- * n = 0: no allocation fails. Counts the allocations of memory_*, of free lists and of device memory. Returns how many
- * allocations were counted since the last call. */
+/* For tests: makes the n-th allocation from now fail (1: the next one; 0: none), and all allocations after it if
+ * `forever`. Counts the allocations of host_alloc, host_calloc, host_realloc and host_strdup, of free lists and of
+ * device memory. Returns how many allocations were counted since the last call. */
 uint64_t alloc_fail_at(uint64_t n, bool forever);
 /* Counts one allocation and returns true if it must fail. For allocators below the tensor layer that do not use
  * host_alloc. */
@@ -50,7 +50,7 @@ static inline void *free_list_take(enum free_list_id id, size_t bytes)
     return object;
 }
 
-void free_list_overflow(void *object);          /* slow path of free_list_put: frees `object`; memory.c */
+void free_list_overflow(void *object);          /* slow path of free_list_put: frees `object` */
 
 static inline void free_list_put(enum free_list_id id, void *object)
 {

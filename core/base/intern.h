@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/intern.h: interned strings, which are never freed: names, reasons and values that the public listing functions
- * return. */
+/* base/intern.h: interned strings, which are never freed. The public listing functions return names, reasons and values
+ * as interned strings. */
 #ifndef CORE_BASE_INTERN_H
 #define CORE_BASE_INTERN_H
 

@@ -2,9 +2,9 @@
 /* base/lock.h: recursive mutexes that are consistent after fork.
  *
  * The locks are recursive because plugins are called with locks held (except for init) and call back into the library
- * (host->backend, host->param). A fork acquires all locks, lower levels first, so that the child never inherits a
- * data structure in the middle of a change. A thread that holds a lock may acquire only locks of higher levels, and
- * its cancellation is disabled. */
+ * (host->backend, host->param). fork() acquires all locks, lower levels first (pthread_atfork), so that the child never
+ * inherits a data structure in the middle of a change. A thread that holds a lock may acquire only locks of higher
+ * levels, and its cancellation is disabled. */
 #ifndef CORE_BASE_LOCK_H
 #define CORE_BASE_LOCK_H
 
@@ -41,14 +41,15 @@ void lock_declare(struct lock *lock, enum lock_level level);
 void lock_enter(struct lock *lock);
 void lock_leave(struct lock *lock);
 
-/* Sets two functions that delay a fork. A fork acquires all locks and calls `ready`. If `ready` returns false, the fork
- * releases the locks, calls `wait` and acquires the locks again. It then proceeds if `wait` returned false, else it
- * calls `ready` again. Only one caller may use this function, from a constructor of the library. */
+/* Sets two functions that delay a fork. The handler before fork() acquires all locks and calls `ready`. If `ready`
+ * returns false, the handler releases the locks, calls `wait` and acquires the locks again. If `wait` returned true,
+ * the handler calls `ready` again; otherwise the fork proceeds. Only one caller may use this function, from a
+ * constructor of the library. */
 void lock_fork_when(bool (*ready)(void), bool (*wait)(void));
 
 /* Registers functions that run around each fork while all locks are held. `before` runs in order of registration, the
- * other two in reverse order; each may be NULL. The functions of plugins (host->at_fork) are registered later than those
- * of the library. CTRT_ERR_STATE when there are too many. Thread-safe. */
+ * other two in reverse order; each may be NULL. The functions of plugins (host->at_fork) are registered later than
+ * those of the library. CTRT_ERR_STATE when there are too many. Thread-safe. */
 ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

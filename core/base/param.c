@@ -19,7 +19,8 @@ struct value {
     enum origin origin;
 };
 
-/* A name that was declared, set, or found in the environment. Nodes are never freed; strings are interned (keep.h). */
+/* A name that was declared, set, or found in the environment. Nodes are never freed; strings are interned
+ * (intern.h). */
 struct node {
     struct node *next;
     const char *name, *owner;

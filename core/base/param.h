@@ -16,8 +16,8 @@
  * If the name was declared before with another type, default or list of words, logs a warning with both owners once and
  * reads the value according to `param`. Listings and ctrt_param_set use the first declaration.
  *
- * Errors: CTRT_ERR_INVALID_ARGUMENT for a malformed value; the message has the variable, the value and the expected
- * format. CTRT_ERR_OUT_OF_MEMORY. Thread-safe. */
+ * Errors: CTRT_ERR_INVALID_ARGUMENT for a malformed value; the message contains the variable, the value and the
+ * expected format. CTRT_ERR_OUT_OF_MEMORY. Thread-safe. */
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner);
 
 /* Declares a parameter without reading it, so that listings include it. Parameters of the core are declared while the

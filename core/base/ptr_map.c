@@ -29,7 +29,7 @@ void ptr_map_remove(struct ptr_map *map, void *item, size_t item_bytes)
     size_t hole = (size_t)((char *)item - map->items) / item_bytes;
     memset(item, 0, item_bytes);
     map->count--;
-    /* Adds the items behind the hole again, so that a search for one of them does not stop at the hole. */
+    /* Adds the items after the hole again, so that a search for one of them does not stop at the hole. */
     for (size_t at = (hole + 1) & mask; ptr_map_key(map->items + at * item_bytes) != NULL; at = (at + 1) & mask) {
         void *from = map->items + at * item_bytes, *to;
         if (!ptr_map_search(&to, map, ptr_map_key(from), item_bytes)) {

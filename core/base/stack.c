@@ -7,8 +7,8 @@
 
 #define RESERVE ((size_t)256 << 10)         /* bytes for the functions that the caller calls: kernels, libraries */
 
-/* Reads the bounds of the thread's stack and checks `here` against them. The bounds are read again even if the limit is
- * known, because `here` may be in another stack (makecontext). */
+/* Reads the bounds of the thread's stack and checks the address `here` against them. Reads the bounds again even if the
+ * limit is known, because `here` may be in another stack (makecontext). */
 ctrt_status stack_check_limit(const char *who, const char *here)
 {
     pthread_attr_t attributes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/stack.h: makes recursion whose depth depends on the program's data return an error instead of overflowing the
- * stack. */
+/* base/stack.h: stack check for functions whose recursion depth depends on the program's data. They return an error
+ * instead of overflowing the stack. */
 #ifndef CORE_BASE_STACK_H
 #define CORE_BASE_STACK_H
 

@@ -32,7 +32,7 @@ void strbuf_drop(struct strbuf *text);
 const char *format_bytes(char text[32], uint64_t bytes);
 
 /* Returns the length in bytes of the UTF-8 sequence at `s`, or 0 if the bytes are not valid UTF-8 (RFC 3629). Reads at
- * most `left` bytes, and none behind a '\0'. */
+ * most `left` bytes, and none after a '\0'. */
 size_t utf8_sequence_length(const unsigned char *s, size_t left);
 
 #endif

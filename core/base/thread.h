@@ -9,7 +9,7 @@
 
 #include "ctrt/types.h"
 
-/* Kinds of objects that almost every op allocates and frees; each thread keeps freed ones for reuse (memory.h). */
+/* Kinds of objects that almost every op allocates and frees; each thread keeps freed ones for reuse (host_alloc.h). */
 enum free_list_id { FREE_TENSOR, FREE_NODE, FREE_META, FREE_LISTS };
 
 struct free_list {
@@ -26,7 +26,7 @@ struct stream_thread;               /* stream/stream.h */
 struct thread_state {
     bool grad_disabled;             /* autograd recording is off; negated so that zero-initialised means enabled */
     bool registered;                /* the cleaners run when the thread exits */
-    bool order_auto;                /* orders streams automatically, whatever CTRT_STREAM_ORDER is, for internal work */
+    bool order_auto;                /* orders streams automatically for internal work; overrides CTRT_STREAM_ORDER */
     const char *op;                 /* name (static string) of the op that the thread executes; NULL: none */
     struct free_list free[FREE_LISTS];
     struct error_text *error;

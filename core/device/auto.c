@@ -19,7 +19,7 @@ CORE_PARAM(device_param);
 static _Atomic(ctrt_device *) default_device;
 
 /* Returns the number of the backend's visible devices; 0 if the backend cannot be used. Fails only when memory or
- * descriptors run out; the next call may succeed then. */
+ * descriptors run out; a later call may succeed. */
 static ctrt_status count_of(int *count, const struct component *backend)
 {
     struct device_type *type;

@@ -5,8 +5,8 @@
 
 #include "device/device.h"
 
-/* Closes a device. Requires that it has no pending work, no memory in use and no handles but its own. ctrt_device_get
- * opens it again. */
+/* Closes a device. Requires that it has no pending work, no memory in use and no handles except its own.
+ * ctrt_device_get opens it again. */
 void device_close(ctrt_device *device);
 
 #endif

@@ -112,7 +112,7 @@ static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
     return status;
 }
 
-/* Of a copy, or of a fill if `from` is NULL. */
+/* Simulates a copy, or a fill if `from` is NULL. */
 static ctrt_status dry_transfer(const ctrt_view *to, const ctrt_view *from, const char *op)
 {
     const ctrt_view *const views[] = { from, to };

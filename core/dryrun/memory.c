@@ -26,7 +26,7 @@ struct plan_block {
 
 /* Where in the program the peak or the first failure occurred. */
 struct plan_place {
-    const void *address;                    /* of the block; NULL: no block whose op is to be recorded */
+    const void *address;                    /* of the block; NULL: there is no block whose op must be recorded */
     const char *op, *tag;
 };
 

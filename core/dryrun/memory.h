@@ -37,7 +37,7 @@ bool plan_memory_fits(struct plan *plan);
  * failure, if it was recorded for this address without one. */
 void plan_memory_name(struct plan *plan, const void *address, const char *op);
 
-/* Whether the block belongs to a dry run that has ended. Such a block has no device memory. */
+/* Returns whether the block belongs to a dry run that has ended. Such a block has no device memory. */
 bool plan_left(const struct device_memory *memory, const ctrt_block *block);
 
 #endif

@@ -107,7 +107,7 @@ void capture_drop(struct graph_capture *capture)
     host_free(capture);
 }
 
-/* Whether `queue` belongs to one of the capture's streams. */
+/* Returns whether `queue` belongs to one of the capture's streams. */
 static bool is_on(const struct graph_capture *capture, const void *queue)
 {
     const ctrt_stream *stream;
@@ -252,9 +252,9 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
     return status;
 }
 
-/* ---- host numbers ---- */
+/* ---- host values ---- */
 
-/* Numbers get a segment of their own, because a block from the layer may be memory that the step has used before and
+/* Host values get a separate segment, because a block from the layer may be memory that the step has used before and
  * writes again. */
 ctrt_status capture_params(const void **where, struct capture *base, size_t bytes,
                            const struct graph_param_source *source, void *state)
@@ -344,8 +344,8 @@ static void storage_use(struct capture *base, struct storage *storage, bool writ
     pthread_mutex_unlock(&capture->lock);
 }
 
-/* Keeps the latest mark of each stream. If memory for the list runs out, waits for the marked work instead. The caller
- * holds the capture's lock. */
+/* Keeps the latest timepoint of each stream. If memory for the list runs out, waits for the work of the timepoint
+ * instead. The caller holds the capture's lock. */
 static void mark_note(struct graph_capture *capture, timepoint mark)
 {
     for (size_t i = 0; i < capture->mark_count; i++)
@@ -384,7 +384,7 @@ static void storage_free(struct storage *storage, const timepoint *marks, int co
             continue;
         apart = apart || timepoint_slot(marks[i]) != stream_slot(storage->stream);
         if (!stream_captured(stream_at(timepoint_slot(marks[i]))))
-            mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for this mark */
+            mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for it */
     }
     const bool running = capture->stream != NULL;
     pthread_mutex_unlock(&capture->lock);

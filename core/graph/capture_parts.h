@@ -40,7 +40,7 @@ struct graph_capture {
     struct use *uses;                       /* a hash table by storage */
     size_t use_count, use_room;             /* use_count: used entries, including deleted ones */
     struct graph_params *numbers;
-    timepoint *recorded;                    /* the last mark of each captured stream */
+    timepoint *recorded;                    /* the last timepoint of each captured stream */
     size_t recorded_count;
     ctrt_status failed;
     char *text;
@@ -64,8 +64,8 @@ void capture_drop(struct graph_capture *capture);
 /* Add to and remove from the list of running captures. */
 void capture_enlist(struct graph_capture *capture);
 void capture_delist(struct graph_capture *capture);
-/* Releases the storages that existed before the capture, and the numbers. No replay may be running. Does nothing in the
- * child of a fork. */
+/* Releases the storages that existed before the capture, and the graph parameters. No replay may be running. Does
+ * nothing in the child of a fork. */
 void capture_release_uses(struct graph_capture *capture);
 
 #endif

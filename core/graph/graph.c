@@ -137,8 +137,8 @@ bool ctrt_capture_running(ctrt_device *device)
 
 /* ---- replaying ---- */
 
-/* The marks of captured work name work that did not run as such, so the replaying stream's clock is raised past them:
- * its later work is ordered after them. */
+/* The timepoints of captured work name work that did not run as such. So the replaying stream's clock is raised to
+ * these timepoints, which orders the stream's later work after them. */
 static bool see_captured(const struct graph_capture *capture, ctrt_stream *stream)
 {
     bool seen = true;
@@ -164,7 +164,7 @@ static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream,
         }
         hazard_after(stream, &view, capture->uses[i].writes, mark);
         /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
-         * version, because each replay computes the same result anew. */
+         * version, because each replay computes the same result again. */
         if (capture->uses[i].writes && capture->uses[i].storage->capture != &capture->base)
             atomic_fetch_add_explicit(&capture->uses[i].storage->version, 1, memory_order_relaxed);
     }

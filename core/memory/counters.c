@@ -36,8 +36,8 @@ static void fetch_add(account_cell *cell, int64_t value)
 }
 
 /* Adds what `cells` have counted since they were last published to `published`. Called by the owning thread, or under
- * the lock. If another thread is publishing these cells, returns at once. The release ordering lets a reader that sees
- * a part of the update also see that `publishing` is odd. */
+ * the lock. If another thread is publishing these cells, returns immediately. The release ordering lets a reader that
+ * sees a part of the update also see that `publishing` is odd. */
 static void publish(struct account *account, struct account_cells *cells)
 {
     uint32_t turn = atomic_load_explicit(&cells->publishing, memory_order_relaxed);

@@ -53,7 +53,7 @@ struct account_cells {
      * peak can rise. */
     int64_t top[ACCOUNT_CLASSES][ACCOUNT_METRICS];
     uint32_t epoch;
-    uint32_t rising;                        /* a peak may have risen since */
+    uint32_t rising;                        /* a peak may have risen since then */
     uint32_t calls;                         /* since counters were last published */
     uint64_t bytes;
     _Atomic uint32_t publishing;            /* sequence lock, incremented twice by each publish; odd while a thread

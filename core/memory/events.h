@@ -6,7 +6,7 @@
 
 #include "memory/pool.h"
 
-/* Names as in PyTorch's memory history. */
+/* The names are those of PyTorch's memory history. */
 enum history_action {
     HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
     HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
@@ -23,15 +23,16 @@ void block_table_free(struct device_memory *memory, const ctrt_block *block, siz
 void block_table_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
                          const void *queue);
 
-/* Reports that an allocation of `bytes` failed permanently because of `why` (which may be the thread's message): stores
- * the report, calls the program's callback and sets the message. Returns CTRT_ERR_OUT_OF_MEMORY. The caller holds no
- * locks. */
+/* Reports that an allocation of `bytes` failed after all retries. `why`: the reason; may be the thread's error message.
+ * Stores the report, calls the program's callback and sets the thread's error message. Returns CTRT_ERR_OUT_OF_MEMORY.
+ * The caller holds no locks. */
 ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why);
-/* The same for host memory that was to be pinned for the device. */
+/* Like oom_fail, for pinned host memory that was requested for the device. */
 ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why);
 void oom_report_free(struct oom_report *report);
 
-/* Writes who holds most of the device's allocated memory, "encoder (matmul)". Returns false if nobody is known. */
+/* Writes the label and op that allocated most of the device's memory in use, "encoder (matmul)". Returns false if there
+ * is no record of any owner. */
 bool owners_largest(char label[128], struct device_memory *memory);
 
 #endif

@@ -48,8 +48,8 @@ static void uses_unlock(struct storage_uses *uses)
     atomic_store_explicit(&uses->locked, false, memory_order_release);
 }
 
-/* Stores the marks that an access must be ordered after: the writer's, then the readers'. A read needs the readers'
- * marks only if some of them may have written (`mixed`). The caller holds the lock. */
+/* Stores the timepoints that an access must be ordered after: the writer's, then the readers'. A read needs the
+ * readers' timepoints only if some readers may have written (`mixed`). The caller holds the lock. */
 static int list_marks(timepoint *marks, const struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -86,7 +86,7 @@ int hazard_timepoints(struct storage *storage, timepoint marks[HAZARD_READERS + 
     return count;
 }
 
-/* Stores the marks of other streams that a new access on `stream` must be ordered after; returns their number. */
+/* Stores the timepoints of other streams that a new access on `stream` must be ordered after; returns their number. */
 static int conflicts(timepoint *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -117,7 +117,7 @@ static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream
 }
 
 /* Makes room for one more reader. If all entries belong to streams that still read, `stream` waits on the device for
- * one of them, so that its own mark can replace that entry. */
+ * one of them, so that the timepoint of `stream` can replace that entry. */
 static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
 {
     timepoint victim = 0;
@@ -223,7 +223,7 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, timepoin
     return true;
 }
 
-/* Adds a mark to the readers. If all entries are taken, the host waits for one of them. The caller holds the lock,
+/* Adds a timepoint to the readers. If all entries are taken, the host waits for one of them. The caller holds the lock,
  * which is released during the wait. */
 static void add_mark(ctrt_stream *stream, struct storage_uses *uses, timepoint mark)
 {
@@ -240,9 +240,9 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, timepoint m
     }
 }
 
-/* Removes the marks that a write on `stream` is ordered after. The other marks stay, because they belong to threads
- * that used the storage at the same time, perhaps other parts of it. The caller holds the lock, which is released
- * meanwhile. */
+/* Removes the timepoints that a write on `stream` is ordered after. The other timepoints stay, because they belong to
+ * threads that used the storage at the same time, perhaps other parts of it. The caller holds the lock, which the
+ * function releases temporarily. */
 static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
     timepoint all[HAZARD_READERS + 1], kept[HAZARD_READERS + 1];
@@ -255,7 +255,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
         if (timepoint_slot(all[i]) != stream_slot(stream) && unlikely(!covered(stream, all[i])))
             kept[keeps++] = all[i];
     uses_lock(uses);
-    /* Keep the marks that other threads added meanwhile. */
+    /* Keep the timepoints that other threads added meanwhile. */
     for (uint32_t i = 0; i < uses->n_readers;) {
         bool known = false, keep = false;
         for (int k = 0; k < count; k++)

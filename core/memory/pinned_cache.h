@@ -10,17 +10,17 @@
 
 #include "memory/storage.h"
 
-/* Whether the backend of `device` has pinned memory. */
+/* Returns whether the backend of `device` has pinned memory. */
 bool pinned_available(const ctrt_device *device);
-/* Allocates at least `bytes` > 0. *granted: the size of its class, to be passed to pinned_free. If memory runs out,
- * that is reported (oom.h). */
+/* Allocates at least `bytes` > 0. *granted: the size of its class; pass it to pinned_free. Reports the failure if
+ * memory runs out (oom_fail_pinned). */
 ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, size_t bytes);
 /* Caches the memory of a storage that is being freed. Uses recorded in `storage` must be done before the block is
  * reused. */
 void pinned_free(ctrt_device *device, void *address, size_t granted, struct storage *storage);
 /* Frees all cached blocks, after waiting for devices that still copy. */
 void pinned_trim(ctrt_device *device);
-/* As pinned_trim without waiting: blocks that are still copied stay cached. */
+/* Like pinned_trim, but does not wait: blocks that a device still copies stay cached. */
 void pinned_trim_idle(ctrt_device *device);
 
 /* Returns the bytes pinned for the device, in use or cached. They count against its limit (quota.h). */

@@ -151,8 +151,8 @@ static ctrt_status draw(struct policy_layer *layer,
     ctrt_status status = alloc(layer->state, &entry->block, bytes, queue);
     status = policy_check_address(status, entry->block.address, layer->name, bytes);
     if (status == CTRT_OK && entry->block.fence != NULL) {
-        /* If the queue cannot wait for the fence, the host waits. The block is usable then; the queue reports its own
-         * error at its next use. */
+        /* If the queue cannot wait for the fence, the host waits. After that the block is usable; the queue reports its
+         * own error at its next use. */
         if (layer->below->fence_wait(layer->below->state, entry->block.fence, queue) != CTRT_OK)
             (void)layer->below->fence_wait(layer->below->state, entry->block.fence, NULL);
         layer->below->fence_free(layer->below->state, entry->block.fence);

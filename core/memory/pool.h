@@ -33,11 +33,11 @@ struct memory_ops {
     /* Returns cached memory to the device. `again`: because an allocation was refused and will be tried again. */
     void (*trim)(struct memory_layer *layer, bool again);
     /* pool_alloc_fixed and pool_free_fixed. alloc_fixed: *status is the result. Both return false if the layer does not
-     * serve the queue or did not allocate the block; the layers below serve it then. */
+     * serve the queue or did not allocate the block; in that case the layers below serve it. */
     bool (*alloc_fixed)(ctrt_status *status, struct memory_layer *layer, ctrt_block *block, size_t bytes, void *queue,
                         bool report);
     bool (*free_fixed)(struct memory_layer *layer, const ctrt_block *block);
-    /* Whether the layer allocated the block and the block has no device memory. */
+    /* Returns whether the layer allocated the block and the block has no device memory. */
     bool (*imaginary)(const struct memory_layer *layer, const ctrt_block *block);
     /* Returns why the device cannot be closed, NULL if it can. */
     const char *(*busy)(const struct memory_layer *layer);
@@ -105,7 +105,7 @@ void layer_unuse(struct memory_layer *layer, const ctrt_block *block, void *queu
  * and counts nothing. If memory runs out, the message contains the request, the device's allocated and reserved bytes
  * and a remedy. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
-/* As pool_alloc, for a caller that may continue with less memory: running out of memory is not reported. */
+/* Like pool_alloc, for a caller that can continue with less memory. Does not report that memory ran out. */
 ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* `bytes`: as passed to pool_alloc. `queue`: the queue whose work may use the memory next. */
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
@@ -130,7 +130,7 @@ void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size
 
 /* Returns the memory that the policies have cached to the device. */
 void pool_trim(struct device_memory *memory);
-/* The same for one set of policies, without the layers above them. */
+/* Like pool_trim, but only for the policies, without the layers above them. */
 void pool_trim_policies(struct device_memory *memory);
 
 static inline bool pool_watched(const struct device_memory *memory)
@@ -141,7 +141,7 @@ static inline bool pool_watched(const struct device_memory *memory)
     return atomic_load_explicit(&memory->watched, memory_order_acquire);    /* acquire: `live` is set before */
 }
 
-/* Whether work for `device` is part of a dry run. */
+/* Returns whether work for `device` is part of a dry run. */
 static inline bool dry_run_on(const ctrt_device *device)
 {
     return unlikely(device->memory->dry_run);

@@ -4,8 +4,8 @@
  * Interface: Linux, Documentation/accounting/psi.rst. A process writes "some STALL WINDOW" (microseconds) to
  * /proc/pressure/memory or to a control group's memory.pressure and polls the descriptor. POLLPRI reports that tasks
  * were stalled for that long within a window, at most once per window. Without privileges a window must be a multiple
- * of two seconds, hence the default. Both files are watched: the group's, because its limit may be reached while the
- * machine has free memory, and the machine's. */
+ * of two seconds, so the default window is two seconds. The thread watches both files, the machine's and the group's,
+ * because the group may reach its limit while the machine has free memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -100,7 +100,8 @@ ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
 
 /* ---- files to watch ---- */
 
-/* Whether the file is a kernel file that accepts triggers. Writing the trigger would overwrite any other file. */
+/* Returns whether the file is a kernel file that accepts triggers. Writing the trigger would overwrite any other
+ * file. */
 static bool is_kernel_file(int fd)
 {
     struct statfs system;

@@ -4,7 +4,7 @@
  * Enabled by CTRT_MEMORY_PRESSURE. One thread waits in poll for the kernel's pressure stall information. On an event it
  * empties the caches of open devices whose memory is host memory, and the caches of memory pinned for other devices.
  * Off by default, because a library should not start a thread that the program does not expect, and because a cache in
- * use is refilled at once, at the cost of page faults. */
+ * use is refilled immediately, at the cost of page faults. */
 #ifndef CORE_MEMORY_PRESSURE_H
 #define CORE_MEMORY_PRESSURE_H
 

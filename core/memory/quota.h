@@ -12,7 +12,7 @@
 ctrt_status quota_init(struct device_memory *memory);
 
 /* Counts `bytes` before they are allocated from the device. CTRT_ERR_OUT_OF_MEMORY, with "X allowed" in the message, if
- * the limit would be exceeded; nothing is counted then. */
+ * the limit would be exceeded; in that case nothing is counted. */
 ctrt_status quota_take(struct device_memory *memory, size_t bytes);
 /* Checks whether all memory, including the `bytes` that were added to the pinned memory just now, is within the
  * limit. */

@@ -75,7 +75,7 @@ static bool footprint_of(struct footprint *at, const ctrt_view *view, const stru
     return true;
 }
 
-/* Upper bound of the bytes that the footprint covers from its first byte on, modulo `period`. */
+/* Returns an upper bound of the bytes that the footprint covers from its first byte, modulo `period`. */
 static int64_t extent_modulo(const struct footprint *at, int64_t period)
 {
     int64_t extent = at->block;
@@ -85,7 +85,7 @@ static int64_t extent_modulo(const struct footprint *at, int64_t period)
     return extent;
 }
 
-/* Whether the two have no byte in common modulo `period`, and therefore none at all. */
+/* Returns whether the two footprints have no byte in common modulo `period`, and therefore none at all. */
 static bool disjoint_modulo(const struct footprint *a, const struct footprint *b, int64_t period)
 {
     const int64_t a_extent = extent_modulo(a, period), b_extent = extent_modulo(b, period);
@@ -93,8 +93,8 @@ static bool disjoint_modulo(const struct footprint *a, const struct footprint *b
     return distance >= a_extent && b_extent <= period - distance;
 }
 
-/* Whether the two are known to have no byte in common. Detects this for columns, for tiles and for every k-th element
- * of one tensor; returns false if it is unknown. */
+/* Returns true if the two footprints are known to have no byte in common. Detects this for columns, for tiles and for
+ * every k-th element of one tensor; returns false if it is unknown. */
 static bool disjoint(const struct footprint *a, const struct footprint *b)
 {
     if (a->hi <= b->lo || b->hi <= a->lo)
@@ -213,7 +213,7 @@ static bool covers(ctrt_stream *stream, timepoint mark)
     return known;
 }
 
-/* Whether no later work can race with the access. */
+/* Returns whether no later work can race with the access. */
 static bool over(const struct access *access)
 {
     if (timepoint_done(access->mark))
@@ -222,7 +222,8 @@ static bool over(const struct access *access)
     return access->capture != NULL && atomic_load(&stream_at(timepoint_slot(access->mark))->capture) != access->capture;
 }
 
-/* Whether all later work that races with `before` also races with `now`, given that `now` is ordered after `before`. */
+/* Returns whether all later work that races with `before` also races with `now`, given that `now` is ordered after
+ * `before`. */
 static bool replaced(const struct access *before, const struct access *now)
 {
     if (before->capture != now->capture || !contains(&now->at, &before->at))
@@ -231,7 +232,7 @@ static bool replaced(const struct access *before, const struct access *now)
            || (before->kind == ACCESS_READ && timepoint_slot(before->mark) == timepoint_slot(now->mark));
 }
 
-/* Whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
+/* Returns whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
 static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
 {
     if (timepoint_slot(before->mark) == timepoint_slot(now->mark))
@@ -239,8 +240,8 @@ static bool follows(ctrt_stream *stream, const struct access *before, const stru
     return thread_state.order_auto || covers(stream, before->mark);
 }
 
-/* Whether `now` is ordered before `noted`. Threads record their work in any order, so later work may be in the history
- * already. */
+/* Returns whether `now` is ordered before `noted`. Threads record their work in any order, so later work may be in the
+ * history already. */
 static bool precedes(const struct access *now, const struct access *noted)
 {
     return covers(stream_at(timepoint_slot(noted->mark)), now->mark);

@@ -60,7 +60,7 @@ static ctrt_status handles(ctrt_device *device)
         return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name, why);
     if (pinned.active_requests.current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
+                         "shutdown: %s stays open: %llu tensors still hold memory pinned for it", device->name,
                          (unsigned long long)pinned.active_requests.current);
     if (streams > 0 || events > 0)
         return ctrt_fail(

@@ -105,7 +105,7 @@ void backtrace_json(struct strbuf *text, const struct backtrace *frames)
     for (int i = 0; i < frames->count; i++) {
         const char *address = frames->at[i];
         Dl_info about = { 0 };
-        /* The return address is behind the call instruction, so look up the byte before it. */
+        /* The return address is the address after the call instruction, so look up the byte before it. */
         bool known = dladdr(address - 1, &about) != 0;
         strbuf_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
         strbuf_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");

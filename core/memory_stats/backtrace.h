@@ -22,7 +22,7 @@ struct backtrace {
     void *at[];                             /* return addresses, innermost first */
 };
 
-/* Call stacks are to be recorded. */
+/* True if call stacks must be recorded. */
 extern atomic_bool backtrace_wanted;
 /* Call before recording is turned on. Loads the library that backtrace(3) needs, which must not happen during an
  * allocation. */

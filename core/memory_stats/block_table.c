@@ -16,8 +16,8 @@
 
 #define SHARDS 16
 
-/* A hash table with linear probing. Removed entries leave a tombstone until the table is rebuilt. Table and size are
- * behind one pointer, so that the child of a fork that interrupted another thread's update sees both or none. */
+/* A hash table with linear probing. Removed entries leave a tombstone until the table is rebuilt. One pointer refers to
+ * the table and its size, so that the child of a fork that interrupted another thread's update sees both or none. */
 struct live_table {
     size_t room, used;                      /* a power of 2; used entries, including tombstones */
     struct live_block at[];

@@ -27,12 +27,12 @@ static inline const char *label_here(void)
 
 /* For higher layers of the library. label_enter makes base + "/" + path (path alone if base is "") the thread's tag
  * until label_leave; `tag` is in the caller's stack frame. If memory for the text runs out, the tag does not change.
- * label_leave also removes tags that the program pushed meanwhile and did not pop. */
+ * label_leave also removes tags that the program pushed after label_enter and did not pop. */
 void label_enter(struct memory_label *tag, const char *base, const char *path);
 void label_leave(struct memory_label *tag);
 
-/* The same for `name` below the thread's current tag, if any device is watched. Returns whether label_leave must be
- * called. */
+/* Calls label_enter for `name` below the thread's current tag if any device is watched. Returns whether label_leave
+ * must be called. */
 static inline bool label_enter_watched(struct memory_label *tag, const char *name)
 {
     if (!atomic_load_explicit(&label_wanted, memory_order_relaxed))

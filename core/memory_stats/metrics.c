@@ -50,7 +50,7 @@ static void read_device(struct reading *reading)
     reading->pinned = pinned_held(device);
 }
 
-/* ---- metrics; with several threads, a peak may be below the current value, hence MAX ---- */
+/* ---- metrics; MAX is needed because with several threads a peak may be below the current value ---- */
 
 static int64_t allocated(const struct reading *r) { return r->stats.allocated_bytes[0].current; }
 static int64_t allocated_most(const struct reading *r)

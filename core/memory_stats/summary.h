@@ -9,7 +9,7 @@ struct strbuf;
 
 /* Formats `bytes` in the unit that is suitable for `by`: " 768 KiB", ten characters. Returns `text`. */
 const char *summary_size(char text[16], int64_t bytes, int64_t by);
-/* Formats a count likewise: " 750 K ". */
+/* Formats a count as summary_size does: " 750 K ". */
 const char *summary_count(char text[16], int64_t count, int64_t by);
 void summary_table(struct strbuf *text, const char *device, const ctrt_memory_stats *stats, bool abbreviated);
 /* Appends {"allocation.all.current": 1, ...}, with `indent` before each key. */

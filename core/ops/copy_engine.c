@@ -14,7 +14,7 @@
 #include "base/host_alloc.h"
 #include "memory/pool.h"
 
-/* From this size on, a copy in host memory uses the kernel, which has several threads. */
+/* Copies of this many bytes or more in host memory use the kernel, which has several threads. */
 #define BYTES_FOR_KERNEL ((size_t)1 << 20)
 
 static size_t view_bytes(const ctrt_view *view)
@@ -54,7 +54,7 @@ void host_zeros(const ctrt_view *to)
 static __thread bool leave_copies;
 
 /* Copies bytes by the device's copy function. Waits for the copy if one side is host memory and leave_copies is not
- * set, so that the caller may use the host memory at once. */
+ * set, so that the caller may use the host memory immediately. */
 static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ctrt_view *from, size_t before,
                               size_t bytes, enum ctrt_copy_kind kind)
 {

@@ -62,8 +62,8 @@ ctrt_status kernel_call_elementwise(const struct op_call *call);
 void host_zeros(const ctrt_view *to);
 /* Copies elements between views of the same shape, within a device or between devices, and converts the dtype. */
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device);
-/* The same, but does not wait if the device can copy asynchronously between its memory and pinned host memory. Sets
- * *asynchronous to whether that is the case. */
+/* Like kernel_copy, but does not wait if the device can copy asynchronously between its memory and pinned host memory.
+ * Sets *asynchronous to whether that is the case. */
 ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from,
                                      ctrt_device *from_device, bool *asynchronous);
 /* Sets every element of the view to `value`. */

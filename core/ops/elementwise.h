@@ -16,7 +16,8 @@ void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
  * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value (x times 0.1 must not become x
  * times 0.09998); otherwise `compute`. PyTorch's CUDA kernels do the same, for these five ops only. */
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
-/* The same for tensor operands, of which a 0-dim tensor in host memory counts as a number. Reads its value. */
+/* Like number_dtype, for tensor operands. A 0-dim tensor in host memory counts as a number; the function reads its
+ * value. */
 ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute);
 
 /* A tensor operand in the form that the kernel gets. */

@@ -20,7 +20,7 @@ struct launch_copy {
 };
 
 /* How work is enqueued: launch_direct (device.h), or, during a dry run, functions that only account for the memory
- * (plan.c). */
+ * (dryrun/kernels.c). */
 struct launch_ops {
     ctrt_status (*kernel)(ctrt_call *call, ctrt_device *device);
     ctrt_status (*copy)(const struct launch_copy *copy, ctrt_device *device);
@@ -33,15 +33,15 @@ static inline ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
     return device->launch->kernel(call, device);
 }
 
-/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. A synchronous device copies at
- * once. */
+/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. A synchronous device copies
+ * before the call returns. */
 static inline ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
 {
     return device->launch->copy(copy, device);
 }
 
-/* Enqueues a fill of `bytes` bytes, from element 0 of `to` on, with the value `byte`. A synchronous device fills at
- * once. */
+/* Enqueues a fill of `bytes` bytes, beginning at element 0 of `to`, with the value `byte`. A synchronous device fills
+ * before the call returns. */
 static inline ctrt_status launch_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes)
 {
     return device->launch->fill(to, device, byte, bytes);

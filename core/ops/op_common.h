@@ -50,8 +50,8 @@ ctrt_status op_cast_mixed(ctrt_tensor **casts, ctrt_tensor *const *tensors, int 
 /* Returns whether the thread is in grad mode and one of the tensors (NULL is ignored) requires grad. */
 bool op_needs_grad(ctrt_tensor *const *tensors, int count);
 
-/* Turns recording in this thread off (true) or on. Returns the previous value, to be passed to the second call. For
- * composed functions that record themselves as one op. */
+/* Turns recording in this thread off (true) or on. Returns the previous value; pass it to the second call. For composed
+ * functions that record themselves as one op. */
 static inline bool op_pause_recording(bool pause)
 {
     bool was = thread_state.grad_disabled;

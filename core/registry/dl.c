@@ -38,8 +38,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
 static struct kept_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
 static size_t kept_count;
 
-/* Returns the entry of the directory `fd`, adding one if necessary. Takes ownership of `fd`: closes it if the entry has
- * another open descriptor of the same directory. Returns NULL if fstat fails or the table is full. */
+/* Returns the entry of the directory `fd`, adding one if necessary. Takes ownership of `fd`, and closes it if the entry
+ * already has an open descriptor of the same directory. Returns NULL if fstat fails or the table is full. */
 static struct kept_folder *keep_folder(int fd)
 {
     struct stat facts, now;
@@ -73,7 +73,7 @@ static void kept_path(char *path, size_t room, const struct kept_folder *folder,
     snprintf(path, room, "/proc/self/fd/%d%.*s%s", folder->fd, (int)(folder - kept + 1), slashes, name);
 }
 
-/* Writes the path that dlopen gets for the validated file. Returns a verdict. */
+/* Writes the path to pass to dlopen for the validated file. Returns a verdict. */
 static int loader_path(char *path, size_t room, struct plugin_file *file, struct checked_file *judged, char *reason,
                        size_t bytes)
 {
@@ -110,8 +110,9 @@ static int verdict_of_mapping(int fd)
     return ENOMEM;
 }
 
-/* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is found by
- * the text of the message, because dlopen does not set errno; messages about a failed mmap do not contain the error. */
+/* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is derived
+ * from the text of the message, because dlopen does not set errno. Messages about a failed mmap do not contain the
+ * error, so those cases are tested separately. */
 static int verdict_of_loader(const char *text, int fd)
 {
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };

@@ -18,7 +18,7 @@ void fence_add(struct fence **fence, const timepoint *marks, int count);
 ctrt_status fence_new(void **fence, ctrt_device *device, void *queue);
 ctrt_status fence_wait(void *fence, ctrt_device *device, void *queue);
 bool fence_done(void *fence);
-/* Whether the queue's stream is being captured. A captured queue cannot wait for work outside the capture. */
+/* Returns whether the queue's stream is being captured. A captured queue cannot wait for work outside the capture. */
 bool queue_captured(const ctrt_device *device, const void *queue);
 ctrt_status fence_status(void *fence, bool *done);
 void *fence_join(void *a, void *b);

@@ -34,7 +34,7 @@
 struct backtrace;                           /* memory_stats/backtrace.h */
 
 struct clock {
-    uint64_t *seen;                         /* indexed by slot; slots from `count` on have the value 0 */
+    uint64_t *seen;                         /* indexed by slot; slots `count` and above have the value 0 */
     uint32_t count;
 };
 
@@ -153,7 +153,7 @@ static inline bool timepoint_done(timepoint mark)
 /* Fails with CTRT_ERR_STATE, because work of a captured stream can be neither waited for nor queried. */
 ctrt_status stream_fail_captured(const ctrt_stream *stream);
 /* Checks whether `stream` may wait for work on `other` that belongs to the capture `theirs` (NULL: work that runs).
- * Fails with CTRT_ERR_STATE if it may not. Sets *joins if `stream` must join the capture once the wait is enqueued. */
+ * Fails with CTRT_ERR_STATE if it may not. Sets *joins if `stream` must join the capture after the wait is enqueued. */
 ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other);
 /* Reports whether the stream's work is recorded by a capture instead of run. */
 static inline bool stream_captured(const ctrt_stream *stream)
@@ -181,7 +181,7 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
 ctrt_status stream_finish(timepoint mark);
 
 /* Returns, for work that is done, CTRT_OK or the failure for which the queue dropped this work or work before it, even
- * if the stream was reset since. Unlike the stream's error, ignores failures of other streams. */
+ * if the stream was reset after that failure. Unlike the stream's error, ignores failures of other streams. */
 ctrt_status stream_outcome(timepoint mark);
 
 /* Take an event from the device's pool of backend events, and return one to it. */
@@ -213,8 +213,8 @@ void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, co
 /* Formats " in LABEL at CALL" for the stream's work with that number, as far as known; "" if nothing is known. Requires
  * the stream's lock. */
 void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint64_t sequence);
-/* The same for the work at `mark`, after the op (if works are recorded) and the stream: "exp on stream 2 of sim:0 in
- * encoder.0". */
+/* Formats the op of the work at `mark` (if works are recorded), the stream and the text of stream_site_text: "exp on
+ * stream 2 of sim:0 in encoder.0". */
 void stream_work_text(char *text, size_t bytes, timepoint mark);
 /* memory_stats/backtrace.c: formats the innermost call from outside the library, "train(step+0x1c)"; "" if there is
  * none. */

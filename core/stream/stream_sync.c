@@ -109,8 +109,8 @@ static void look_for_error(ctrt_stream *stream)
     keep_error(stream, add_site(stream, status, at), at);
 }
 
-/* Copies errors of other streams whose results the work of `stream` uses, because that work's own results are invalid
- * then. Requires that the caller holds no stream lock. */
+/* Copies errors of other streams whose results the work of `stream` uses, because the results of `stream` are then
+ * invalid too. Requires that the caller holds no stream lock. */
 static void inherit_errors(ctrt_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
@@ -374,7 +374,7 @@ ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
     if (other == NULL)
         return fail_null("stream_wait", "other");
     if (!device_asynchronous(stream->device))
-        return stream_synchronize(other);       /* a synchronous device runs its next op at once */
+        return stream_synchronize(other);       /* a synchronous device runs its next op immediately */
     return stream_wait_for(stream, other);
 }
 

@@ -151,7 +151,7 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         return fail_null("from_dlpack", "out");
     if (unlikely(managed == NULL))
         return fail_null("from_dlpack", "managed");
-    if (managed->version.major != 1)            /* the layout of the rest is unknown then */
+    if (managed->version.major != 1)            /* another major version: the layout of the rest is unknown */
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library supports 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)

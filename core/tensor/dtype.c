@@ -177,7 +177,8 @@ float float_of_bf16(uint16_t value)
 
 /* ---- conversion of one element ---- */
 
-/* A C cast if the value fits; otherwise INT64_MIN, the result of the CPU's conversion instruction. */
+/* Returns the value converted by a C cast if it fits, otherwise INT64_MIN, which x86-64's conversion instructions
+ * return. */
 static int64_t truncated(double value)
 {
     return value >= -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN;

@@ -65,7 +65,7 @@ bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
  * `in`. */
 void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int ndim);
 
-/* Merges all dimensions but the last `kept` into one, so that ndim is kept + 1. Returns false and leaves the view
+/* Merges all dimensions except the last `kept` into one, so that ndim is kept + 1. Returns false and leaves the view
  * unchanged if the strides do not allow it. */
 bool view_fold(ctrt_view *view, int kept);
 

@@ -225,7 +225,7 @@ void tensor_destroy(ctrt_tensor *tensor)
         autograd_meta_free(tensor);
     struct storage *storage = tensor->storage;
     if (likely(storage == &tensor->own)) {
-        /* The tensor is the only user of its own storage: free both parts at once. */
+        /* The tensor is the only user of its own storage, so free both parts together. */
         if (atomic_load_explicit(&storage->refs, memory_order_acquire) == 1) {
             storage_destroy(storage);
             free_list_put(FREE_TENSOR, tensor);

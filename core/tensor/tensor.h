@@ -37,7 +37,7 @@ struct ctrt_tensor {
  * uninitialised local variables. Sizes must not be negative. CTRT_ERR_OVERFLOW for more than 2^63 bytes, also in the
  * two functions below. */
 ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device);
-/* The same with the strides of `format`; CTRT_CHANNELS_LAST requires 4 dimensions. */
+/* Like tensor_new, with the strides of `format`; CTRT_CHANNELS_LAST requires 4 dimensions. */
 ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device,
                               ctrt_memory_format format);
 /* Creates a dense tensor with the shape and the stride order of `like` (PyTorch's preserve_format), for elementwise

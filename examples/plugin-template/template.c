@@ -200,11 +200,11 @@ static const ctrt_backend backend = {
     .size = sizeof(ctrt_backend),
     .device = &device_table,
     .memory = &memory_table,
-    .kernels = &kernel_table,           /* no queue table: every slot completes at once, in order */
+    .kernels = &kernel_table,           /* no queue table: all work is complete when a slot returns */
 };
 
-/* Whether the backend can work on this machine. A real backend looks for its driver's library and device nodes, and
- * writes what is missing. */
+/* Returns whether the backend can work on this machine. A real backend looks for its driver's library and device nodes,
+ * and writes what is missing. */
 static int32_t probe(char *reason, size_t reason_bytes)
 {
     if (getenv("TEMPLATE_OFF") != NULL) {

@@ -31,13 +31,14 @@ CTRT_API const char *ctrt_tensor_grad_fn(const ctrt_tensor *tensor);
 
 /* Adds d(tensor)/d(leaf) to the grad of every leaf, then frees the graph. `tensor` has one element.
  *
- * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, for more than one element, for a graph that was freed, for
- * a saved tensor that was changed in place since, and for a leaf that a recorded in-place op has turned into a
- * result after its use. */
+ * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, for more than one element, for a graph that was freed, for a
+ * saved tensor that was changed in place after it was saved, and for a leaf that a recorded in-place op has turned into
+ * a result after its use. */
 CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
-/* The same with an upstream gradient (NULL: ones, for a tensor of one element). `retain_graph` keeps the graph for
- * another call. `create_graph` records the backward pass itself, for higher derivatives. A leaf's grad then owns the
- * graph, which owns the leaf, until ctrt_tensor_set_grad(leaf, NULL); ctrt_grad creates no such reference cycle. */
+/* Like ctrt_backward, with an upstream gradient (NULL: ones, for a tensor of one element). `retain_graph` keeps the
+ * graph for another call. `create_graph` records the backward pass itself, for higher derivatives. A leaf's grad then
+ * owns the graph, which owns the leaf, until ctrt_tensor_set_grad(leaf, NULL); ctrt_grad creates no such reference
+ * cycle. */
 CTRT_API ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph,
                                         bool create_graph);
 /* Writes the gradients of `output` with respect to inputs[count] to out[count]; the grad of leaves is not changed.
@@ -105,7 +106,7 @@ CTRT_API ctrt_status ctrt_function_apply(const ctrt_function *function, void *us
 CTRT_API void *ctrt_function_user(ctrt_function_context *context);
 /* ctrt_function_save saves a tensor for backward; it may be called in forward only (CTRT_ERR_STATE).
  * ctrt_function_saved writes the `index`-th saved tensor, borrowed, in backward; CTRT_ERR_AUTOGRAD if the tensor was
- * changed in place since. */
+ * changed in place after it was saved. */
 CTRT_API ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tensor);
 CTRT_API ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *context, int index);
 

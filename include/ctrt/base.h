@@ -94,7 +94,7 @@ CTRT_API ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index);
  * static. CTRT_ERR_NOT_FOUND past the last one. Thread-safe. ctrt_dtype_get (ctrt/tensor.h) does the same for data
  * types. */
 CTRT_API ctrt_status ctrt_status_get(const char **name, ctrt_status *value, size_t index);
-/* The same for every integer constant of ctrt/ctrt.h: status codes, data types, all other enumerators, and
+/* Like ctrt_status_get, for every integer constant of ctrt/ctrt.h: status codes, data types, all other enumerators, and
  * CTRT_MAX_DIMS. */
 CTRT_API ctrt_status ctrt_constant_get(const char **name, int64_t *value, size_t index);
 /* Writes the value of the constant `name` ("CTRT_CHANNELS_LAST"). CTRT_ERR_NOT_FOUND, with the nearest name in the

@@ -84,7 +84,7 @@ CTRT_API int ctrt_device_index(const ctrt_device *device);
  * NULL: the default device. CTRT_ERR_NOT_SUPPORTED if the backend does not report it. */
 CTRT_API ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* Blocks until all work of the device is done; NULL: the default device. Returns CTRT_OK at once on a synchronous
+/* Blocks until all work of the device is done; NULL: the default device. Returns CTRT_OK immediately on a synchronous
  * device. */
 CTRT_API ctrt_status ctrt_device_synchronize(ctrt_device *device);
 /* Returns how often the host has waited for work of `device` (NULL: the default device) since it was opened: in

@@ -112,8 +112,8 @@ CTRT_API void ctrt_memory_scope_release(ctrt_memory_scope **scope);
  * device were full: the cache is released, the allocation is tried again, and the error message contains the limit.
  * Overrides CTRT_MEMORY_LIMIT. */
 CTRT_API ctrt_status ctrt_memory_set_limit(ctrt_device *device, uint64_t bytes);
-/* The same as a fraction of the device's total memory. CTRT_ERR_INVALID_ARGUMENT unless 0 <= fraction <= 1,
- * CTRT_ERR_NOT_SUPPORTED if the device does not report its total memory. */
+/* Like ctrt_memory_set_limit, with the limit as a fraction of the device's total memory. CTRT_ERR_INVALID_ARGUMENT
+ * unless 0 <= fraction <= 1, CTRT_ERR_NOT_SUPPORTED if the device does not report its total memory. */
 CTRT_API ctrt_status ctrt_memory_set_fraction(ctrt_device *device, double fraction);
 /* Returns the limit in bytes; UINT64_MAX: none. */
 CTRT_API uint64_t ctrt_memory_limit(ctrt_device *device);
@@ -160,8 +160,9 @@ CTRT_API ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, 
 /* Writes segments, blocks, owners and history as JSON; `ctrt memory` converts it to a page. The members are
  * PyTorch's (segments, device_traces), see doc/memory.md. */
 CTRT_API ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device);
-/* Writes the same to the file `path`, by the rules of ctrt_save (ctrt/checkpoint.h): a regular file is replaced
- * atomically and keeps its permissions; a pipe, a device and /dev/stdout are written to in place. CTRT_ERR_IO. */
+/* Writes the JSON of ctrt_memory_snapshot to the file `path`, by the rules of ctrt_save (ctrt/checkpoint.h): a regular
+ * file is replaced atomically and keeps its permissions; a pipe, a device and /dev/stdout are written to in place.
+ * CTRT_ERR_IO. */
 CTRT_API ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device);
 
 /* ---- out of memory ---- */
@@ -185,8 +186,8 @@ CTRT_API ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
 /* ---- releasing everything ---- */
 
 /* Waits for the device's work and releases all memory that is cached for it, including pinned host memory.
- * CTRT_ERR_STATE, with the number of bytes and their largest owner, if tensors are still alive there; the rest has
- * been released then. */
+ * CTRT_ERR_STATE, with the number of bytes and their largest owner, if tensors are still alive on the device; the
+ * cached memory is released in that case too. */
 CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
 /* Does the same for all open devices and closes them: queues and their threads, events, pinned memory, the backend's
  * context. Devices in host memory stay open. A device whose tensors, streams, events, graphs or plans are alive

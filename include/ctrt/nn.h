@@ -23,7 +23,7 @@ CTRT_API void ctrt_module_release(ctrt_module **module);
  * module in which the error occurred. CTRT_ERR_STATE for modules nested so deep that the thread's stack is
  * exhausted; the other functions that visit all modules below a module return it too. */
 CTRT_API ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x);
-/* The same for modules with several inputs. The module defines which of them may be NULL. */
+/* Like ctrt_forward, for modules with several inputs. The module defines which of them may be NULL. */
 CTRT_API ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count);
 
 /* ---- the standard modules ---- */
@@ -59,7 +59,7 @@ CTRT_API ctrt_status ctrt_gelu_new(ctrt_module **out, bool tanh_approximation);
 CTRT_API ctrt_status ctrt_tanh_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_sigmoid_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_softmax_new(ctrt_module **out, int dim);
-/* Merges the dimensions first_dim..last_dim. PyTorch's defaults are 1 and -1: all dimensions but the first become
+/* Merges the dimensions first_dim..last_dim. PyTorch's defaults are 1 and -1: all dimensions except the first become
  * one. */
 CTRT_API ctrt_status ctrt_flatten_new(ctrt_module **out, int first_dim, int last_dim);
 /* 2-d max pooling, as ctrt_max_pool2d. */

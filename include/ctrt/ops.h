@@ -138,7 +138,7 @@ CTRT_API ctrt_status ctrt_triu(ctrt_tensor **out, ctrt_tensor *x, int64_t diagon
 /* ---- reductions over `dims`; CTRT_ALL_DIMS: over all dimensions; `keepdim` keeps the reduced ones with size 1 ---- */
 
 /* An empty list of dimensions means all of them too, as in PyTorch. Sums and products of integers are i64.
- * ctrt_mean_dims and ctrt_var require a floating dtype; the divisor of the variance is the number of elements less
+ * ctrt_mean_dims and ctrt_var require a floating dtype; the divisor of the variance is the number of elements minus
  * `correction` (1: Bessel's correction). */
 CTRT_API ctrt_status ctrt_sum_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
 CTRT_API ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
@@ -158,7 +158,7 @@ CTRT_API ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints di
  * elements. Either output may be NULL. */
 CTRT_API ctrt_status ctrt_max(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim);
 CTRT_API ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim);
-/* The same without keepdim. */
+/* Like ctrt_sum_dims and ctrt_mean_dims, with keepdim false. */
 CTRT_API ctrt_status ctrt_sum(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims);
 CTRT_API ctrt_status ctrt_mean(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims);
 
@@ -216,8 +216,8 @@ CTRT_API ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tenso
 CTRT_API ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
                                      ctrt_tensor *bias, double epsilon);
 /* Batch normalization of x [N, C, ...]; weight, bias, running_mean, running_var are [C] or NULL. In training it uses
- * the statistics of the batch and moves running_* toward them by `momentum` (negative: not at all); one value per
- * channel is CTRT_ERR_SHAPE then. Otherwise it uses running_*. */
+ * the statistics of the batch and moves running_* toward them by `momentum` (negative: not at all), and one value per
+ * channel is CTRT_ERR_SHAPE. Otherwise it uses running_*. */
 CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                      ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training,
                                      double momentum, double epsilon);

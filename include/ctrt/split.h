@@ -36,9 +36,9 @@ typedef struct ctrt_split_options {
     int64_t most_pieces;                /* fail if more pieces are needed; 0: as many as there are rows */
     int64_t grow_after;                 /* try half as many pieces after this many successful steps; each failed
                                          * attempt to do so doubles that number; 0: never */
-    int64_t canonical;                  /* gradients are always sums over this many pieces in the same order, so they
-                                         * have the same bits whatever the device's memory; no smaller pieces are
-                                         * tried; 0: off */
+    int64_t canonical;                  /* gradients are always sums over this many pieces in the same order, so their
+                                         * bits do not depend on the device's memory; no smaller pieces are tried;
+                                         * 0: off */
 } ctrt_split_options;
 
 typedef struct ctrt_split_result {
@@ -46,10 +46,10 @@ typedef struct ctrt_split_result {
     int64_t failures;                   /* attempts that ran out of memory */
 } ctrt_split_result;
 
-/* Runs the rows from..to-1 of the batch forward and backward, with the loss multiplied by `weight`. `weight` is (to
- * - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. `from` is 0
- * at the start of an attempt: reset the program's own sums then. Release everything that the function creates before
- * it returns, also if it fails. */
+/* Runs the rows from..to-1 of the batch forward and backward, with the loss multiplied by `weight`. `weight` is
+ * (to - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. `from` is 0
+ * at the start of an attempt; in that call, reset the program's own sums. Release everything that the function creates
+ * before it returns, also if it fails. */
 typedef ctrt_status (*ctrt_split_function)(void *user, int64_t from, int64_t to, double weight);
 
 /* Creates a split for steps of `module`, of which it retains a reference. `options` NULL: all zeros. On success *out

@@ -47,8 +47,8 @@ CTRT_API ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
 CTRT_API ctrt_status ctrt_stream_current(ctrt_stream **out, ctrt_device *device);
 /* Makes `stream` the calling thread's current stream of its device. */
 CTRT_API ctrt_status ctrt_stream_set_current(ctrt_stream *stream);
-/* The same, and makes the stream's device current, until the matching ctrt_stream_pop restores both. Pairs nest,
- * also with those of ctrt_device_push. With NULL the push changes nothing, but still needs its pop. */
+/* Makes `stream` and its device current until the matching ctrt_stream_pop restores the previous stream and device.
+ * Pairs nest, also with those of ctrt_device_push. With NULL the push changes nothing, but still needs its pop. */
 CTRT_API ctrt_status ctrt_stream_push(ctrt_stream *stream);
 /* Restores what the matching ctrt_stream_push replaced. CTRT_ERR_STATE without a matching push. */
 CTRT_API ctrt_status ctrt_stream_pop(void);
@@ -56,7 +56,8 @@ CTRT_API ctrt_status ctrt_stream_pop(void);
 /* Makes work enqueued on `stream` from now on wait for all work that is on `other` at this moment. Does not block
  * the caller. The streams may belong to different devices. */
 CTRT_API ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other);
-/* The same for the work before the event's last record. Waiting for an event that was never recorded has no effect. */
+/* Like ctrt_stream_wait, for the work before the event's last record. Waiting for an event that was never recorded has
+ * no effect. */
 CTRT_API ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event);
 /* Blocks until all work on the stream is done. Returns the stream's error, if it has one. */
 CTRT_API ctrt_status ctrt_stream_synchronize(ctrt_stream *stream);
@@ -106,9 +107,9 @@ CTRT_API ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, 
 CTRT_API ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream);
 
 /* As ctrt_to_device and ctrt_copy_, but the call returns before the copy is complete if the hardware can copy on its
- * own: between a device and pinned host memory. *asynchronous (may be NULL) receives whether the copy is
- * asynchronous; if not, it is complete. The source may be released or read at once; ops that write to it wait. ctrt
- * functions that read a host tensor which is still being filled wait for the copy. */
+ * own: between a device and pinned host memory. *asynchronous (may be NULL) receives whether the copy is asynchronous;
+ * if not, it is complete. The source may be released or read immediately; ops that write to it wait. ctrt functions
+ * that read a host tensor which is still being filled wait for the copy. */
 CTRT_API ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device,
                                           bool *asynchronous);
 CTRT_API ctrt_status ctrt_copy_non_blocking_(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous);

@@ -49,8 +49,8 @@ typedef enum ctrt_memory_format {
 
 /* Adds a reference and returns `tensor`; NULL is returned unchanged. */
 CTRT_API ctrt_tensor *ctrt_tensor_retain(ctrt_tensor *tensor);
-/* Releases the reference in *tensor and sets *tensor to NULL. Releasing the last reference to a storage frees it at
- * once. NULL is allowed. */
+/* Releases the reference in *tensor and sets *tensor to NULL. Releasing the last reference to a storage frees it
+ * immediately. NULL is allowed. */
 CTRT_API void ctrt_tensor_release(ctrt_tensor **tensor);
 /* Stores another reference to `tensor` in *out, by the assignment rule; like `out = tensor` in Python. */
 CTRT_API void ctrt_tensor_assign(ctrt_tensor **out, ctrt_tensor *tensor);

@@ -7,11 +7,11 @@
 
 #include "config.h"
 
-#define BIN_COUNT   64                          /* maximum number of blocks in a thread's list */
-#define BIN_BYTES   ((size_t)256 << 10)         /* maximum bytes in a list, which may always hold two blocks */
-#define RACK_BYTES  ((size_t)8 << 20)           /* maximum bytes in all lists of a rack */
-#define BATCH_BYTES ((size_t)8 << 10) /* lists of blocks up to this size are filled with several blocks at a time */
-#define LARGEST     (SIZE_MAX / 4)
+#define BIN_COUNT        64                     /* maximum number of blocks in a thread's list */
+#define BIN_BYTES        ((size_t)256 << 10)    /* maximum bytes in a list, which may always hold two blocks */
+#define POOL_CACHE_BYTES ((size_t)8 << 20)      /* maximum bytes in all lists of a thread for one pool */
+#define BATCH_BYTES      ((size_t)8 << 10)      /* lists of blocks up to this size are filled with several at a time */
+#define LARGEST          (SIZE_MAX / 4)
 
 const ctrt_host *host;
 
@@ -43,55 +43,55 @@ struct pool *pool_get(struct policy *policy, void *queue)
 
 /* ---- thread lists ---- */
 
-static inline struct block *list_pop(struct cache *cache, size_t rounded, void *queue)
+static inline struct block *list_pop(struct thread_cache *cache, size_t rounded, void *queue)
 {
-    struct rack *rack = cache->rack;
-    if (unlikely(rack == NULL || rack->pool->queue != queue)) {
-        for (rack = cache->racks; rack != NULL && rack->pool->queue != queue; rack = rack->next)
+    struct pool_cache *lists = cache->last_used;
+    if (unlikely(lists == NULL || lists->pool->queue != queue)) {
+        for (lists = cache->pool_caches; lists != NULL && lists->pool->queue != queue; lists = lists->next)
             continue;
-        if (rack == NULL)
+        if (lists == NULL)
             return NULL;
-        cache->rack = rack;
+        cache->last_used = lists;
     }
     if (unlikely(rounded > SMALL_LARGEST))
         return NULL;
-    struct bin *bin = rack_bin(rack, rounded / GRANULE);
+    struct bin *bin = pool_cache_bin(lists, rounded / GRANULE);
     struct block *block = bin->head;
     if (unlikely(block == NULL || block->bytes != rounded))
         return NULL;
     bin->head = block->left;
     bin->count--;
-    rack->bytes -= rounded;
+    lists->bytes -= rounded;
     return block;
 }
 
-static inline bool list_push(struct cache *cache, struct block *block)
+static inline bool list_push(struct thread_cache *cache, struct block *block)
 {
-    struct rack *rack = cache->rack;
-    if (unlikely(rack == NULL || rack->pool != block->heap->pool)
-        && (rack = rack_find(cache, block->heap->pool)) == NULL)
+    struct pool_cache *lists = cache->last_used;
+    if (unlikely(lists == NULL || lists->pool != block->heap->pool)
+        && (lists = pool_cache_find(cache, block->heap->pool)) == NULL)
         return false;
     if (unlikely(block->heap->kind != CTRT_POOL_SMALL))
         return false;
-    struct bin *bin = rack_bin(rack, block->bytes / GRANULE);
+    struct bin *bin = pool_cache_bin(lists, block->bytes / GRANULE);
     if (unlikely(bin->units != block->bytes / GRANULE || bin->count >= bin->limit
-                 || rack->bytes + block->bytes > RACK_BYTES))
+                 || lists->bytes + block->bytes > POOL_CACHE_BYTES))
         return false;
     block->left = bin->head;
     bin->head = block;
     bin->count++;
-    rack->bytes += block->bytes;
+    lists->bytes += block->bytes;
     return true;
 }
 
 /* Returns the list for blocks of that size, emptied first if it holds blocks of another size. Requires the policy's
  * lock. */
-static struct bin *list_for(struct rack *rack, size_t bytes)
+static struct bin *list_for(struct pool_cache *lists, size_t bytes)
 {
-    struct bin *bin = rack_bin(rack, bytes / GRANULE);
+    struct bin *bin = pool_cache_bin(lists, bytes / GRANULE);
     if (bin->units != bytes / GRANULE) {
         size_t limit = BIN_BYTES / bytes;
-        bin_drop(rack, bin, UINT32_MAX);
+        bin_flush(lists, bin, UINT32_MAX);
         bin->units = (uint32_t)(bytes / GRANULE);
         bin->limit = (uint32_t)(limit > BIN_COUNT ? BIN_COUNT : limit < 2 ? 2 : limit);
     }
@@ -100,47 +100,47 @@ static struct bin *list_for(struct rack *rack, size_t bytes)
 
 /* Adds more blocks of that size to the thread's list, so that its next requests need no lock. A larger free block is
  * split for that only if it is at least 16 times as large. */
-static void list_fill(struct cache *cache, struct heap *heap, size_t bytes)
+static void list_fill(struct thread_cache *cache, struct heap *heap, size_t bytes)
 {
-    struct rack *rack = bytes <= BATCH_BYTES ? rack_get(cache, heap->pool) : NULL;
-    if (rack == NULL)
+    struct pool_cache *lists = bytes <= BATCH_BYTES ? pool_cache_get(cache, heap->pool) : NULL;
+    if (lists == NULL)
         return;
-    struct bin *bin = list_for(rack, bytes);
+    struct bin *bin = list_for(lists, bytes);
     for (uint32_t i = 0; i < bin->limit / 8; i++) {
-        const struct block *best = heap_find(heap, bytes);
+        const struct block *best = heap_best_fit(heap, bytes);
         if (best == NULL || (best->bytes > bytes && best->bytes < 16 * bytes))
             return;
-        struct block *block = heap_take(heap, bytes);
+        struct block *block = heap_alloc(heap, bytes);
         if (unlikely(block->fence != NULL)) {
-            heap_order(block);
+            block_wait_fence(block);
             heap->pool->policy->source->fence_free(heap->pool->policy->source->state, block->fence);
             block->fence = NULL;
         }
         if (block->bytes != bytes) {
-            heap_give(heap, block);             /* no host memory for the descriptor of the rest */
+            heap_free(heap, block);             /* no host memory for the descriptor of the rest */
             return;
         }
         block->left = bin->head;
         bin->head = block;
         bin->count++;
-        rack->bytes += bytes;
+        lists->bytes += bytes;
     }
 }
 
 /* Adds a freed small block to the thread's list; returns false if the block must go to its heap. Requires the policy's
  * lock. */
-static bool list_keep(struct cache *cache, struct block *block)
+static bool list_add_freed(struct thread_cache *cache, struct block *block)
 {
     if (block->heap->kind != CTRT_POOL_SMALL || block->bytes > SMALL_LARGEST)
         return false;
-    struct rack *rack = rack_get(cache, block->heap->pool);
-    if (rack == NULL)
+    struct pool_cache *lists = pool_cache_get(cache, block->heap->pool);
+    if (lists == NULL)
         return false;
-    struct bin *bin = list_for(rack, block->bytes);
+    struct bin *bin = list_for(lists, block->bytes);
     if (bin->count >= bin->limit)
-        bin_drop(rack, bin, bin->count / 2);
-    if (rack->bytes + block->bytes > RACK_BYTES)
-        rack_flush(rack);
+        bin_flush(lists, bin, bin->count / 2);
+    if (lists->bytes + block->bytes > POOL_CACHE_BYTES)
+        pool_cache_flush(lists);
     return list_push(cache, block);
 }
 
@@ -151,7 +151,8 @@ static ctrt_status out_of_host_memory(void)
     return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for its own structures");
 }
 
-static inline void hand_out(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)
+/* Writes the result of an allocation. */
+static inline void fill_result(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)
 {
     char *address = block->address;
     /* One-element tensors at multiples of 512 bytes would all map to an eighth of the cache's sets. Spread them within
@@ -167,18 +168,18 @@ static inline void hand_out(const struct policy *policy, ctrt_block *out, struct
         block->fence = NULL;
 }
 
-/* Allocates if the fast path fails: neither the thread's lists nor, if it is alone, the heaps have a suitable block, or
- * the thread has no cache yet. */
+/* Allocates if the fast path fails because neither the thread's lists nor, if it is the only thread, the heaps have a
+ * suitable block, or because the thread has no cache yet. */
 static ctrt_status __attribute__((noinline))
 alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
     if (bytes > LARGEST)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: %zu bytes are too many", bytes);
     size_t rounded = round_bytes(&policy->settings, bytes > 0 ? bytes : 1);
-    struct cache *cache = policy_enter(policy);
+    struct thread_cache *cache = policy_enter(policy);
     struct pool *pool = pool_get(policy, queue);
     struct heap *heap = pool != NULL ? heap_for(pool, rounded) : NULL;
-    struct block *block = heap != NULL ? heap_take(heap, rounded) : NULL;
+    struct block *block = heap != NULL ? heap_alloc(heap, rounded) : NULL;
     ctrt_status status = CTRT_OK;
     if (heap == NULL) {
         status = out_of_host_memory();
@@ -190,31 +191,31 @@ alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue, bo
         pthread_mutex_unlock(&policy->growth);
     }
     if (status == CTRT_OK) {
-        if (cache != NULL && !cache->alone && heap->kind == CTRT_POOL_SMALL)
+        if (cache != NULL && !cache->single_thread && heap->kind == CTRT_POOL_SMALL)
             list_fill(cache, heap, rounded);
-        hand_out(policy, out, block, bytes);
+        fill_result(policy, out, block, bytes);
     }
     pthread_mutex_unlock(&policy->lock);
     return status;
 }
 
-static inline struct block *alloc_fast(struct policy *policy, struct cache *cache, size_t bytes, void *queue)
+static inline struct block *alloc_fast(struct policy *policy, struct thread_cache *cache, size_t bytes, void *queue)
 {
     size_t rounded = round_bytes(&policy->settings, bytes);
-    if (!cache->alone)
+    if (!cache->single_thread)
         return list_pop(cache, rounded, queue);
     struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire);
     if (unlikely(pool == NULL || pool->queue != queue) && (pool = pool_find(policy, queue)) == NULL)
         return NULL;
     struct heap *heap = heap_for(pool, rounded);
-    struct block *block = policy->pending;
+    struct block *block = policy->last_freed;
     if (block != NULL) {
-        policy->pending = NULL;
+        policy->last_freed = NULL;
         if (block->bytes == rounded && block->heap == heap && heap_reuse(heap, block))
             return block;
-        heap_give(block->heap, block);
+        heap_free(block->heap, block);
     }
-    block = heap_take(heap, rounded);
+    block = heap_alloc(heap, rounded);
     if (unlikely(block == NULL))
         heap->searches--;                       /* the slow path searches again and counts that search */
     return block;
@@ -223,13 +224,13 @@ static inline struct block *alloc_fast(struct policy *policy, struct cache *cach
 static ctrt_status caching_alloc(void *state, ctrt_block *out, size_t bytes, void *queue)
 {
     struct policy *policy = state;
-    struct cache *cache = thread_cache;
+    struct thread_cache *cache = current_cache;
     if (unlikely(atomic_load_explicit(&cache->policy, memory_order_relaxed) != policy))
         cache = cache_find(policy);
     if (likely(cache != NULL && bytes - 1 < LARGEST && cache_enter(cache, policy))) {
         struct block *block = alloc_fast(policy, cache, bytes, queue);
         if (likely(block != NULL))
-            hand_out(policy, out, block, bytes);
+            fill_result(policy, out, block, bytes);
         cache_leave(cache);
         if (likely(block != NULL))
             return CTRT_OK;
@@ -247,13 +248,13 @@ static ctrt_status caching_alloc_spare(void *state, ctrt_block *out, size_t byte
 static void __attribute__((noinline)) free_slow(struct policy *policy, const ctrt_block *given)
 {
     struct block *block = given->cookie;
-    struct cache *cache = policy_enter(policy);
-    if (policy->twins != NULL)
-        block = twin_take(policy, block);
+    struct thread_cache *cache = policy_enter(policy);
+    if (policy->clone_map != NULL)
+        block = clone_map_remove(policy, block);
     POISON(policy, block->address, block->bytes);
     block->fence = given->fence;
-    if (block->fence != NULL || cache == NULL || cache->alone || !list_keep(cache, block))
-        heap_give(block->heap, block);
+    if (block->fence != NULL || cache == NULL || cache->single_thread || !list_add_freed(cache, block))
+        heap_free(block->heap, block);
     pthread_mutex_unlock(&policy->lock);
 }
 
@@ -262,16 +263,16 @@ static void caching_free(void *state, const ctrt_block *given, void *queue)
 {
     struct policy *policy = state;
     struct block *block = given->cookie;
-    struct cache *cache = thread_cache;
+    struct thread_cache *cache = current_cache;
     (void)queue;
     if (unlikely(atomic_load_explicit(&cache->policy, memory_order_relaxed) != policy))
         cache = cache_find(policy);
     if (likely(cache != NULL && given->fence == NULL && cache_enter(cache, policy))) {
         bool done = true;
         POISON(policy, block->address, block->bytes);
-        if (cache->alone) {
-            policy_settle(policy);
-            policy->pending = block;
+        if (cache->single_thread) {
+            policy_merge_last_freed(policy);
+            policy->last_freed = block;
         } else {
             done = list_push(cache, block);
         }
@@ -349,7 +350,7 @@ void policy_free(struct policy *policy)
         host->free(pool);
     }
     blocks_free(policy);
-    twins_free(policy);
+    clone_map_free(policy);
     atomic_store(&policy->dead, true);
 }
 
@@ -357,8 +358,8 @@ void policy_free(struct policy *policy)
 static void caching_destroy(void *state)
 {
     struct policy *policy = state;
-    policies_part(policy);
-    if (!policy->copy)
+    policies_detach(policy);
+    if (!policy->is_clone)
         caching_trim(policy);
     policy_free(policy);
 }

@@ -30,7 +30,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "shelf.h"
+#include "size_class.h"
 #include "source.h"
 
 #define SMALL_LARGEST  ((size_t)1 << 20)
@@ -59,7 +59,7 @@ struct heap {
     uint64_t version;                           /* increases with each change of the free blocks */
     size_t free_bytes;
     struct segment *segments, *range;           /* range: the expandable segment, if any */
-    struct shelves shelves;
+    struct size_classes size_classes;
 };
 
 /* The heaps of one queue. */
@@ -75,15 +75,15 @@ struct pool {
 struct settings {
     size_t max_split; /* blocks of at least this size are never split; SIZE_MAX: all may be split */
     size_t large_segment, max_rounding;
-    double collect_from; /* share of the device's memory above which segments are collected; 0: never */
+    double gc_threshold; /* share of the device's memory above which segments are collected; 0: never */
     bool expandable, divided;
     bool plain; /* neither max_split nor expandable: the smallest sufficient block is always chosen */
     /* if `divided`: number of rounding steps between two powers of two, for each interval */
     uint32_t divisions[DIVISIONS];
 };
 
-/* A thread's cache for one pool: lists of small blocks by exact size, in units of 512 bytes. Above 32 KiB several sizes
- * share a list, which holds blocks of the size used last. */
+/* Lists of small free blocks by exact size, in units of 512 bytes. Above 32 KiB several sizes share a list, which holds
+ * blocks of the size used last. */
 #define BINS_EXACT 64
 #define BINS       (BINS_EXACT + 32)
 struct bin {
@@ -91,26 +91,27 @@ struct bin {
     uint32_t units, count, limit;
 };
 
-struct rack {
-    struct rack *next;                          /* of the same thread */
+/* A thread's lists for one pool. */
+struct pool_cache {
+    struct pool_cache *next;                    /* of the same thread */
     struct pool *pool;
     size_t bytes;
     struct bin bins[BINS];
 };
 
 /* A thread's state for one policy. */
-struct cache {
+struct thread_cache {
     _Atomic(struct policy *) policy;            /* NULL: the policy was destroyed */
     atomic_bool busy;                           /* the thread is using its lists or the heaps */
-    bool alone;                                 /* only this thread uses the policy, so it needs no lists */
-    struct rack *rack;                          /* the rack used last */
-    struct rack *racks;
-    void *thread;                               /* identifies the thread: the address of its thread_cache */
-    struct cache *next_of_thread, *next_of_policy;
+    bool single_thread;                         /* only this thread uses the policy, so it needs no lists */
+    struct pool_cache *last_used;               /* the element of pool_caches used last */
+    struct pool_cache *pool_caches;
+    void *thread;                               /* identifies the thread: the address of its current_cache */
+    struct thread_cache *next_of_thread, *next_of_policy;
 };
 
 struct slab;
-struct twin;
+struct clone_entry;
 
 struct policy {
     /* Read by the hot path. */
@@ -118,43 +119,59 @@ struct policy {
     bool host_memory, poison;
     struct settings settings;
     _Atomic(struct pool *) pools;
-    struct block *pending;                      /* the block that the only thread freed last, not yet in its heap */
+    struct block *last_freed;                   /* freed by the only thread and not yet in its heap, or NULL */
     struct block *unused;                       /* free block descriptors, linked by `left` */
     ctrt_memory_policy_stats stats;             /* see count_in_pool */
     /* Not read by the hot path. */
     const ctrt_memory_source *source;
     struct slab *slabs;
-    struct cache *caches, *alone;               /* alone: the cache of the only thread that uses the policy */
-    bool shared_for_good;                       /* threads without a cache use the policy, so it never has a single user
+    struct thread_cache *caches;
+    struct thread_cache *single_thread;         /* the cache of the only thread that uses the policy, or NULL */
+    bool never_single_thread;                   /* threads without a cache use the policy, so it never has a single user
                                                  * again */
-    bool copy;                                  /* a clone for predictions: threads have no lists */
-    struct twin *twins;                         /* of a clone: maps the original's blocks to the clone's */
-    size_t twin_room;
+    bool is_clone;                              /* a clone for predictions: threads have no lists */
+    struct clone_entry *clone_map;              /* of a clone: maps the original's blocks to the clone's */
+    size_t clone_map_size;
     pthread_mutex_t lock;                       /* guards all members above; never held during a call of the source */
     /* taken before `lock` by threads that request memory from the source or return memory to it */
     pthread_mutex_t growth;
     struct policy *next;                        /* in the list of all policies ever created */
     /* pages being returned to the source, linked by `left`; the first one is unmapped next */
-    _Atomic(struct block *) leaving;
+    _Atomic(struct block *) unmapping;
     atomic_bool dead;
 };
 
 extern const ctrt_host *host;
 
+/* Updates the peaks of a statistic of one pool, and of the sum over the pools, for a value that is `more` above the
+ * current one. */
+static inline void update_peaks(ctrt_stat pools[CTRT_POOLS], int kind, int64_t more)
+{
+    ctrt_stat *pool = &pools[kind], *all = &pools[CTRT_POOL_ALL];
+    if (pool->current + more > pool->peak)
+        pool->peak = pool->current + more;
+    const int64_t both = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current + more;
+    if (both > all->peak)
+        all->peak = both;
+}
+
 /* Adds to a statistic of one pool. Of the sum over the pools, only the peak is updated here; caching_stats computes the
  * other values, and `freed` of each pool. */
 static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
-    ctrt_stat *pool = &pools[kind], *all = &pools[CTRT_POOL_ALL];
-    pool->current += amount;
+    pools[kind].current += amount;
     if (amount <= 0)
         return;
-    pool->allocated += amount;
-    if (pool->current > pool->peak)
-        pool->peak = pool->current;
-    const int64_t both = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current;
-    if (both > all->peak)
-        all->peak = both;
+    pools[kind].allocated += amount;
+    update_peaks(pools, kind, 0);
+}
+
+/* The same as adding `amount` and then subtracting it. */
+static inline void count_and_undo(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
+{
+    pools[kind].allocated += amount < 0 ? -amount : amount;
+    if (amount > 0)
+        update_peaks(pools, kind, amount);
 }
 
 /* settings.c */
@@ -177,29 +194,29 @@ static inline struct heap *heap_for(struct pool *pool, size_t rounded)
 
 /* Returns the best free block, split; NULL if there is none. If block->fence is set, the user of the block must wait
  * for it. */
-struct block *heap_take(struct heap *heap, size_t bytes);
+struct block *heap_alloc(struct heap *heap, size_t bytes);
 /* Splits a block that is in no heap to `bytes` if the rest is worth keeping. */
-void heap_cut(struct heap *heap, struct block *block, size_t bytes);
+void heap_split(struct heap *heap, struct block *block, size_t bytes);
 /* Frees a block. The caller sets block->fence if the block is still in use by the device. */
-void heap_give(struct heap *heap, struct block *block);
-/* Returns the block that heap_take would split, or NULL. */
-struct block *heap_find(const struct heap *heap, size_t bytes);
-/* A shortcut for heap_give(block) followed by heap_take of its size. If these calls would return the same block, records
- * their statistics and returns true. Otherwise returns false and changes nothing. */
+void heap_free(struct heap *heap, struct block *block);
+/* Returns the block that heap_alloc would split, or NULL. */
+struct block *heap_best_fit(const struct heap *heap, size_t bytes);
+/* A shortcut for heap_free(block) followed by heap_alloc of its size. If these calls would return the same block,
+ * records their statistics and returns true. Otherwise returns false and changes nothing. */
 bool heap_reuse(struct heap *heap, struct block *block);
-void heap_shelve(struct heap *heap, struct block *block);
-void heap_unshelve(struct heap *heap, struct block *block);
+void heap_add_free(struct heap *heap, struct block *block);
+void heap_remove_free(struct heap *heap, struct block *block);
 /* Merges block->after into `block`. */
-void heap_absorb(struct block *block);
+void block_merge_next(struct block *block);
 /* Splits `block` after the first `bytes`. `rest` describes the remainder and gets the block's state; it is not added to
  * the free blocks. */
-void heap_cut_off(struct block *block, size_t bytes, struct block *rest);
+void block_split(struct block *block, size_t bytes, struct block *rest);
 /* Makes the block's queue wait for block->fence. */
-void heap_order(struct block *block);
+void block_wait_fence(struct block *block);
 
 /* Block descriptors. block_new returns NULL when out of memory. */
 struct block *block_new(struct policy *policy);
-void block_drop(struct policy *policy, struct block *block);
+void block_release(struct policy *policy, struct block *block);
 void blocks_free(struct policy *policy);
 
 struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable);
@@ -207,8 +224,8 @@ void segment_unlink(struct segment *segment);
 
 /* ---- grow.c: requires `growth` and the lock; the lock is released during calls of the source ---- */
 
-/* Returns a block of at least `bytes` after heap_take found none, from the source if necessary. Unless `spare`, returns
- * free memory to the source if it is out of memory. */
+/* Returns a block of at least `bytes` after heap_alloc found none, from the source if necessary. Unless `spare`,
+ * returns free memory to the source if it is out of memory. */
 ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes, bool spare);
 /* Returns all completely free segments and pages to the source; returns the number of bytes. */
 size_t policy_release(struct policy *policy);
@@ -230,35 +247,35 @@ void caching_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, vo
 /* ---- threads.c ---- */
 
 /* the cache used last; never NULL */
-extern __thread struct cache *thread_cache __attribute__((tls_model("initial-exec")));
+extern __thread struct thread_cache *current_cache __attribute__((tls_model("initial-exec")));
 
 ctrt_status threads_init(void);
-/* Returns this thread's cache of the policy and makes it thread_cache; NULL if the thread has none yet. */
-struct cache *cache_find(const struct policy *policy);
-/* Return the cache's lists for a pool, and make them the ones used last. rack_find returns NULL if there are none;
- * rack_get creates them and returns NULL when out of memory. */
-struct rack *rack_find(struct cache *cache, const struct pool *pool);
-struct rack *rack_get(struct cache *cache, struct pool *pool);
+/* Returns this thread's cache of the policy and makes it current_cache; NULL if the thread has none yet. */
+struct thread_cache *cache_find(const struct policy *policy);
+/* Return the cache's lists for a pool, and make them the ones used last. pool_cache_find returns NULL if there are
+ * none; pool_cache_get creates them and returns NULL when out of memory. */
+struct pool_cache *pool_cache_find(struct thread_cache *cache, const struct pool *pool);
+struct pool_cache *pool_cache_get(struct thread_cache *cache, struct pool *pool);
 /* Takes the lock; until it is released, this thread may use the heaps. Returns the thread's cache, which is created if
  * necessary, or NULL. */
-struct cache *policy_enter(struct policy *policy);
+struct thread_cache *policy_enter(struct policy *policy);
 /* Keeps all other threads out and flushes all lists into the heaps, until policy_resume. Requires the lock. */
 void policy_pause(struct policy *policy);
 void policy_resume(struct policy *policy);
 /* Return `count` blocks of a list, or all blocks of all lists, to the heaps. Require the lock. */
-void bin_drop(struct rack *rack, struct bin *bin, uint32_t count);
-void rack_flush(struct rack *rack);
+void bin_flush(struct pool_cache *lists, struct bin *bin, uint32_t count);
+void pool_cache_flush(struct pool_cache *lists);
 /* The list of all policies: policies_add adds a new policy, policies_reuse returns a destroyed one for reuse,
- * policies_part removes a policy that is being destroyed from all caches. */
+ * policies_detach removes a policy that is being destroyed from all caches. */
 void policies_add(struct policy *policy);
 struct policy *policies_reuse(void);
-void policies_part(struct policy *policy);
+void policies_detach(struct policy *policy);
 
 extern bool threads_fenced; /* the kernel has no membarrier, so each cache_enter needs a full barrier */
 
-/* Between cache_enter and cache_leave no other thread uses the cache's lists or, if the cache is alone, the heaps.
+/* Between cache_enter and cache_leave no other thread uses the cache's lists or, if cache->single_thread, the heaps.
  * Returns false if the caller must use the lock. */
-static inline bool cache_enter(struct cache *cache, const struct policy *policy)
+static inline bool cache_enter(struct thread_cache *cache, const struct policy *policy)
 {
     if (unlikely(threads_fenced))
         atomic_exchange_explicit(&cache->busy, true, memory_order_seq_cst);
@@ -271,33 +288,33 @@ static inline bool cache_enter(struct cache *cache, const struct policy *policy)
     return false;
 }
 
-static inline void cache_leave(struct cache *cache)
+static inline void cache_leave(struct thread_cache *cache)
 {
     atomic_store_explicit(&cache->busy, false, memory_order_release);
 }
 
-/* Moves the pending block into its heap. */
-static inline void policy_settle(struct policy *policy)
+/* Moves policy->last_freed into its heap. */
+static inline void policy_merge_last_freed(struct policy *policy)
 {
-    struct block *block = policy->pending;
+    struct block *block = policy->last_freed;
     if (block == NULL)
         return;
-    policy->pending = NULL;
-    heap_give(block->heap, block);
+    policy->last_freed = NULL;
+    heap_free(block->heap, block);
 }
 
-static inline struct bin *rack_bin(struct rack *rack, size_t units)
+static inline struct bin *pool_cache_bin(struct pool_cache *lists, size_t units)
 {
-    return &rack->bins[units <= BINS_EXACT ? units - 1
-                                           : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
+    return &lists->bins[units <= BINS_EXACT ? units - 1
+                                            : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
 }
 
 /* ---- clone.c ---- */
 
 ctrt_status caching_clone(void *policy, void **copy, const ctrt_memory_source *source);
 /* Returns the clone's block for a block of the original, and removes the pair. Other blocks are returned unchanged. */
-struct block *twin_take(struct policy *copy, struct block *block);
-void twins_free(struct policy *copy);
+struct block *clone_map_remove(struct policy *copy, struct block *block);
+void clone_map_free(struct policy *copy);
 
 /* ---- caching.c ---- */
 

@@ -8,40 +8,40 @@
 
 #include "caching.h"
 
-struct twin {
-    const struct block *original;               /* NULL: never used; &gone: removed */
+struct clone_entry {
+    const struct block *original;               /* NULL: never used; &removed: the entry was removed */
     struct block *copy;
 };
 
-static const struct block gone;
+static const struct block removed;
 
-static size_t place_of(const struct policy *copy, const struct block *block)
+static size_t slot_of(const struct policy *copy, const struct block *block)
 {
-    return (size_t)((uintptr_t)block * 0x9e3779b97f4a7c15u >> 20) & (copy->twin_room - 1);
+    return (size_t)((uintptr_t)block * 0x9e3779b97f4a7c15u >> 20) & (copy->clone_map_size - 1);
 }
 
-struct block *twin_take(struct policy *copy, struct block *block)
+struct block *clone_map_remove(struct policy *copy, struct block *block)
 {
-    for (size_t i = place_of(copy, block); copy->twins[i].original != NULL; i = (i + 1) & (copy->twin_room - 1))
-        if (copy->twins[i].original == block) {
-            copy->twins[i].original = &gone;
-            return copy->twins[i].copy;
+    for (size_t i = slot_of(copy, block); copy->clone_map[i].original != NULL; i = (i + 1) & (copy->clone_map_size - 1))
+        if (copy->clone_map[i].original == block) {
+            copy->clone_map[i].original = &removed;
+            return copy->clone_map[i].copy;
         }
     return block;
 }
 
-static void remember(struct policy *copy, const struct block *original, struct block *twin)
+static void clone_map_add(struct policy *copy, const struct block *original, struct block *clone)
 {
-    size_t i = place_of(copy, original);
-    while (copy->twins[i].original != NULL)
-        i = (i + 1) & (copy->twin_room - 1);
-    copy->twins[i] = (struct twin){ original, twin };
+    size_t i = slot_of(copy, original);
+    while (copy->clone_map[i].original != NULL)
+        i = (i + 1) & (copy->clone_map_size - 1);
+    copy->clone_map[i] = (struct clone_entry){ original, clone };
 }
 
-void twins_free(struct policy *copy)
+void clone_map_free(struct policy *copy)
 {
-    host->free(copy->twins);
-    copy->twins = NULL;
+    host->free(copy->clone_map);
+    copy->clone_map = NULL;
 }
 
 static size_t count_used(const struct heap *heap)
@@ -65,14 +65,14 @@ static bool copy_segment(struct heap *to, const struct segment *from)
             struct block *rest = block_new(copy);
             if (rest == NULL)
                 return false;
-            heap_cut_off(at, block->bytes, rest);
+            block_split(at, block->bytes, rest);
         }
         at->state = block->state;
         if (block->state == BLOCK_USED)
-            remember(copy, block, at);
+            clone_map_add(copy, block, at);
         if (block->state == BLOCK_FREE) {
-            heap_shelve(to, at);
-            at->shelved = block->shelved;
+            heap_add_free(to, at);
+            at->free_since = block->free_since;
         }
         at = at->after;
     }
@@ -98,16 +98,16 @@ static bool copy_pools(struct policy *copy, struct policy *policy)
     size_t used = 0;
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
         used += count_used(&pool->small) + count_used(&pool->large);
-    copy->twin_room = 64;
-    while (copy->twin_room < 2 * used)
-        copy->twin_room *= 2;
-    copy->twins = host->alloc(copy->twin_room * sizeof *copy->twins);
-    if (copy->twins == NULL)
+    copy->clone_map_size = 64;
+    while (copy->clone_map_size < 2 * used)
+        copy->clone_map_size *= 2;
+    copy->clone_map = host->alloc(copy->clone_map_size * sizeof *copy->clone_map);
+    if (copy->clone_map == NULL)
         return false;
-    memset(copy->twins, 0, copy->twin_room * sizeof *copy->twins);
+    memset(copy->clone_map, 0, copy->clone_map_size * sizeof *copy->clone_map);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
-        struct pool *twin = pool_get(copy, pool->queue);
-        if (twin == NULL || !copy_heap(&twin->small, &pool->small) || !copy_heap(&twin->large, &pool->large))
+        struct pool *clone = pool_get(copy, pool->queue);
+        if (clone == NULL || !copy_heap(&clone->small, &pool->small) || !copy_heap(&clone->large, &pool->large))
             return false;
     }
     return true;
@@ -118,7 +118,7 @@ ctrt_status caching_clone(void *state, void **out, const ctrt_memory_source *sou
     struct policy *policy = state, *copy = policy_new(source);
     if (copy == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
-    copy->copy = true;
+    copy->is_clone = true;
     copy->poison = false;
     pthread_mutex_lock(&policy->growth);
     pthread_mutex_lock(&policy->lock);

@@ -45,7 +45,7 @@ static inline bool usable(const struct block *block)
 }
 
 /* Returns the first block of the lowest run of unused blocks that has at least `bytes` and is partly unmapped. */
-static struct block *room_for(const struct heap *heap, size_t bytes)
+static struct block *find_unmapped(const struct heap *heap, size_t bytes)
 {
     for (struct block *at = heap->range->first; at != NULL; at = at->after) {
         if (at->state != BLOCK_UNMAPPED)
@@ -66,7 +66,7 @@ static inline bool is_mapped(const struct block *block)
 }
 
 /* Makes the newly mapped `block` a free block, merged with its free neighbours. */
-static struct block *now_mapped(struct heap *heap, struct block *block)
+static struct block *mark_mapped(struct heap *heap, struct block *block)
 {
     ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
     /* In statistics, a segment is a run of mapped pages. */
@@ -75,15 +75,15 @@ static struct block *now_mapped(struct heap *heap, struct block *block)
     stats->source_allocs++;
     block->state = BLOCK_FREE;
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
-        heap_unshelve(heap, block->after);
-        heap_absorb(block);
+        heap_remove_free(heap, block->after);
+        block_merge_next(block);
     }
     if (block->before != NULL && block->before->state == BLOCK_FREE) {
         block = block->before;
-        heap_unshelve(heap, block);
-        heap_absorb(block);
+        heap_remove_free(heap, block);
+        block_merge_next(block);
     }
-    heap_shelve(heap, block);
+    heap_add_free(heap, block);
     return block;
 }
 
@@ -96,16 +96,16 @@ static ctrt_status map(struct heap *heap, struct block **mapped, struct block *b
         struct block *rest = block_new(policy);
         if (rest == NULL)
             return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for a block's description");
-        heap_cut_off(block, bytes, rest);
+        block_split(block, bytes, rest);
     }
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->map(source->state, block->address, bytes);
     pthread_mutex_lock(&policy->lock);
     if (status == CTRT_OK) {
         POISON(policy, block->address, bytes);
-        *mapped = now_mapped(heap, block);
+        *mapped = mark_mapped(heap, block);
     } else if (block->after != NULL && block->after->state == BLOCK_UNMAPPED) {
-        heap_absorb(block);
+        block_merge_next(block);
     }
     return status;
 }
@@ -118,7 +118,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
             return status;
     }
     for (;;) {
-        struct block *first = room_for(heap, bytes), *mapped = NULL;
+        struct block *first = find_unmapped(heap, bytes), *mapped = NULL;
         if (first == NULL)
             return host->fail(CTRT_ERR_OUT_OF_MEMORY,
                               "caching: no contiguous range of %zu bytes in the addresses reserved on %s", bytes,
@@ -131,7 +131,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         if (status)
             return status;
         if (mapped->bytes >= bytes) {
-            heap_unshelve(heap, mapped);
+            heap_remove_free(heap, mapped);
             *out = mapped;
             return CTRT_OK;
         }
@@ -140,8 +140,8 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
 
 /* ---- returning pages ---- */
 
-/* Splits the whole pages of a free block into a block of state BLOCK_LEAVING; the rest stays free. */
-static bool carve_pages(struct heap *heap, struct block *block, struct block **leaving)
+/* Splits the whole pages of a free block into a block of state BLOCK_UNMAPPING; the rest stays free. */
+static bool split_off_pages(struct heap *heap, struct block *block, struct block **unmapping)
 {
     struct policy *policy = heap->pool->policy;
     size_t page = policy->source->page_bytes, base = (size_t)(block->address - block->segment->address);
@@ -152,43 +152,43 @@ static bool carve_pages(struct heap *heap, struct block *block, struct block **l
     struct block *high = to < base + block->bytes ? block_new(policy) : NULL;
     if ((from > base && low == NULL) || (to < base + block->bytes && high == NULL)) {
         if (low != NULL)
-            block_drop(policy, low);
+            block_release(policy, low);
         if (high != NULL)
-            block_drop(policy, high);
+            block_release(policy, high);
         return false;
     }
-    heap_unshelve(heap, block);
+    heap_remove_free(heap, block);
     if (block->fence != NULL && (low != NULL || high != NULL))
-        heap_order(block);
+        block_wait_fence(block);
     if (high != NULL) {
-        heap_cut_off(block, to - base, high);
-        heap_shelve(heap, high);
+        block_split(block, to - base, high);
+        heap_add_free(heap, high);
     }
     if (low != NULL) {
         /* `low` describes the pages, so that the block stays before them. */
-        heap_cut_off(block, from - base, low);
+        block_split(block, from - base, low);
         low->fence = block->fence;
         block->fence = NULL;
-        heap_shelve(heap, block);
+        heap_add_free(heap, block);
         block = low;
     }
-    block->state = BLOCK_LEAVING;
+    block->state = BLOCK_UNMAPPING;
     ctrt_memory_policy_stats *stats = &policy->stats;
     count_in_pool(stats->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
     count_in_pool(stats->reserved, heap->kind, -(int64_t)block->bytes);
     stats->source_frees++;
-    block->left = *leaving;
-    *leaving = block;
+    block->left = *unmapping;
+    *unmapping = block;
     return true;
 }
 
-static void now_unmapped(struct block *block)
+static void mark_unmapped(struct block *block)
 {
     block->state = BLOCK_UNMAPPED;
     if (block->after != NULL && block->after->state == BLOCK_UNMAPPED)
-        heap_absorb(block);
+        block_merge_next(block);
     if (block->before != NULL && block->before->state == BLOCK_UNMAPPED)
-        heap_absorb(block->before);
+        block_merge_next(block->before);
 }
 
 /* Removes a range without mapped pages from the heap and returns it; NULL if pages are mapped. */
@@ -199,7 +199,7 @@ static struct segment *empty_range(struct heap *heap)
         return NULL;
     heap->range = NULL;
     segment_unlink(range);
-    block_drop(heap->pool->policy, range->first);
+    block_release(heap->pool->policy, range->first);
     return range;
 }
 
@@ -207,7 +207,7 @@ static size_t release_heap(struct heap *heap)
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
-    struct block *leaving = NULL;
+    struct block *unmapping = NULL;
     size_t released = 0;
     if (heap->range == NULL)
         return 0;
@@ -215,26 +215,26 @@ static size_t release_heap(struct heap *heap)
     for (struct block *block = heap->range->first, *after; block != NULL; block = after) {
         after = block->after;
         if (block->state == BLOCK_FREE)
-            carve_pages(heap, block, &leaving);
+            split_off_pages(heap, block, &unmapping);
     }
-    atomic_store(&policy->leaving, leaving);
+    atomic_store(&policy->unmapping, unmapping);
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
-    if (leaving != NULL)
+    if (unmapping != NULL)
         queue_finish(source, heap->pool->queue);
-    for (struct block *block = leaving; block != NULL; block = block->left) {
+    for (struct block *block = unmapping; block != NULL; block = block->left) {
         fence_finish(source, block->fence);
         block->fence = NULL;
         released += block->bytes;
         UNPOISON(policy, block->address, block->bytes);
-        atomic_store(&policy->leaving, block->left);
+        atomic_store(&policy->unmapping, block->left);
         source->unmap(source->state, block->address, block->bytes);
     }
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
-    for (struct block *block = leaving, *next; block != NULL; block = next) {
+    for (struct block *block = unmapping, *next; block != NULL; block = next) {
         next = block->left;
-        now_unmapped(block);
+        mark_unmapped(block);
     }
     struct segment *empty = empty_range(heap);
     policy_resume(policy);
@@ -249,38 +249,38 @@ static size_t release_heap(struct heap *heap)
 
 /* In a forked child: a block that is not yet being unmapped becomes free again. The block that another thread was
  * unmapping is treated as unmapped; it may be mapped a second time. */
-static void forked_heap(struct heap *heap, const struct block *whole)
+static void forked_heap(struct heap *heap, const struct block *unmapping)
 {
     struct block *after;
     for (struct block *block = heap->range != NULL ? heap->range->first : NULL; block != NULL; block = after) {
-        const struct block *at = whole;
+        const struct block *at = unmapping;
         after = block->after;
-        if (block->state != BLOCK_LEAVING)
+        if (block->state != BLOCK_UNMAPPING)
             continue;
         while (at != NULL && at != block)
             at = at->left;
         if (at != NULL)
             continue;
-        now_unmapped(block);
-        after = heap->range->first;             /* now_unmapped merges blocks */
+        mark_unmapped(block);
+        after = heap->range->first;             /* mark_unmapped merges blocks */
     }
 }
 
 void expand_forked(struct policy *policy)
 {
-    struct block *whole = atomic_exchange(&policy->leaving, NULL);
+    struct block *unmapping = atomic_exchange(&policy->unmapping, NULL);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
-        forked_heap(&pool->large, whole);
-        forked_heap(&pool->small, whole);
+        forked_heap(&pool->large, unmapping);
+        forked_heap(&pool->small, unmapping);
     }
-    for (struct block *next; whole != NULL; whole = next) {
+    for (struct block *next; unmapping != NULL; unmapping = next) {
         ctrt_memory_policy_stats *stats = &policy->stats;
-        struct heap *heap = whole->heap;
-        next = whole->left;
-        count_in_pool(stats->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
-        count_in_pool(stats->reserved, heap->kind, (int64_t)whole->bytes);
+        struct heap *heap = unmapping->heap;
+        next = unmapping->left;
+        count_in_pool(stats->segment, heap->kind, 1 - is_mapped(unmapping->before) - is_mapped(unmapping->after));
+        count_in_pool(stats->reserved, heap->kind, (int64_t)unmapping->bytes);
         stats->source_frees--;
-        heap_give(heap, whole);
+        heap_free(heap, unmapping);
     }
 }
 

@@ -16,42 +16,42 @@ static size_t segment_bytes(const struct heap *heap, size_t bytes)
 
 /* ---- returning segments ---- */
 
-static inline bool whole_and_free(const struct segment *segment)
+static inline bool is_unused(const struct segment *segment)
 {
     return !segment->expandable && segment->first->state == BLOCK_FREE && segment->first->after == NULL;
 }
 
-static void detach(struct segment *segment, struct segment **leaving)
+static void detach(struct segment *segment, struct segment **detached)
 {
     struct heap *heap = segment->heap;
     struct policy *policy = heap->pool->policy;
     ctrt_memory_policy_stats *stats = &policy->stats;
-    heap_unshelve(heap, segment->first);
+    heap_remove_free(heap, segment->first);
     segment_unlink(segment);
     segment->fence = segment->first->fence;
-    block_drop(policy, segment->first);
+    block_release(policy, segment->first);
     count_in_pool(stats->segment, heap->kind, -1);
     count_in_pool(stats->reserved, heap->kind, -(int64_t)segment->bytes);
     if (segment->bytes >= policy->settings.max_split)
         stat_add(&stats->oversize_segment, -1);
     stats->source_frees++;
-    segment->next = *leaving;
-    *leaving = segment;
+    segment->next = *detached;
+    *detached = segment;
 }
 
-static void part(struct policy *policy, struct segment *leaving)
+static void return_segments(struct policy *policy, struct segment *detached)
 {
     const ctrt_memory_source *source = policy->source;
-    const struct pool *settled = NULL;
-    if (leaving == NULL)
+    const struct pool *finished = NULL;
+    if (detached == NULL)
         return;
     pthread_mutex_unlock(&policy->lock);
-    for (struct segment *segment = leaving, *next; segment != NULL; segment = next) {
+    for (struct segment *segment = detached, *next; segment != NULL; segment = next) {
         const struct pool *pool = segment->heap->pool;
         next = segment->next;
-        if (pool != settled)
+        if (pool != finished)
             queue_finish(source, pool->queue);
-        settled = pool;
+        finished = pool;
         fence_finish(source, segment->fence);
         UNPOISON(policy, segment->address, segment->bytes);
         source->free(source->state, segment->address, segment->bytes, pool->queue);
@@ -60,28 +60,28 @@ static void part(struct policy *policy, struct segment *leaving)
     pthread_mutex_lock(&policy->lock);
 }
 
-static size_t detach_whole(struct heap *heap, struct segment **leaving)
+static size_t detach_whole(struct heap *heap, struct segment **detached)
 {
     size_t released = 0;
     for (struct segment *segment = heap->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (!whole_and_free(segment))
+        if (!is_unused(segment))
             continue;
         released += segment->bytes;
-        detach(segment, leaving);
+        detach(segment, detached);
     }
     return released;
 }
 
 size_t policy_release(struct policy *policy)
 {
-    struct segment *leaving = NULL;
+    struct segment *detached = NULL;
     size_t released = 0;
     policy_pause(policy);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
-        released += detach_whole(&pool->large, &leaving) + detach_whole(&pool->small, &leaving);
+        released += detach_whole(&pool->large, &detached) + detach_whole(&pool->small, &detached);
     policy_resume(policy);
-    part(policy, leaving);
+    return_segments(policy, detached);
     return released + expand_release(policy);
 }
 
@@ -91,38 +91,38 @@ static bool release_oversize(struct heap *heap, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
     size_t max_split = policy->settings.max_split, wanted = bytes > max_split ? bytes : max_split, released = 0;
-    struct segment *leaving = NULL;
+    struct segment *detached = NULL;
     if (max_split == SIZE_MAX)
         return false;
-    struct block *block = shelf_least(&heap->shelves, wanted);
+    struct block *block = size_class_best_fit(&heap->size_classes, wanted);
     if (block == NULL)
-        block = shelf_largest(&heap->shelves);
-    while (released < wanted && block != NULL && block->bytes >= max_split && whole_and_free(block->segment)) {
+        block = size_class_largest(&heap->size_classes);
+    while (released < wanted && block != NULL && block->bytes >= max_split && is_unused(block->segment)) {
         released += block->bytes;
-        detach(block->segment, &leaving);
-        block = shelf_largest(&heap->shelves);
+        detach(block->segment, &detached);
+        block = size_class_largest(&heap->size_classes);
     }
-    part(policy, leaving);
+    return_segments(policy, detached);
     return released >= wanted;
 }
 
 /* Garbage collection: returns large segments that have been unused for at least the mean age of the free
  * large segments, until no more than the allowed share is reserved. Age is counted in searches. */
-static void collect(struct policy *policy)
+static void collect_garbage(struct policy *policy)
 {
     const ctrt_stat *reserved = policy->stats.reserved;
-    uint64_t now = 0, allowed = (uint64_t)(policy->settings.collect_from * (double)policy->source->total_bytes);
+    uint64_t now = 0, allowed = (uint64_t)(policy->settings.gc_threshold * (double)policy->source->total_bytes);
     for (int kind = CTRT_POOL_LARGE; kind <= CTRT_POOL_SMALL; kind++)
         now += (uint64_t)(reserved[kind].current);
     if (now <= allowed)
         return;
     uint64_t target = now - allowed, reclaimed = 0, ages = 0, count = 0;
-    struct segment *leaving = NULL;
+    struct segment *detached = NULL;
     bool some = true;
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
         for (struct segment *segment = pool->large.segments; segment != NULL; segment = segment->next)
-            if (whole_and_free(segment)) {
-                ages += pool->large.searches - segment->first->shelved;
+            if (is_unused(segment)) {
+                ages += pool->large.searches - segment->first->free_since;
                 count++;
             }
     while (some && reclaimed < target && count > 0) {
@@ -131,22 +131,22 @@ static void collect(struct policy *policy)
         for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
             for (struct segment *segment = pool->large.segments, *next; segment != NULL; segment = next) {
                 next = segment->next;
-                uint64_t age = whole_and_free(segment) ? pool->large.searches - segment->first->shelved : 0;
-                if (!whole_and_free(segment) || (double)age < mean)
+                uint64_t age = is_unused(segment) ? pool->large.searches - segment->first->free_since : 0;
+                if (!is_unused(segment) || (double)age < mean)
                     continue;
                 some = true;
                 reclaimed += segment->bytes;
                 ages -= age;
                 count--;
-                detach(segment, &leaving);
+                detach(segment, &detached);
             }
     }
-    part(policy, leaving);
+    return_segments(policy, detached);
 }
 
 /* ---- growing ---- */
 
-static ctrt_status from_source(struct heap *heap, struct block **out, size_t bytes)
+static ctrt_status request_segment(struct heap *heap, struct block **out, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
@@ -174,51 +174,51 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
     return CTRT_OK;
 }
 
-/* Requests memory from the source. `frugal`: after a segment of the usual size did not fit, request one that is just
+/* Requests memory from the source. `minimal`: after a segment of the usual size did not fit, request one that is just
  * large enough. A plan that exceeds the device's size also exceeds the reserved address range of an expandable segment;
  * from there on it uses separate segments of a multiple of the expansion step. */
-static ctrt_status draw(struct heap *heap, struct block **out, size_t bytes, bool frugal)
+static ctrt_status request_memory(struct heap *heap, struct block **out, size_t bytes, bool minimal)
 {
     const struct policy *policy = heap->pool->policy;
     if (!policy->settings.expandable)
-        return from_source(heap, out, frugal ? bytes : segment_bytes(heap, bytes));
+        return request_segment(heap, out, minimal ? bytes : segment_bytes(heap, bytes));
     const bool unlimited = policy->source->total_bytes == 0;
     ctrt_status status = !unlimited || heap->range != NULL
-                             ? expand_map(heap, out, bytes, frugal ? policy->source->page_bytes : expand_step(heap))
+                             ? expand_map(heap, out, bytes, minimal ? policy->source->page_bytes : expand_step(heap))
                              : CTRT_ERR_OUT_OF_MEMORY;
     if (status == CTRT_ERR_OUT_OF_MEMORY && unlimited)
-        status = from_source(heap, out, (bytes + expand_step(heap) - 1) / expand_step(heap) * expand_step(heap));
+        status = request_segment(heap, out, (bytes + expand_step(heap) - 1) / expand_step(heap) * expand_step(heap));
     return status;
 }
 
 ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes, bool spare)
 {
     struct policy *policy = heap->pool->policy;
-    if (policy->alone == NULL) {
+    if (policy->single_thread == NULL) {
         /* Another thread's cache may hold a suitable block, or another thread may have requested memory meanwhile. */
         policy_pause(policy);
         heap->searches--;                       /* part of the same search */
-        *out = heap_take(heap, bytes);
+        *out = heap_alloc(heap, bytes);
         policy_resume(policy);
         if (*out != NULL)
             return CTRT_OK;
     }
-    if (policy->settings.collect_from > 0 && policy->source->total_bytes > 0 && !spare)
-        collect(policy);
-    ctrt_status status = draw(heap, out, bytes, false);
+    if (policy->settings.gc_threshold > 0 && policy->source->total_bytes > 0 && !spare)
+        collect_garbage(policy);
+    ctrt_status status = request_memory(heap, out, bytes, false);
     if (spare && status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
     if (status == CTRT_ERR_OUT_OF_MEMORY && release_oversize(heap, bytes))
-        status = draw(heap, out, bytes, false);
+        status = request_memory(heap, out, bytes, false);
     if (status == CTRT_ERR_OUT_OF_MEMORY && policy_release(policy) > 0) {
         policy->stats.retries++;
-        status = draw(heap, out, bytes, false);
+        status = request_memory(heap, out, bytes, false);
     }
     if (status == CTRT_ERR_OUT_OF_MEMORY
         && (policy->settings.expandable ? expand_step(heap) > policy->source->page_bytes
                                         : segment_bytes(heap, bytes) > bytes))
-        status = draw(heap, out, bytes, true);
+        status = request_memory(heap, out, bytes, true);
     if (status == CTRT_OK)
-        heap_cut(heap, *out, bytes);
+        heap_split(heap, *out, bytes);
     return status;
 }

@@ -15,7 +15,7 @@ struct slab {
 
 /* ---- block descriptors ---- */
 
-static bool more_blocks(struct policy *policy)
+static bool slab_new(struct policy *policy)
 {
     struct slab *slab = host->alloc(sizeof *slab);
     if (slab == NULL)
@@ -23,20 +23,20 @@ static bool more_blocks(struct policy *policy)
     slab->next = policy->slabs;
     policy->slabs = slab;
     for (int i = SLAB_BLOCKS; i-- > 0;)
-        block_drop(policy, &slab->blocks[i]);
+        block_release(policy, &slab->blocks[i]);
     return true;
 }
 
 struct block *block_new(struct policy *policy)
 {
-    if (unlikely(policy->unused == NULL) && !more_blocks(policy))
+    if (unlikely(policy->unused == NULL) && !slab_new(policy))
         return NULL;
     struct block *block = policy->unused;
     policy->unused = block->left;
     return block;
 }
 
-void block_drop(struct policy *policy, struct block *block)
+void block_release(struct policy *policy, struct block *block)
 {
     block->left = policy->unused;
     policy->unused = block;
@@ -126,23 +126,23 @@ static inline bool is_split(const struct block *block)
     return block->before != NULL || block->after != NULL;
 }
 
-void heap_shelve(struct heap *heap, struct block *block)
+void heap_add_free(struct heap *heap, struct block *block)
 {
     block->state = BLOCK_FREE;
-    block->shelved = heap->searches;
+    block->free_since = heap->searches;
     heap->free_bytes += block->bytes;
     heap->version++;
-    shelf_put(&heap->shelves, block);
+    size_class_insert(&heap->size_classes, block);
 }
 
-void heap_unshelve(struct heap *heap, struct block *block)
+void heap_remove_free(struct heap *heap, struct block *block)
 {
-    shelf_remove(&heap->shelves, block);
+    size_class_remove(&heap->size_classes, block);
     heap->version++;
     heap->free_bytes -= block->bytes;
 }
 
-void heap_absorb(struct block *block)
+void block_merge_next(struct block *block)
 {
     struct policy *policy = block->heap->pool->policy;
     struct block *gone = block->after;
@@ -152,10 +152,10 @@ void heap_absorb(struct block *block)
         gone->after->before = block;
     if (unlikely(gone->fence != NULL))
         block->fence = fence_both(policy->source, block->fence, gone->fence);
-    block_drop(policy, gone);
+    block_release(policy, gone);
 }
 
-void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
+void block_split(struct block *block, size_t bytes, struct block *rest)
 {
     rest->address = block->address + bytes;
     rest->bytes = block->bytes - bytes;
@@ -172,7 +172,7 @@ void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
     block->bytes = bytes;
 }
 
-void heap_order(struct block *block)
+void block_wait_fence(struct block *block)
 {
     const struct pool *pool = block->heap->pool;
     fence_order(pool->policy->source, block->fence, pool->queue);
@@ -189,7 +189,7 @@ static inline bool worth_splitting(const struct heap *heap, size_t bytes, size_t
 }
 
 /* The block stays whole if there is no memory for the descriptor of the rest. */
-void heap_cut(struct heap *heap, struct block *block, size_t bytes)
+void heap_split(struct heap *heap, struct block *block, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
     bool was_split = is_split(block), counts = !block->segment->expandable;
@@ -197,9 +197,9 @@ void heap_cut(struct heap *heap, struct block *block, size_t bytes)
     block->state = BLOCK_USED;
     if (worth_splitting(heap, bytes, block->bytes - bytes) && (rest = block_new(policy)) != NULL) {
         if (unlikely(block->fence != NULL))
-            heap_order(block);
-        heap_cut_off(block, bytes, rest);
-        heap_shelve(heap, rest);
+            block_wait_fence(block);
+        block_split(block, bytes, rest);
+        heap_add_free(heap, rest);
         if (counts)
             count_split(heap, !was_split, was_split ? -(int64_t)bytes : (int64_t)rest->bytes);
     } else if (was_split && counts) {
@@ -215,17 +215,17 @@ static size_t reach(const struct block *block)
 }
 
 /* Blocks of at least max_split serve only requests of at least max_split that leave less than max_rounding unused. */
-struct block *heap_find(const struct heap *heap, size_t bytes)
+struct block *heap_best_fit(const struct heap *heap, size_t bytes)
 {
     const struct settings *settings = &heap->pool->policy->settings;
-    struct block *block = shelf_least(&heap->shelves, bytes);
+    struct block *block = size_class_best_fit(&heap->size_classes, bytes);
     if (unlikely(block == NULL))
         return NULL;
     if (unlikely(settings->expandable)) {
-        struct block *next = shelf_next(&heap->shelves, block);
+        struct block *next = size_class_next(&heap->size_classes, block);
         while (block->segment->expandable && next != NULL && reach(next) < reach(block)) {
             block = next;
-            next = shelf_next(&heap->shelves, block);
+            next = size_class_next(&heap->size_classes, block);
         }
     }
     if (likely(block->bytes < settings->max_split && bytes < settings->max_split))
@@ -235,7 +235,7 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-/* Returns whether heap_take, called after heap_give(block), would choose the memory of `block` and split it off at the
+/* Returns whether heap_alloc, called after heap_free(block), would choose the memory of `block` and split it off at the
  * same address. */
 static bool __attribute__((noinline)) is_best_fit_for_itself(const struct heap *heap, const struct block *block)
 {
@@ -243,13 +243,13 @@ static bool __attribute__((noinline)) is_best_fit_for_itself(const struct heap *
     size_t merged = block->bytes;
     if (!heap->pool->policy->settings.plain || (before != NULL && before->state == BLOCK_FREE))
         return false;
-    const struct block *best = shelf_least(&heap->shelves, block->bytes);
+    const struct block *best = size_class_best_fit(&heap->size_classes, block->bytes);
     if (after != NULL && after->state == BLOCK_FREE) {
         if (heap->kind == CTRT_POOL_LARGE && after->bytes <= SMALL_LARGEST)
-            return false;                       /* heap_take would not split it off again */
+            return false;                       /* heap_alloc would not split it off again */
         merged += after->bytes;
         if (best == after)
-            best = shelf_next(&heap->shelves, best);
+            best = size_class_next(&heap->size_classes, best);
     }
     return best == NULL || best->bytes > merged || (best->bytes == merged && best->address > block->address);
 }
@@ -264,37 +264,38 @@ bool heap_reuse(struct heap *heap, struct block *block)
     heap->searches++;
     if (is_split(block)) {
         const struct split_change change = split_change_of_free(block);
-        count_split(heap, change.blocks, change.bytes);
-        count_split(heap, -change.blocks, -change.bytes);
+        ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+        count_and_undo(stats->inactive_split, heap->kind, change.blocks);
+        count_and_undo(stats->inactive_split_bytes, heap->kind, change.bytes);
     }
     return true;
 }
 
-struct block *heap_take(struct heap *heap, size_t bytes)
+struct block *heap_alloc(struct heap *heap, size_t bytes)
 {
     heap->searches++;
-    struct block *block = heap_find(heap, bytes);
+    struct block *block = heap_best_fit(heap, bytes);
     if (unlikely(block == NULL))
         return NULL;
-    heap_unshelve(heap, block);
-    heap_cut(heap, block, bytes);
+    heap_remove_free(heap, block);
+    heap_split(heap, block, bytes);
     return block;
 }
 
-void heap_give(struct heap *heap, struct block *block)
+void heap_free(struct heap *heap, struct block *block)
 {
     if (likely(!block->segment->expandable)) {
         const struct split_change change = split_change_of_free(block);
         count_split(heap, change.blocks, change.bytes);
     }
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
-        heap_unshelve(heap, block->after);
-        heap_absorb(block);
+        heap_remove_free(heap, block->after);
+        block_merge_next(block);
     }
     if (block->before != NULL && block->before->state == BLOCK_FREE) {
         block = block->before;
-        heap_unshelve(heap, block);
-        heap_absorb(block);
+        heap_remove_free(heap, block);
+        block_merge_next(block);
     }
-    heap_shelve(heap, block);
+    heap_add_free(heap, block);
 }

@@ -35,7 +35,7 @@ static bool read_max_rounding(void *settings, struct option_text value)
 
 static bool read_gc(void *settings, struct option_text value)
 {
-    double *share = &((struct settings *)settings)->collect_from;
+    double *share = &((struct settings *)settings)->gc_threshold;
     return option_share(share, value) && *share > 0 && *share < 1;
 }
 
@@ -137,7 +137,7 @@ ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *s
     if (settings->max_split <= settings->large_segment)
         return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split must be a size above %zum, not %zu bytes",
                           settings->large_segment >> 20, settings->max_split);
-    if (settings->collect_from > 0 && source->total_bytes == 0)
+    if (settings->gc_threshold > 0 && source->total_bytes == 0)
         return host->fail(CTRT_ERR_NOT_SUPPORTED, "caching: gc needs the total memory of %s, which is unknown",
                           source->device_name);
     if (settings->expandable

@@ -18,7 +18,7 @@ static void complete(ctrt_stat pools[CTRT_POOLS])
 
 static uint64_t largest_of(const struct heap *heap, uint64_t largest)
 {
-    const struct block *block = shelf_largest(&heap->shelves);
+    const struct block *block = size_class_largest(&heap->size_classes);
     return block != NULL && block->bytes > largest ? block->bytes : largest;
 }
 

@@ -22,9 +22,9 @@
 
 bool threads_fenced;
 
-static struct cache no_cache;
-__thread struct cache *thread_cache __attribute__((tls_model("initial-exec"))) = &no_cache;
-static __thread struct cache *thread_caches __attribute__((tls_model("initial-exec")));
+static struct thread_cache no_cache;
+__thread struct thread_cache *current_cache __attribute__((tls_model("initial-exec"))) = &no_cache;
+static __thread struct thread_cache *caches_of_thread __attribute__((tls_model("initial-exec")));
 
 /* Guards the links between caches and policies when either is destroyed. Taken before any other lock here. */
 static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,16 +58,16 @@ static void barrier_on_all(void)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static void shut_gate(struct policy *policy)
+static void close_gate(struct policy *policy)
 {
     bool others = false;
-    for (const struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
-        others |= cache->thread != &thread_cache;
+    for (const struct thread_cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+        others |= cache->thread != &current_cache;
     if (!others)
         return;
     atomic_store_explicit(&policy->gate, true, memory_order_seq_cst);
     barrier_on_all();
-    for (struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+    for (struct thread_cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
         while (atomic_load_explicit(&cache->busy, memory_order_seq_cst))
             sched_yield();
 }
@@ -79,135 +79,135 @@ static void open_gate(struct policy *policy)
 
 /* ---- lists ---- */
 
-void bin_drop(struct rack *rack, struct bin *bin, uint32_t count)
+void bin_flush(struct pool_cache *lists, struct bin *bin, uint32_t count)
 {
     for (; count > 0 && bin->head != NULL; count--) {
         struct block *block = bin->head;
         bin->head = block->left;
         bin->count--;
-        rack->bytes -= block->bytes;
-        heap_give(block->heap, block);
+        lists->bytes -= block->bytes;
+        heap_free(block->heap, block);
     }
 }
 
-void rack_flush(struct rack *rack)
+void pool_cache_flush(struct pool_cache *lists)
 {
-    if (rack->bytes == 0)
+    if (lists->bytes == 0)
         return;
     for (unsigned i = 0; i < BINS; i++)
-        bin_drop(rack, &rack->bins[i], UINT32_MAX);
+        bin_flush(lists, &lists->bins[i], UINT32_MAX);
 }
 
-static void cache_flush(struct cache *cache)
+static void cache_flush(struct thread_cache *cache)
 {
-    for (struct rack *rack = cache->racks; rack != NULL; rack = rack->next)
-        rack_flush(rack);
+    for (struct pool_cache *lists = cache->pool_caches; lists != NULL; lists = lists->next)
+        pool_cache_flush(lists);
 }
 
-static void cache_free_racks(struct cache *cache)
+static void cache_free_lists(struct thread_cache *cache)
 {
-    for (struct rack *rack = cache->racks, *next; rack != NULL; rack = next) {
-        next = rack->next;
-        host->free(rack);
+    for (struct pool_cache *lists = cache->pool_caches, *next; lists != NULL; lists = next) {
+        next = lists->next;
+        host->free(lists);
     }
-    cache->rack = cache->racks = NULL;
+    cache->last_used = cache->pool_caches = NULL;
 }
 
-struct rack *rack_find(struct cache *cache, const struct pool *pool)
+struct pool_cache *pool_cache_find(struct thread_cache *cache, const struct pool *pool)
 {
-    struct rack *rack = cache->racks;
-    while (rack != NULL && rack->pool != pool)
-        rack = rack->next;
-    if (rack != NULL)
-        cache->rack = rack;
-    return rack;
+    struct pool_cache *lists = cache->pool_caches;
+    while (lists != NULL && lists->pool != pool)
+        lists = lists->next;
+    if (lists != NULL)
+        cache->last_used = lists;
+    return lists;
 }
 
-struct rack *rack_get(struct cache *cache, struct pool *pool)
+struct pool_cache *pool_cache_get(struct thread_cache *cache, struct pool *pool)
 {
-    struct rack *rack = rack_find(cache, pool);
-    if (rack != NULL || (rack = host->alloc(sizeof *rack)) == NULL)
-        return rack;
-    memset(rack, 0, sizeof *rack);
-    rack->pool = pool;
-    rack->next = cache->racks;
-    cache->rack = cache->racks = rack;
-    return rack;
+    struct pool_cache *lists = pool_cache_find(cache, pool);
+    if (lists != NULL || (lists = host->alloc(sizeof *lists)) == NULL)
+        return lists;
+    memset(lists, 0, sizeof *lists);
+    lists->pool = pool;
+    lists->next = cache->pool_caches;
+    cache->last_used = cache->pool_caches = lists;
+    return lists;
 }
 
 /* ---- entering ---- */
 
-struct cache *cache_find(const struct policy *policy)
+struct thread_cache *cache_find(const struct policy *policy)
 {
-    for (struct cache *cache = thread_caches; cache != NULL; cache = cache->next_of_thread)
+    for (struct thread_cache *cache = caches_of_thread; cache != NULL; cache = cache->next_of_thread)
         if (atomic_load_explicit(&cache->policy, memory_order_relaxed) == policy) {
-            thread_cache = cache;
+            current_cache = cache;
             return cache;
         }
     return NULL;
 }
 
 /* Returns a cache whose policy was destroyed, or a new one; NULL when out of memory. */
-static struct cache *cache_blank(void)
+static struct thread_cache *cache_new(void)
 {
-    struct cache *cache = thread_caches;
+    struct thread_cache *cache = caches_of_thread;
     while (cache != NULL && atomic_load_explicit(&cache->policy, memory_order_acquire) != NULL)
         cache = cache->next_of_thread;
     if (cache != NULL)
         return cache;
-    if (!thread_key_made || pthread_setspecific(thread_key, &thread_cache) != 0)
+    if (!thread_key_made || pthread_setspecific(thread_key, &current_cache) != 0)
         return NULL;
     cache = host->alloc(sizeof *cache);
     if (cache == NULL)
         return NULL;
     memset(cache, 0, sizeof *cache);
-    cache->thread = &thread_cache;
-    cache->next_of_thread = thread_caches;
-    thread_caches = cache;
+    cache->thread = &current_cache;
+    cache->next_of_thread = caches_of_thread;
+    caches_of_thread = cache;
     return cache;
 }
 
-static struct cache *cache_get(struct policy *policy)
+static struct thread_cache *cache_get(struct policy *policy)
 {
-    struct cache *cache = cache_find(policy);
-    if (cache != NULL || policy->copy || (cache = cache_blank()) == NULL)
+    struct thread_cache *cache = cache_find(policy);
+    if (cache != NULL || policy->is_clone || (cache = cache_new()) == NULL)
         return cache;
-    cache->alone = false;
+    cache->single_thread = false;
     cache->next_of_policy = policy->caches;
     policy->caches = cache;
     atomic_store_explicit(&cache->policy, policy, memory_order_release);
-    thread_cache = cache;
+    current_cache = cache;
     return cache;
 }
 
-struct cache *policy_enter(struct policy *policy)
+struct thread_cache *policy_enter(struct policy *policy)
 {
     pthread_mutex_lock(&policy->lock);
-    struct cache *cache = cache_get(policy);
-    if (policy->alone != NULL && policy->alone != cache) {
-        shut_gate(policy);
-        policy_settle(policy);
-        policy->alone->alone = false;
-        policy->alone = NULL;
+    struct thread_cache *cache = cache_get(policy);
+    if (policy->single_thread != NULL && policy->single_thread != cache) {
+        close_gate(policy);
+        policy_merge_last_freed(policy);
+        policy->single_thread->single_thread = false;
+        policy->single_thread = NULL;
         open_gate(policy);
     }
-    policy_settle(policy);
+    policy_merge_last_freed(policy);
     if (cache == NULL) {
-        policy->shared_for_good = true;
-    } else if (policy->alone == NULL && policy->caches == cache && cache->next_of_policy == NULL
-               && !policy->shared_for_good) {
+        policy->never_single_thread = true;
+    } else if (policy->single_thread == NULL && policy->caches == cache && cache->next_of_policy == NULL
+               && !policy->never_single_thread) {
         cache_flush(cache);
-        cache->alone = true;
-        policy->alone = cache;
+        cache->single_thread = true;
+        policy->single_thread = cache;
     }
     return cache;
 }
 
 void policy_pause(struct policy *policy)
 {
-    shut_gate(policy);
-    policy_settle(policy);
-    for (struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+    close_gate(policy);
+    policy_merge_last_freed(policy);
+    for (struct thread_cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
         cache_flush(cache);
 }
 
@@ -219,19 +219,19 @@ void policy_resume(struct policy *policy)
 /* ---- destruction of caches ---- */
 
 /* Requires the policy's lock. */
-static void cache_unlink(struct policy *policy, struct cache *cache)
+static void cache_unlink(struct policy *policy, struct thread_cache *cache)
 {
     cache_flush(cache);
-    struct cache **at = &policy->caches;
+    struct thread_cache **at = &policy->caches;
     while (*at != cache)
         at = &(*at)->next_of_policy;
     *at = cache->next_of_policy;
-    if (policy->alone == cache) {
-        policy_settle(policy);
-        policy->alone = NULL;
+    if (policy->single_thread == cache) {
+        policy_merge_last_freed(policy);
+        policy->single_thread = NULL;
     }
-    cache->alone = false;
-    cache_free_racks(cache);
+    cache->single_thread = false;
+    cache_free_lists(cache);
     atomic_store_explicit(&cache->policy, NULL, memory_order_release);
 }
 
@@ -239,7 +239,7 @@ static void thread_end(void *ignored)
 {
     (void)ignored;
     pthread_mutex_lock(&caches_lock);
-    for (struct cache *cache = thread_caches, *next; cache != NULL; cache = next) {
+    for (struct thread_cache *cache = caches_of_thread, *next; cache != NULL; cache = next) {
         next = cache->next_of_thread;
         struct policy *policy = atomic_load(&cache->policy);
         if (policy != NULL) {
@@ -250,15 +250,15 @@ static void thread_end(void *ignored)
         host->free(cache);
     }
     pthread_mutex_unlock(&caches_lock);
-    thread_caches = NULL;
-    thread_cache = &no_cache;
+    caches_of_thread = NULL;
+    current_cache = &no_cache;
 }
 
-void policies_part(struct policy *policy)
+void policies_detach(struct policy *policy)
 {
     pthread_mutex_lock(&caches_lock);
     pthread_mutex_lock(&policy->lock);
-    shut_gate(policy);
+    close_gate(policy);
     while (policy->caches != NULL)
         cache_unlink(policy, policy->caches);
     open_gate(policy);
@@ -288,8 +288,8 @@ struct policy *policies_reuse(void)
 /* ---- fork: in the child the policies' locks are free and the data that they guard is consistent ----
  *
  * caches_lock is not taken around a fork, because it is taken before the policies' locks by threads that exit, and
- * because the other data that it guards is used by the child's only thread alone. Nor are the growth locks taken,
- * because the source may take its own locks while a thread holds one. */
+ * because the other data that it guards is used only by the child's single thread. Nor are the growth locks
+ * taken, because the source may take its own locks while a thread holds one. */
 
 static __thread struct policy *fork_first
     __attribute__((tls_model("initial-exec"))); /* policies created during the fork precede this one in the list */
@@ -299,7 +299,7 @@ static void before_fork(void)
     fork_first = atomic_load(&policies);
     for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
         pthread_mutex_lock(&policy->lock);
-        shut_gate(policy);
+        close_gate(policy);
     }
 }
 
@@ -315,9 +315,9 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
-        for (struct cache *cache = policy->caches, *next; cache != NULL; cache = next) {
+        for (struct thread_cache *cache = policy->caches, *next; cache != NULL; cache = next) {
             next = cache->next_of_policy;
-            if (cache->thread == &thread_cache)
+            if (cache->thread == &current_cache)
                 continue;
             cache_unlink(policy, cache);
             host->free(cache);

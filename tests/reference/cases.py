@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a case of an op becomes records. A case is named OP.WHAT; its records are
+"""Writes the cases of an op as records. A case is named OP.WHAT. Its records are
 
     OP.WHAT/in/NAME        inputs
     OP.WHAT/attr/NAME      attributes: i64, f64 or bool tensors; words are `text` records
-    OP.WHAT/out            the result where it is exact: dtype, values and NaN must be the same
-    OP.WHAT/out/NAME       more results of that kind (indices)
-    OP.WHAT/out64          the result in float64 where it is a matter of rounding: to be met within a tolerance
-    OP.WHAT/gout           the gradient that is fed to backward (float32, exact on a coarse grid)
+    OP.WHAT/out            an exact result: dtype, values and NaN must be equal
+    OP.WHAT/out/NAME       further exact results (indices)
+    OP.WHAT/out64          a rounded result, in float64, to be compared with a tolerance
+    OP.WHAT/gout           the gradient that is passed to backward (float32 multiples of 1/8)
     OP.WHAT/grad64/NAME    the gradient of input NAME, in float64
-    OP.WHAT/error          `text`: PyTorch refuses this; its own words
+    OP.WHAT/error          `text`: the message of the error that PyTorch reports
 """
 import torch
 
@@ -35,8 +35,9 @@ class Cases(RefFile):
                 self.tensor(case + "/attr/" + name, value, dtype)
 
     def exact(self, case, fn, inputs, attrs=None, pointwise=False, outputs=()):
-        """A result that has to be met to the bit. `pointwise`: fn is elementwise, so it must give the same one by one
-        as on the whole (PyTorch's vector and scalar paths are different code): otherwise the case is no reference."""
+        """Writes a result that must be matched exactly. `pointwise`: fn is elementwise; raises ValueError if the result
+        for a single element differs from that element of the whole result, because PyTorch's vector and scalar code
+        then disagree and cannot be a reference."""
         self._inputs(case, inputs, attrs or {})
         result = fn(*inputs.values())
         if outputs:
@@ -54,8 +55,9 @@ class Cases(RefFile):
         self.tensor(case + "/out", result)
 
     def smooth(self, case, fn, inputs, attrs=None, grads=None, tolerance=1e-4):
-        """A result of floating arithmetic: computed in float64 from float32 inputs, with gradients of the inputs that
-        `grads` names (default: all floating ones). Float32 must come near, or the case says nothing about float32."""
+        """Writes a result that is computed in float64 from float32 inputs, and the gradients of the inputs named in
+        `grads` (default: all floating-point inputs). Raises ValueError if PyTorch's float32 result differs by more than
+        `tolerance`, because such a case cannot be used to test float32."""
         self._inputs(case, inputs, attrs or {})
         wide = {name: t.detach().double() if t is not None and t.is_floating_point() else t
                 for name, t in inputs.items()}
@@ -90,7 +92,7 @@ class Cases(RefFile):
 
 
 def same(a, b, signed=False):
-    """Equality that takes NaN for equal to itself and, if `signed`, -0 for different from 0."""
+    """Returns whether a and b are equal. NaN is equal to NaN; if `signed`, -0 differs from 0."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if not a.is_floating_point():
@@ -102,7 +104,8 @@ def same(a, b, signed=False):
 
 
 def cotangent(out):
-    """Something to feed to backward: distinct small multiples of 1/8, no two neighbours alike; 1 for a scalar."""
+    """Returns a gradient to pass to backward: small multiples of 1/8, adjacent elements differ; 1 for a 0-dim
+    result."""
     if out.dim() == 0:
         return torch.tensor(1.0)
     steps = torch.arange(out.numel()) * 5 % 13 - 6
@@ -110,7 +113,7 @@ def cotangent(out):
 
 
 def grid(*shape, low=-2.0, high=2.0, step=0.0625):
-    """Random multiples of `step`: exact in float32, short in the file."""
+    """Returns random multiples of `step`, which are exact in float32 and short in the file."""
     return torch.randint(round(low / step), round(high / step) + 1, shape).to(torch.float32) * step
 
 

@@ -15,7 +15,8 @@ REFUSALS = (RuntimeError, TypeError, IndexError, ValueError, ZeroDivisionError) 
 
 
 def shape(r, ndim=None, least=0, big=True):
-    """Mostly small sizes; sometimes 0, sometimes large enough for vector loops and their tails."""
+    """Returns a random shape: mostly small sizes, sometimes 0, sometimes large enough for vector loops and their
+    tails."""
     ndim = r.choice((0, 1, 1, 2, 2, 3, 4)) if ndim is None else ndim
     sizes = [max(least, r.choice((1, 1, 2, 2, 3, 3, 4, 5))) for _ in range(ndim)]
     if ndim and least == 0 and r.random() < 0.06:
@@ -26,7 +27,7 @@ def shape(r, ndim=None, least=0, big=True):
 
 
 def broadcast(r, target):
-    """A shape that broadcasts to `target`; sometimes one that need not."""
+    """Returns a shape that can be broadcast to `target`, rarely any shape."""
     if r.random() < 0.03:
         return shape(r)
     sizes = [1 if r.random() < 0.25 else size for size in target]
@@ -39,8 +40,8 @@ def dtype(r, integers=True):
 
 
 def values(r, sizes, of, mode):
-    """A contiguous tensor. mode: normal; positive (0.1 to 4); ties (few different values); special (NaN, infinities,
-    extremes)."""
+    """Returns a contiguous tensor. mode: normal; positive (0.1 to 4); ties (few different values); special (NaN,
+    infinities, extremes)."""
     g = torch.Generator().manual_seed(r.getrandbits(40))
     if of is torch.bool:
         return torch.randint(0, 2, sizes, generator=g).bool()
@@ -69,7 +70,7 @@ def values(r, sizes, of, mode):
 
 
 def views(r, sizes, expands=True):
-    """The shape of a base and the views (name, arguments) that make `sizes` of it."""
+    """Returns the shape of a base and a list of views (name, arguments) that convert it to shape `sizes`."""
     sizes, steps = list(sizes), []
     for _ in range(r.choice((0, 0, 0, 1, 1, 2))):
         kind = r.choice(("transpose", "slice", "select", "expand"))
@@ -114,11 +115,11 @@ def ctrt_view(x, step):
 
 
 def close(got, wanted, of, ulps, scale):
-    """Elements of got (f64) within ulps roundings of `of` of wanted (f64); `scale` is added to each element's
-    magnitude."""
+    """Returns a mask of the elements of `got` that are equal to `wanted` within `ulps` rounding errors of dtype `of`.
+    `got` and `wanted` are f64. The rounding error is relative to the element's magnitude plus `scale`."""
     info = torch.finfo(of)
     bound = ulps * info.eps * (wanted.abs() + scale) + (ulps + 1) * info.tiny * info.eps
-    rounded = wanted.to(of).double()  # beyond the largest number it is infinite
+    rounded = wanted.to(of).double()  # infinite if the dtype cannot represent the magnitude
     return ((got - wanted).abs() <= bound) | (got == wanted) | (got == rounded) | (got.isnan() & wanted.isnan())
 
 
@@ -129,13 +130,13 @@ def largest(x):
 
 
 def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
-    """None, or how `got` (ctrt's) differs. same: PyTorch's result in the same dtype. exact: PyTorch's in float64, None
-    where `same` is exact.
+    """Returns None if `got`, ctrt's result, is accepted, otherwise a description of the difference. `same`: PyTorch's
+    result in the same dtype. `exact`: PyTorch's result in float64; None if `same` is exact.
 
-    An element is right when it is close to `exact`, or no further from it than PyTorch's own result in that dtype.
-    Where PyTorch's own result is NaN or infinite, the same is right too. Where `exact` and `same` disagree about NaN
-    and infinity, or with `either`, it may be close to `same` instead. coarse: a dtype that values passed through on
-    their way, whose rounding is allowed."""
+    An element is accepted if it is close to `exact`, or if its error is at most the error of `same`. If the element of
+    `same` is NaN or infinite, the same value is accepted too. If one of `exact` and `same` is NaN or infinite and the
+    other is not, or if `either` is true, an element close to `same` is accepted too. `coarse`: dtype of an intermediate
+    result, whose rounding error is allowed."""
     if got.shape != same.shape:
         return "shape %s, PyTorch %s" % (tuple(got.shape), tuple(same.shape))
     if got.dtype != same.dtype:
@@ -165,7 +166,7 @@ def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
 
 
 def both_refuse(torch_error, ctrt_error):
-    """None when both or neither refused; else the difference."""
+    """Returns None if both libraries or neither reported an error, otherwise a description of the difference."""
     if (torch_error is None) == (ctrt_error is None):
         return None
     if ctrt_error is None:

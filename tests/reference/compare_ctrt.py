@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libctrt.so by ctypes, for compare.py: the functions with the types that the public headers declare, and tensors to
-and from PyTorch."""
+"""Calls libctrt.so through ctypes, for compare.py. Reads the argument and result types of the functions from the public
+headers, and converts tensors to and from PyTorch."""
 
 import ctypes as c
 import glob
@@ -90,7 +90,7 @@ PLAIN = {
 
 
 def ctype(text):
-    """The ctypes type of a C parameter or result such as "const int64_t *shape"."""
+    """Returns the ctypes type of a C parameter or result such as "const int64_t *shape"."""
     if "*" in text or "[" in text or "(" in text:
         return c.c_char_p if re.match(r"const char \*[^*]*$", text.strip()) else c.c_void_p
     words = text.replace("const", "").split()
@@ -98,7 +98,7 @@ def ctype(text):
 
 
 def declare(lib, headers):
-    """Gives every CTRT_API function of the headers its argument and result types."""
+    """Sets the argument and result types of every CTRT_API function in the headers."""
     text = "".join(
         open(path).read()
         for path in sorted(glob.glob(os.path.join(headers, "ctrt", "*.h")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences between ctrt and PyTorch that are meant, each with its reason."""
+"""Intended differences between ctrt and PyTorch, each with its reason."""
 
 import re
 

@@ -163,14 +163,14 @@ def view(r, Input):
     arguments, in_torch, in_ctrt = choices[name]
     if name == "unsqueeze":
         in_torch, in_ctrt = (lambda t: t.unsqueeze(arguments)), (lambda h: C.op("unsqueeze", h, arguments))
-    # One rounding of a 16-bit gradient for each element that a view repeats.
+    # A 16-bit gradient is rounded once for each time that a view repeats the element.
     return Case(name, [x], in_torch, in_ctrt, " %s" % (arguments,), ulps=1)
 
 
 @row(2)
 def cast(r, Input):
     of, to = dtype(r), r.choice(FLOATS + FLOATS + INTS + (torch.bool,))
-    inside = of in FLOATS and to in INTS  # other values of that conversion are undefined in C
+    inside = of in FLOATS and to in INTS  # C does not define the conversion of other values
     x = Input(r, shape(r), of, r.choice(("ties", "positive")) if inside else mode(r))
     return Case("to_dtype", [x], lambda t: t.to(to), lambda h: C.op("to_dtype", h, to), " " + C.NAMES[to], ulps=None)
 

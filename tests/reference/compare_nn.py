@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random networks: forward, backward, train and eval; parameters and buffers are copied from PyTorch's at first."""
+"""Compares random networks: forward, backward, training and evaluation. The initial parameters and buffers are copied
+from PyTorch's network."""
 
 import copy
 import ctypes as c
@@ -12,7 +13,8 @@ from torch import nn
 import compare_ctrt as C
 from compare_check import REFUSALS, both_refuse, difference, largest, values
 
-# In f64 PyTorch is its own reference, so its error does not say how much a network amplifies rounding.
+# In f64, PyTorch's result is the reference, so its error is 0 and does not show how much a network amplifies rounding
+# errors.
 ROUNDINGS = {torch.float32: 4096, torch.float64: 2**22}
 
 
@@ -120,7 +122,7 @@ def choose(r, sizes, first):
 
 
 def make(r):
-    """(PyTorch's network, ctrt's, input, text)"""
+    """Returns (PyTorch's network, ctrt's network, input, text)."""
     sizes = r.choice(
         (
             (r.randint(2, 4), r.randint(1, 6)),
@@ -149,7 +151,7 @@ def make(r):
 
 
 def tensors(net, kind):
-    """[(name, tensor)] of ctrt's parameters or buffers."""
+    """Returns [(name, tensor)] of the parameters or buffers of ctrt's network."""
     name, pointer, found = c.c_char_p(), c.c_void_p(), []
     for index in count():
         try:
@@ -160,7 +162,7 @@ def tensors(net, kind):
 
 
 def named(model):
-    """PyTorch's state by ctrt's names."""
+    """Returns the parameters and buffers of PyTorch's network by their names in ctrt."""
     return {
         name.replace(".inner.", "."): value
         for name, value in list(model.named_parameters()) + list(model.named_buffers())
@@ -168,7 +170,7 @@ def named(model):
 
 
 def copy_state(model, net):
-    """All of PyTorch's values into ctrt's tensors of the same names."""
+    """Copies the parameters and buffers of PyTorch's network to ctrt's. Returns a message if their names differ."""
     wanted, found = named(model), tensors(net, "parameter") + tensors(net, "buffer")
     if sorted(wanted) != sorted(name for name, _ in found):
         return "names %s, PyTorch's %s" % (sorted(name for name, _ in found), sorted(wanted))
@@ -180,7 +182,8 @@ def copy_state(model, net):
 
 
 def cancelled(model):
-    """How much larger the numbers are whose difference is a gradient of 0: that of a layer norm of one element."""
+    """Returns the magnitude of the terms that cancel in the gradient of a layer norm over one element, which is 0; 1 if
+    the network has no such layer norm."""
     norms = [m for m in model.modules() if hasattr(m, "eps")]
     single = any(isinstance(m, nn.LayerNorm) and math.prod(m.normalized_shape) == 1 for m in norms)
     return math.prod(m.eps**-0.5 for m in norms) if single else 1.0
@@ -241,8 +244,8 @@ def run(r):
         size = max(largest(e.detach()) for what, _, _, e in pairs if "gradient" in what or what == "output")
         size = max(size, 1.0) * cancelled(model)
         for what, got, same, wanted in pairs:
-            # A network can amplify rounding (batch norm of two nearly equal values). PyTorch's own error says by how
-            # much.
+            # A network can amplify rounding errors (for example a batch norm of two nearly equal values). PyTorch's own
+            # error shows by how much.
             amplified = 4 * largest(same.detach().double() - wanted.detach()) / (ROUNDINGS[of] * torch.finfo(of).eps)
             message = difference(got, same.detach(), wanted.detach(), ROUNDINGS[of], max(size, amplified))
             if message:

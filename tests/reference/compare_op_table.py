@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of ctrt/ops.h beside PyTorch's, each as a function that makes a random Case."""
+"""The ops of ctrt/ops.h and the corresponding functions of PyTorch. Each function in TABLE makes a random Case."""
 
 import contextlib
 import ctypes as c
@@ -26,9 +26,9 @@ class Case:
     ulps: float = 4  # None: the result is exact
     grad_ulps: float = 32
     promotes: bool = False  # operands are converted to the result's dtype before the op
-    either: bool = False  # right too when close to PyTorch's result in the same dtype (see README.md)
+    either: bool = False  # also accepted: close to PyTorch's result in the same dtype (see README.md)
     second: bool = True
-    scale: Callable = None  # (bases, exact) -> magnitude of the terms that the result is a sum of
+    scale: Callable = None  # (bases, exact) -> magnitude of the terms of the sum
 
 
 TABLE = []
@@ -54,7 +54,7 @@ def scalar(r, of=None):
 
 
 def dims(r, ndim):
-    """Some dimensions, some of them negative; or all."""
+    """Returns a random list of dimensions, some of them negative, or all dimensions."""
     if r.random() < 0.3 or ndim == 0:
         return C.ALL
     chosen = r.sample(range(ndim), r.randint(1, ndim))
@@ -66,7 +66,8 @@ def one_dim(r, ndim):
 
 
 def terms(bases, exact):
-    """The magnitude of sums over the inputs' products; more terms round more often."""
+    """Returns the magnitude of sums of products of the inputs; increases with the number of terms, because each
+    addition rounds."""
     return (
         largest(bases[0]) * max([largest(b) for b in bases[1:2]] + [1.0]) * max(4, max(bases[0].shape, default=1) / 8)
     )
@@ -79,7 +80,7 @@ UNARY = EXACT + tuple(
 
 
 def gelu(x):
-    """PyTorch's own loses digits of small results, in f64 too; so the f64 reference is by erfc."""
+    """Computes gelu in f64 with erfc, because PyTorch's gelu loses digits of small results, also in f64."""
     return x * 0.5 * torch.erfc(x * -(0.5**0.5)) if x.dtype == torch.float64 else F.gelu(x)
 
 
@@ -89,7 +90,7 @@ def gelu_tanh(x):
     return x * torch.sigmoid((8 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x))
 
 
-# gelu_tanh ends in e^2u, which multiplies the rounding of its argument by 2u.
+# gelu_tanh computes e^2u, whose relative error is 2u times the relative error of u.
 ULPS = {"gelu": 32, "gelu_tanh": 128}
 TORCH = {"silu": F.silu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 CTRT = {"gelu": lambda x: C.op("gelu", x, False), "gelu_tanh": lambda x: C.op("gelu", x, True)}
@@ -99,7 +100,7 @@ CTRT = {"gelu": lambda x: C.op("gelu", x, False), "gelu_tanh": lambda x: C.op("g
 def unary(r, Input):
     name = r.choice(UNARY)
     x = Input(r, shape(r), dtype(r), mode(r))
-    if "gelu" in name:  # of infinities PyTorch's own kernels disagree
+    if "gelu" in name:  # PyTorch's kernels disagree on infinite inputs
         x.base[x.base.isinf()] = 1
     return Case(
         name,
@@ -127,7 +128,8 @@ def binary(r, Input):
     grad = name != "floor_divide"
     a = Input(r, broadcast(r, target), same, m, grad)
     b = Input(r, broadcast(r, target), same if r.random() < 0.5 else dtype(r), r.choice((m, "positive")), grad)
-    # A 0-dim operand keeps its digits in add and sub of 16 bits (core/ops/elementwise.h), as on PyTorch's CUDA devices.
+    # In 16-bit add and sub, a 0-dim operand is not rounded to 16 bits (core/ops/elementwise.h), as on PyTorch's CUDA
+    # devices.
     numbers = [
         x.base for x in (a, b) if x.view().dim() == 0 and name in ("add", "sub") and a.base.dtype != b.base.dtype
     ]
@@ -150,7 +152,7 @@ def binary_scalar(r, Input):
     x = Input(r, shape(r), dtype(r), mode(r), grad=name != "floor_divide")
     s = scalar(r)
     full = name + "_scalar"
-    # The number itself is rounded, which shows where a sum cancels.
+    # The scalar itself is rounded, and this error is visible if the sum cancels.
     rounded = abs(s) if name in ("add", "sub") and math.isfinite(s) else 0.0
     return Case(
         full,
@@ -222,7 +224,7 @@ IN_PLACE = "add_ sub_ mul_ div_ relu_ neg_ sqrt_ exp_ tanh_ sigmoid_ clamp_ mask
 
 @row(6)
 def in_place(r, Input):
-    """On a view of a copy of the input; the result is the copy."""
+    """Makes a case that runs an in-place op on a view of a copy of the input. The result is the copy."""
     name, target, of = r.choice(IN_PLACE), shape(r), dtype(r)
     base = Input(r, target, of, mode(r), viewed=False)
     view = r.choice(("whole", "t", "slice"))
@@ -275,7 +277,8 @@ def in_place(r, Input):
 
 
 def product(t, dim, keep):
-    """In f64 the reference: one factor after the other, because PyTorch's derivative divides by factors."""
+    """Multiplies the factors one by one in f64, the reference, because the derivative of PyTorch's prod divides by the
+    factors."""
     if t.dtype != torch.float64 or t.shape[dim] == 0:
         return t.prod(dim, keepdim=keep)
     result = functools.reduce(torch.mul, t.unbind(dim))
@@ -596,13 +599,13 @@ def attention(r, Input):
     if not causal and r.random() < 0.5:
         kind = r.choice((torch.bool, of))
         mask = Input(r, (length, keys), kind, "normal", grad=False, expands=False)
-        if kind is torch.bool:  # a row without keys is 0 in PyTorch and NaN in ctrt (ctrt/ops.h)
+        if kind is torch.bool:  # for a row without keys, PyTorch returns 0 and ctrt NaN (ctrt/ops.h)
             mask.view()[:, r.randrange(keys)] = True
         inputs.append(mask)
     second = r.random() < 0.5
 
     def in_torch(q, k, v, m=None):
-        with sdpa_kernel(SDPBackend.MATH) if second else contextlib.nullcontext():  # the others have no second one
+        with sdpa_kernel(SDPBackend.MATH) if second else contextlib.nullcontext():  # others: no second derivative
             return F.scaled_dot_product_attention(q, k, v, m, 0.0, causal, scale=scale)
 
     return Case(

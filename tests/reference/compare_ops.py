@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of one op: values, dtypes, first and second derivatives, refusals."""
+"""Compares random calls of one op: values, dtypes, first and second derivatives, errors."""
 
 import torch
 
@@ -10,7 +10,7 @@ from compare_op_table import TABLE
 
 
 class Input:
-    """A leaf and the views that make an operand of it."""
+    """A leaf, and the views that are applied to it to make an operand."""
 
     def __init__(self, r, sizes, of, mode, grad=True, expands=True, viewed=True):
         base, self.steps = views(r, sizes, expands) if viewed else (sizes, [])
@@ -48,8 +48,8 @@ def upstream(r, outs):
 
 
 def torch_run(case, inputs, cast, gradients, weights):
-    """(outputs, gradients, second derivatives); cast changes the leaves' values first. weights: None for no second
-    derivative."""
+    """Returns (outputs, gradients, second derivatives). `cast` is applied to the values of the leaves first. `weights`:
+    None if there is no second derivative."""
     leaves = [cast(x.base.clone()) for x in inputs]
     for leaf, x in zip(leaves, inputs):
         leaf.requires_grad_(x.grad)
@@ -99,7 +99,7 @@ def ctrt_run(case, inputs, gradients, weights):
     wanted = [leaf for leaf, x in zip(leaves, inputs) if x.grad]
     if not used or not wanted:
         return outs, [], []
-    # One scalar whose gradient is what torch.autograd.grad gets as the outputs' gradients.
+    # For several outputs, compute the gradient of one scalar, the sum of the outputs weighted by their gradients.
     if len(used) == 1:
         first = C.grad(used[0][0], wanted, used[0][1], True, weights is not None)
     else:

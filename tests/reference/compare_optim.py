@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: random options and gradients, several steps, a changed learning rate, state saved and loaded."""
+"""Compares optimizers with random options and gradients: several steps, a changed learning rate, state saved and
+loaded."""
 
 import ctypes as c
 import os
@@ -32,7 +33,7 @@ KINDS = {
         ("decoupled_weight_decay", "maximize"),
     ),
 }
-# 0 means a default in ctrt, so it is a choice only where it is the default.
+# 0 is used only for options whose default is 0, because in ctrt 0 selects the default.
 VALUES = {
     "lr": (0.001, 0.01, 0.1),
     "momentum": (0.0, 0.5, 0.9),
@@ -49,7 +50,7 @@ VALUES = {
 
 
 def make(r):
-    """(text, constructor for torch, name and options for ctrt)."""
+    """Returns (text, constructor for PyTorch, name and options for ctrt)."""
     name = r.choice(list(KINDS))
     kind, numbers, flags = KINDS[name]
     given = {number: r.choice(VALUES[number]) for number in numbers}
@@ -104,14 +105,14 @@ def run(r):
             sides[0][i].grad, sides[1][i].grad = g, None if g is None else g.double()
             C.call("tensor_set_grad", ours[i], None if g is None else C.from_torch(g))
         text.append("  step, gradients of %s" % [i for i in range(len(starts)) if sides[0][i].grad is not None])
-        torch.set_default_dtype(torch.float64)  # of NAdam's product of momentums, which is f32 otherwise
+        torch.set_default_dtype(torch.float64)  # dtype of NAdam's product of momentums, which would be f32 otherwise
         for each in steppers:
             each.step()
         torch.set_default_dtype(torch.float32)
         C.call("optimizer_step", stepper)
         for i, x in enumerate(ours):
             same, exact = sides[0][i].detach(), sides[1][i].detach()
-            # Adam divides by the root of a mean of squares, so the error of a step is relative to the step.
+            # Adam divides by the root of a mean of squares, so the error of an update is relative to the update.
             message = difference(x.torch(), same, exact, 256, max(largest(exact), 0.1))
             if message:
                 found.append("parameter %d after step %d: %s" % (i, step, message))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random small programs: views, in-place ops, no_grad, detach, retain_graph. Statement by statement both sides accept
-or both refuse; at the end all values and all leaves' gradients are equal. In float64, so that rounding stays far below
-a wrong result."""
+"""Compares random small programs: views, in-place ops, no_grad, detach, retain_graph. Each statement must succeed in
+both libraries or fail in both, and all values and gradients must be equal after it. Uses float64, so that rounding
+errors are much smaller than the effect of a defect."""
 
 import re
 
@@ -10,7 +10,7 @@ import torch
 import compare_ctrt as C
 from compare_check import REFUSALS, both_refuse, difference, largest, values
 
-BOUND = 2**24  # roundings: results of a dozen well-conditioned steps stay far below
+BOUND = 2**24  # in units of rounding errors; a dozen well-conditioned statements have much smaller errors
 VIEWS = "slice slice select transpose reshape expand narrow unsqueeze squeeze detach view_as".split()
 # How often a statement is chosen.
 STATEMENTS = {"unary": 1, "binary": 2, "scalar": 1, "view": 3, "in place": 3, "in place binary": 2, "copy_": 1}
@@ -19,7 +19,7 @@ STATEMENTS.update({"join": 1, "mask": 1})
 
 
 class Both:
-    """A variable on both sides."""
+    """A variable of both libraries."""
 
     def __init__(self, torch_value, ctrt_value):
         self.t, self.c = torch_value, ctrt_value
@@ -36,7 +36,7 @@ def leaf(r, sizes):
 
 
 def make_view(r, t):
-    """(text, on torch, on ctrt) of a view of a tensor like t."""
+    """Returns (text, function for PyTorch, function for ctrt) that create a view of a tensor of the shape of t."""
     n = t.dim()
     kind = r.choice(VIEWS)
     if n == 0 and kind not in ("unsqueeze", "detach", "reshape", "expand"):
@@ -81,18 +81,18 @@ def overlap(a, b):
 
 
 def statement(r, variables):
-    """(text, run on torch, run on ctrt): each takes the list of its side's variables; returns a new variable or
-    None."""
+    """Returns (text, function for PyTorch, function for ctrt). Each function receives the list of its library's
+    variables and returns a new variable or None."""
     i, j = r.randrange(len(variables)), r.randrange(len(variables))
     a = variables[i].t
     s = r.choice((0.5, 2.0, -1.5, 3.0))
     kind = r.choices(list(STATEMENTS), STATEMENTS.values())[0]
-    # PyTorch reads elements that it has already written where operands overlap in part; ctrt copies them first.
+    # If operands overlap partly, PyTorch reads elements that it has already written; ctrt copies the operand first.
     if kind in ("in place binary", "copy_") and i != j and overlap(a, variables[j].t):
         kind = "unary"
     if kind == "unary":
         name = r.choice(("neg", "square", "sin", "tanh", "sigmoid", "relu", "exp", "abs", "silu"))
-        if name == "sin" and largest(a.detach()) > 1e6:  # ill-conditioned there
+        if name == "sin" and largest(a.detach()) > 1e6:  # ill-conditioned then
             name = "tanh"
         f = torch.nn.functional.silu if name == "silu" else getattr(torch, name)
         return "%s(v%d)" % (name, i), lambda v: f(v[i]), lambda v: C.op(name, v[i])
@@ -176,8 +176,8 @@ def statement(r, variables):
             lambda v: getattr(v[i], name)(),
             lambda v: C.op(name, v[i], *((1,) if name == "contiguous" else ())),
         )
-    # Views of a tensor that requires grad only later: PyTorch records them or not, by whether something was written
-    # since.
+    # Not for tensors with views: if a tensor requires grad only after a view of it was created, PyTorch's view has a
+    # history only if something was written since.
     if kind == "require" and not (a._is_view() or any(v.t._base is a for v in variables)):
         on = r.random() < 0.8
         return (
@@ -206,7 +206,7 @@ def nothing(_):
 
 
 def attempt(run, variables):
-    """(new variable, error)."""
+    """Returns (new variable, error)."""
     try:
         return run(variables), None
     except REFUSALS + (C.Refused,) as error:
@@ -214,7 +214,7 @@ def attempt(run, variables):
 
 
 def compare(variables):
-    """Values, gradients, requires_grad, is_leaf of all variables."""
+    """Compares values, gradients, requires_grad and is_leaf of all variables."""
     for i, both in enumerate(variables):
         t, c = both.t, both.c
         message = difference(c.torch(), t.detach(), t.detach(), BOUND, 1.0)
@@ -246,14 +246,14 @@ def run(r):
             both.t.requires_grad_(True)
             C.call("tensor_require_grad", both.c, True)
             text[-1] += " grad"
-    quiet = 0  # statements left in a no_grad block
+    quiet = 0  # remaining statements of the current no_grad block
     for step in range(r.randint(3, 16)):
         if quiet == 0 and r.random() < 0.15:
             quiet = r.randint(1, 3)
         line, f, g = statement(r, variables)
         silent = [name for name in re.findall(r"v(\d+)", line) if variables[int(name)].silent]
         if silent and (not quiet or line.startswith(("retain", "backward", "require"))):
-            # Of such a view only a write is compared, which both refuse.
+            # For such a view, only in-place writes are compared, which both libraries reject.
             if not re.match(r"(v%s\.\w+_\([^v]*|masked_fill_\(.*)$" % silent[0], line):
                 break
         with torch.set_grad_enabled(quiet == 0):
@@ -269,13 +269,13 @@ def run(r):
             found.append(message)
             break
         if torch_error and "backward" in line:
-            break  # how much was accumulated before the error is not specified
+            break  # it is not specified which gradients were accumulated before the error
         if t is not None:
             variables.append(Both(t, c))
             variables[-1].silent = quiet_now and t._is_view()
         try:
             message = compare(variables)
-        except RuntimeError:  # PyTorch refuses to look at a view
+        except RuntimeError:  # PyTorch does not allow access to a view
             break
         if message:
             found.append(message)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what PyTorch's neural network ops give: ops_conv.txt, ops_norm.txt, ops_loss.txt, ops_activation.txt,
+"""Writes the results of PyTorch's neural network ops: ops_conv.txt, ops_norm.txt, ops_loss.txt, ops_activation.txt,
 ops_attention.txt (with embedding), ops_optimizer.txt. Names of records: cases.py."""
 import torch
 import torch.nn.functional as F
@@ -177,7 +177,7 @@ def activation():
         "hardswish": (F.hardswish, {}), "mish": (F.mish, {}), "selu": (F.selu, {}),
     }
     for name, (fn, attrs) in table.items():
-        ends = x[torch.isfinite(x)] if name.startswith("gelu") else x   # gelu(inf): oneDNN NaN, others inf
+        ends = x[torch.isfinite(x)] if name.startswith("gelu") else x   # gelu(inf): NaN or inf, by kernel
         out.smooth(name + ".range", fn, {"x": ends}, attrs, grads=[])
         out.smooth(name + ".gradient", fn, {"x": finite}, attrs)
     out.write()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what PyTorch's basic ops give where that may surprise: ops_elementwise.txt, ops_cast.txt, ops_reduce.txt,
+"""Writes the results of PyTorch's basic ops for edge cases: ops_elementwise.txt, ops_cast.txt, ops_reduce.txt,
 ops_matmul.txt. Names of records: cases.py."""
 import warnings
 
@@ -15,7 +15,7 @@ SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, TINY, -MOST]
 
 
 def pairs(values, others=None):
-    """All pairs, as two flat float32 tensors."""
+    """Returns all pairs as two one-dimensional float32 tensors."""
     others = others or values
     a = torch.tensor(values, dtype=torch.float32).repeat_interleave(len(others))
     return {"a": a, "b": torch.tensor(others, dtype=torch.float32).repeat(len(values))}

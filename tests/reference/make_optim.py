@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes optim.txt: what PyTorch's optimizers make of one parameter, for combinations of their options.
+"""Writes optim.txt: the values of one parameter after steps of PyTorch's optimizers, for combinations of their options.
 
-The formulas are those of the loops over tensors (foreach=False), in float32 and in float64."""
+The results are those of PyTorch's implementation with loops over tensors (foreach=False), in float32 and in float64."""
 import itertools
 
 import torch
@@ -11,7 +11,7 @@ from ref_format import RefFile, here, setup, versions
 
 STEPS = 4
 P = [1.0, -0.5, 0.25]
-# The third element has no gradient in the first two steps, so that states of 0 are divided by.
+# The gradient of the third element is 0 in the first two steps, to test the division by a state of 0.
 GRADS = [[-1.9375, 2.0, 0.0], [0.625, -0.25, 0.0], [1.25, 0.625, -1.875], [-1.0625, 1.375, 0.5]]
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes printing.txt: tensors and the text that PyTorch prints for them.
 
-Records of a case: CASE/x the tensor; `lines CASE/print N` followed by N lines, each after a `|`; CASE/attr/requires_grad
-where it is set; CASE/attr/precision and the like where torch.set_printoptions was called."""
+Records of a case: CASE/x the tensor; `lines CASE/print N` followed by N lines, each after a `|`;
+CASE/attr/requires_grad if it is set; CASE/attr/precision and other options if torch.set_printoptions was called."""
 import torch
 
 from ref_format import DTYPES, RefFile, here, setup, versions
@@ -95,7 +95,7 @@ def main():
     printed(out, "summary_six", torch.arange(1050).reshape(6, 175))
     printed(out, "summary_three_dims", (torch.arange(1100.0) % 9).reshape(10, 11, 10) / 2)
     hidden = torch.zeros(1001)
-    hidden[500] = 1e6                                     # the width comes from the elements that are shown
+    hidden[500] = 1e6                                     # the width is determined by the printed elements only
     printed(out, "summary_hidden", hidden)
 
     out.comment("", "suffixes and options")

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains three small networks for ten steps with PyTorch and writes what a test needs to repeat them.
+"""Trains three small networks for ten steps with PyTorch, and writes the data and results with which a test repeats the
+training.
 
     python3 make_training.py            writes train_{mlp,cnn,transformer}_{sgd,adamw}.txt beside this script
     python3 make_training.py --check    trains again and prints the distance to the files, writing nothing
 
-Each run is made twice from the same numbers, in float32 and in float64. The float64 run is the arbiter: it tells how
-far rounding alone carries a float32 run in ten steps, and that distance is checked below.
+Each network is trained twice from the same initial values, in float32 and in float64. The difference shows the effect
+of rounding errors on the float32 run; the script fails if it is larger than LIMIT.
 """
 import copy
 import sys
@@ -18,7 +19,7 @@ from ref_format import RefFile, here, read, setup, versions
 
 STEPS = 10
 BATCHES = 2             # step t uses batch t mod 2
-LIMIT = 1e-6            # refused when float32 and float64 are further apart: tests allow 1e-5, ten times as much
+LIMIT = 1e-6            # largest allowed difference of float32 and float64; tests allow ten times as much, 1e-5
 
 
 class Block(nn.Module):
@@ -72,12 +73,14 @@ def transformer():
 
 
 def grid(shape, low, high, step):
-    """Uniform multiples of `step`: exact in every float format, and short in the file."""
+    """Returns uniform random multiples of `step`, which are exact in every floating-point format and short in the
+    file."""
     return torch.randint(round(low / step), round(high / step) + 1, shape).to(torch.float32) * step
 
 
 def taught(x):
-    """Labels 0..9 that a random linear teacher gives to each row of [batches, N, ...]: something that can be learned."""
+    """Returns labels 0..9 for the rows of [batches, N, ...], computed by a random linear function so that the network
+    can learn them."""
     flat = x.flatten(2)
     return (flat @ torch.randn(flat.shape[-1], 10)).argmax(-1)
 
@@ -93,7 +96,8 @@ def cnn_batches():
 
 
 def transformer_batches():
-    """Sequences in which the next token mostly follows from the last one, so that there is something to learn."""
+    """Returns random sequences in which each token determines the next one except for one random bit, so that the
+    network can learn them."""
     text = torch.zeros(BATCHES, 4, 13, dtype=torch.int64)
     text[:, :, 0] = torch.randint(0, 23, (BATCHES, 4))
     for t in range(1, 13):
@@ -102,7 +106,8 @@ def transformer_batches():
 
 
 def spread(net, embedding_scale):
-    """Moves PyTorch's initial values to a grid of 2^-10, and scales and shifts away from 1 and 0, which hide mistakes."""
+    """Rounds PyTorch's initial values to multiples of 2^-10. Replaces scales of 1 and shifts of 0 by random values,
+    because 1 and 0 would hide errors."""
     with torch.no_grad():
         for name, p in net.named_parameters():
             module = net.get_submodule(name.rpartition(".")[0])
@@ -116,7 +121,8 @@ def spread(net, embedding_scale):
                 p.copy_((p * scale * 1024).round() / 1024)
 
 
-# Seeds: with some, a ReLU or a maximum is so near its kink that one part in 10^6 switches it; nudge() finds those.
+# Seeds. With some other seeds, the input of a ReLU or maximum is so close to a discontinuity of the derivative that a
+# change of 10^-6 crosses it; nudge() detects such seeds.
 MODELS = {
     "mlp": (mlp, mlp_batches, 4, "Linear(16,32) ReLU Linear(32,32) ReLU Linear(32,10); cross entropy, mean"),
     "cnn": (cnn, cnn_batches, 5,
@@ -127,13 +133,14 @@ MODELS = {
                     "x + mlp(ln2(x)), mlp = Linear(12,32) GELU Linear(32,12); ln; head Linear(12,23); cross entropy, "
                     "mean over all positions"),
 }
-# With small embeddings the eps of layer norm shows in the results; AdamW would show too much of rounding with them.
+# With small embeddings, the eps of layer norm has a visible effect on the results. AdamW would amplify rounding errors
+# too much with them.
 EMBEDDING_SCALE = {"sgd": 0.125, "adamw": 1}
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
 ADAMW = {"lr": 5e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
-# The bias of the keys has a gradient that is zero in mathematics (softmax does not see a shift) and 1e-10 of noise in
-# float32. With eps = 1e-8 AdamW would turn that noise into steps of 0.01 lr; with 1e-4 it stays noise. For the same
-# reason the convolution before the batch norm has no bias.
+# The gradient of the bias of the keys is mathematically zero, because a shift does not change a softmax, and about
+# 1e-10 of rounding errors in float32. With eps = 1e-8, AdamW would turn these errors into updates of 0.01 lr; with eps
+# = 1e-4 the updates are negligible. For the same reason, the convolution before the batch norm has no bias.
 ADAMW_WIDE = dict(ADAMW, eps=1e-4)
 RUNS = [(model, "sgd", SGD) for model in MODELS] + [
     ("mlp", "adamw", ADAMW), ("cnn", "adamw", ADAMW), ("transformer", "adamw", ADAMW_WIDE)]
@@ -148,7 +155,7 @@ def optimizer(kind, hyper, parameters):
 
 
 def train(net, kind, hyper, x, y):
-    """Ten steps; returns the losses, the logits of the first step and the norms of all gradients by parameter."""
+    """Trains ten steps. Returns the losses, the logits of the first step and the gradient norms by parameter."""
     opt = optimizer(kind, hyper, net.parameters())
     net.train()
     losses, first, norms = [], None, {name: [] for name, _ in net.named_parameters()}
@@ -167,13 +174,14 @@ def train(net, kind, hyper, x, y):
 
 
 def distance(a, b):
-    """Largest difference, relative to the largest magnitude of the tensor."""
+    """Returns the largest difference, relative to the largest magnitude of b."""
     a, b = a.double(), b.double()
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()
 
 
 def nudge(net, kind, hyper, x, y, size=1e-6, times=6):
-    """How many times its own size a small random change of the initial parameters has grown at the end, at worst."""
+    """Returns the largest factor by which a random relative change `size` of the initial parameters has grown at the
+    end of the training."""
     def end(start):
         net = copy.deepcopy(start)
         losses, _, _ = train(net, kind, hyper, x.double() if x.is_floating_point() else x, y)
@@ -190,7 +198,8 @@ def nudge(net, kind, hyper, x, y, size=1e-6, times=6):
 
 
 def run(model, kind, hyper, start=None):
-    """Trains one network twice; returns all that its file holds, by name. `start`: a file's records to begin with."""
+    """Trains one network in float32 and in float64. Returns the records of its file by name. `start`: records of an
+    existing file with the initial values and inputs to use."""
     build, batches, seed, _ = MODELS[model]
     torch.manual_seed(seed)
     net = build()
@@ -221,7 +230,8 @@ def run(model, kind, hyper, start=None):
 
 
 def shorter(t):
-    """Keeps 28 significant bits of a float64: 4e-9, far below what the arbiter has to tell apart, at half the length."""
+    """Rounds a float64 to 28 significant bits, which halves its length in the file. The relative error of 4e-9 is far
+    below the tolerances of the tests."""
     if t.dtype != torch.float64:
         return t
     mantissa, exponent = torch.frexp(t)
@@ -257,7 +267,7 @@ def write(model, kind, record):
 
 
 def check(model, kind, hyper):
-    """Prints how far this machine's and this PyTorch's run is from the committed one."""
+    """Prints the difference between a run with this machine and PyTorch version and the results in the file."""
     old = read(here("train_%s_%s.txt" % (model, kind)))
     new = run(model, kind, hyper, start=old)
     far = {name: distance(new[name], value) for name, value in old.items() if name[:6] == "final/" or name == "loss"}

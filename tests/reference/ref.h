@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref.h: reads the reference files of this folder (README.md has their format).
+/* ref.h: reads the reference files of this directory (format: README.md). For tests.
  *
  *     struct ref_file *ref = ref_load("train_mlp_sgd.txt");
  *     const struct ref_record *lr = ref_find(ref, "hyper/lr");
  *     const struct ref_record *w = ref_find(ref, "init/%s", name);
  *     ref_free(ref);
  *
- * The folder is $CTRT_TEST_REFERENCE if that is set, else CTRT_TEST_REFERENCE_DIR as given to the compiler, else
- * $srcdir/tests/reference as automake sets it, else tests/reference. For tests: a broken file is told on stderr. */
+ * Files are read from $CTRT_TEST_REFERENCE if it is set, otherwise from the macro CTRT_TEST_REFERENCE_DIR if it is
+ * defined, otherwise from $srcdir/tests/reference if automake's test driver has set srcdir, otherwise from
+ * tests/reference. Errors in a file are reported on stderr. */
 #ifndef CTRT_TESTS_REF_H
 #define CTRT_TESTS_REF_H
 
@@ -26,9 +27,9 @@ struct ref_record {
     int ndim;
     int64_t dims[REF_MAX_DIMS];
     int64_t numel;
-    double *f;                   /* every value as double (exact for all floating types) */
-    int64_t *i;                  /* integers and booleans once more, exact; NULL for floating types */
-    char *text;                  /* words, or printed lines joined by '\n', without a final one */
+    double *f;                   /* all values as double, exact for floating-point types */
+    int64_t *i;                  /* exact values of integers and booleans; NULL for floating-point types */
+    char *text;                  /* words, or printed lines separated by '\n' */
 };
 
 struct ref_file {
@@ -94,7 +95,8 @@ static inline struct ref_record *ref_new_record(struct ref_file *file)
     return record;
 }
 
-/* Reads "DTYPE NDIM d0 d1 ..." (the rest of the header line) and the values after it; returns what follows, or NULL. */
+/* Parses "DTYPE NDIM d0 d1 ...", the rest of a header line, and the values after it. Returns a pointer to the text
+ * after them, or NULL if the text is malformed. */
 static inline char *ref_parse_tensor(struct ref_record *record, char *at)
 {
     int used = 0;
@@ -107,7 +109,7 @@ static inline char *ref_parse_tensor(struct ref_record *record, char *at)
         record->dims[d] = strtoll(at, &at, 10);
         record->numel *= record->dims[d];
     }
-    bool floating = strchr(record->dtype, 'f') != NULL;      /* f32 f64 f16 bf16 against i8 ... u8 bool */
+    bool floating = strchr(record->dtype, 'f') != NULL;      /* integer types have no f in their names */
     size_t n = record->numel > 0 ? (size_t)record->numel : 0;
     record->f = calloc(n + 1, sizeof *record->f);
     record->i = floating ? NULL : calloc(n + 1, sizeof *record->i);
@@ -128,7 +130,8 @@ static inline char *ref_parse_tensor(struct ref_record *record, char *at)
     return at;
 }
 
-/* Reads N and then N lines that begin with '|'; returns what follows, or NULL. */
+/* Parses N and N lines that begin with '|'. Returns a pointer to the text after them, or NULL if the text is
+ * malformed. */
 static inline char *ref_parse_lines(struct ref_record *record, char *at)
 {
     long n = strtol(at, &at, 10);
@@ -151,7 +154,7 @@ static inline char *ref_parse_lines(struct ref_record *record, char *at)
     return at;
 }
 
-/* The file's records, or NULL with a line on stderr. */
+/* Reads a file. Returns its records, or NULL after an error message on stderr. */
 static inline struct ref_file *ref_load(const char *name)
 {
     struct ref_file *file = calloc(1, sizeof *file);
@@ -197,7 +200,7 @@ static inline struct ref_file *ref_load(const char *name)
     return file;
 }
 
-/* The record of that name (printf-like), or NULL. */
+/* Returns the record of that name (a printf format and its arguments), or NULL if there is none. */
 __attribute__((format(printf, 2, 3)))
 static inline const struct ref_record *ref_find(const struct ref_file *file, const char *format, ...)
 {

@@ -8,7 +8,7 @@ A file is a list of records:
     v v v ...          numel values, row major, on any number of lines
     text NAME the rest of the line
 
-Floating values are C99 hexadecimal floats, so strtod gives back the very number; nan, inf and -inf are spelled so.
+Floating-point values are C99 hexadecimal floats, from which strtod returns the exact value, or nan, inf and -inf.
 Integers are decimal, booleans 0 or 1.
 """
 import os
@@ -26,7 +26,8 @@ LINE = 118
 
 
 def setup():
-    """One thread and deterministic kernels: the same numbers whenever the same machine runs the script."""
+    """Selects one thread and deterministic kernels, so that each run of a script on the same machine gives the same
+    results."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(20240229)
@@ -49,7 +50,8 @@ def versions():
 
 
 def number(v):
-    """One value as text. float.hex() pads the mantissa to 13 digits; printf's %a, which we imitate, does not."""
+    """Returns a value as text in the format of printf's %a. float.hex() differs from it: it pads the mantissa to 13
+    digits."""
     if isinstance(v, bool):
         return "1" if v else "0"
     if isinstance(v, int):
@@ -64,7 +66,7 @@ def number(v):
 
 
 class RefFile:
-    """Collects records and writes them at once, so that a failing script leaves the old file in place."""
+    """Collects records and writes them all at the end, so that a script that fails does not change the old file."""
 
     def __init__(self, path, *comments):
         self.path = path
@@ -100,7 +102,7 @@ class RefFile:
             self.lines.append(line)
 
     def f64(self, name, value):
-        """A Python number or list, as float64."""
+        """Adds a Python number or list as a float64 tensor."""
         self.tensor(name, value, torch.float64)
 
     def i64(self, name, value):
@@ -124,7 +126,7 @@ def here(name):
 
 
 def read(path):
-    """The tensors of a reference file, by name."""
+    """Returns the tensors of a reference file by name."""
     tensors = {}
     with open(path) as lines:
         lines = iter(lines)

@@ -223,7 +223,7 @@ static inline float softcuda_cospif(float x) { return (float)softcuda_cospi(x); 
 static inline void softcuda_sincospif(float x, float *s, float *c) { *s = softcuda_sinpif(x), *c = softcuda_cospif(x); }
 static inline void softcuda_sincospi(double x, double *s, double *c) { *s = softcuda_sinpi(x), *c = softcuda_cospi(x); }
 #define rsqrtf              softcuda_rsqrtf
-#define rsqrt               softcuda_rsqrt
+#define rsqrt(x)            softcuda_rsqrt(x)       /* `rsqrt` alone is also the name of an op */
 #define sinpif              softcuda_sinpif
 #define sinpi               softcuda_sinpi
 #define cospif              softcuda_cospif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_bed.h: what tests of backends/cuda's discovery begin with: a host table, recorded trees of /proc, /sys and /dev, and a process for
- * each case, for what is found stays found. On top of cuda_fake.h. */
+/* Test fixture for the discovery of backends/cuda, based on cuda_fake.h: a host table, recorded trees of /proc, /sys
+ * and /dev, and a child process for each case, because discovery keeps its result for the life of the process. */
 #ifndef CTRT_TESTS_CUDA_BED_H
 #define CTRT_TESTS_CUDA_BED_H
 
@@ -17,11 +17,11 @@
 
 const ctrt_host *cuda_host = &host_table;
 
-/* ---- trees ---- */
+/* ---- recorded file trees ---- */
 
 struct file {
-    const char *path, *text;                    /* NULL: a folder; "-> x": a link */
-    int mode;                                   /* 0: 0644 */
+    const char *path, *text;                    /* text NULL: a folder; "-> x": a symbolic link to x */
+    int mode;                                   /* 0: 0666 */
 };
 
 static char tree[] = "/tmp/ctrt-gpus-XXXXXX";
@@ -95,7 +95,7 @@ UNUSED static const struct file odd_gpu_of_two[] = {
     MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", NULL, 0 }, END };
 UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, { "/dev/nvidia0", "", 0 }, END };
 
-/* ---- cases: each in a child ---- */
+/* ---- one child process per case ---- */
 
 struct answer {
     ctrt_status status;
@@ -115,7 +115,8 @@ static void set_environment(const char *const *settings)
         putenv((char *)*settings);
 }
 
-/* Counts and describes in a child; `describe`: also that. */
+/* Counts the devices in a child process with these environment variables, and describes up to 8 of them if `describe`
+ * is set. With `unprivileged` a child of root changes to user 65534 first. */
 static struct answer ask(const char *const *settings, bool unprivileged, bool describe)
 {
     struct answer a;
@@ -160,7 +161,7 @@ static struct answer ask(const char *const *settings, bool unprivileged, bool de
 
 #define SETTINGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
-/* What follows runs in a child, with checks of its own. */
+/* The code between IN_CHILD(environment...) and CHILD_END runs in a child process; its failed checks fail CHILD_END. */
 #define IN_CHILD(...)                                       \
     do {                                                    \
         fflush(stdout);                                     \

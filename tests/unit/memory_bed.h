@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/memory_bed.h: a policy over paper (memory_host.h), and blocks from it. Include after tap.h. */
+/* Test fixture: a memory policy on the fake device memory of memory_host.h, with functions that allocate and free its
+ * blocks. Include after tap.h. */
 #ifndef CTRT_TESTS_MEMORY_BED_H
 #define CTRT_TESTS_MEMORY_BED_H
 
@@ -18,7 +19,7 @@ HELP void beds_load(void)
     arena = policy_load("arena");
 }
 
-struct bed {                            /* a policy over paper */
+struct bed {                            /* a policy and its fake device memory */
     struct paper paper;
     const ctrt_memory_policy *table;
     void *policy;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_host.h: a host table for tests that run a plugin without the library. Parameters are the environment's. */
+/* A host table for tests that run a plugin without the library. Parameters come from the environment. */
 #ifndef CTRT_TESTS_PLUGIN_HOST_H
 #define CTRT_TESTS_PLUGIN_HOST_H
 
@@ -14,9 +14,9 @@
 
 #define HOST __attribute__((unused)) static
 
-static _Thread_local char host_error[1024];     /* message of the thread's last fail() */
+static _Thread_local char host_error[1024];     /* message of the thread's last host_fail() */
 static char host_logged[1024];                  /* text of the last log line */
-static long host_allocs_left;                   /* above 0: the allocation that brings it to 0 fails */
+static long host_allocs_left;                   /* n > 0: the n-th host_alloc() from now fails; 0: none */
 
 HOST CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
 {
@@ -91,7 +91,7 @@ static const ctrt_host host_table = {
     .message = host_message,
 };
 
-/* The plugin in NAME.so of CTRT_PLUGIN_PATH. Ends the program if there is none, because then there is nothing to test. */
+/* Loads the plugin NAME.so from CTRT_PLUGIN_PATH. A failure ends the program. */
 HOST const ctrt_plugin *host_open(const char *name)
 {
     const char *folder = getenv("CTRT_PLUGIN_PATH");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory policies' rarer parts: segments that expand, walking, copies, the arena, memory of the host, none for the policy itself. */
+/* Tests parts of the memory policies: expandable segments, fork during trim, split statistics, walk, clone, the arena,
+ * host memory, and failing allocations of the policy itself. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,35 +12,36 @@
 static void test_expandable(void)
 {
     struct bed bed;
-    group("expandable segments: one range a pool, grown by pages, shrunk to the pages in use");
+    group("expandable segments: one range for each pool, grown by pages, trimmed to the pages in use");
     if (!bed_make(&bed, caching, "expandable=true", 256 * MIB, 2 * MIB))
         return;
     ctrt_block a = take(&bed, 100, 1);
     CHECK(bed.paper.used == 2 * MIB && bed.paper.reserved_ranges == 1, "%llu mapped", (unsigned long long)bed.paper.used);
     ctrt_block b = take(&bed, 15 * MIB, 1), c = take(&bed, 10 * MIB, 1), d = take(&bed, 30 * MIB, 1);
     CHECK(b.bytes == 15 * MIB && (char *)c.address == (char *)b.address + 15 * MIB && (char *)d.address == (char *)c.address + 10 * MIB,
-          "blocks are not beside one another");
+          "the blocks of 15, 10 and 30 MiB are not adjacent");
     CHECK(bed.paper.used == 62 * MIB && bed.paper.allocs == 4 && bed.paper.maps == 4, "%llu MiB mapped in %d",
           (unsigned long long)bed.paper.used / MIB, (int)bed.paper.maps);
     ctrt_memory_policy_stats stats = stats_of(&bed);
     CHECK(stats.segment[CTRT_POOL_LARGE].current == 1 && stats.reserved_bytes == 62 * MIB
               && stats.inactive_split[CTRT_POOL_ALL].current == 0,
           "%lld segments", (long long)stats.segment[CTRT_POOL_LARGE].current);
-    /* The tail can grow: a request that no hole fits goes there. */
+    /* A request that fits no hole extends the tail. */
     give(&bed, &b);
     ctrt_block e = take(&bed, 16 * MIB, 1);
-    CHECK((char *)e.address == (char *)d.address + 30 * MIB && bed.paper.used == 82 * MIB, "not at the tail: %llu MiB",
+    CHECK((char *)e.address == (char *)d.address + 30 * MIB && bed.paper.used == 82 * MIB, "16 MiB are not at the tail; %llu MiB are mapped",
           (unsigned long long)bed.paper.used / MIB);
     give(&bed, &e);
     b = take(&bed, 4 * MIB, 1);
-    CHECK((char *)b.address == (char *)c.address - 15 * MIB, "4 MiB are at the tail, which may grow, not in the hole");
-    /* Whole free pages go: 4 to 15 MiB is 4 to 14; and the tail of 55 to 80 is 56 to 80. */
+    CHECK((char *)b.address == (char *)c.address - 15 * MIB, "4 MiB are at the tail, not in the hole");
+    /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
+     * 80 MiB those from 56 to 80. */
     caching->trim(bed.policy);
-    CHECK(bed.paper.used == 2 * MIB + (80 - 10 - 24) * MIB, "%llu MiB stay", (unsigned long long)bed.paper.used / MIB);
+    CHECK(bed.paper.used == 2 * MIB + (80 - 10 - 24) * MIB, "%llu MiB are mapped after trim", (unsigned long long)bed.paper.used / MIB);
     CHECK(stats_of(&bed).segment[CTRT_POOL_LARGE].current == 2, "%lld runs of pages",
           (long long)stats_of(&bed).segment[CTRT_POOL_LARGE].current);
     e = take(&bed, 9 * MIB, 1);
-    CHECK((char *)e.address == (char *)b.address + 4 * MIB, "the gap is not mapped again");
+    CHECK((char *)e.address == (char *)b.address + 4 * MIB, "the unmapped gap was not used again for 9 MiB");
     give(&bed, &e);
     give(&bed, &a);
     give(&bed, &b);
@@ -47,17 +49,17 @@ static void test_expandable(void)
     give(&bed, &d);
     bed_end(&bed);
 
-    group("expandable segments: nothing left: pages are given back, then single pages are tried");
+    group("expandable segments: when the device is full, free pages are unmapped, then single pages are mapped");
     if (!bed_make(&bed, caching, "expandable=true", 50 * MIB, 2 * MIB))
         return;
     a = take(&bed, 19 * MIB, 1);
     b = take(&bed, 19 * MIB, 1);
     CHECK(bed.paper.used == 40 * MIB, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
-    c = take(&bed, 11 * MIB, 1);                /* 2 are left there, 10 more are to be had, not 20 */
+    c = take(&bed, 11 * MIB, 1);                /* the tail has 2 MiB, the device 10 MiB: less than one step of 20 MiB */
     CHECK(bed.paper.used == 50 * MIB && stats_of(&bed).retries == 1, "%llu MiB, %d retries",
           (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
     give(&bed, &a);
-    d = take(&bed, 12 * MIB, 2);                /* another queue: the first one's pages move */
+    d = take(&bed, 12 * MIB, 2);                /* on another queue: free pages of the first queue are unmapped for it */
     CHECK(bed.paper.used == 44 * MIB && stats_of(&bed).retries == 2, "%llu MiB, %d retries",
           (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
     give(&bed, &b);
@@ -76,7 +78,7 @@ static void add_bytes(const ctrt_memory_piece *piece, void *sum)
     *(size_t *)sum += piece->segment ? piece->bytes : 0;
 }
 
-/* When the second run of pages is about to go: the first one is gone, the third one was not begun. */
+/* Forks at the second of three unmaps: the first run of pages is unmapped, the third has not been begun. */
 static void fork_now(struct paper *paper, void *address, size_t bytes)
 {
     (void)address, (void)bytes;
@@ -94,7 +96,7 @@ static void fork_now(struct paper *paper, void *address, size_t bytes)
         caching->walk(forking->policy, add_bytes, &walked);
         const uint64_t maps = paper->maps;
         bool good = stats.reserved_bytes == 3 * 20 * MIB && walked == stats.reserved_bytes && stats.segment[CTRT_POOL_LARGE].current == 2;
-        /* What stayed serves, and what went is mapped again. */
+        /* The child reuses the run that is still mapped and maps the other two again. */
         good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps;
         good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps + 1;
         good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps + 2;
@@ -108,7 +110,7 @@ static void test_fork(void)
 {
     struct bed bed;
     ctrt_block blocks[5];
-    group("expandable segments: a child that is forked while pages are given back has what was not begun, and room for the rest");
+    group("expandable segments: a child forked during trim keeps the pages still mapped and can map the others again");
     if (!bed_make(&bed, caching, "expandable=true", 256 * MIB, 2 * MIB))
         return;
     forking = &bed;
@@ -120,7 +122,7 @@ static void test_fork(void)
     bed.paper.on_free = fork_now;
     caching->trim(bed.policy);
     bed.paper.on_free = NULL;
-    CHECK(pages_gone == 3, "%d runs of pages went", pages_gone);
+    CHECK(pages_gone == 3, "trim unmapped %d runs of pages, expected 3", pages_gone);
     CHECK(WIFEXITED(child_status) && WEXITSTATUS(child_status) == 0, "the child ended with %#x", (unsigned)child_status);
     give(&bed, &blocks[1]);
     give(&bed, &blocks[3]);
@@ -140,34 +142,34 @@ static void check_split(struct bed *bed, const char *what, int64_t allocated, in
 static void test_split_stats(void)
 {
     struct bed bed;
-    group("a block that is freed and handed out again was an inactive one in between, cached outside of the heap or not");
+    group("a block that is freed and reused counts as an inactive split in between, cached outside of the heap or not");
     if (!bed_make(&bed, caching, "", 256 * MIB, 0))
         return;
     ctrt_block a = take(&bed, 1 * KIB, 1), b = take(&bed, 1 * KIB, 1), c = take(&bed, 1 * KIB, 1);
-    check_split(&bed, "three blocks of a segment", 1, 0, 1);            /* the rest */
+    check_split(&bed, "three blocks of a segment allocated", 1, 0, 1);            /* the remainder of the segment */
     give(&bed, &b);
     b = take(&bed, 1 * KIB, 1);
-    check_split(&bed, "the middle one comes again", 2, 1, 2);
+    check_split(&bed, "the middle block freed and reused", 2, 1, 2);
     for (int i = 0; i < 10; i++) {
         give(&bed, &b);
         b = take(&bed, 1 * KIB, 1);
     }
-    check_split(&bed, "and ten times more", 12, 11, 2);
+    check_split(&bed, "the middle block freed and reused ten times", 12, 11, 2);
     give(&bed, &c);
     c = take(&bed, 1 * KIB, 1);
-    check_split(&bed, "the last one merges with the rest", 12, 11, 2);
-    CHECK(stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak == (int64_t)(2 * MIB - 1 * KIB), "%lld bytes at most",
+    check_split(&bed, "the last block merged with the remainder and allocated again", 12, 11, 2);
+    CHECK(stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak == (int64_t)(2 * MIB - 1 * KIB), "the peak of inactive split bytes is %lld",
           (long long)stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak);
     give(&bed, &c);
     give(&bed, &b);
-    check_split(&bed, "one is left", 12, 11, 2);
+    check_split(&bed, "two of three blocks freed", 12, 11, 2);
     give(&bed, &a);
-    check_split(&bed, "the segment is whole", 12, 12, 2);
+    check_split(&bed, "all blocks freed", 12, 12, 2);
     a = take(&bed, 1 * KIB, 1);
-    check_split(&bed, "one again", 13, 12, 2);
+    check_split(&bed, "one block allocated", 13, 12, 2);
     give(&bed, &a);
     a = take(&bed, 1 * KIB, 1);
-    check_split(&bed, "the only one comes again", 14, 13, 2);
+    check_split(&bed, "the only block freed and reused", 14, 13, 2);
     give(&bed, &a);
     bed_end(&bed);
 }
@@ -203,7 +205,7 @@ static void test_walk(void)
     static const char *const names[] = { "caching", "caching, expandable", "direct", "arena" };
     for (int i = 0; i < 4; i++) {
         struct bed bed;
-        group("walk: %s", names[i]);
+        group("walk visits every segment and its blocks in address order: %s", names[i]);
         if (!bed_make(&bed, i < 2 ? caching : i == 2 ? direct : arena, i == 1 ? "expandable=on" : "", 1024 * MIB, 2 * MIB))
             return;
         ctrt_block blocks[30];
@@ -214,7 +216,7 @@ static void test_walk(void)
         struct seen seen = { .ordered = true };
         bed.table->walk(bed.policy, see, &seen);
         ctrt_memory_policy_stats stats = stats_of(&bed);
-        CHECK(seen.ordered && seen.block_bytes == seen.bytes, "blocks do not fill their segments in order");
+        CHECK(seen.ordered && seen.block_bytes == seen.bytes, "the blocks of a segment are not adjacent, or do not fill it");
         CHECK(seen.bytes == stats.reserved_bytes && (int64_t)seen.segments == stats.segment[CTRT_POOL_ALL].current,
               "%zu bytes in %zu segments, by statistics %llu in %lld", seen.bytes, seen.segments,
               (unsigned long long)stats.reserved_bytes, (long long)stats.segment[CTRT_POOL_ALL].current);
@@ -230,7 +232,7 @@ static void test_clone(void)
 {
     struct bed bed, plan;
     ctrt_block blocks[40], other;
-    group("clone: goes the same way from the same state, and frees the original's blocks");
+    group("clone: places later requests as the original does, and can free the original's blocks");
     if (!bed_make(&bed, caching, "", 4096 * MIB, 0))
         return;
     for (int k = 0; k < 40; k++)
@@ -243,27 +245,27 @@ static void test_clone(void)
     CHECK(caching->clone(bed.policy, &plan.policy, &plan.paper.source) == CTRT_OK, "%s", host_error);
     plan.paper.used = bed.paper.used;
     ctrt_memory_policy_stats before = stats_of(&bed), after = stats_of(&plan);
-    CHECK(memcmp(&before, &after, sizeof before) == 0, "statistics of the copy differ");
-    /* The same requests to both: first the copy, whose blocks are the original's. */
+    CHECK(memcmp(&before, &after, sizeof before) == 0, "the statistics of the clone differ");
+    /* Both get the same requests, the clone first. The clone's blocks are those of the original. */
     ctrt_block made[40];
     for (int k = 1; k < 40; k += 3)
         give(&plan, &blocks[k]);
     for (int k = 0; k < 20; k++)
         made[k] = take(&plan, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
-    CHECK(stats_of(&bed).cached_bytes == before.cached_bytes, "the copy changes the original");
+    CHECK(stats_of(&bed).cached_bytes == before.cached_bytes, "requests to the clone changed the original");
     for (int k = 1; k < 40; k += 3)
         give(&bed, &blocks[k]);
     for (int k = 0; k < 20; k++) {
         other = take(&bed, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
-        CHECK(other.address == made[k].address && other.bytes == made[k].bytes, "request %d went another way", k);
+        CHECK(other.address == made[k].address && other.bytes == made[k].bytes, "request %d has another address or size than in the clone", k);
         give(&plan, &made[k]);
         made[k] = other;
     }
     for (int k = 2; k < 40; k += 3)
         give(&plan, &blocks[k]);
-    CHECK(stats_of(&plan).cached_bytes == stats_of(&plan).reserved_bytes, "the copy has blocks in use");
+    CHECK(stats_of(&plan).cached_bytes == stats_of(&plan).reserved_bytes, "the clone still has blocks in use");
     caching->trim(plan.policy);
-    CHECK(stats_of(&plan).reserved_bytes == 0, "%llu reserved in the copy",
+    CHECK(stats_of(&plan).reserved_bytes == 0, "%llu bytes are reserved in the clone after trim",
           (unsigned long long)stats_of(&plan).reserved_bytes);
     bed_end(&plan);
     for (int k = 0; k < 20; k++)
@@ -278,7 +280,7 @@ static void test_clone(void)
 static void test_arena(void)
 {
     struct bed bed;
-    group("arena: a step that frees everything starts over at the same place, without the source");
+    group("arena: after a step that frees everything, the next step gets the same addresses from the same chunks");
     if (!bed_make(&bed, arena, "chunk=8m", 64 * MIB, 0))
         return;
     void *first[20];
@@ -288,31 +290,31 @@ static void test_arena(void)
             blocks[k] = take(&bed, MIB - 1000 * (size_t)k, 1);
             if (step == 0)
                 first[k] = blocks[k].address;
-            CHECK(blocks[k].address == first[k], "step %d, block %d is elsewhere", step, k);
+            CHECK(blocks[k].address == first[k], "step %d, block %d has another address than in step 0", step, k);
         }
         for (int k = 0; k < 20; k++)
             give(&bed, &blocks[(k * 7) % 20]);
     }
     CHECK(bed.paper.allocs == 3 && bed.paper.used == 24 * MIB, "%d chunks", (int)bed.paper.allocs);
-    /* A block that stays keeps its chunk, and only what lies before it. */
+    /* A live block pins its chunk up to its own end; the space after it is reused. */
     ctrt_block keep = take(&bed, MIB, 1), after = take(&bed, MIB, 1);
     give(&bed, &after);
     after = take(&bed, MIB, 1);
-    CHECK((char *)after.address == (char *)keep.address + MIB, "the place after a living block is lost");
+    CHECK((char *)after.address == (char *)keep.address + MIB, "the space after a live block is not reused");
     give(&bed, &after);
     ctrt_block big = take(&bed, 30 * MIB, 1);
     CHECK(big.bytes == 30 * MIB && bed.paper.used == 54 * MIB, "%zu", big.bytes);
     give(&bed, &big);
-    big = take(&bed, 40 * MIB, 2);              /* does not fit: empty chunks go */
+    big = take(&bed, 40 * MIB, 2);              /* does not fit until empty chunks are freed */
     CHECK(bed.paper.used == 48 * MIB && stats_of(&bed).retries == 1, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
     ctrt_block block = { 0 };
-    CHECK(arena->alloc(bed.policy, &block, 60 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "60 MiB of 64");
+    CHECK(arena->alloc(bed.policy, &block, 60 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "60 MiB were allocated although 48 of 64 MiB are in use");
     give(&bed, &keep);
     give(&bed, &big);
     bed_end(&bed);
 }
 
-/* ---- memory of the host ---- */
+/* ---- host memory ---- */
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -332,7 +334,7 @@ static ctrt_status real_alloc(void *state, void **address, size_t bytes, void *q
 static void real_free(void *state, void *address, size_t bytes, void *queue)
 {
     (void)state, (void)queue;
-    memset(address, 1, bytes);          /* nothing of it is forbidden any more */
+    memset(address, 1, bytes);          /* under AddressSanitizer no byte may be poisoned any more */
     free(address);
 }
 
@@ -343,7 +345,7 @@ static void test_real_memory(void)
     void *policy = NULL;
     ctrt_block blocks[64];
     unsigned places = 0;
-    group("memory of the host: tiny blocks spread over the cache, free ones forbidden under the address sanitizer");
+    group("host memory: tiny blocks start at different cache lines; AddressSanitizer poisons free blocks");
     CHECK(caching->create(&policy, &source, "") == CTRT_OK, "%s", host_error);
     for (int i = 0; i < 64; i++) {
         CHECK(caching->alloc(policy, &blocks[i], i < 32 ? 4 : 5000 * (size_t)i, NULL) == CTRT_OK, "%s", host_error);
@@ -352,23 +354,23 @@ static void test_real_memory(void)
             places |= 1u << (uintptr_t)blocks[i].address / 64 % 8;
         CHECK(i >= 32 || (blocks[i].bytes == 512 && (uintptr_t)blocks[i].address % 64 == 0), "block %d", i);
     }
-    CHECK(places == 0xff, "tiny blocks begin at %#x", places);
+    CHECK(places == 0xff, "the cache lines (modulo 8) of tiny blocks are %#x, expected 0xff", places);
     CHECK(FORBIDDEN((char *)blocks[0].address + 4) == KNOWN_FORBIDDEN && !FORBIDDEN(blocks[0].address),
-          "more than was asked for may be used");
+          "the bytes after the requested size are not poisoned, or the block itself is");
     for (int i = 0; i < 64; i++) {
         const unsigned char *at = blocks[i].address;
         CHECK(at[0] == i && at[(i < 32 ? 4 : 5000 * (size_t)i) - 1] == i, "block %d was overwritten", i);
         caching->free(policy, &blocks[i], NULL);
-        CHECK(FORBIDDEN(at) == KNOWN_FORBIDDEN, "block %d may be used after it was freed", i);
+        CHECK(FORBIDDEN(at) == KNOWN_FORBIDDEN, "block %d is not poisoned after it was freed", i);
     }
     caching->destroy(policy);
 }
 
-/* ---- no memory for the policy itself ---- */
+/* ---- failing allocations of the policy itself ---- */
 
 static void test_host_memory(void)
 {
-    group("the n-th allocation of the policy's own fails: a status or a larger block, and nothing is lost");
+    group("when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes are lost");
     static const size_t sizes[] = { 8, 5000, 700000, 2 * MIB, 12 * MIB, 600, 700 };
     for (long n = 1; n < 20; n++) {
         struct bed bed;
@@ -383,7 +385,7 @@ static void test_host_memory(void)
             if (blocks[i].address != NULL)
                 give(&bed, &blocks[i]);
         host_allocs_left = 0;
-        CHECK(stats_of(&bed).cached_bytes == bed.paper.used, "n %ld: bytes are lost", n);
+        CHECK(stats_of(&bed).cached_bytes == bed.paper.used, "allocation %ld failed: the cached bytes are not the device's bytes in use", n);
         bed_end(&bed);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: names, lists of visible ones, choosing, the thread's current ones. On fake backends, without
- * hardware. */
+/* Tests device names, lists of visible devices, the selection of a device, and the thread's current devices. The
+ * backends are fake plugins, so no hardware is needed. */
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -68,7 +68,7 @@ static void test_names(void)
         { "a2345678901234567890123456789012", "too long" },
         { "00", "leading zero" },
     };
-    group("names of devices: parsed and printed again");
+    group("device names are parsed and formatted to the same text");
     IN_CHILD(folder_path(fake_only, NULL)) {
         for (size_t i = 0; i < COUNT(good); i++) {
             ctrt_device_spec spec = { "?", 99 };
@@ -81,7 +81,7 @@ static void test_names(void)
         }
     }
     CHILD_END;
-    group("names that are none: refused with the reason, the output untouched");
+    group("invalid device names are rejected with a reason, and the output is unchanged");
     IN_CHILD(folder_path(fake_only, NULL)) {
         for (size_t i = 0; i < COUNT(bad); i++) {
             ctrt_device_spec spec = { "before", 99 };
@@ -109,7 +109,7 @@ static void test_names(void)
         CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "not terminated");
     }
     CHILD_END;
-    group("a number alone is an index of the best accelerator");
+    group("a number without a type is an index of the best accelerator");
     IN_CHILD(folder_path(folder, NULL)) {
         ctrt_device_spec spec;
         CHECK_OK(ctrt_device_parse(&spec, "1"));
@@ -150,7 +150,7 @@ static const char *ids_text(const int *ids, int count)
 
 static void test_visible_lists(void)
 {
-    /* The first six are PyTorch's own vectors for CUDA_VISIBLE_DEVICES. count -1: numbers are not limited. */
+    /* The first six are PyTorch's test cases for CUDA_VISIBLE_DEVICES. A count of -1 does not limit the numbers. */
     static const struct { const char *text; int count, want[6], wanted; } cases[] = {
         { "0, 1, 2, -1, 3", -1, { 0, 1, 2 }, 3 },
         { "0, 1, 2, 1", -1, { 0 }, 0 },
@@ -164,7 +164,7 @@ static void test_visible_lists(void)
         { "-1", 3, { 0 }, 0 },
         { "0,2", 3, { 0, 2 }, 2 },
         { "2,0", 3, { 2, 0 }, 2 },
-        { "0,3,1", 3, { 0 }, 1 },           /* what is not there ends the list */
+        { "0,3,1", 3, { 0 }, 1 },           /* a missing device ends the list */
         { "3", 3, { 0 }, 0 },
         { "0,,1", 3, { 0 }, 1 },
         { ",0", 3, { 0 }, 0 },
@@ -174,7 +174,7 @@ static void test_visible_lists(void)
         { "0 1", 3, { 0 }, 1 },
         { "2,1,0,", 3, { 2, 1, 0 }, 3 },
     };
-    group("lists of visible devices: numbers");
+    group("lists of visible devices: indices");
     for (size_t i = 0; i < COUNT(cases); i++) {
         int ids[16];
         int count = visible_parse(ids, 16, cases[i].text, cases[i].count, NULL);
@@ -189,13 +189,13 @@ static void test_visible_lists(void)
         { GPU0, { 0 }, 1 },
         { "GPU-9942190a", { 0 }, 1 },
         { GPU2 "," GPU0, { 2, 0 }, 2 },
-        { "GPU-9", { 0 }, 0 },                          /* two begin so */
+        { "GPU-9", { 0 }, 0 },                          /* ambiguous: two UUIDs have this prefix */
         { "GPU-9942190a,GPU-9", { 0 }, 1 },
         { "GPU-99," "GPU-9e," "GPU-e4", { 0, 1, 2 }, 3 },
         { "GPU-99,GPU-99", { 0 }, 0 },
         { "GPU-99,GPU-e4,GPU-9942190a", { 0 }, 0 },     /* the same device by another prefix */
         { "GPU-99,GPU-ffff,GPU-e4", { 0 }, 1 },
-        { "GPU-99,1", { 0 }, 1 },                       /* kinds of entries do not mix */
+        { "GPU-99,1", { 0 }, 1 },                       /* UUIDs and indices cannot be mixed */
         { "0,GPU-e4", { 0 }, 1 },
         { "MIG-99", { 0 }, 0 },
         { "GPU-" , { 0 }, 0 },
@@ -244,7 +244,7 @@ static void test_visible_lists(void)
 
 static void test_visible_devices(void)
 {
-    group("CTRT_VISIBLE_DEVICES renumbers, and hides the rest");
+    group("CTRT_VISIBLE_DEVICES renumbers the listed devices and hides the others");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=2,0") {
         ctrt_device *device = NULL;
         ctrt_device_properties facts;
@@ -290,7 +290,7 @@ static void test_visible_devices(void)
     CHILD_END;
 }
 
-/* ---- choosing ---- */
+/* ---- selection ---- */
 
 static void test_choice(void)
 {
@@ -308,7 +308,7 @@ static void test_choice(void)
         { "CTRT_DEVICE=gpu", NULL, "unknown device type gpu", CTRT_ERR_INVALID_ARGUMENT },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        group("auto with %s", cases[i].setting);
+        group("automatic selection with %s", cases[i].setting);
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
             ctrt_device *device = NULL, *again = NULL, *fallback = NULL;
             ctrt_status status = ctrt_device_get(&device, NULL);
@@ -327,21 +327,21 @@ static void test_choice(void)
         }
         CHILD_END;
     }
-    group("auto does not hide that the best device fails to open");
+    group("automatic selection returns the error when the best device fails to open");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_BROKEN=0") {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_BACKEND, "opening fake:0: fake device 0 is lost");
         CHECK_OK(ctrt_device_get(&device, "fake:1"));
     }
     CHILD_END;
-    group("a device of CTRT_DEVICE that fails to open was not selected by auto");
+    group("the error for a device from CTRT_DEVICE that fails to open does not say \"selected by auto\"");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_BROKEN=1", "CTRT_DEVICE=fake:1") {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_BACKEND, "CTRT_DEVICE=fake:1: opening fake:1");
         CHECK(strstr(ctrt_error_message(), "selected by auto") == NULL, "%s", ctrt_error_message());
     }
     CHILD_END;
-    group("without any backend: an error that says why");
+    group("without any backend: CTRT_ERR_NO_DEVICE with the reason");
     char *empty = folder_new();
     IN_CHILD(folder_path(empty, NULL)) {
         ctrt_device *device = NULL;
@@ -353,11 +353,11 @@ static void test_choice(void)
         CHECK(!ctrt_is_available(NULL, &why) && why[0] != '\0', "NULL is available");
         CHECK(!ctrt_is_available("", NULL), "an empty type is available");
         CHECK(ctrt_device_count("cuda") == 0 && ctrt_device_count(NULL) == 0 && ctrt_device_count("") == 0,
-              "counted something");
+              "ctrt_device_count is not 0 for cuda, NULL or \"\"");
     }
     CHILD_END;
     folder_remove(empty);
-    group("a question is no failure: the message stays");
+    group("ctrt_is_available does not change the error message");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_fail(CTRT_ERR_SHAPE, "what was there before");
         CHECK(!ctrt_is_available("nothing", NULL), "nothing is available");
@@ -374,7 +374,7 @@ static void test_suggestions(void)
         { "gpu:0", "cuda" }, { "GPU", "cuda" }, { "accelerator", "cuda" }, { "none", NULL }, { "Cpu:0", "cpu" },
     };
     for (int with_cuda = 0; with_cuda < 2; with_cuda++) {
-        group("what is suggested for a name that is no type, %s cuda", with_cuda ? "with" : "without");
+        group("the type suggested for an unknown device type, %s cuda", with_cuda ? "with" : "without");
         if (with_cuda)
             folder_text(types, "backend-cuda.so", "");
         IN_CHILD(folder_path(types, NULL)) {
@@ -414,12 +414,12 @@ static void test_late_changes(void)
         { "CTRT_FAKE_MEMORY", "1m", "CTRT_FAKE_MEMORY was changed after it was read" },
         { "CUDA_VISIBLE_DEVICE", "0", "did you mean CUDA_VISIBLE_DEVICES?" },
         { "CTRT_VISIBLE_DEVICE", "0", "did you mean CTRT_VISIBLE_DEVICES?" },
-        { "CTRT_DEVICE", "fake:1", NULL },              /* nobody has read it */
+        { "CTRT_DEVICE", "fake:1", NULL },              /* not yet read */
         { "SOMETHING_ELSE", "0", NULL },
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int opened = 0; opened < 2; opened++) {
-            group("%s set after devices were %s", cases[i].name, opened ? "opened" : "counted");
+            group("a warning at most once when %s is set after devices were %s", cases[i].name, opened ? "opened" : "counted");
             IN_CHILD(folder_path(fake_only, NULL)) {
                 ctrt_device *device = NULL;
                 ctrt_log_set_callback(keep_log, NULL);
@@ -436,7 +436,7 @@ static void test_late_changes(void)
             }
             CHILD_END;
         }
-    group("an open device is looked up without the environment, which another thread may be changing");
+    group("an open device is looked up without reading the environment, which another thread may be changing");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL, *again = NULL;
         char **before = environ;
@@ -444,10 +444,10 @@ static void test_late_changes(void)
         environ = (char **)(uintptr_t)16;
         const ctrt_status status = ctrt_device_get(&again, "fake:0");
         environ = before;
-        CHECK(status == CTRT_OK && again == device, "another device");
+        CHECK(status == CTRT_OK && again == device, "the lookup failed or gave another device");
     }
     CHILD_END;
-    group("visible devices can be set after a count, until one is opened");
+    group("visible devices can be set after counting, until a device is opened");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL;
         CHECK(ctrt_device_count("fake") == 3, "%d devices", ctrt_device_count("fake"));
@@ -464,7 +464,7 @@ static void test_late_changes(void)
 
 static void test_facts(void)
 {
-    group("facts about devices, without opening them and with");
+    group("device properties, before and after opening the device");
     IN_CHILD(folder_path(folder, NULL), "CTRT_FAKE_MEMORY=1m") {
         ctrt_device_properties facts;
         ctrt_device_spec spec;
@@ -559,7 +559,7 @@ static void test_current(void)
         CHECK_FAILS(ctrt_device_get_current(NULL, "fake"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     }
     CHILD_END;
-    group("a guard around the first choice leaves none behind");
+    group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(folder, NULL)) {
         ctrt_device *fake = NULL, *better = NULL, *now = NULL;
         CHECK_OK(ctrt_device_get(&fake, "fake:2"));
@@ -587,7 +587,7 @@ static void test_current(void)
 
 TEST_MAIN
 {
-    search_installed_folder = "/nonexistent";       /* an installed ctrt is not what is tested here */
+    search_installed_folder = "/nonexistent";       /* ignore an installed ctrt */
     folder = folder_new();
     fake_only = folder_new();
     folder_actor(folder, "backend-fake");

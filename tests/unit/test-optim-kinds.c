@@ -22,13 +22,14 @@ static ctrt_status lean_open(ctrt_device **out)
     static ctrt_device device;
     static ctrt_backend backend;
     static ctrt_kernel_table table;
-    static ctrt_kernel rows[4096];
+    static ctrt_kernel kernels[4096];
     const ctrt_kernel_table *all = cpu->backend->kernels;
-    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = rows, .stride = sizeof rows[0] };
-    for (size_t i = 0; i < all->count && table.count < COUNT(rows); i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)all->rows + i * all->stride);
-        if (strcmp(row->op, "sgd_step") != 0 && strcmp(row->op, "adam_step") != 0)
-            memcpy(&rows[table.count++], row, row->size < sizeof *row ? row->size : sizeof *row);
+    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = kernels, .stride = sizeof kernels[0] };
+    for (size_t i = 0; i < all->count && table.count < COUNT(kernels); i++) {
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)all->kernels + i * all->stride);
+        if (strcmp(kernel->op, "sgd_step") != 0 && strcmp(kernel->op, "adam_step") != 0)
+            memcpy(&kernels[table.count++], kernel,
+                   kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
     }
     backend = *cpu->backend;
     backend.kernels = &table;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulated devices and the process that has them: the host in device memory, fork, no memory on the host, and that closing gives
- * everything back. */
+/* Tests simulated devices and their process: host accesses to device memory, fork, failing host allocations, and that
+ * closing a device releases its resources. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,9 +17,10 @@ static float value_of(void *device, const ctrt_view *x)
     return got;
 }
 
-/* ---- the host in device memory ---- */
+/* ---- host accesses to device memory ---- */
 
-/* Runs `function` in a child. Its exit status, or 256 + the signal that ended it; `said` receives its stderr. */
+/* Runs `function` in a child process and stores its stderr in `said`. Returns the exit status, or 256 + the signal that
+ * ended the child. */
 static int in_child(int (*function)(void), char *said, size_t bytes)
 {
     int ends[2];
@@ -28,7 +29,7 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
     pid_t child = fork();
     REQUIRE_TRUE(child >= 0);
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL);       /* not a sanitizer's */
+        signal(SIGSEGV, SIG_DFL);       /* removes a sanitizer's handler */
         alarm(60);
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
@@ -44,7 +45,7 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
     return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static char *touched;                   /* where the child's device memory lies */
+static char *touched;                   /* a block of device memory in the child */
 
 static void *child_device(void)
 {
@@ -103,7 +104,7 @@ static void leave_with_seven(int number, siginfo_t *info, void *context)
     _exit(7);
 }
 
-/* Who handled the signal before still does, on the stack of its own that it asked for. */
+/* The previously installed SIGSEGV handler still runs, on its alternate stack. */
 static int reads_with_a_handler(void)
 {
     struct sigaction action = { .sa_sigaction = leave_with_seven, .sa_flags = SA_SIGINFO | SA_ONSTACK };
@@ -129,23 +130,23 @@ static void the_host_touches(void)
         int end;
         const char *words, *more;
     } cases[] = {
-        { "a read", reads, 256 + SIGSEGV, "memory of sim:0 at 0x",
+        { "a read of a block", reads, 256 + SIGSEGV, "memory of sim:0 at 0x",
           ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
-        { "a write", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
-        { "freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
-        { "a page", reads_reserved, 256 + SIGSEGV, "memory of sim:0", "byte 5 of a reservation of 4194304 bytes" },
-        { "a tensor with a name", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
-        { "an earlier handler", reads_with_a_handler, 7, "memory of sim:0", "byte 0 of a block of 1024" },
-        { "other memory", reads_elsewhere, 256 + SIGSEGV, "", "" },
+        { "a write to a block", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
+        { "a read of freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
+        { "a read of a mapped page", reads_reserved, 256 + SIGSEGV, "memory of sim:0", "byte 5 of a reservation of 4194304 bytes" },
+        { "a read of a named tensor", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
+        { "a read with an earlier SIGSEGV handler", reads_with_a_handler, 7, "memory of sim:0", "byte 0 of a block of 1024" },
+        { "a read of memory of no device", reads_elsewhere, 256 + SIGSEGV, "", "" },
     };
     char said[4096];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int end = in_child(cases[i].function, said, sizeof said);
-        REQUIRE(end == cases[i].end, "%s: the child ended with %d, expected %d (256 + signal); it said: %s",
+        REQUIRE(end == cases[i].end, "%s: the child ended with %d, expected %d (256 + signal); its stderr: %s",
                 cases[i].what, end, cases[i].end, said);
         REQUIRE(!(strstr(said, cases[i].words) == NULL || strstr(said, cases[i].more) == NULL),
                 "%s: no \"%s\" and \"%s\" in: %s", cases[i].what, cases[i].words, cases[i].more, said);
-        REQUIRE(!(cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL), "%s: says: %s", cases[i].what, said);
+        REQUIRE(!(cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL), "%s: ctrt reported an access that is not its own: %s", cases[i].what, said);
     }
 }
 
@@ -202,7 +203,7 @@ static int every_slot_in_a_child(void)
     sim->queue->event_destroy(d, parents_event);
     sim->queue->destroy(d, q);
     sim->device->close(d);
-#ifndef __SANITIZE_THREAD__             /* which cannot start threads in the child of a program with threads */
+#ifndef __SANITIZE_THREAD__             /* it cannot start threads in the child of a multithreaded program */
     float one = 1;
     EXPECT(sim->device->open(&out, 0) == CTRT_OK);
     ctrt_view x = { 0 };
@@ -239,7 +240,7 @@ static void fork_beside_work(void)
     sim->device->close(parents_device);
 }
 
-/* ---- the host's memory ---- */
+/* ---- failing host allocations, and release at close ---- */
 
 static ctrt_status a_bit_of_everything(void)
 {
@@ -298,9 +299,9 @@ static void no_host_memory(void)
         }
         failed++;
         REQUIRE(!(status != CTRT_ERR_OUT_OF_MEMORY || host_error[0] == '\0'),
-                "without host allocation %ld: status %d: %s", n, (int)status, host_error);
+                "host allocation %ld failed: status %d: %s", n, (int)status, host_error);
     }
-    REQUIRE(!(failed < 8), "only %d allocations of the host", failed);
+    REQUIRE(!(failed < 8), "only %d host allocations were made, expected at least 8", failed);
 }
 
 static int lines_of(const char *path)
@@ -325,7 +326,7 @@ static int open_files(void)
     return count;
 }
 
-/* Closing gives back threads, files and addresses, also with work still on queues. */
+/* Closing a device releases its threads, files and mappings, even with work still enqueued. */
 static void close_gives_back(void)
 {
     int threads = 0, files = 0, maps = 0;
@@ -345,17 +346,17 @@ static void close_gives_back(void)
                 if (k % 2)
                     sim->queue->destroy(device[i], queue);
             }
-            uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, and two that may have ended */
-            REQUIRE(!(workers < 3 || workers > 5), "%d workers", (int)workers);
+            uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, two that may have ended */
+            REQUIRE(!(workers < 3 || workers > 5), "%d worker threads, expected 3 to 5", (int)workers);
         }
         for (int i = 0; i < 3; i++)
             sim->device->close(device[i]);
-        if (round == 1)                 /* by then the C library has what it keeps */
+        if (round == 1)                 /* the C library has made its permanent allocations by then */
             threads = sim_thread_count(), files = open_files(), maps = lines_of("/proc/self/maps");
     }
     REQUIRE_EQUAL(sim_thread_count(), threads);
     REQUIRE_EQUAL(open_files(), files);
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* whose own maps come and go */
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* the sanitizers map and unmap memory of their own */
     REQUIRE(!(lines_of("/proc/self/maps") > maps + 2), "%d mappings, %d after the second round",
             lines_of("/proc/self/maps"), maps);
 #else
@@ -366,13 +367,13 @@ static void close_gives_back(void)
 TEST_MAIN
 {
     sim_reload();
-    group("the host touches");
+    group("a host access to device memory ends with SIGSEGV and names device, tensor and offset");
     the_host_touches();
-    group("fork beside work");
+    group("fork with work enqueued: the parent's device fails with CTRT_ERR_FORKED in the child, work in the parent goes on");
     fork_beside_work();
-    group("no host memory");
+    group("each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message");
     no_host_memory();
-    group("close gives back");
+    group("closing a device with work enqueued releases its threads, files and mappings");
     close_gives_back();
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Corners of streams: threads in parts of one tensor, announced work, memory from every policy, lives of streams, who
- * inherits an error, what queries teach, forks beside busy threads. */
+/* Tests corner cases of streams: threads that write parts of one tensor, ctrt_tensor_record_stream, memory of every
+ * policy, reuse of stream slots, propagation of errors, ordering by queries, fork with busy threads. */
 #include "sims.h"
 
 #define N 4096
@@ -25,7 +25,7 @@ static void *write_part(void *argument)
 
 static void test_parts(void)
 {
-    group("two threads write parts of one tensor on two streams: who reads it is behind both");
+    group("two threads write parts of one tensor on two streams: a reader waits for both");
     IN_CHILD("CTRT_SIM=devices=1,latency=200us") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) a = NULL, b = NULL;
@@ -54,7 +54,7 @@ static void test_parts(void)
 
 static void test_announced(void)
 {
-    group("ctrt_tensor_record_stream adds to what is waited for, and takes nothing away");
+    group("ctrt_tensor_record_stream adds a stream to wait for and removes none");
     IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) s = NULL, r = NULL, t = NULL;
@@ -70,7 +70,7 @@ static void test_announced(void)
         CHECK_OK(ctrt_stream_push(t));
         CHECK_OK(ctrt_clone(&copy, x));
         CHECK_OK(ctrt_stream_pop());
-        CHECK(total(copy) == 4 * N, "%g", total(copy));
+        CHECK(total(copy) == 4 * N, "the copy's sum is %g, expected 4 * 4096", total(copy));
         CTRT_AUTO(tensor) nothing = NULL;
         CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
         CHECK_OK(ctrt_tensor_record_stream(nothing, r));
@@ -80,7 +80,7 @@ static void test_announced(void)
 
 static void test_policies(const char *policy)
 {
-    group("memory that another stream still reads is written behind it: %s", policy);
+    group("memory that another stream still reads is written only after the read: %s", policy);
     char setting[64];
     snprintf(setting, sizeof setting, "CTRT_MEMORY=%s", policy);
     IN_CHILD("CTRT_SIM=devices=1,latency=1ms", setting) {
@@ -105,15 +105,15 @@ static void test_policies(const char *policy)
             CHECK_OK(ctrt_stream_pop());
             wrong += total(copy) != 7.0 * (1 << 20);
         }
-        CHECK(wrong == 0, "%d of 10 copies were written while they were made", wrong);
+        CHECK(wrong == 0, "the source of %d of 10 copies was overwritten before the copy", wrong);
     }
     CHILD_END;
 }
 
-/* Memory goes back to the device only when nothing uses it, also where no event can tell when that is. */
+/* Memory is returned to the device only when no work uses it, even if no event can be recorded for that work. */
 static void test_no_events(const char *policy)
 {
-    group("no event can be recorded: the host waits instead: %s", policy);
+    group("when no event can be recorded, the host waits instead: %s", policy);
     char setting[64];
     snprintf(setting, sizeof setting, "CTRT_MEMORY=%s", policy);
     IN_CHILD("CTRT_SIM=devices=1,latency=1ms,poison=yes,fault=event:1+", setting) {
@@ -130,14 +130,14 @@ static void test_no_events(const char *policy)
             CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
             wrong += total(copy) != 7.0 * (1 << 20);
         }
-        CHECK(wrong == 0, "memory of %d of 5 tensors was given away while it was read", wrong);
+        CHECK(wrong == 0, "the memory of %d of 5 tensors was reused while it was read", wrong);
     }
     CHILD_END;
 }
 
 static void test_errors(void)
 {
-    group("who inherits an error: what came behind it, not what came before; no new stream does; pinned copies do");
+    group("an error reaches streams that wait for the failed work and pinned copies, not earlier work or new streams");
     IN_CHILD("CTRT_SIM=devices=1,latency=1ms") {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(stream) s = NULL, a = NULL, b = NULL, again = NULL;
@@ -151,7 +151,7 @@ static void test_errors(void)
         CHECK_OK(ctrt_stream_push(a));
         CHECK_OK(ctrt_neg(&y, x));
         CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_wait(b, a));                   /* before anything failed */
+        CHECK_OK(ctrt_stream_wait(b, a));                   /* recorded before the failure */
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(sim->inject(0, "op:exp@1"));
         CHECK_OK(ctrt_stream_push(s));
@@ -163,12 +163,12 @@ static void test_errors(void)
         CHECK_OK(ctrt_stream_pop());
         CHECK_FAILS(ctrt_stream_synchronize(a), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_stream_synchronize(b));
-        CHECK(left, "not asynchronous");
+        CHECK(left, "ctrt_to_non_blocking was not asynchronous");
         CHECK_FAILS(ctrt_item(&value, here), CTRT_ERR_BACKEND, "exp");
         const ctrt_stream *was = s;
         ctrt_stream_release(&s);
         CHECK_OK(ctrt_stream_new(&again, device, 0));
-        CHECK(again == was, "the queue does not serve again");
+        CHECK(again == was, "the new stream is not the released one");
         CHECK_OK(ctrt_stream_synchronize(again));
     }
     CHILD_END;
@@ -176,7 +176,7 @@ static void test_errors(void)
 
 static void test_queries(void)
 {
-    group("what a query says is done needs no waiting: no race is reported");
+    group("no race is reported for work that a query has reported as done");
     IN_CHILD("CTRT_SIM=devices=1,latency=1ms", "CTRT_STREAM_ORDER=check", "CTRT_LOG=error") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) s = NULL, first = NULL;
@@ -192,7 +192,7 @@ static void test_queries(void)
         CHECK_OK(ctrt_stream_push(s));
         CHECK_OK(ctrt_neg(&y, x));
         CHECK_OK(ctrt_stream_pop());
-        CHECK(ctrt_race_count() == 0, "after an event was done");
+        CHECK(ctrt_race_count() == 0, "a race was reported after ctrt_event_query reported the event done");
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
         for (done = false; !done;)
@@ -200,7 +200,7 @@ static void test_queries(void)
         CHECK_OK(ctrt_stream_push(s));
         CHECK_OK(ctrt_neg_(x));
         CHECK_OK(ctrt_stream_pop());
-        CHECK(ctrt_race_count() == 0, "after a stream was idle");
+        CHECK(ctrt_race_count() == 0, "a race was reported after ctrt_stream_query reported the stream idle");
     }
     CHILD_END;
 }
@@ -208,7 +208,7 @@ static void test_queries(void)
 static void test_many_readers(void)
 {
     enum { MANY = 20 };
-    group("twenty streams read one tensor: the host waits for none, and who writes it then is behind all");
+    group("twenty streams read one tensor: the host does not wait, and a later write waits for all of them");
     IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
         ctrt_device *device = sim_open("sim:0");
         ctrt_stream *streams[MANY] = { NULL };
@@ -231,18 +231,19 @@ static void test_many_readers(void)
             ctrt_tensor_release(&copies[i]);
             ctrt_stream_release(&streams[i]);
         }
-        CHECK(put < 0.5 * (seconds_now() - start), "putting the work there took %g of %g s", put,
+        CHECK(put < 0.5 * (seconds_now() - start), "enqueueing took %g s of %g s", put,
               seconds_now() - start);
     }
     CHILD_END;
 }
 
-/* ---- slots: all but `room` belong to live streams of the cpu ---- */
+/* ---- stream slots ---- */
 
 enum { SLOTS = 4096, CYCLES = 20000 };
 
 static ctrt_stream *held[SLOTS];
 
+/* Fills all slots with live streams of the cpu in held[], then releases `room` of them. Returns the number held. */
 static int hold_all_but(int room)
 {
     ctrt_device *cpu = NULL;
@@ -264,7 +265,7 @@ static void release_held(int count)
 
 static void test_slots(void)
 {
-    group("released streams leave room: 20,000 over two devices and five priorities, where four can live at a time");
+    group("slots are reused: 20,000 streams of two devices and five priorities in four slots");
     IN_CHILD("CTRT_SIM=devices=2,jitter=20us") {
         ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") };
         const int count = hold_all_but(4);
@@ -278,7 +279,7 @@ static void test_slots(void)
                 CHECK(++refused == 0, "stream %d: %s", i, ctrt_error_message());
                 continue;
             }
-            if (i % 20 < 2) {                               /* what one stream writes the next one reads */
+            if (i % 20 < 2) {                               /* each of these streams waits for the one before it */
                 CHECK_OK(ctrt_stream_push(s));
                 CHECK_OK(ctrt_add_scalar_(x[d], ctrt_float(1)));
                 CHECK_OK(ctrt_stream_pop());
@@ -297,7 +298,7 @@ static void test_slots(void)
         release_held(count);
     }
     CHILD_END;
-    group("a stream in another's slot: neither ordered, nor failed, nor freed in its place");
+    group("a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m,latency=3ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(stream) reader = NULL, s = NULL, t = NULL;
@@ -317,19 +318,20 @@ static void test_slots(void)
         CHECK_OK(ctrt_stream_wait(reader, s));
         const uint64_t id = ctrt_stream_id(s);
         ctrt_stream_release(&s);
-        CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which has the only slot */
-        CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other, "another stream");
+        CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which had the only free slot */
+        CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other,
+              "the new stream has the id of the released one, or another device");
         CHECK_OK(ctrt_event_query(event, &done));
-        CHECK(done, "the slot went on before its work was done");
+        CHECK(done, "the slot was reused before its work was done");
         CHECK_OK(ctrt_stream_push(t));
         y = full(2, N, other);
         CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
         CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_push(reader));                 /* has waited for s, not for t */
+        CHECK_OK(ctrt_stream_push(reader));                 /* reader waits for s, not for t */
         CHECK_OK(ctrt_neg(&z, y));
         CHECK_OK(ctrt_stream_pop());
-        CHECK(total(z) == -3 * N, "read before it was written: %g", total(z));
-        /* x is memory of s and is read by the stream in the slot of s when it is freed. */
+        CHECK(total(z) == -3 * N, "y was read before it was written: the sum is %g", total(z));
+        /* x was allocated on s. When x is freed, t, which has the slot of s, still reads x. */
         CHECK_OK(ctrt_stream_push(t));
         for (int i = 0; i < 4; i++)
             CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
@@ -341,10 +343,10 @@ static void test_slots(void)
         CHECK_OK(ctrt_stream_new(&s, device, 0));
         CHECK_OK(ctrt_stream_push(s));
         x = full(1, 1 << 20, device);
-        CHECK(ctrt_tensor_data(x) == place, "the block went to another stream than its own");
+        CHECK(ctrt_tensor_data(x) == place, "the freed block was not reused by a new stream of its device");
         CHECK_OK(ctrt_stream_pop());
-        CHECK(total(copy) == 7.0 * (1 << 20), "written while it was read: %g", total(copy));
-        /* The event is of the slot's first stream. */
+        CHECK(total(copy) == 7.0 * (1 << 20), "x was overwritten while t read it: the copy's sum is %g", total(copy));
+        /* The event belongs to the slot's first stream, so that it must not get t's error. */
         CHECK_OK(sim->inject(1, "op:exp@1"));
         CHECK_OK(ctrt_stream_push(t));
         CHECK_OK(ctrt_exp(&z, y));
@@ -352,16 +354,16 @@ static void test_slots(void)
         CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_event_synchronize(event));
         CHECK_OK(ctrt_event_query(event, &done));
-        CHECK(total(x) == 1 << 20, "a stream that did not fail: %g", total(x));
+        CHECK(total(x) == 1 << 20, "the sum on a stream that did not fail is %g", total(x));
         release_held(count);
     }
     CHILD_END;
 }
 
-/* fake:0 gets a stream and then does not open, because half of an unknown amount is no limit. */
+/* fake:0 gets a stream and then fails to open, because its memory size is unknown and its limit is 50 % of it. */
 static void test_failed_open(bool last)
 {
-    group("a device that does not open, after its stream got %s of the used slots", last ? "the last" : "the first");
+    group("a device fails to open after its stream got %s of the used slots", last ? "the last" : "the first");
     const char *folder = folder_new();
     folder_plugin(folder, "backend-cpu");
     folder_plugin(folder, "backend-sim");
@@ -389,20 +391,20 @@ static void test_failed_open(bool last)
         ctrt_stream_release(&s);
         CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "give a size");
         CHECK_OK(ctrt_stream_push(reader));
-        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* last used by work that is named by that slot */
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* the last use of x refers to that slot */
         CHECK_OK(ctrt_stream_pop());
         ctrt_stream_release(&held[1]);
-        CHECK_OK(ctrt_stream_new(&s, device, 0));           /* the same stream with the slot of held[1] */
+        CHECK_OK(ctrt_stream_new(&s, device, 0));           /* the same stream in the slot of held[1] */
         CHECK_OK(ctrt_event_synchronize(event));
-        CHECK_OK(ctrt_stream_new(&t, device, 3));           /* the slot of the stream of fake:0 */
+        CHECK_OK(ctrt_stream_new(&t, device, 3));           /* in the slot that fake:0's stream had */
         CHECK_OK(ctrt_stream_push(t));
         y = full(2, N, device);
         CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
         CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_push(reader));                 /* has waited for s, not for t */
+        CHECK_OK(ctrt_stream_push(reader));                 /* reader waits for s, not for t */
         CHECK_OK(ctrt_neg(&z, y));
         CHECK_OK(ctrt_stream_pop());
-        CHECK(total(z) == -3 * N, "read before it was written: %g", total(z));
+        CHECK(total(z) == -3 * N, "y was read before it was written: the sum is %g", total(z));
         CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_STATE, "there are already 4096 streams");
         CHECK(total(x) == 8 * N, "the sum is %g", total(x));
         release_held(count);
@@ -427,11 +429,11 @@ static void *keep_busy(void *unused)
 
 static void test_fork(void)
 {
-    group("a child that is forked beside busy streams can let go of tensors");
+    group("a child forked while streams are busy can release tensors");
     if (!forks_beside_threads())
         return;
 #ifdef __SANITIZE_THREAD__
-    skip_group("the thread sanitizer ends the child of a fork beside threads when it waits");
+    skip_group("ThreadSanitizer ends the child of a multithreaded process when the child waits");
     return;
 #endif
     IN_CHILD("CTRT_SIM=devices=1,latency=100us") {
@@ -461,7 +463,7 @@ static void test_fork(void)
         CHECK_OK(ctrt_device_synchronize(device));
     }
     CHILD_END;
-    group("a device that does not open leaves no stream behind");
+    group("a device that fails to open 5000 times uses up no stream slots");
     IN_CHILD("CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error") {
         ctrt_device *device = NULL;
         ctrt_status status = CTRT_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* toy.h: a device made by hand, to see how the core treats memory that the host cannot touch and kernels that are missing.
+/* A fake device for tests of how the core treats memory that the host cannot access, and missing kernels.
  *
- * Its addresses are host addresses moved by a constant, so that reading one faults. Its kernels count their calls. */
+ * A device address is a host address plus TOY_MOVED, so that a host access faults. Copies and kernels are counted. */
 #ifndef CTRT_TESTS_TOY_H
 #define CTRT_TESTS_TOY_H
 
@@ -12,8 +12,8 @@
 #define TOY_MOVED ((uintptr_t)1 << 45)
 
 enum toy_kind {
-    TOY_BARE,               /* no kernels: bytes in, bytes out */
-    TOY_DENSE,              /* a copy kernel that wants contiguous operands */
+    TOY_BARE,               /* no kernels, only the memory table */
+    TOY_DENSE,              /* a copy kernel for contiguous operands only */
     TOY_FULL                /* copy and fill kernels for any strides */
 };
 
@@ -80,7 +80,7 @@ static ctrt_status toy_run_copy(const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* Fails the program's own rule where the core breaks its promise to kernels that are not CTRT_KERNEL_STRIDED. */
+/* Fails if the core passes strided operands, which a kernel without CTRT_KERNEL_STRIDED must not get. */
 static ctrt_status toy_run_dense_copy(const ctrt_call *call)
 {
     if (!(call->inputs[0]->flags & call->outputs[0]->flags & CTRT_VIEW_CONTIGUOUS))
@@ -121,7 +121,7 @@ static const ctrt_backend toy_backends[] = {
 
 static ctrt_status toy_open(ctrt_device **out, enum toy_kind kind)
 {
-    static ctrt_device devices[8];              /* never closed, like the real ones */
+    static ctrt_device devices[8];              /* never closed, as real devices */
     static int opened;
     if (opened == 8)
         return ctrt_fail(CTRT_ERR_STATE, "8 toy devices are open");

@@ -92,7 +92,7 @@ static void each_group(const char *mount, const char *controller, const char *fi
 struct groups {
     struct cpu_memory_group *list;
     int count;
-    size_t mount;                   /* length of the mount point's path, which group names omit */
+    size_t mount;                   /* length of the mount point's path, which is not part of group names */
 };
 
 /* v1 represents "no limit" by a number near 2^63. */
@@ -177,7 +177,7 @@ static void visit_memory_v1(const char *text, const char *folder, void *argument
 
 int cpu_cgroup_memory(struct cpu_memory_group groups[CPU_MEMORY_GROUPS])
 {
-    /* the second: v2 mounted beside v1 */
+    /* the second path: v2 mounted beside v1 */
     static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
     static const char v1[] = "/sys/fs/cgroup/memory";
     struct groups found = { .list = groups };

@@ -2,7 +2,7 @@
 /* backends/cpu/host/cpu.h: declarations that the files of the CPU backend share.
  *
  * Each op family is a file that ends in a table of kernels; kernels.c joins the tables. Only cpu_parallel_for starts
- * parallel work. There is one OpenMP pool, and threads.c alone handles thread count, affinity and fork. */
+ * parallel work. There is one OpenMP pool. Only threads.c handles the number of threads, the affinity mask and fork. */
 #ifndef CTRT_CPU_H
 #define CTRT_CPU_H
 
@@ -30,13 +30,13 @@ static inline int64_t cpu_divide_up(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* Runs body(argument, begin, end) over consecutive ranges of [0, count). Uses several threads when count exceeds
- * `grain`, the smallest number of items that is worth a thread; otherwise, and when called inside a parallel region,
- * runs the whole range in the calling thread. */
+/* Runs body(argument, begin, end) over consecutive ranges of [0, count). Uses several threads if count exceeds `grain`,
+ * the minimum number of items per thread. Otherwise, or if called inside a parallel region, runs the whole range in the
+ * calling thread. */
 void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end),
                       void *argument);
-/* Number of threads that cpu_parallel_for may use: CTRT_NUM_THREADS if set, otherwise what the affinity mask and the
- * cgroup's CPU quota allow. */
+/* Returns the number of threads that cpu_parallel_for may use: CTRT_NUM_THREADS if it is set, otherwise the number of
+ * processors that the affinity mask and the cgroup's CPU quota allow. */
 int cpu_thread_count(void);
 /* Returns true if fewer threads can be started than cpu_parallel_for may use. Do not call libraries that start their
  * own threads in that case, because they end the process when a thread cannot be started. */

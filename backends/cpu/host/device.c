@@ -15,7 +15,7 @@
  * value is missing. */
 static bool cpuinfo_value(char *out, size_t bytes, const char *key)
 {
-    char text[8192];                            /* enough for the first processor's entry, which suffices */
+    char text[8192];                            /* enough for the first processor's entry */
     if (!cpu_read_file("/proc/cpuinfo", text, sizeof text))
         return false;
     size_t length = strlen(key);

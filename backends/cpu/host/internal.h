@@ -34,13 +34,14 @@ struct cpu_memory_room {
 void cpu_memory_room(struct cpu_memory_room *room);
 uint64_t cpu_memory_total(void);
 
-/* Call cpu_memory_grant before mapping a large block. It counts the block, or returns CTRT_ERR_OUT_OF_MEMORY with the
- * current figures in the message. Call cpu_memory_returned after unmapping the block, or if mapping it failed. */
+/* Call cpu_memory_grant before mapping a large block. It counts the block as granted, or returns CTRT_ERR_OUT_OF_MEMORY
+ * with the current numbers in the message. Call cpu_memory_returned after unmapping the block, or if mapping it
+ * failed. */
 ctrt_status cpu_memory_grant(size_t bytes);
 void cpu_memory_returned(size_t bytes);
 /* Returns the bytes that are granted and not returned. */
 uint64_t cpu_memory_out(void);
-/* Returns CTRT_ERR_OUT_OF_MEMORY with the current figures in the message. `why`: the reason, e.g. the text of errno. */
+/* Returns CTRT_ERR_OUT_OF_MEMORY with the current numbers in the message. `why`: the reason, e.g. the text of errno. */
 ctrt_status cpu_memory_refuse(size_t bytes, const char *why);
 
 /* numa.c: sets the memory policy of a fresh mapping as CTRT_NUMA requires. */

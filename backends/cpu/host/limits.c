@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/host/limits.c: how much memory exists and is free, and which requests would make the kernel end the
- * process.
+/* backends/cpu/host/limits.c: how much memory exists and is free, and which requests would make the operating system
+ * kill the process.
  *
- * Linux overcommits memory, and kills a process when the memory runs out. Therefore large requests are checked first. A
- * request is refused if it exceeds the memory that can be had at all. For each limit (the machine's memory, and the
- * hard limit of every control group above this process), that is
+ * Linux overcommits memory, and kills a process when the memory runs out. Therefore large requests are checked first,
+ * and a request is rejected if it exceeds the memory that the process can still get. For each limit (the machine's
+ * memory, and the hard limit of every control group above this process), this is
  *
  *     limit - used and not reclaimable + free swap - allocated by this backend and not written to yet.
  *
- * Each term errs toward granting: page cache and reclaimable slab count as free although the kernel may keep some; of
- * the allocated memory, only what exceeds the process's whole anonymous memory counts as not written to. A granted
- * request may still fail later, because other processes take memory too; a refused one could not succeed. memory.high
- * throttles a group and kills no process, so it lowers the reported figures but refuses nothing. RLIMIT_AS refuses
- * nothing here either, because mmap itself enforces it. */
+ * The result is an upper bound: page cache and reclaimable slab count as free, although the kernel may keep some of
+ * them; of the allocated memory, only the part that exceeds the process's total anonymous memory counts as not written
+ * to. A granted request may still fail later, because other processes allocate memory too; a rejected request could not
+ * have succeeded. memory.high throttles a group and kills no process, so it lowers the reported free memory but no
+ * request is rejected because of it. RLIMIT_AS is not checked here either, because mmap enforces it. */
 #include "internal.h"
 
 #include <stdatomic.h>
@@ -22,8 +22,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A check reads about ten files of the kernel in about 100 us; clearing LOOK_BYTES takes 3 ms. Requests are granted
- * without a check until they add up to LOOK_BYTES, unless the last check found less than LITTLE. */
+/* A check reads about ten files in /proc and /sys, which takes about 100 us; clearing LOOK_BYTES takes 3 ms. Requests
+ * are granted without a check until their sum reaches LOOK_BYTES, unless the last check found less than LITTLE. */
 #define LOOK_BYTES ((uint64_t)32 << 20)
 #define LITTLE     (4 * LOOK_BYTES)
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies and fills: the smallest number of bytes that is worth a thread. */
+/* Minimum number of bytes per thread, for copies and fills. */
 #define THREAD_BYTES  ((int64_t)1 << 20)
 
 static ctrt_status alloc(void *device, void **address, size_t bytes)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/host/numa.c: NUMA placement of large blocks.
  *
- * By default, Linux places a page on the node of the thread that first writes to it. That is right here too, because
- * kernels divide loops among threads in the same way each time (threads.c), so the thread that fills a part of a tensor
- * also works on it later. `interleave` is for data that all nodes read equally; a node number is for a process that
- * should stay on one node. Both are set with mbind(2) before the memory is touched. A requested node is only preferred
- * (MPOL_PREFERRED). When it is full, the kernel uses other nodes, whereas a binding would end the process. */
+ * By default, Linux places a page on the node of the thread that first writes to it. This is suitable here, because
+ * kernels divide loops among threads in the same way each time (threads.c), so that the thread that fills a part of a
+ * tensor also processes it later. `interleave` is for data that all nodes read equally; a node number is for a process
+ * that should stay on one node. Both are set with mbind(2) before the memory is touched. A requested node is only
+ * preferred (MPOL_PREFERRED): if it is full, Linux uses other nodes. With MPOL_BIND, Linux would kill the process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

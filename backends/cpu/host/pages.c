@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/host/pages.c: large blocks, each a mapping of its own, in huge pages.
+/* backends/cpu/host/pages.c: allocates each large block as a separate mapping, in huge pages.
  *
- * A page fault per 4 KiB costs several times as much as clearing the page; a fault per 2 MiB is negligible (64 MiB: 37
- * ms against 5.5). The memory is not touched here. Where huge pages are available, touching it in advance is slower
- * than the faults are (4.7 ms against 4.3), because the cleared page has left the caches before its first use; and
- * memory that is never touched costs nothing. Measurements: bench/results/2026-11-hostmem.md. */
+ * A page fault per 4 KiB costs several times as much as clearing the page; a fault per 2 MiB is negligible (for 64 MiB:
+ * 37 ms with 4 KiB pages, 5.5 ms with 2 MiB pages). The allocator does not write to the new memory. Where huge pages
+ * are available, writing in advance takes longer than the page faults (4.7 ms instead of 4.3 ms), because the cleared
+ * page is no longer in the CPU caches at its first use. Memory that is never written costs nothing. Measurements:
+ * bench/results/2026-11-hostmem.md. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,9 +18,9 @@
 #include <unistd.h>
 
 #define HUGE ((size_t)2 << 20)
-/* The first segments for small blocks are often all that a program needs, and are rarely used completely. Therefore
- * blocks below two huge pages use small pages until this many bytes are allocated. A huge page at the start would cost
- * 0.2 ms, and milliseconds if physical memory is fragmented. */
+/* Many programs need only the first segments for small blocks, and rarely use them completely. Therefore blocks below
+ * two huge pages use small pages until this many bytes are allocated. A huge page at the start would cost 0.2 ms, and
+ * milliseconds if physical memory is fragmented. */
 #define LITTLE ((uint64_t)16 << 20)
 
 #ifndef MADV_COLLAPSE
@@ -29,7 +30,7 @@
 #define MADV_POPULATE_WRITE 23          /* Linux 5.14 */
 #endif
 
-/* AddressSanitizer: poison the bytes after a block; MARGIN guarantees that there are some. */
+/* AddressSanitizer: poison the bytes after a block; MARGIN ensures that every block has such bytes. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define MARGIN ((size_t)64)
@@ -118,7 +119,8 @@ static void advise(char *block, size_t bytes)
         (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
     if (mode != ALWAYS)
         return;
-    /* Populate first, because MADV_COLLAPSE requires populated memory. It has nothing to do if the hint took effect. */
+    /* First populate the memory, because MADV_COLLAPSE requires that. MADV_COLLAPSE has nothing to do if the hint took
+     * effect. */
     if ((madvise(block, end, MADV_POPULATE_WRITE) != 0 || madvise(block, end, MADV_COLLAPSE) != 0)
         && !atomic_flag_test_and_set(&said))
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",

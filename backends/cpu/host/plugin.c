@@ -19,7 +19,7 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend },
 };
 
-/* May be called again; then reads the parameters and builds the kernel table anew. */
+/* May be called again; each call reads the parameters and builds the kernel table again. */
 static ctrt_status init(const ctrt_host *host)
 {
     cpu_host = host;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Per-thread workspace. It is kept between kernel calls because each fresh page costs a page fault, over a microsecond
- * on many machines, which is more than a small matrix product takes. Buffers only grow. They are freed at the end of
- * the thread. */
+/* Per-thread workspace. The workspace is kept between kernel calls, because a new one would cause a page fault per
+ * page. A page fault takes more than a microsecond on many machines, longer than a small matrix product. Buffers only
+ * grow, and are freed when the thread ends. */
 #include "scratch.h"
 
 #include <pthread.h>
@@ -38,7 +38,8 @@ static void make_key(void)
 
 static void *grow(struct block *b, size_t bytes)
 {
-    /* From the size of a huge page on, align to it, so that the kernel can use huge pages. */
+    /* Align buffers of at least the size of a huge page to that size, so that the operating system can use huge
+     * pages. */
     const size_t huge = (size_t)2 << 20, align = bytes >= huge ? huge : 64;
     if (bytes > SIZE_MAX - 2 * huge)
         return NULL;

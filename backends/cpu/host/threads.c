@@ -2,11 +2,10 @@
 /* backends/cpu/host/threads.c: the number of threads, and the parallel loop.
  *
  * The thread pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the
- * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has
- * the pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the
- * forking thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child
- * each start a new pool when they need one. Where that is not possible (fork inside a parallel region), the child
- * uses one thread. */
+ * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has the
+ * pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the forking
+ * thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a
+ * new pool when they need one. If that is not possible (fork inside a parallel region), the child uses one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -54,18 +53,18 @@ int cpu_allowed_processors(void)
     int count = affinity_count();
     double quota = cpu_cgroup_cpus();
     if (quota > 0 && quota < count)
-        count = (int)quota;             /* rounded down, because the quota would suspend a surplus thread in a loop */
+        count = (int)quota;             /* rounded down, because a loop would wait for a suspended thread */
     return count > 0 ? count : 1;
 }
 
 #ifdef _OPENMP
-static bool fork_broke_pool;            /* set in a child whose parent could not release its pool */
-static _Thread_local bool had_pool;     /* this thread opened a parallel region since its pool was last released */
+static bool fork_broke_pool;            /* true in a child whose parent could not release its pool */
+static _Thread_local bool had_pool;     /* a parallel region was opened since the last release of the pool */
 static _Thread_local bool pause_failed;
 /* Threads of this thread's pool, including the caller; 0 before the first parallel region. Teams are never smaller than
  * the pool, because libgomp would end the remaining threads and start new ones later. */
 static _Thread_local int team_size;
-static _Thread_local bool team_limited;     /* the last attempt to enlarge the pool could not start all the threads */
+static _Thread_local bool team_limited;     /* the last attempt to enlarge the pool could not start all threads */
 static _Thread_local int calls_to_retry;    /* while team_limited: calls of team_of before the next attempt */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;    /* held while threads for a pool are started */
 
@@ -136,9 +135,10 @@ ctrt_status cpu_threads_init(void)
 #ifdef _OPENMP
 /* libgomp ends the process if it cannot start a thread or allocate memory for it (RLIMIT_NPROC, a cgroup's limit,
  * RLIMIT_AS). Therefore pool_grow first starts the missing threads itself, all at the same time, and then enlarges the
- * pool by as many as could be started. Each thread must fit twice, because libgomp ends threads when a region is
- * smaller than the one before, and the kernel still counts them while the next region starts new ones. The mutex
- * `starting` admits one caller at a time, so that two callers do not count the same free capacity. */
+ * pool by as many as could be started. The limits must allow twice the number of threads, because libgomp ends threads
+ * when a region is smaller than the one before, and the kernel still counts the ended threads while the next region
+ * starts new ones. The mutex `starting` admits one caller at a time, so that two callers do not count the same free
+ * capacity. */
 #define RETRY_AFTER 1024                /* calls of team_of before a limited pool tries to grow again */
 #define HEADROOM    ((size_t)256 << 10) /* bytes that libgomp may allocate for a team */
 
@@ -292,7 +292,7 @@ void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument,
 #ifdef _OPENMP
     if (count > grain && !omp_in_parallel()) {
         int64_t pieces = (count + grain - 1) / grain;
-        int threads = threads_allowed();        /* not cpu_thread_count, because team_of may enlarge a limited pool */
+        int threads = threads_allowed();        /* team_of may enlarge a limited pool, so do not use cpu_thread_count */
         if (threads > pieces)
             threads = (int)pieces;
         if (threads > 1)

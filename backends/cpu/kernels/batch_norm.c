@@ -10,7 +10,7 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Smallest number of elements that is worth a thread. */
+/* Minimum number of elements per thread. */
 #define GRAIN 8192
 /* Channels per task if S is 1. */
 #define CHANNELS 64

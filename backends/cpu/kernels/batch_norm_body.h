@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/batch_norm_body.h: a template that batch_norm.c includes once per type. */
 
-/* State of a task for its channels: one channel if S > 1, otherwise up to CHANNELS. */
+/* State of a task: its channels, one channel if S > 1, otherwise up to CHANNELS. */
 struct NAME(channels) {
     int64_t first, count, width;        /* first channel and number of channels; elements per run */
     T mean[CHANNELS], rstd[CHANNELS], scale[CHANNELS], shift[CHANNELS];
@@ -9,7 +9,7 @@ struct NAME(channels) {
     T *wide;                            /* space for two runs if elements are converted, otherwise NULL */
 };
 
-/* Returns element i of a [C] parameter as T; `otherwise` if there is no parameter. */
+/* Returns element i of a parameter of shape [C] as T, or `otherwise` if `view` is NULL. */
 static T NAME(element)(const struct job *job, const ctrt_view *view, int64_t i, T otherwise)
 {
     if (!view)

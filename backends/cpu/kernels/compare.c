@@ -44,7 +44,7 @@ COMPARE_OPS(ASK_ALL)
     ASK_ONE(op, f32, float, CPU_KIND_4, expression)                                                               \
     ASK_ONE(op, f64, double, CPU_KIND_8, expression)                                                              \
     CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_1, CPU_KIND_1)
-/* The ops: name, floating types, kernels of integers. */
+/* Each row has the name of an op, the expression for floating types, and the name of the kernels for integers. */
 #define ASK_OPS(X)                                                                                                \
     X(isnan, x != x, never)                                                                                       \
     X(isinf, __builtin_fabs(x) == INFINITY, never)                                                                \

@@ -37,7 +37,7 @@ static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, i
             }
 }
 
-/* The reverse (col2im): adds patches to the image. */
+/* col2im, the reverse of im2col: adds the patches to the image. */
 static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels,
                        int64_t y0, int64_t rows)
 {

@@ -13,7 +13,8 @@
 
 #define CPU_CONVERT static inline __attribute__((always_inline, unused))
 
-/* A C cast if the value fits; otherwise INT64_MIN, as x86-64's conversion instructions return for tensors. */
+/* Returns the value converted by a C cast if it fits, otherwise INT64_MIN, which x86-64's conversion instructions
+ * return. */
 CPU_CONVERT int64_t cpu_truncated(double x)
 {
     return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;

@@ -85,8 +85,8 @@ DIVIDE(floor_divide, u8, uint8_t, CPU_KIND_1, x / y)
 
 FLOATING(pow, 24, powf, pow)
 
-/* Common exponents are computed without pow, as in PyTorch. Therefore exponent 0.5 is the square root, also for
- * -infinity and -0, where pow differs. */
+/* Common exponents are computed without pow, as in PyTorch. Therefore the result for exponent 0.5 is the square root,
+ * also for -infinity and -0, for which pow returns other values. */
 #define SHORT_POWERS(X)                                                                                           \
     X(2, square, x * x) X(3, cube, x * x * x) X(0.5, root, ROOT(x)) X(1, same, x) X(-1, inverse, 1 / x)           \
     X(-2, inverse_square, 1 / (x * x)) X(-0.5, inverse_root, 1 / ROOT(x))

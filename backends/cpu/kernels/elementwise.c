@@ -28,7 +28,8 @@
     INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                             \
     INTEGER(op, i64, int64_t, CPU_KIND_8, expression)
 
-/* The ops: name, cost, floating types, integers. FLOAT: no integers. ORDER: NaN if either operand is NaN. */
+/* Each row has the name of an op, its cost, the expression for floating types, and the operator (WRAP) or expression
+ * (ORDER) for integers. FLOAT: the op has no integer kernels. ORDER: the result is NaN if either operand is NaN. */
 #define BINARY_OPS(WRAP, FLOAT, ORDER)                                                                            \
     WRAP(add, 1, x + y, +)                                                                                        \
     WRAP(sub, 1, x - y, -)                                                                                        \

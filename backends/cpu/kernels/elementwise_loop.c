@@ -13,7 +13,7 @@
 enum access {
     DIRECT,         /* contiguous and in the loop's format, so the loop works on the tensor itself */
     CONVERTED,      /* contiguous half precision */
-    CONSTANT,       /* one element in memory for all elements, so a block is filled once */
+    CONSTANT,       /* all elements are the same element in memory, so a block is filled once */
     GATHERED        /* any other layout */
 };
 
@@ -73,7 +73,8 @@ static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
     return offset;
 }
 
-/* Advances `at` to the next row and returns its offset. `offset` is the offset of the current row. */
+/* Advances the coordinates `at` to the next row and returns the offset of that row. `offset` is the offset of the
+ * current row. */
 static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
 {
     for (int d = v->ndim - 2; d >= 0; d--) {

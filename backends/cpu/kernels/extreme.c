@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/extreme.c: amax, amin, argmax, argmin. A NaN takes precedence. Of equal elements, the first
- * counts. */
+/* backends/cpu/kernels/extreme.c: amax, amin, argmax, argmin. If an element is NaN, the result is NaN. Of equal
+ * elements, the position of the first is returned. */
 #include <math.h>
 
 #include "reduce_fold.h"
@@ -10,8 +10,9 @@
 #define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
-/* Four vectors at a time, which compilers do not generate themselves because of NaN. The vector max and min return the
- * second operand if either is NaN, so they skip NaNs; a separate comparison of pairs of vectors detects NaNs. */
+/* Processes four vectors at a time explicitly, because compilers cannot vectorize this reduction with its NaN
+ * semantics. The vector max and min return the second operand if either is NaN, so they skip NaNs; a separate
+ * comparison of pairs of vectors detects NaNs. */
 #if VEC_AVX512
 #define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
 #define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
@@ -100,8 +101,9 @@ INTEGER(i64, int64_t, CPU_KIND_8, INT64_MIN, INT64_MAX)
 
 /* ---- positions ---- */
 
-/* An accumulator is a value and its position, -1 before the first element. A run first computes the extreme value of a
- * block, at the speed of amax, and searches its position only if it replaces the accumulator's value. */
+/* An accumulator is a value and its position, -1 before the first element. The run function first computes the extreme
+ * value of a block, as fast as amax, and searches the position of this value only if the value replaces the
+ * accumulator's value. */
 #define PLACE_BLOCK 1024
 #define PLACES(op, values, type, T, kind, first, BEATS)                                                           \
     struct op##_##type { T value; int64_t at; };                                                                  \

@@ -26,7 +26,8 @@ struct gemm_f64 {
     const double *start; int64_t start_row;
 };
 
-/* Compute the product with as many threads as are worthwhile. Return false if memory for packed blocks is missing. */
+/* Compute the product with a number of threads that depends on its size. Return false if the memory for packed blocks
+ * cannot be allocated. */
 bool cpu_gemm_f32(const struct gemm_f32 *g);
 bool cpu_gemm_f64(const struct gemm_f64 *g);
 

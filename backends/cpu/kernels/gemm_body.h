@@ -223,12 +223,12 @@ static void NAME(transpose)(T *to, const G *g)
 
 /* ---- few rows ----
  *
- * Reading B once is the main cost, so each loaded part of B is used for all rows. */
+ * Reading B dominates the run time, so each loaded part of B is used for all rows. */
 
 /* Elements of A's rows processed at once: 8 such rows stay in the L1 cache together with the part of B that is read. */
 #define DEPTH ((int64_t)(4096 / sizeof(T)))
 
-/* Interleaves rows of A: packed[k / LANES][rows][LANES], padded with 0. Rows at a distance of a power of two would map
+/* Interleaves rows of A: packed[k / LANES][rows][LANES], padded with 0. Rows whose distance is a power of two would map
  * to the same cache sets and evict each other. */
 static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t p, int64_t depth)
 {

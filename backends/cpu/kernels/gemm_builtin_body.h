@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/gemm_builtin_body.h: a template that gemm_builtin.c includes once per type. */
 
-/* Products of at most this many multiplications use one thread, because waking a second costs more than it saves. */
+/* Products of at most this many multiplications use one thread, because waking a second thread takes longer than it
+ * saves. */
 #define SERIAL_WORK 160000
-/* A B of at most this many elements stays in the L2 cache and is not packed. */
+/* If B has at most this many elements, it stays in the L2 cache and is not packed. */
 #define UNPACKED_B (64 * 1024)
-/* A B whose columns are not adjacent is transposed as a whole up to this many elements; a larger one is transposed
- * strip by strip while it is packed. */
+/* If B's columns are not adjacent, B is transposed as a whole if it has at most this many elements; a larger B is
+ * transposed strip by strip while it is packed. */
 #define TRANSPOSED_B 10000
 
 /* Computes the product in the calling thread. */

@@ -6,7 +6,7 @@
 #include "half.h"
 #include "host/scratch.h"
 
-/* Smallest number of bytes that is worth a thread. */
+/* Minimum number of bytes per thread. */
 #define GRAIN 65536
 
 static const uint8_t bytes_of[CTRT_DTYPE_COUNT] = {

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* A family has either one table or one table per instruction set (variant.h). The symbols are weak because a table that
- * this build does not contain is an undefined symbol. */
+/* A family has either one table or one table per instruction set (variant.h). The symbols are weak, because the symbol
+ * of a table that this build does not contain is undefined and must become NULL. */
 #define WEAK __attribute__((weak, visibility("hidden")))
 #define FAMILY(name)                                                                                              \
     extern const struct cpu_kernels cpu_##name##_kernels WEAK, cpu_##name##_kernels_baseline WEAK,                \

@@ -4,8 +4,8 @@
  *
  * Scalar C without branches, so that the compiler can vectorise loops over them for any vector width. The methods are
  * textbook ones (Muller, "Elementary Functions", 2016): reduce the argument, evaluate a polynomial, undo the reduction.
- * The polynomials are minimax polynomials computed with the Remez algorithm for the stated intervals and errors. They
- * are evaluated in pairs of terms, which shortens the chain of dependent operations. */
+ * The polynomials are minimax polynomials computed with the Remez algorithm for the stated intervals and errors. Their
+ * terms are evaluated in pairs, which shortens the chain of dependent operations. */
 #ifndef CTRT_CPU_MATH_F32_H
 #define CTRT_CPU_MATH_F32_H
 
@@ -28,7 +28,8 @@ MATH float math_select(bool which, float a, float b)
  * no bits for the fraction. The low bits of the sum are the integer. */
 #define MATH_MAGIC 12582912.0f
 
-/* Returns 2^n * x for n in [-252, 254]. Two factors, so that subnormal and infinite results are correct. */
+/* Returns 2^n * x for n in [-252, 254]. Multiplies by two factors, so that subnormal and infinite results are
+ * correct. */
 MATH float math_scale(float x, int32_t n)
 {
     int32_t half = n >> 1;

@@ -3,11 +3,11 @@
 #include "libs/onednn.h"
 #include "product.h"
 
-/* Up to this many multiplications, the built-in f32 product is at least as fast as oneDNN's, which first has to look up
- * its primitive (0.3 us). For bf16, oneDNN uses special instructions. */
+/* Up to this many multiplications, the built-in f32 product is at least as fast as oneDNN, which first looks up its
+ * primitive (0.3 us). For bf16, oneDNN uses special instructions. */
 #define SMALL_F32 1000000
 #define SMALL_HALF 2000
-/* With at most this many rows, the cost is reading B once, for which the built-in loops are fast. */
+/* With at most this many rows, reading B dominates the run time, and the built-in loops are fast at that. */
 #define FEW_ROWS 8
 #define FEW_ROWS_DOWN 4                 /* if B's columns are contiguous */
 

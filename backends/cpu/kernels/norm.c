@@ -7,7 +7,7 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Smallest number of elements that is worth a thread. */
+/* Minimum number of elements per thread. */
 #define GRAIN 8192
 /* Rows of up to this many bytes stay in the L1 cache while they are computed. */
 #define STREAMED_ROW 16384

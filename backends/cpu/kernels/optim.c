@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over many tensors at once; compiled once per instruction set.
  *
- * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. A state's input and output
- * are the same memory, or the new value is written to separate memory. f16 and bf16 parameters are updated in f32 and
- * then rounded; their states are f32. */
+ * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. The input and the output
+ * of a state may be the same memory or different memory. f16 and bf16 parameters are updated in f32 and then rounded;
+ * their states are f32. */
 #include <math.h>
 
 #include "half.h"
 #include "variant.h"
 #include "vec.h"
 
-/* Smallest number of elements that is worth a thread, and number of half-precision elements converted at once. */
+/* GRAIN: smallest number of elements per thread. PIECE: number of half-precision elements converted at a time. */
 #define GRAIN 16384
 #define PIECE 1024
 

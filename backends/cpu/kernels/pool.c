@@ -7,7 +7,7 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Smallest number of outputs that is worth a thread. */
+/* Minimum number of outputs per thread. */
 #define GRAIN 8192
 /* Channels processed together in channels-last images, and outputs of a row in contiguous ones. */
 #define CHANNELS 64
@@ -155,8 +155,8 @@ static const struct functions of[CTRT_DTYPE_COUNT] = {
 
 static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
 
-/* `large` is the view before pooling or its gradient, `small` the one after it. A task is a plane, or a block of
- * channels of a channels-last image. */
+/* `large` is the input of the pooling or its gradient; `small` is the output of the pooling or its gradient. A task is
+ * a plane, or a block of channels of a channels-last image. */
 static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
                        const ctrt_view *indices, bool backward)
 {

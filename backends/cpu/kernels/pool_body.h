@@ -12,7 +12,7 @@ static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *i
     taps(ox, job->w, a->kernel[1], a->stride[1], a->padding[1], a->dilation[1], &kx0, &kx1);
     const int64_t y0 = oy * a->stride[0] - a->padding[0], x0 = ox * a->stride[1] - a->padding[1];
     C best[CHANNELS];
-    const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* the window lies in the padding completely */
+    const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* the whole window is in the padding */
     const int64_t start = empty ? -1 : (y0 + ky0 * a->dilation[0]) * job->w + x0 + kx0 * a->dilation[1];
     for (int64_t c = 0; c < channels; c++) {
         best[c] = LOWEST;
@@ -83,7 +83,7 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
                                                                   : cpu_divide_up(job->w - shift, s);
                     x1 = x1 < count ? x1 : count;
                     const int64_t at = (top + ky * a->dilation[0]) * job->w + shift;
-                    /* `at` may be before the plane, at + x0 * s is inside. */
+                    /* `at` may be before the start of the plane, but at + x0 * s is inside the plane. */
                     const T *from = image + at + x0 * s;
                     const int32_t place = (int32_t)(at + x0 * s);
                     if (x0 >= x1)

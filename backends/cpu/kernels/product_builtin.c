@@ -52,7 +52,7 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
     float *c = cpu_scratch(SCRATCH_WIDE_C, c_bytes), *bias = c ? c + p->m * p->n : NULL;
     if (!a || !b || !c)
         return cpu_no_scratch(p->op, a_bytes + b_bytes + c_bytes);
-    /* A matrix whose columns are contiguous is converted in that order, and addressed by swapped strides. */
+    /* A matrix whose columns are contiguous is converted column by column and then addressed with swapped strides. */
     const bool a_down = p->a_col != 1 && p->a_row == 1, b_down = p->b_col != 1 && p->b_row == 1;
     const uint16_t *from_a = (const uint16_t *)p->a + index * p->a_batch,
                    *from_b = (const uint16_t *)p->b + index * p->b_batch;

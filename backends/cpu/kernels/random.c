@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/random.c: random numbers by the counter-based generator Philox4x32-10 (Salmon, Moraes, Dror,
- * Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), as specified in ctrt/plugin.h. Any thread can therefore
+ * Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), as specified in ctrt/plugin.h. Therefore any thread can
  * generate any part of a tensor. */
 #include <math.h>
 

@@ -3,7 +3,8 @@
 #include "convert.h"
 #include "elementwise_loop.h"
 
-/* Element i is start + i*step, not its predecessor plus step, so that errors do not accumulate. Integers wrap. */
+/* Element i is computed as start + i*step, not as the previous element plus step, so that errors do not accumulate.
+ * Integers wrap. */
 struct range {
     double start, step;
     uint64_t first, stride;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/reduce.h: reductions over views of any layout, as elementwise_loop.h is for elementwise loops.
+/* backends/cpu/kernels/reduce.h: reductions over views of any layout.
  *
  * A reducer accumulates elements. cpu_reduce (reduce.c) orders the dimensions by stride, divides the work into pieces
  * that depend on shape and strides only, and merges the pieces in a fixed order. Therefore the result does not depend
@@ -14,7 +14,7 @@ struct cpu_reducer {
     uint8_t acc_bytes;          /* size of one accumulator, at most CPU_ACC_BYTES */
     bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions
                                  * keep their order */
-    bool needs_one;             /* an error if no elements are reduced (amax) */
+    bool needs_one;             /* a reduction of no elements is an error (amax) */
     void (*start)(void *acc, int64_t n);
     /* Accumulates n adjacent elements into one accumulator. `base`: position of the first of them in the reduction. */
     void (*run)(void *acc, const void *x, int64_t n, int64_t base);

@@ -7,7 +7,7 @@
 
 /* ---- sum, mean and prod of floating-point elements ---- */
 
-/* Eight vectors of double accumulators, so that additions do not depend on each other. */
+/* Uses eight vectors of double accumulators, so that consecutive additions do not depend on each other. */
 #define RUN_FLOATING(name, type, ADD, neutral)                                                                    \
     static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                        \
     {                                                                                                             \
@@ -46,7 +46,7 @@ RUN_FLOATING(sum, f64, +, 0.0)
 RUN_FLOATING(prod, f32, *, 1.0)
 RUN_FLOATING(prod, f64, *, 1.0)
 
-/* Four rows at a time, so that an accumulator is loaded and stored once per four elements. */
+/* Processes four rows at a time, so that an accumulator is loaded and stored once per four elements. */
 #define COLUMNS_FLOATING(name, type, ADD)                                                                         \
     static void name##_##type##_columns(void *acc, const void *from, int64_t n, int64_t rows, int64_t stride,     \
                                         int64_t base)                                                             \

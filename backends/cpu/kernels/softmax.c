@@ -25,7 +25,7 @@
 #define LOG log
 #include "softmax_body.h"
 
-/* Smallest number of elements that is worth a thread. */
+/* Minimum number of elements per thread. */
 #define GRAIN 8192
 /* Rows of up to this many elements stay in the L1 cache while they are computed. */
 #define STREAMED_ROW 4096

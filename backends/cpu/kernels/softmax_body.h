@@ -187,8 +187,8 @@ static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy
 /* ---- cross entropy of one row of logits ---- */
 
 /* Returns the loss of a row, 0 if target is -1 (ignored). Stores the largest logit and sum(e^(x - largest)) at
- * `statistics`: separately, because adding the logarithm of the sum to a large logit would round it away. `weight` may
- * be NULL, meaning all 1. */
+ * `statistics`. They are stored separately, because adding the logarithm of the sum to a large logit would lose the
+ * logarithm by rounding. `weight` may be NULL, meaning all 1. */
 static T NAME(cross_entropy_row)(T *statistics, const T *x, const T *weight, int64_t target, int64_t classes,
                                  T smoothing)
 {

@@ -121,7 +121,7 @@ VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
 VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return (vd)((mask & (vl)a) | (~mask & (vl)b)); }
 
-/* Lane i of the result is lane index[i] of the concatenation of a and b. */
+/* Returns a vector whose lane i is lane index[i] of the concatenation of a and b. */
 VEC_INLINE vf vf_pick(vf a, vf b, vi index)
 {
 #if defined(__clang__)

@@ -42,8 +42,8 @@ __attribute__((constructor)) static void onednn_start(void)
  * time (an uncaught C++ exception; generated code written to a failed mapping). Therefore do each of these only if this
  * much memory can be allocated. */
 #define ROOM_TO_MAKE ((size_t)64 << 20)
-/* The same for a primitive that was executed before, which allocates some hundred bytes. Smaller than malloc's mmap and
- * trim thresholds, so that the check needs no system call. */
+/* The same for a primitive that was executed before, which allocates a few hundred bytes. The value is below malloc's
+ * mmap and trim thresholds, so that the check needs no system call. */
 #define ROOM_TO_RUN  ((size_t)32 << 10)
 
 static bool room_to_run(void)
@@ -174,7 +174,8 @@ void onednn_drop(onednn_desc *desc, bool made)
 
 /* ---- primitive cache ----
  *
- * A fixed hash table with open addressing. If all NEIGHBOURS are used, the least recently used entry is replaced. */
+ * The cache is a hash table of fixed size with open addressing. If all NEIGHBOURS entries are used, the least recently
+ * used one is replaced. */
 
 enum { ENTRIES = 256, NEIGHBOURS = 8 };
 

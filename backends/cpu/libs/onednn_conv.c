@@ -65,8 +65,8 @@ static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const 
     const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
                       dilates = { v->dilation[0] - 1, v->dilation[1] - 1 };
     const dnnl_dims_t before = { v->padding[0], v->padding[1] };
-    /* Input that the last stride does not reach is unused, not padded. The exact, possibly negative, padding gives
-     * consistent shapes. */
+    /* Input elements that no window covers at the end of a dimension are ignored. The padding passed to oneDNN is
+     * computed from the output shape and may be negative, so that the shapes are consistent. */
     const dnnl_dims_t after = {
         (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1 - v->h - v->padding[0],
         (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1 - v->w - v->padding[1]
@@ -134,7 +134,7 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
     const int64_t *const dims[4] = { s.x, s.weight, s.y, s.bias };
     const int64_t *const strides[4] = { s.x_strides, s.weight_strides, s.y_strides, s.bias_strides };
     const int ndims[4] = { 4, s.weight_dims, 4, 1 }, count = v->bias ? 4 : 3;
-    /* users: the tensors' own layouts; wants: the layouts requested from the primitive. */
+    /* users: layouts of the tensors. wants: layouts requested from the primitive. */
     onednn_desc users[4], wants[4];
     bool made_user[4] = { false }, made_want[4] = { false };
     dnnl_primitive_attr_t attr = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/shelf.c: see shelf.h. */
+/* plugins/memory/size_class.c: see size_class.h. */
 #include "caching.h"
 
 static bool comes_before(const struct block *a, const struct block *b)
@@ -13,7 +13,7 @@ static uint32_t rank(const struct block *block)
     return (uint32_t)((uintptr_t)block->address >> 9) * 0x9e3779b1u;
 }
 
-void shelf_put_among(struct block **root, struct block *block)
+void size_class_insert_slow(struct block **root, struct block *block)
 {
     struct block **at = root;
     while (*at != NULL && rank(*at) >= rank(block))
@@ -34,7 +34,7 @@ void shelf_put_among(struct block **root, struct block *block)
     *at = block;
 }
 
-void shelf_remove_among(struct block **root, struct block *block)
+void size_class_remove_slow(struct block **root, struct block *block)
 {
     struct block **at = root;
     while (*at != block)
@@ -53,31 +53,31 @@ void shelf_remove_among(struct block **root, struct block *block)
     *at = a != NULL ? a : b;
 }
 
-/* Returns the first block of the first shelf from `shelf` on that is not empty. */
-static struct block *first_from(const struct shelves *shelves, unsigned shelf)
+/* Returns the first block of the first class from `class` on that is not empty. */
+static struct block *first_from(const struct size_classes *size_classes, unsigned class)
 {
-    unsigned word = shelf / 64;
-    if (word >= SHELF_WORDS)
+    unsigned word = class / 64;
+    if (word >= SIZE_CLASS_WORDS)
         return NULL;
-    uint64_t bits = shelves->words[word] & ~(uint64_t)0 << shelf % 64;
+    uint64_t bits = size_classes->words[word] & ~(uint64_t)0 << class % 64;
     if (bits == 0) {
-        uint64_t later = shelves->filled & ~(uint64_t)1 << word;        /* words after this one */
+        uint64_t later = size_classes->filled & ~(uint64_t)1 << word;        /* words after this one */
         if (later == 0)
             return NULL;
         word = (unsigned)__builtin_ctzll(later);
-        bits = shelves->words[word];
+        bits = size_classes->words[word];
     }
-    struct block *block = shelves->root[64 * word + (unsigned)__builtin_ctzll(bits)];
+    struct block *block = size_classes->root[64 * word + (unsigned)__builtin_ctzll(bits)];
     while (block->left != NULL)
         block = block->left;
     return block;
 }
 
-struct block *shelf_least_from(const struct shelves *shelves, unsigned shelf, size_t bytes)
+struct block *size_class_best_fit_from(const struct size_classes *size_classes, unsigned class, size_t bytes)
 {
-    if (shelf >= SHELF_EXACT) {
+    if (class >= SIZE_CLASSES_EXACT) {
         struct block *best = NULL;
-        for (struct block *at = shelves->root[shelf]; at != NULL;)
+        for (struct block *at = size_classes->root[class]; at != NULL;)
             if (at->bytes >= bytes) {
                 best = at;
                 at = at->left;
@@ -86,31 +86,31 @@ struct block *shelf_least_from(const struct shelves *shelves, unsigned shelf, si
             }
         if (best != NULL)
             return best;
-        shelf++;
+        class++;
     }
-    return first_from(shelves, shelf);
+    return first_from(size_classes, class);
 }
 
-struct block *shelf_next(const struct shelves *shelves, const struct block *block)
+struct block *size_class_next(const struct size_classes *size_classes, const struct block *block)
 {
-    unsigned shelf = shelf_of(block->bytes);
+    unsigned class = size_class_of(block->bytes);
     struct block *next = NULL;
-    for (struct block *at = shelves->root[shelf]; at != NULL;)
+    for (struct block *at = size_classes->root[class]; at != NULL;)
         if (comes_before(block, at)) {
             next = at;
             at = at->left;
         } else {
             at = at->right;
         }
-    return next != NULL ? next : first_from(shelves, shelf + 1);
+    return next != NULL ? next : first_from(size_classes, class + 1);
 }
 
-struct block *shelf_largest(const struct shelves *shelves)
+struct block *size_class_largest(const struct size_classes *size_classes)
 {
-    if (shelves->filled == 0)
+    if (size_classes->filled == 0)
         return NULL;
-    unsigned word = 63 - (unsigned)__builtin_clzll(shelves->filled);
-    struct block *block = shelves->root[64 * word + 63 - (unsigned)__builtin_clzll(shelves->words[word])];
+    unsigned word = 63 - (unsigned)__builtin_clzll(size_classes->filled);
+    struct block *block = size_classes->root[64 * word + 63 - (unsigned)__builtin_clzll(size_classes->words[word])];
     while (block->right != NULL)
         block = block->right;
     return block;
