@@ -62,8 +62,8 @@ struct scope_held {
 /* autograd/cycle.c: finds the tensors that are referred to only by each other, through saved values and histories, and
  * sets `unused`. Returns how many; 0 when out of memory. */
 size_t grad_find_cycles(struct scope_held *tensors, size_t count);
-/* autograd/autograd_meta.c: reports whether the tensor is a leaf that requires grad. Such tensors are parameters, and no scope
- * ends them. */
+/* autograd/autograd_meta.c: returns whether the tensor is a leaf that requires grad. Such tensors are parameters, and
+ * no scope ends them. */
 bool grad_is_parameter(const ctrt_tensor *tensor);
 
 #endif
