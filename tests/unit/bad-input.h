@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-input.h: what the families of test-bad-input share.
+/* bad-input.h: macros and test objects shared by the files of test-bad-input.
  *
- *     BAD(SHAPE, ctrt_add(&out, a, b));        has to return CTRT_ERR_SHAPE with a message of its own and leave
- * `out` alone FINE(ctrt_tensor_ndim(NULL) == 0);       has to be true
+ *     BAD(SHAPE, ctrt_add(&out, a, b));        checks that the call returns CTRT_ERR_SHAPE, sets its own message and
+ *                                              leaves `out` unchanged
+ *     FINE(ctrt_tensor_ndim(NULL) == 0);       checks that the expression is true
  *
- * Both note which public function they call, so that the program can say which ones were forgotten. */
+ * Both macros record the public function that is called, so that the program can list the functions without a test. */
 #ifndef CTRT_TESTS_BAD_INPUT_H
 #define CTRT_TESTS_BAD_INPUT_H
 
 #include "ctrt/ctrt.h"
 
-/* Things to be misused; alive through the whole test. */
+/* Valid objects for calls with bad input. They exist during the whole test. */
 struct props {
     ctrt_device *cpu, *other;           /* other: a second device, or NULL */
     ctrt_tensor *x, *wide;              /* f32 [2,3] and [5,7]: they do not broadcast */
@@ -28,7 +29,7 @@ void told_bad(const char *expression, ctrt_status got, int want);
 void told_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
-/* Two steps, so that macros in the expression are words of the function that they stand for. */
+/* Two macros, so that macros in the expression are expanded to the name of the function that they call. */
 #define BAD(want, expression) BAD_CALL(want, expression)
 #define BAD_CALL(want, expression)                                                                          \
     (called(#expression), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), told_bad(#expression, expression, BAD_##want))

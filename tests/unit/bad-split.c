@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-split.c: bad input to plans of memory and to split steps. */
+/* bad-split.c: bad input to memory plans and to split steps. */
 #include <string.h>
 
 #include "bad-input.h"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/caching_reference.h: PyTorch's caching allocator, written down plainly, to compare with.
+/* tests/unit/caching_reference.h: a simple model of PyTorch's caching allocator, with which tests compare the policy
+ * `caching`.
  *
- * Facts from the documentation and source of c10/cuda/CUDACachingAllocator.cpp; everything is a search through one list.
- * Fences do not exist here: a freed block is free. It draws from a source of its own. Include after plugin.h. */
+ * The behaviour follows the documentation and the source of c10/cuda/CUDACachingAllocator.cpp. Every lookup is a linear
+ * search of one list. There are no fences, so a freed block is free at once. The model allocates from its own source.
+ * Include this file after plugin.h. */
 #ifndef CTRT_TESTS_CACHING_REFERENCE_H
 #define CTRT_TESTS_CACHING_REFERENCE_H
 
@@ -18,8 +20,8 @@
 #define REF_MIB ((size_t)1 << 20)
 
 struct ref_block {
-    struct ref_block *before, *after;           /* in the segment */
-    struct ref_block *next_free, *last_free;    /* all free blocks of the pool, in no order */
+    struct ref_block *before, *after;           /* neighbours in the segment */
+    struct ref_block *next_free, *last_free;    /* list of the pool's free blocks, unordered */
     uintptr_t address;
     size_t bytes;
     void *queue;
@@ -30,9 +32,9 @@ struct ref_block {
 struct ref {
     const ctrt_memory_source *source;
     size_t max_split, max_rounding, divisions;
-    double gc;                                  /* 0: none */
+    double gc;                                  /* garbage collection threshold; 0: disabled */
     struct ref_block *free[2];                  /* large, small */
-    uint64_t searches[2][8];                    /* by queue, as the policy keeps its clocks */
+    uint64_t searches[2][8];                    /* by queue, because the policy counts searches per queue */
     uint64_t reserved, peak, allocated, peak_allocated, segments, retries;
 };
 
@@ -203,7 +205,7 @@ REF uint64_t ref_trim(struct ref *ref)
     return before - ref->reserved;
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
 {
     size_t bytes = ref_round(ref, asked), segment = ref_segment(bytes);
@@ -218,7 +220,7 @@ REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
             ref->retries++;
             block = ref_draw(ref, small, segment, queue);
         }
-        /* Not PyTorch's: a last try with what it takes. */
+        /* Unlike PyTorch, try last a segment of exactly the rounded size. */
         if (!block && segment > bytes)
             block = ref_draw(ref, small, bytes, queue);
         if (!block)
@@ -267,7 +269,7 @@ REF void ref_free(struct ref *ref, struct ref_block *block)
     ref_insert(ref, block);
 }
 
-/* Of what is free, the part that lies beside used blocks. */
+/* Counts the free blocks that share a segment with used blocks, and their bytes. */
 REF void ref_split(const struct ref *ref, uint64_t *count, uint64_t *bytes)
 {
     *count = *bytes = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_fake.h: a libcuda and a NVML for backends/cuda's discovery, whose files are compiled with dlopen and its like renamed to the functions
- * here. Which GPUs there are, what is missing and what fails stands in `fake_machine`. */
+/* cuda_fake.h: fake libcuda and NVML libraries for the device discovery of backends/cuda. The discovery files are
+ * compiled with dlopen and related functions renamed to the functions in this file. `fake_machine` sets the GPUs, the
+ * missing symbols and the failing calls. */
 #ifndef CTRT_TESTS_CUDA_FAKE_H
 #define CTRT_TESTS_CUDA_FAKE_H
 
@@ -20,21 +21,21 @@ struct fake_gpu {
     unsigned bus;
     uint64_t memory;
     int major, minor, processors, mhz;
-    int mig;                                /* 0, 1: with an instance, 2: without */
-    int fabric;                             /* state */
+    int mig;                                /* 0: disabled, 1: enabled with an instance, 2: enabled without instances */
+    int fabric;                             /* state of the NVLink fabric */
 };
 
 static struct {
-    const char *no_cuda;                    /* dlopen's words; NULL: libcuda is there */
-    const char *no_entry;                   /* a symbol that the driver lacks */
-    int version, init;                      /* of the driver; what cuInit gives */
-    int count, gpus[FAKE_GPUS];             /* which of `all`, in the driver's order */
+    const char *no_cuda;                    /* dlopen's error message; NULL: libcuda exists */
+    const char *no_entry;                   /* name of a symbol missing in the driver */
+    int version, init;                      /* driver version; result of cuInit */
+    int count, gpus[FAKE_GPUS];             /* indices into `all`, in the driver's order */
     bool nvml;
-    int nvml_init, nvml_denied;             /* what nvmlInit gives; index that may not be used, -1 none */
+    int nvml_init, nvml_denied;             /* result of nvmlInit; index without permission, -1: none */
     int present;
     struct fake_gpu all[FAKE_GPUS];         /* in NVML's order */
-    unsigned processes;                     /* that compute: from pid 1000 on; and the last of them, and one more, draw */
-    int inits, nvml_inits;                  /* calls */
+    unsigned processes;                     /* compute processes, from pid 1000; the last and one more draw */
+    int inits, nvml_inits;                  /* number of calls */
 } fake_machine;
 
 /* ---- libcuda ---- */
@@ -371,7 +372,7 @@ int fake_dlinfo(void *library, int request, void *out)
     return -1;
 }
 
-/* Two equal GPUs, all in order. */
+/* Sets up two equal GPUs without faults. */
 static void fake_machine_reset(void)
 {
     memset(&fake_machine, 0, sizeof fake_machine);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h: folders of files for tests, and copies of the test plugins and of the built plugins under other names. */
+/* folder.h: temporary folders for tests, and copies of test plugins and built plugins under other names. */
 #ifndef CTRT_TESTS_FOLDER_H
 #define CTRT_TESTS_FOLDER_H
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Where the build put "actor.so" (test plugins) or, for a name with a dash, a plugin of the library. */
+/* Path of a built file: "actor.so" (the test plugins) or, for a name with a dash, a plugin of the library. */
 static inline const char *built_path(const char *name)
 {
     static char path[4096];
@@ -19,7 +19,7 @@ static inline const char *built_path(const char *name)
     return path;
 }
 
-/* The number of entries in the folder, with "." and "..". */
+/* Returns the number of entries in the folder, including "." and "..". */
 static inline size_t folder_files(const char *folder)
 {
     size_t count = 0;
@@ -31,7 +31,7 @@ static inline size_t folder_files(const char *folder)
     return count;
 }
 
-/* A new folder under $TMPDIR; removed by folder_remove. */
+/* Creates a folder under $TMPDIR. folder_remove removes it. */
 static inline char *folder_new(void)
 {
     static char folders[8][128];
@@ -47,7 +47,7 @@ static inline char *folder_new(void)
     return folder;
 }
 
-/* Copies at most `bytes` bytes (-1: all) of `from` to folder/name. */
+/* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {
     char path[8192], buffer[65536];
@@ -70,7 +70,7 @@ static inline void folder_copy(const char *folder, const char *name, const char 
     chmod(path, 0755);
 }
 
-/* The test plugin in the role of `name`: folder/KIND-ROLE.so. */
+/* Copies the test plugin to folder/STEM.so. The stem (KIND-ROLE) selects the role of the plugin. */
 static inline void folder_actor(const char *folder, const char *stem)
 {
     char name[128];
@@ -104,7 +104,7 @@ static inline void folder_remove(const char *folder)
         fprintf(stderr, "cannot remove %s\n", folder);
 }
 
-/* "CTRT_PLUGIN_PATH=a:b"; b may be NULL. */
+/* Returns "CTRT_PLUGIN_PATH=a:b"; b may be NULL. */
 static inline const char *folder_path(const char *a, const char *b)
 {
     static char settings[8][4096];

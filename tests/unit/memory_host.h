@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/memory_host.h: runs a memory policy without the library, on a source that exists on paper.
+/* tests/unit/memory_host.h: runs a memory policy without the library, on a fake memory source ("paper").
  *
- * The source hands out addresses that nobody may touch, knows how much there is, and what every fence stands for: a
- * fence is a set of numbered pieces of work, and it is known which queue, and whether the host, waits for which of
- * them. With pages: addresses can be reserved and mapped. Everything that a policy must not do is counted in `wrong`. */
+ * The fake source returns addresses without memory behind them and enforces a capacity. A fence is a set of numbered
+ * work items. The source records, for each work item, the queues that wait for the item and whether the host waits for
+ * it. With a page size, addresses can be reserved and mapped. `wrong` counts the calls that a policy must not make. */
 #ifndef CTRT_TESTS_MEMORY_HOST_H
 #define CTRT_TESTS_MEMORY_HOST_H
 
@@ -16,7 +16,7 @@
 
 #define HELP __attribute__((unused)) static
 
-/* The policy in memory-NAME.so of CTRT_PLUGIN_PATH. */
+/* Loads the policy in memory-NAME.so of CTRT_PLUGIN_PATH. */
 HELP const ctrt_memory_policy *policy_load(const char *name)
 {
     char file[64];
@@ -29,16 +29,16 @@ HELP const ctrt_memory_policy *policy_load(const char *name)
 /* ---- fences ---- */
 
 #define PAPER_QUEUES 8
-#define PAPER_HOST   PAPER_QUEUES       /* who waits: a queue, or the host */
+#define PAPER_HOST   PAPER_QUEUES       /* waiter index of the host, after the queues */
 
 struct paper_fence {
-    struct paper_fence *next;           /* joined ones */
-    uint32_t work;                      /* the number of what it stands for; 0: all that `queue` had, so */
+    struct paper_fence *next;           /* next fence joined to this one */
+    uint32_t work;                      /* number of the work item; 0: the first `until` waits of `queue` */
     int queue;
-    size_t until;                       /* the first so many pieces of work that the queue waits for */
+    size_t until;                       /* number of waits that `queue` had when the fence was created */
 };
 
-struct paper_queue {                    /* what it waits for, in order; the host waited for the first `settled` */
+struct paper_queue {                    /* work items waited for, in order; the host waited for `settled` */
     uint32_t *work;
     size_t count, room, settled;
 };
@@ -48,21 +48,21 @@ struct paper_queue {                    /* what it waits for, in order; the host
 struct paper {
     ctrt_memory_source source;
     pthread_mutex_t lock;
-    uint64_t bytes, used;               /* there are; handed out or mapped */
-    uintptr_t next;                     /* address */
-    uint64_t allocs, frees;             /* maps and unmaps too */
+    uint64_t bytes, used;               /* capacity; allocated or mapped */
+    uintptr_t next;                     /* next address to return */
+    uint64_t allocs, frees;             /* including maps and unmaps */
     uint64_t maps, unmaps, reserved_ranges;
-    long fail_in;                       /* above 0: the alloc or map that brings it to 0 fails */
-    unsigned char *awaited;             /* by work: bit q: queue q waits for it; bit PAPER_HOST of the next byte */
+    long fail_in;                       /* above 0: the alloc or map that decrements it to 0 fails */
+    unsigned char *awaited;             /* 2 bytes per work item: bits of waiting queues; 1: host waits */
     uint32_t work, work_room;
     struct paper_queue queues[PAPER_QUEUES];
-    long fences;                        /* that exist */
+    long fences;                        /* existing fences */
     long wrong;
-    char what[256];                     /* was wrong last */
-    void (*on_free)(struct paper *paper, void *address, size_t bytes);  /* the source gets memory back */
+    char what[256];                     /* description of the last wrong call */
+    void (*on_free)(struct paper *paper, void *address, size_t bytes);  /* called on free */
 };
 
-/* Queues are small numbers as pointers; NULL is queue 0. */
+/* A queue is a small integer cast to a pointer; NULL is queue 0. */
 #define QUEUE(n) ((void *)(uintptr_t)(n))
 
 HELP void paper_wrong(struct paper *paper, const char *what)
@@ -147,7 +147,7 @@ HELP void paper_unmap(void *state, void *address, size_t bytes)
     paper_free(state, address, bytes, NULL);
 }
 
-/* Work of number paper->work + 1, as a fence. */
+/* Creates a fence for a new work item with number paper->work + 1. */
 HELP struct paper_fence *paper_work(struct paper *paper)
 {
     struct paper_fence *fence = calloc(1, sizeof *fence);
@@ -164,7 +164,8 @@ HELP struct paper_fence *paper_work(struct paper *paper)
     return fence;
 }
 
-/* Whether `who` (a queue or PAPER_HOST) waits for the work: a queue, too, when the host did. */
+/* Returns whether `who` (a queue or PAPER_HOST) waits for the work item. A queue also waits when the host has waited.
+ * */
 HELP bool paper_waits(const struct paper *paper, uint32_t work, int who)
 {
     return paper->awaited[2 * (size_t)work + 1] || (who < PAPER_QUEUES && paper->awaited[2 * (size_t)work] >> who & 1);
@@ -193,7 +194,7 @@ HELP void paper_queue_waits(struct paper *paper, struct paper_queue *queue, uint
     paper->awaited[2 * (size_t)work] |= (unsigned char)(1u << (queue - paper->queues));
 }
 
-/* When the host has waited for a queue, it has for all that the queue waited for. */
+/* A host wait for a queue is also a host wait for all work items that the queue waits for. */
 HELP void paper_host_waits(struct paper *paper, const struct paper_fence *part)
 {
     struct paper_queue *queue = &paper->queues[part->queue];
@@ -250,9 +251,9 @@ HELP void paper_fence_free(void *state, void *fence)
     pthread_mutex_unlock(&paper->lock);
 }
 
-/* ---- and what policies that move memory need of it ---- */
+/* ---- functions of the source for policies that move memory ---- */
 
-static long paper_copies, paper_copies_left;    /* left: above 0: the copy that brings it to 0 fails */
+static long paper_copies, paper_copies_left;    /* left: above 0: the copy that decrements it to 0 fails */
 
 HELP ctrt_status paper_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
 {
@@ -282,7 +283,7 @@ HELP void paper_moves(struct paper *paper)
     paper->source.host_free = paper_host_free;
 }
 
-/* A source with `bytes`; pages of `page_bytes`, or 0. */
+/* Initialises a source with a capacity of `bytes` and pages of `page_bytes` (0: no pages). */
 HELP void paper_init(struct paper *paper, uint64_t bytes, size_t page_bytes)
 {
     memset(paper, 0, sizeof *paper);
@@ -306,10 +307,10 @@ HELP void paper_init(struct paper *paper, uint64_t bytes, size_t page_bytes)
 
 HELP void paper_end(struct paper *paper)
 {
-    CHECK(paper->wrong == 0, "%ld things were wrong, the last: %s", paper->wrong, paper->what);
-    CHECK(paper->used == 0, "%llu bytes did not come back", (unsigned long long)paper->used);
-    CHECK(paper->fences == 0, "%ld fences are left", paper->fences);
-    CHECK(paper->reserved_ranges == 0, "%ld ranges of addresses are left", (long)paper->reserved_ranges);
+    CHECK(paper->wrong == 0, "%ld wrong calls, the last: %s", paper->wrong, paper->what);
+    CHECK(paper->used == 0, "%llu bytes were not freed", (unsigned long long)paper->used);
+    CHECK(paper->fences == 0, "%ld fences were not freed", paper->fences);
+    CHECK(paper->reserved_ranges == 0, "%ld reserved address ranges were not released", (long)paper->reserved_ranges);
     free(paper->awaited);
     for (int i = 0; i < PAPER_QUEUES; i++)
         free(paper->queues[i].work);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops-reference.h: what the families of test-ops-reference share: a case of tests/reference/ops_*.txt while it
- * runs. */
+/* ops-reference.h: the running case of tests/reference/ops_*.txt, shared by the files of test-ops-reference. */
 #ifndef CTRT_TESTS_OPS_REFERENCE_H
 #define CTRT_TESTS_OPS_REFERENCE_H
 
@@ -17,31 +16,31 @@ struct ref_case {
     int inputs;
     char input_names[CASE_INPUTS][16];
     ctrt_tensor *in[CASE_INPUTS];
-    /* What the op gave: the first is the result, others are named; by the assignment rule. */
+    /* Outputs of the op, set by the assignment rule. The first is the result; the others are named. */
     ctrt_tensor *out[CASE_RESULTS];
     const char *out_names[CASE_RESULTS];
-    /* Who gets the gradient instead of an input: parameters of a module. */
+    /* Module parameters whose gradient is compared instead of the input's. */
     ctrt_tensor *leaf[CASE_INPUTS];
 };
 
-/* The input called `name`; NULL when the case has none. */
+/* Returns the input called `name`, or NULL when the case has no such input. */
 ctrt_tensor *input(const struct ref_case *c, const char *name);
-/* An attribute's record, or NULL. */
+/* Returns the record of an attribute, or NULL. */
 const struct ref_record *attr(const struct ref_case *c, const char *name);
-/* Its first number, or `fallback`. */
+/* Returns the first number of an attribute, or `fallback` when the attribute is absent. */
 double number(const struct ref_case *c, const char *name, double fallback);
 bool is_word(const struct ref_case *c, const char *name, const char *word);
-/* Its integers as a list; absent: CTRT_ALL_DIMS. */
+/* Returns the integers of an attribute, or CTRT_ALL_DIMS when the attribute is absent. */
 ctrt_ints integers(const struct ref_case *c, const char *name);
 
-/* A row: how an op of the files is called, or why it is not. */
+/* How the test calls an op of the reference files, or why the op is skipped. */
 struct ref_op {
     const char *op;
     ctrt_status (*call)(struct ref_case *c);
-    const char *missing;                /* why it is skipped */
-    double tolerance;                   /* of f32; 0: the usual 2e-6 */
+    const char *missing;                /* reason for skipping the op */
+    double tolerance;                   /* for f32; 0: the default 2e-6 */
 };
 
-extern const struct ref_op ref_basic_ops[], ref_nn_ops[];        /* end with a row of NULL */
+extern const struct ref_op ref_basic_ops[], ref_nn_ops[];        /* the last entry is NULL */
 
 #endif

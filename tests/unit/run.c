@@ -5,7 +5,8 @@
  *     PROGRAM --has NAME               exits with 0 if the program has that test
  *     PROGRAM                          lists the tests
  *
- * A program with one test runs it with all arguments. argv[0] may be the name too: tests execute /proc/self/exe so. */
+ * A program with one test passes all arguments to the test. The test name may also be argv[0], because tests execute
+ * /proc/self/exe under another name. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 static struct test_entry *entries;
 
-/* A failed allocation of any size is an error that tests check, also under AddressSanitizer. */
+/* malloc returns NULL on failure also under AddressSanitizer, because tests check failed allocations of any size. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

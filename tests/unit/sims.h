@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sims.h: simulated devices in tests of the public API: a device and the table that reads its counters and injects faults. */
+/* sims.h: simulated devices for tests of the public API. Opens a device and the control table that reads its counters
+ * and injects faults. */
 #ifndef CTRT_TESTS_SIMS_H
 #define CTRT_TESTS_SIMS_H
 
@@ -21,7 +22,7 @@ static inline double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Opens `name` and finds the control table; ends the child with a failed check when either cannot be had. */
+/* Opens `name` and finds the control table. If either fails, ends the child process with a failed check. */
 static inline ctrt_device *sim_open(const char *name)
 {
     ctrt_device *device = NULL;
@@ -59,7 +60,7 @@ static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
     return x;
 }
 
-/* The sum of all elements, by way of the host. */
+/* Returns the sum of all elements, computed on the host. */
 static inline double total(ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) here = NULL, sum = NULL;

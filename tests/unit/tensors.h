@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensors.h: making small tensors and checking shape, strides and values of results; on top of tap.h. */
+/* tensors.h: creates small tensors and checks the shape, strides and values of results. Uses tap.h. */
 #ifndef CTRT_TESTS_TENSORS_H
 #define CTRT_TESTS_TENSORS_H
 
@@ -41,7 +41,7 @@ static inline void check_strides(const char *what, int line, ctrt_tensor *x, ctr
               list_text(ctrt_tensor_strides(x), ctrt_tensor_ndim(x)), list_text(strides.values, strides.count));
 }
 
-/* All elements, row major, as doubles. */
+/* Checks all elements of x, in row-major order, as doubles. */
 static inline void check_values(const char *what, int line, ctrt_tensor *x, const double *wanted, int64_t count)
 {
     double got[512];
@@ -65,7 +65,7 @@ static inline void check_values(const char *what, int line, ctrt_tensor *x, cons
 
 static ctrt_device *cpu;
 
-/* 0, 1, 2... in f32, of that shape. */
+/* Creates a tensor of the shape with the values 0, 1, 2, ... */
 static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
 {
     double values[512];
@@ -81,7 +81,7 @@ static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
 }
 #define COUNTING(...) counting_of(CTRT_SHAPE(__VA_ARGS__), CTRT_F32)
 
-/* Opens the CPU; false when there is none, which a group of its own tells. */
+/* Opens the CPU device. Returns false on failure, which is reported in a separate group. */
 static inline bool cpu_opened(void)
 {
     group("the cpu opens");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peaks while threads are in each other's way: another thread acts in the very middle of publishing, and of folding peaks. The file
- * under test is compiled in, with a stop before each of its atomic exchanges and additions. */
+/* Tests the peaks of the memory counters under races: another thread acts in the middle of publishing counters and of
+ * folding peaks. memory/counters.c is included here with a hook before each of its atomic exchanges and additions. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <time.h>
 
-static __thread void (*stop)(void);         /* called once, before the next of these operations of the thread */
+static __thread void (*stop)(void);         /* called once, before the thread's next such operation */
 
 static void stopped(void)
 {
@@ -49,7 +49,7 @@ static _Atomic int task;
 
 enum { END, TAKE, GIVE, PUBLISH };
 
-/* The other thread: does one thing at each go. */
+/* The other thread performs one task for each post of `go`, then posts `gone`. */
 static void *other(void *unused)
 {
     for (;;) {
@@ -66,7 +66,8 @@ static void *other(void *unused)
     }
 }
 
-/* Waits for it, but not for ever: what it does may have to wait for this thread. */
+/* Waits up to 100 ms for the task to finish. A wait without limit could deadlock, because the task may wait for this
+ * thread. */
 static bool done_soon(void)
 {
     struct timespec until;
@@ -129,12 +130,12 @@ static void test_publishing(void)
 {
     pthread_t thread;
     struct account_window window = { .next = NULL };
-    group("a thread publishes its cells while one that is new does: nothing counts twice");
+    group("two threads publish counters at the same time, and nothing is counted twice");
     begin_test(&thread);
-    CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* blocks that nobody sees */
+    CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* not yet published */
     account_window_open(&account, &window);
     stop = publish_meanwhile;
-    account_alloc(&account, 64, 64);                                /* enters, and publishes for the other one */
+    account_alloc(&account, 64, 64);                                /* registers this thread and publishes the other one's cells */
     if (!published_well)
         CHECK(done_soon(), "the other thread hangs");
     int64_t seen = 0;
@@ -144,10 +145,10 @@ static void test_publishing(void)
     CHECK(published == 2 && seen == 2, "%lld blocks published, %lld seen", (long long)published, (long long)seen);
     account_look(&account, account_here(&account));
     const int64_t peak = peak_now(&window, BLOCKS);
-    CHECK(peak == 3, "a peak of %lld blocks", (long long)peak);
+    CHECK(peak == 3, "the peak is %lld blocks, expected 3", (long long)peak);
     account_free(&account, 64, 64);
     CHECK(has(GIVE) && has(GIVE), "the other thread hangs");
-    CHECK(account_current(&account, ACCOUNT_BYTES) == 0, "%llu bytes", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
+    CHECK(account_current(&account, ACCOUNT_BYTES) == 0, "%llu bytes are allocated, expected 0", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
     account_window_close(&account, &window);
     end_test(thread);
 }
@@ -156,19 +157,19 @@ static void test_folding(void)
 {
     pthread_t thread;
     struct account_window window = { .next = NULL };
-    group("a block that is taken in the middle of a reading is in the next peak");
+    group("a block allocated while the peaks are read counts in the next peak");
     begin_test(&thread);
-    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");        /* has looked at that height */
+    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");        /* makes the thread record this peak */
     account_window_open(&account, &window);
     CHECK(has(TAKE) && has(GIVE), "the other thread hangs");
     stop = take_meanwhile;
     int64_t peak = peak_now(&window, BYTES);
-    CHECK(peak == 1000, "the first window's peak is %lld", (long long)peak);
+    CHECK(peak == 1000, "the first window's peak is %lld bytes, expected 1000", (long long)peak);
     CHECK(has(GIVE), "the other thread hangs");
     peak = peak_now(&window, BYTES);
-    CHECK(peak == 1000, "the second window's peak is %lld", (long long)peak);
+    CHECK(peak == 1000, "the second window's peak is %lld bytes, expected 1000", (long long)peak);
     peak = peak_now(&window, BYTES);
-    CHECK(peak == 0, "the third window's peak is %lld", (long long)peak);
+    CHECK(peak == 0, "the third window's peak is %lld bytes, expected 0", (long long)peak);
     account_window_close(&account, &window);
     end_test(thread);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accounting on simulated devices, through the public API: owners without asking, limits with pinned memory, a leak
- * that is found by its tag, everything given back. */
+/* Memory accounting on simulated devices, through the public API. Tests owners, limits with pinned memory, leak reports
+ * by tag, and that all memory is released. */
 #include "ctrt/memory.h"
 #include "ctrt/stream.h"
 #include "sims.h"
@@ -31,7 +31,7 @@ static ctrt_status take(ctrt_tensor **out, const char *tag, size_t bytes, ctrt_d
 
 static void test_owners(void)
 {
-    group("an asynchronous device is watched from the start; ops and tags own its memory");
+    group("an asynchronous device counts memory by owner (op or tag) without a setting");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:1");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -57,10 +57,10 @@ static void test_owners(void)
     CHECK((uint64_t)(got) == (uint64_t)(want), "%s is %llu, expected %llu", #got, (unsigned long long)(got),    \
           (unsigned long long)(want))
 
-/* What users of PyTorch know, with its numbers. */
+/* Sizes and statistics equal PyTorch's. */
 static void test_known_numbers(void)
 {
-    group("512 bytes for two numbers, 2 MiB reserved for them, kept until the cache is emptied");
+    group("two f32 values take 512 bytes and reserve 2 MiB until the cache is emptied");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
@@ -95,7 +95,7 @@ static void test_known_numbers(void)
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         char setting[64];
         snprintf(setting, sizeof setting, "CTRT_MEMORY=%s", policies[i]);
-        group("after a reset every peak is what is current, of totals and pools: %s", policies[i]);
+        group("after a reset every peak equals the current value, in total and per pool: %s", policies[i]);
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", setting) {
             ctrt_device *device = sim_open("sim:0");
             CTRT_AUTO(tensor) kept = NULL, small = NULL, large = NULL, more = NULL;
@@ -103,7 +103,7 @@ static void test_known_numbers(void)
             char current[64];
             int raised = 0;
             CHECK_OK(ctrt_empty(&kept, CTRT_SHAPE(100), CTRT_F32, device));
-            for (int round = 0; round < 2; round++) {           /* peaks rise again after a reset, too */
+            for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
                 CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
                 CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
                 ctrt_tensor_release(&small);
@@ -122,12 +122,11 @@ static void test_known_numbers(void)
                           key, (long long)stat_of(device, key), (long long)stat_of(device, current));
                 }
             }
-            CHECK(raised > 0, "nothing was left to compare");
+            CHECK(raised > 0, "no current value is above 0");
         }
         CHILD_END;
     }
-    group("emptying the cache by hand wins nothing: it is done before memory is said to be out; a steady state asks "
-          "nobody");
+    group("the cache is emptied before an out-of-memory error; repeated steps make no device allocations");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -154,7 +153,7 @@ static void test_known_numbers(void)
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(8 << 20), CTRT_F32, device));
     }
     CHILD_END;
-    group("ten large tensors: rise, flat while they are cached, fall");
+    group("ten large tensors stay reserved after release until the cache is emptied");
     IN_CHILD("CTRT_SIM=devices=1,memory=16g") {
         ctrt_device *device = sim_open("sim:0");
         ctrt_tensor *list[10] = { NULL };
@@ -174,7 +173,7 @@ static void test_known_numbers(void)
 
 static void test_leak(void)
 {
-    group("a leak ends in a report that names it first, and the program goes on");
+    group("the out-of-memory report names the leaking tag first, and the program can continue");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         ctrt_tensor *kept[64] = { NULL }, *batch = NULL;
@@ -201,7 +200,7 @@ static void test_leak(void)
         CHECK_OK(ctrt_memory_release_all(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
-        CHECK(left == total && ctrt_memory_reserved(device) == 0, "%llu bytes are not back",
+        CHECK(left == total && ctrt_memory_reserved(device) == 0, "%llu bytes were not freed",
               (unsigned long long)(total - left));
     }
     CHILD_END;
@@ -209,7 +208,7 @@ static void test_leak(void)
 
 static void test_ops(void)
 {
-    group("a report says which op wanted the memory, and a block which op made it");
+    group("a report names the op that requested memory and the op that created each block");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
@@ -234,7 +233,7 @@ static void test_ops(void)
     CHILD_END;
 }
 
-/* The device is full, or its free memory in pieces, under each policy. */
+/* Advice for a full device and for fragmented free memory, under each policy. */
 static void test_advice(void)
 {
     static const struct { const char *policy, *gaps, *full; } policies[] = {
@@ -246,7 +245,7 @@ static void test_advice(void)
         { "CTRT_MEMORY=direct", NULL, "CTRT_MEMORY=spill+caching" },
         { "CTRT_MEMORY=spill+caching", NULL, "All operands of an op must be on the device at once" },
     };
-    group("the advice fits the policy");
+    group("the advice in an out-of-memory message fits the policy");
     for (size_t i = 0; i < COUNT(policies); i++) {
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", policies[i].policy) {
             ctrt_device *device = sim_open("sim:0");
@@ -266,7 +265,7 @@ static void test_advice(void)
                 ctrt_tensor_release(&one);
             }
             if (policies[i].gaps != NULL) {
-                /* 60 MiB in 3 segments of 20; every other block of 4 is let go of. */
+                /* 60 MiB in 3 segments of 20; every other block of 4 MiB is freed. */
                 for (int k = 0; k < 15; k++)
                     CHECK_OK(ctrt_empty(&parts[k], CTRT_SHAPE(1 << 20), CTRT_F32, device));
                 for (int k = 0; k < 15; k += 2)
@@ -283,7 +282,7 @@ static void test_advice(void)
 
 static void test_limit(void)
 {
-    group("a limit covers device memory and what is pinned");
+    group("a limit covers device memory and pinned memory");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, pinned = NULL, more = NULL;
@@ -314,7 +313,7 @@ static void test_limit(void)
 
 static void test_snapshot(void)
 {
-    group("the snapshot of the caching policy has its segments, and its sums agree");
+    group("the snapshot of the caching policy lists its segments, and its sums equal the statistics");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;

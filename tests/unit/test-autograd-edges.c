@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* First and second derivatives where a rule has a special case: at 0, at limits, at NaN, of overflow, of nothing. What PyTorch 2.15 computes. */
+/* First and second derivatives in special cases of the rules (0, limits, NaN, overflow, empty tensors), compared with
+ * the values of PyTorch 2.15. */
 #include <math.h>
 
 #include "ctrt/ctrt.h"
@@ -11,10 +12,10 @@ struct edge {
     const char *name;
     ctrt_status (*function)(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
     ctrt_dtype a_dtype, b_dtype;
-    int n;                              /* elements of a, and of b where there is one */
+    int n;                              /* number of elements of a and, if present, of b */
     const double *a, *b;
-    const double *da, *db;              /* of the result's sum; NULL: none, for an integer operand too */
-    const double *dda, *ddb, *ddw;      /* of sum(da) + sum(db), by the operands and by the gradient of the result */
+    const double *da, *db;              /* gradients of the result's sum; NULL: none (also for integer operands) */
+    const double *dda, *ddb, *ddw;      /* gradients of sum(da) + sum(db) for a, b and dy */
 };
 
 #define F(name, ...)                                                                                \
@@ -70,7 +71,7 @@ static ctrt_status var_0dim_2(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     return status;
 }
 
-/* Rows of two classes, the targets of which are all ignored. */
+/* cross_entropy of rows with two classes. All targets are ignored. */
 static ctrt_status ignored(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
     ctrt_tensor *rows = NULL, *target = NULL;
@@ -91,7 +92,7 @@ static ctrt_status ignored(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 #define GELU_AT    L(INFINITY, -INFINITY, NAN, 0, 100, -100)
 #define GELU_SLOPE L(NAN, NAN, NAN, 0.5, 1, 0)
 #define GELU_CURVE L(NAN, NAN, NAN, 0.797884560802865356, 0, 0)
-#define E11     1.10000002384185791015625               /* 1.1 in f32, and its logarithm */
+#define E11     1.10000002384185791015625               /* 1.1 rounded to f32; its logarithm */
 #define LOG_E11 0.0953102014787409
 
 static const struct edge edges[] = {
@@ -165,7 +166,7 @@ static void compare(const char *what, ctrt_tensor *t, const double *wanted)
 {
     double got[N];
     if (wanted == NULL || t == NULL) {
-        CHECK(wanted == NULL || wanted[0] == 0, "%s: there is none", what);
+        CHECK(wanted == NULL || wanted[0] == 0, "%s: no gradient", what);
         return;
     }
     const double tolerance = ctrt_tensor_dtype(t) == CTRT_F64 ? 1e-12 : 1e-6;
@@ -224,13 +225,13 @@ static void run(const struct edge *e)
     }
     ctrt_tensor_release(&a), ctrt_tensor_release(&b), ctrt_tensor_release(&y);
     ctrt_tensor_release(&w), ctrt_tensor_release(&sum), ctrt_tensor_release(&term);
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
 }
 
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)

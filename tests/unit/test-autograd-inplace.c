@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes in place: what is refused, what saved tensors notice, and histories of views. That the gradients are right: test-autograd-rules. */
+/* In-place writes: which ones are errors, how changes of saved tensors are detected, and the histories of views.
+ * test-autograd-rules checks the values of the gradients. */
 #include <math.h>
 
 #include "ctrt/ctrt.h"
@@ -38,8 +39,8 @@ static ctrt_status backward_of_sum(ctrt_tensor *t)
 
 static void nothing_left(void)
 {
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes are left", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed", (unsigned long long)ctrt_autograd_saved_bytes());
 }
 
 static void release(int n, ctrt_tensor **const *tensors)
@@ -51,26 +52,26 @@ static void release(int n, ctrt_tensor **const *tensors)
 
 static void refused(void)
 {
-    group("leaves that require grad");
+    group("in-place writes to leaves that require grad are errors");
     ctrt_tensor *x = filled(1, true), *v = NULL, *y = NULL, *e = NULL, *k = NULL;
     CHECK_FAILS(ctrt_add_scalar_(x, ctrt_float(1)), CTRT_ERR_AUTOGRAD, "leaf");
     CHECK_FAILS(ctrt_zero_(x), CTRT_ERR_AUTOGRAD, "ctrt_no_grad");
     CHECK_FAILS(ctrt_normal_(x, 0, 1), CTRT_ERR_AUTOGRAD, "leaf");
     CHECK_OK(ctrt_select(&v, x, 0, 0));
     CHECK_FAILS(ctrt_mul_(v, v), CTRT_ERR_AUTOGRAD, "view of a leaf");
-    CHECK(sum_of(x) == 6, "a refused change was made: the sum is %g", sum_of(x));
+    CHECK(sum_of(x) == 6, "a rejected write changed x: the sum is %g", sum_of(x));
     ctrt_no_grad {
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
         CHECK_OK(ctrt_mul_(v, v));
     }
-    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x), "changed without grad mode: the sum is %g", sum_of(x));
+    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x), "writes without grad mode: the sum is %g, expected 18", sum_of(x));
     CHECK_OK(backward_of_sum(v));
-    CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3, "the view's gradient after a change of its base is wrong");
+    CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3, "wrong gradient through a view after a write to its base");
     RELEASE(&v);
 
-    group("leaves of a graph that become results");
+    group("in-place writes that turn a leaf of a graph into a result");
     ctrt_tensor *w = filled(3, true);
-    for (int how = 0; how < 4; how++) {                     /* the leaf, a view of it, without grad mode, its base */
+    for (int how = 0; how < 4; how++) {                     /* written: leaf, view, leaf without grad mode, base */
         ctrt_tensor *base = filled(2, false), *leaf = NULL;
         if (how == 3)
             CHECK_OK(ctrt_narrow(&leaf, base, 0, 0, 1));
@@ -88,12 +89,12 @@ static void refused(void)
             CHECK_OK(backward_of_sum(e));
         else
             CHECK_FAILS(backward_of_sum(e), CTRT_ERR_AUTOGRAD, "changed in place after its use");
-        CHECK(ctrt_tensor_grad(leaf) == NULL, "way %d: the leaf got a gradient", how);
+        CHECK(ctrt_tensor_grad(leaf) == NULL, "case %d: the leaf got a gradient", how);
         RELEASE(&base, &leaf, &v, &k, &e);
     }
     RELEASE(&w);
 
-    group("views that autograd does not know");
+    group("writes to views made without grad mode are errors");
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
     ctrt_no_grad {
         CHECK_OK(ctrt_select(&v, y, 0, 0));
@@ -106,7 +107,7 @@ static void refused(void)
     CHECK_FAILS(ctrt_mul_(e, k), CTRT_ERR_AUTOGRAD, "made under ctrt_no_grad");
     RELEASE(&v, &e, &k);
 
-    group("expanded tensors");
+    group("writes to expanded tensors are errors");
     CHECK_OK(ctrt_select(&v, y, 0, 0));
     CHECK_OK(ctrt_expand(&e, v, CTRT_SHAPE(4, 3)));
     CHECK_FAILS(ctrt_add_scalar_(e, ctrt_float(1)), CTRT_ERR_INVALID_ARGUMENT, "share memory");
@@ -116,7 +117,7 @@ static void refused(void)
 
 static void versions(void)
 {
-    group("a saved operand is changed");
+    group("backward detects a changed saved operand");
     ctrt_tensor *x = filled(2, true), *u = NULL, *y = NULL, *d = NULL, *v = NULL, *w = filled(3, false);
     CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(2)));
     CHECK(ctrt_tensor_version(u) == 0, "a fresh tensor has version %u", ctrt_tensor_version(u));
@@ -129,13 +130,13 @@ static void versions(void)
     CHECK_FAILS(backward_of_sum(y), CTRT_ERR_AUTOGRAD, "changed in place");
     RELEASE(&u, &y);
 
-    group("a saved result is changed");
+    group("backward detects a changed saved result");
     CHECK_OK(ctrt_exp(&y, x));
     CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(3)));
     CHECK_FAILS(backward_of_sum(y), CTRT_ERR_AUTOGRAD, "backward of exp");
     RELEASE(&y);
 
-    group("changed through a view, a detached tensor, or under ctrt_no_grad");
+    group("backward detects changes through a view, a detached tensor or under ctrt_no_grad");
     CHECK_OK(ctrt_exp(&y, x));
     CHECK_OK(ctrt_select(&v, y, 0, 1));
     CHECK_OK(ctrt_zero_(v));
@@ -153,7 +154,7 @@ static void versions(void)
     CHECK_FAILS(backward_of_sum(y), CTRT_ERR_AUTOGRAD, "operand 2");
     RELEASE(&d, &y);
 
-    group("changes that do no harm");
+    group("changes of tensors that no node saved are allowed");
     CHECK_OK(ctrt_add(&y, x, w));                       /* saves nothing */
     CHECK_OK(ctrt_zero_(w));
     CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(3)));
@@ -161,10 +162,10 @@ static void versions(void)
     CHECK(sum_of(ctrt_tensor_grad(x)) == 18, "the gradient's sum is %g, expected 18", sum_of(ctrt_tensor_grad(x)));
     RELEASE(&y);
 
-    group("a graph that bites its tail is freed");
+    group("a graph with a reference cycle is freed");
     CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(2)));
     CHECK_OK(ctrt_mul(&y, u, u));
-    CHECK_OK(ctrt_add_(u, y));                          /* u's history now holds the node that saved u */
+    CHECK_OK(ctrt_add_(u, y));                          /* u's history now contains the node that saved u */
     CHECK_FAILS(backward_of_sum(u), CTRT_ERR_AUTOGRAD, "changed in place");
     RELEASE(&x, &u, &y, &w);
     nothing_left();
@@ -178,7 +179,7 @@ static ctrt_status count(void *user, ctrt_tensor **grad)
 
 static void histories(void)
 {
-    group("a constant that becomes a result");
+    group("an in-place write gives a constant a history");
     ctrt_tensor *x = filled(2, true), *c = filled(3, false), *y = NULL, *v = NULL, *w = NULL;
     CHECK_OK(ctrt_mul_(c, x));
     CHECK(ctrt_tensor_requires_grad(c) && !ctrt_tensor_is_leaf(c) && strcmp(ctrt_tensor_grad_fn(c), "mul") == 0, "c has no history");
@@ -187,22 +188,22 @@ static void histories(void)
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
     RELEASE(&c);
 
-    group("views follow their base");
+    group("a write to a view updates the history of the base and of its other views");
     c = filled(3, false);
     CHECK_OK(ctrt_select(&v, c, 0, 0));
     CHECK_OK(ctrt_select(&w, c, 0, 0));
     CHECK_OK(ctrt_select(&y, x, 0, 0));
     CHECK_OK(ctrt_mul_(v, y));
-    CHECK(strcmp(ctrt_tensor_grad_fn(c), "copy_slices") == 0, "the base was made by %s", ctrt_tensor_grad_fn(c));
-    CHECK(strcmp(ctrt_tensor_grad_fn(v), "as_strided") == 0, "the view was made by %s", ctrt_tensor_grad_fn(v));
-    CHECK(ctrt_tensor_requires_grad(w) && !ctrt_tensor_is_leaf(w), "the other view does not know");
+    CHECK(strcmp(ctrt_tensor_grad_fn(c), "copy_slices") == 0, "the base's grad_fn is %s", ctrt_tensor_grad_fn(c));
+    CHECK(strcmp(ctrt_tensor_grad_fn(v), "as_strided") == 0, "the view's grad_fn is %s", ctrt_tensor_grad_fn(v));
+    CHECK(ctrt_tensor_requires_grad(w) && !ctrt_tensor_is_leaf(w), "the other view does not require grad or is a leaf");
     CHECK_OK(ctrt_mul(&w, w, w));                       /* (3 x)^2 */
     CHECK_OK(backward_of_sum(w));
     CHECK(sum_of(ctrt_tensor_grad(x)) == 3 * 36, "the gradient's sum is %g, expected 108", sum_of(ctrt_tensor_grad(x)));
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
     RELEASE(&v, &w, &c, &y);
 
-    group("hooks and retained gradients of a tensor that is changed");
+    group("hooks and retained gradients of a tensor that is written in place");
     double before = 0, after = 0;
     uint64_t id;
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
@@ -217,11 +218,11 @@ static void histories(void)
     CHECK(ctrt_tensor_grad(y) && sum_of(ctrt_tensor_grad(y)) == 42, "the retained gradient is not the changed tensor's");
     CHECK_OK(ctrt_tensor_remove_hook(y, id));
     CHECK_OK(ctrt_backward(v));
-    CHECK(before == 6 * 35 && after == 2 * 6 * 7, "after removal the hooks saw %g and %g", before, after);
+    CHECK(before == 6 * 35 && after == 2 * 6 * 7, "after removal the hooks saw %g and %g, expected 210 and 84", before, after);
     RELEASE(&x, &y, &v);
     nothing_left();
 
-    group("overwritten tensors forget their history");
+    group("an overwritten tensor loses its history");
     x = filled(2, true);
     CHECK_OK(ctrt_exp(&y, x));
     CHECK_OK(ctrt_mul_scalar(&v, y, ctrt_float(1)));
@@ -232,7 +233,8 @@ static void histories(void)
     nothing_left();
 }
 
-/* ---- views: each row makes x (a leaf of 4 ones that requires grad), sets up a view and writes it in grad mode; as PyTorch 2.15 ---- */
+/* ---- views: each case creates x (a leaf of 4 ones that requires grad) and a view and writes it in grad mode,
+ * as PyTorch 2.15 does ---- */
 
 static ctrt_status same_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
 {
@@ -255,7 +257,7 @@ static const ctrt_function part_function = { sizeof part_function, "part", part_
 
 struct view_tensors { ctrt_tensor *x, *y, *v; };
 #define V(name, ...) static ctrt_status name(struct view_tensors *t) { __VA_ARGS__ }
-V(v_leaf_view,                          /* a parameter that is a slice of a flat buffer, and a part of it */
+V(v_leaf_view,                          /* a parameter that is a slice of a flat buffer, and a view of the parameter */
   ctrt_tensor *flat = NULL;
   CTRT_TRY(ctrt_zeros(&flat, CTRT_SHAPE(6), CTRT_F64, NULL));
   ctrt_status s = ctrt_slice(&t->y, flat, 0, 0, 4, 1);
@@ -263,7 +265,7 @@ V(v_leaf_view,                          /* a parameter that is a slice of a flat
   CTRT_TRY(s);
   CTRT_TRY(ctrt_tensor_require_grad(t->y, true));
   return ctrt_slice(&t->v, t->y, 0, 0, 2, 1);)
-V(v_late_leaf,                          /* the base begins to require grad after the view was made */
+V(v_late_leaf,                          /* the base starts to require grad after the creation of the view */
   CTRT_TRY(ctrt_zeros(&t->y, CTRT_SHAPE(4), CTRT_F64, NULL));
   CTRT_TRY(ctrt_slice(&t->v, t->y, 0, 0, 2, 1));
   return ctrt_tensor_require_grad(t->y, true);)
@@ -279,7 +281,7 @@ V(v_no_grad_of_view, ctrt_status s = CTRT_OK;
   return s;)
 V(v_view_of_no_grad, CTRT_TRY(v_no_grad(t));
   return ctrt_slice(&t->v, t->v, 0, 0, 1, 1);)
-V(v_no_grad_late, ctrt_status s = CTRT_OK;      /* the base gets its history after the view was made */
+V(v_no_grad_late, ctrt_status s = CTRT_OK;      /* the base gets its history after the creation of the view */
   CTRT_TRY(ctrt_ones(&t->y, CTRT_SHAPE(4), CTRT_F64, NULL));
   ctrt_no_grad s = ctrt_slice(&t->v, t->y, 0, 0, 2, 1);
   return s == CTRT_OK ? ctrt_mul_(t->y, t->x) : s;)
@@ -336,7 +338,7 @@ static ctrt_status (*const writes[])(ctrt_tensor *v) = {
 static const struct view_case {
     const char *name;
     ctrt_status (*make)(struct view_tensors *t);
-    const char *refusal;                /* NULL: the write is allowed */
+    const char *refusal;                /* expected error text; NULL: the write is allowed */
 } view_cases[] = {
     {"a view of a leaf that is itself a view", v_leaf_view, "view of a leaf"},
     {"a view made before its base required grad", v_late_leaf, "view of a leaf"},
@@ -381,7 +383,7 @@ static void views(void)
             RELEASE(&t.x, &t.y, &t.v);
         }
     }
-    group("a view whose history is not known any more");
+    group("a view with an unknown history cannot be used in a graph after a change of its base");
     struct view_tensors t;
     ctrt_tensor *z = NULL;
     static const struct view_case *const stale[] = { &view_cases[2], &view_cases[5], &view_cases[8], &view_cases[10], &view_cases[11] };
@@ -395,7 +397,7 @@ static void views(void)
         RELEASE(&t.x, &t.y, &t.v, &z);
     }
 
-    group("a view made without grad mode requires grad with its base and passes no gradient");
+    group("a view made without grad mode requires grad if its base does, and passes no gradient");
     if (!begin_views(&t, &view_cases[2]))
         return;
     CHECK(ctrt_tensor_requires_grad(t.v) && ctrt_tensor_is_leaf(t.v), "it does not require grad, or is no leaf");
@@ -408,7 +410,7 @@ static void views(void)
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     refused();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that share leaves, graphs and views. */
+/* Autograd with several threads that share leaves, graphs and views. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 #define THREADS 4
 #define ROUNDS  200
 
-/* tap.h counts without locks: threads report through this. */
+/* Results of one thread. The counters of tap.h have no lock, so the main thread reports the failures. */
 struct job {
     ctrt_tensor *leaf, *graph, *view;
     int failed;
@@ -34,7 +34,7 @@ static void run_all(void *(*body)(void *), struct job *jobs)
     }
 }
 
-/* All run one graph, which stays. */
+/* All threads run backward on one graph, which is retained. */
 static void *run_shared(void *argument)
 {
     struct job *job = argument;
@@ -43,7 +43,7 @@ static void *run_shared(void *argument)
     return NULL;
 }
 
-/* Each records its own graph on the shared leaf and a shared view of another tensor. */
+/* Each thread records its own graph with the shared leaf and a shared view of another tensor. */
 static void *run_own(void *argument)
 {
     struct job *job = argument;
@@ -66,7 +66,7 @@ static void *drop(void *argument)
     return NULL;
 }
 
-/* Only one of the runs that free the graph may have it. */
+/* Only one of the backward calls that free the graph may succeed. */
 static void *run_once(void *argument)
 {
     struct job *job = argument;
@@ -74,7 +74,7 @@ static void *run_once(void *argument)
     return NULL;
 }
 
-/* The first thread adds and removes a hook of the leaf, on which the others run their own graphs. */
+/* The first thread adds and removes a hook of the leaf while the other threads run their own graphs with the leaf. */
 static ctrt_status count_call(void *user, ctrt_tensor **grad)
 {
     (void)grad;
@@ -99,14 +99,14 @@ static void *change_hooks(void *argument)
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     ctrt_tensor *x = NULL, *y = NULL, *base = NULL, *view = NULL;
     struct job jobs[THREADS];
     double sum;
 
-    group("%d threads run one graph %d times each", THREADS, ROUNDS);
+    group("%d threads run one retained graph %d times each", THREADS, ROUNDS);
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(8), ctrt_float(1), CTRT_F64, NULL));
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CHECK_OK(ctrt_mul(&y, x, x));
@@ -119,11 +119,11 @@ TEST_MAIN
     CHECK_OK(ctrt_item(&sum, y));
     CHECK(sum == 3.0 * 8 * THREADS * ROUNDS, "the gradient's sum is %g, expected %g", sum, 3.0 * 8 * THREADS * ROUNDS);
 
-    group("%d threads record on one leaf and one view that is out of date", THREADS);
+    group("%d threads record graphs with one leaf and one view whose history must be updated", THREADS);
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
     CHECK_OK(ctrt_zeros(&base, CTRT_SHAPE(2, 8), CTRT_F64, NULL));
     CHECK_OK(ctrt_select(&view, base, 0, 1));
-    CHECK_OK(ctrt_add_(base, x));                       /* base, and with it the view, is x now; add saves nothing, so it can run often */
+    CHECK_OK(ctrt_add_(base, x));                       /* base and its view now equal x; add saves no tensor */
     for (int i = 0; i < THREADS; i++)
         jobs[i] = (struct job){.leaf = x, .view = view};
     run_all(run_own, jobs);
@@ -137,7 +137,7 @@ TEST_MAIN
         jobs[i] = (struct job){.leaf = x, .view = view, .graph = i == 0 ? y : NULL};
     run_all(change_hooks, jobs);
 
-    group("graphs are freed by other threads");
+    group("threads free graphs that another thread recorded");
     for (int i = 0; i < THREADS; i++) {
         jobs[i] = (struct job){0};
         CHECK_OK(ctrt_exp(&jobs[i].graph, x));
@@ -147,8 +147,8 @@ TEST_MAIN
     run_all(drop, jobs);
     ctrt_tensor_release(&base);
     ctrt_tensor_release(&view);
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes are left", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed", (unsigned long long)ctrt_autograd_saved_bytes());
 
     group("one of %d backward calls that free the graph succeeds", THREADS);
     for (int round = 0; round < 50; round++) {
@@ -168,6 +168,6 @@ TEST_MAIN
     }
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&y);
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand, arrays,
- * tables, parameters. */
+/* The base layer of core: error messages, log, edit distance, interned strings, free lists, injected allocation
+ * failures, arrays, pointer tables, locks, parameters. */
 #include <pthread.h>
 
 #include "base/array.h"
@@ -23,15 +23,15 @@ static void *message_of_thread(void *out)
 static void test_messages(void)
 {
     char long_text[9000], other[64] = "?";
-    group("messages: of the thread, in front of one another, cut when too long");
-    CHECK(strcmp(ctrt_error_message(), "") == 0, "a message before any failure: %s", ctrt_error_message());
+    group("error messages are per thread, can be prefixed with context, and are truncated");
+    CHECK(strcmp(ctrt_error_message(), "") == 0, "the message before any failure is \"%s\"", ctrt_error_message());
     CHECK(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3) == CTRT_ERR_SHAPE, "ctrt_fail changed the status");
     CHECK(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add") == CTRT_ERR_SHAPE, "ctrt_context changed the status");
     CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "%s", ctrt_error_message());
     CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0,
-          "success got a context");
+          "ctrt_context changed the message of a success");
     ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message from itself: %s",
+    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message that formats the previous message: %s",
           ctrt_error_message());
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
@@ -51,9 +51,9 @@ static void test_messages(void)
           other);
     CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
 
-    group("status codes have texts");
+    group("every status code has a text");
     for (int code = 0; code >= -17; code--)
-        CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has none", code);
+        CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has no text", code);
     CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "%s", ctrt_status_string(CTRT_OK));
     CHECK(strcmp(ctrt_status_string((ctrt_status)-1000), "unknown status") == 0, "an unknown code has a text");
     size_t codes = 0;
@@ -91,7 +91,7 @@ static void test_nearest(void)
         { "rocm", NULL },
         { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
     };
-    group("the nearest word");
+    group("nearest_word returns the candidate with the smallest edit distance");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *got = nearest_word(cases[i].word, known, COUNT_OF(known));
         CHECK(got == cases[i].want || (got && cases[i].want && strcmp(got, cases[i].want) == 0),
@@ -99,18 +99,18 @@ static void test_nearest(void)
               cases[i].want ? cases[i].want : "none");
     }
     CHECK(nearest_word(NULL, known, 2) == NULL && nearest_word("cpu", known, 0) == NULL,
-          "nothing has a nearest word");
+          "NULL or an empty list has a nearest word");
 }
 
 static void test_keep(void)
 {
     char text[] = "a text";
-    group("kept texts are kept once");
+    group("equal strings are interned once");
     const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
     CHECK(a != NULL && a != text && a == b, "%p and %p", (const void *)a, (const void *)b);
     text[0] = 'b';
-    CHECK(strcmp(a, "a text") == 0 && intern_string(text) != a, "the kept text changed with its source");
-    CHECK(intern_string(NULL) == NULL, "NULL was kept");
+    CHECK(strcmp(a, "a text") == 0 && intern_string(text) != a, "the interned string changed with its source");
+    CHECK(intern_string(NULL) == NULL, "NULL was interned");
 }
 
 /* ---- log ---- */
@@ -133,7 +133,7 @@ static void hear(void *user, ctrt_log_level level, const char *component, const 
 static void test_log(void)
 {
     struct heard heard = { 0 };
-    group("the log goes to the callback, up to its level");
+    group("the callback receives log lines up to the log level");
     IN_CHILD("CTRT_LOG=info") {
         ctrt_log_set_callback(hear, &heard);
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
@@ -141,16 +141,16 @@ static void test_log(void)
                   && strcmp(heard.text, "number 5") == 0,
               "%d lines, %s: %s", heard.lines, heard.component, heard.text);
         log_message(CTRT_LOG_DEBUG, "me", "too much");
-        CHECK(heard.lines == 1, "a debug line passed");
+        CHECK(heard.lines == 1, "a debug line was logged at level info");
         ctrt_log_set_level(CTRT_LOG_ERROR);
         log_message(CTRT_LOG_WARNING, "me", "too much");
-        CHECK(heard.lines == 1, "a warning passed");
+        CHECK(heard.lines == 1, "a warning was logged");
         ctrt_log_set_level((ctrt_log_level)99);
         log_message(CTRT_LOG_DEBUG, NULL, "%s", "now");
-        CHECK(heard.lines == 2 && strcmp(heard.component, "?") == 0, "a debug line did not pass");
+        CHECK(heard.lines == 2 && strcmp(heard.component, "?") == 0, "a debug line was not logged");
         log_message((ctrt_log_level)-5, "me", "no level");
         log_message((ctrt_log_level)4, "me", "no level");
-        CHECK(heard.lines == 2, "a line of no level passed");
+        CHECK(heard.lines == 2, "a line with an invalid level was logged");
     }
     CHILD_END;
     IN_CHILD("CTRT_LOG=loud") {
@@ -179,7 +179,7 @@ static void *make_garbage(void *argument)
 
 static void test_memory(void)
 {
-    group("free lists are bounded and end with their thread");
+    group("free lists are bounded and are freed with their thread");
     pthread_t thread;
     void *kept;
     pthread_create(&thread, NULL, make_garbage, NULL);
@@ -192,17 +192,17 @@ static void test_memory(void)
     void *object = free_list_take(FREE_TENSOR, 64);
     free_list_put(FREE_TENSOR, object);
     void *again = free_list_take(FREE_TENSOR, 64);
-    CHECK(FREE_LISTS_BYPASSED || again == object, "the object was not used again");
+    CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
     free_list_put(FREE_TENSOR, again);
 
-    group("allocations that fail on demand");
+    group("alloc_fail_at makes the n-th allocation, or all from the n-th on, fail");
     alloc_fail_at(3, false);
     void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x"),
          *four = free_list_take(FREE_TENSOR, 64);
-    CHECK(one && two && !three && four, "the third of four had to fail: %p %p %p %p", one, two, three, four);
+    CHECK(one && two && !three && four, "only the third of four allocations must fail: %p %p %p %p", one, two, three, four);
     CHECK(alloc_fail_at(2, true) == 4, "four allocations were not counted");
     void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
-    CHECK(five && !six && !seven, "from the second on all had to fail: %p %p %p", five, six, seven);
+    CHECK(five && !six && !seven, "the second and third of three allocations must fail: %p %p %p", five, six, seven);
     CHECK(alloc_fail_at(0, false) == 3, "three allocations were not counted");
     void *eight = host_alloc(0);
     CHECK(eight != NULL && !alloc_fault_due(), "allocations still fail");
@@ -221,7 +221,7 @@ static void test_array(void)
         const size_t before = room;
         const bool grown = ARRAY_GROW(items, room, count);
         failed += !grown;
-        CHECK(grown ? count < room : room == before, "room %zu for %zu items after %zu", room, count, before);
+        CHECK(grown ? count < room : room == before, "capacity %zu for %zu items, previously %zu", room, count, before);
         if (grown)
             items[count].number = (uint32_t)count, count++;
     }
@@ -232,19 +232,19 @@ static void test_array(void)
     for (size_t i = 0; i < count; i++)
         CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
     room = UINT32_MAX / 2 + 1;
-    CHECK(failed > 0 && !ARRAY_GROW(items, room, room), "an array of 2^32 items");
+    CHECK(failed > 0 && !ARRAY_GROW(items, room, room), "no growth failed, or an array of 2^32 items was created");
     host_free(items);
 }
 
-/* Adds and removes items of random keys, compares the table with an array after each step. */
+/* Adds and removes items with random keys and compares each lookup with an array. */
 static void test_ptr_map(void)
 {
     struct item { const void *key; uint32_t value; };
-    static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* of 8 steps so many remove */
+    static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* removed: of 8 steps */
         { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
     };
     static uint32_t values[500];
-    group("a table of pointers holds what was added and not removed, also when allocations fail");
+    group("a pointer table contains the items that were added and not removed, also after failed allocations");
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct ptr_map map = { 0 };
         uint64_t random = 1;
@@ -274,7 +274,7 @@ static void test_ptr_map(void)
         CHECK(wrong == 0 && seen == count && map.count == count, "case %zu: %zu wrong, %zu seen, %zu counted of %zu", c,
               wrong, seen, map.count, count);
         ptr_map_clear(&map, sizeof(struct item));
-        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0, "case %zu: not cleared", c);
+        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0, "case %zu: the table is not empty after clearing", c);
         ptr_map_free(&map);
     }
 }
@@ -300,7 +300,7 @@ static void *count_up(void *argument)
 static void test_locks(void)
 {
     pthread_t threads[4];
-    group("recursive locks exclude other threads, and survive a fork");
+    group("recursive locks exclude other threads and are free in a forked child");
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, count_up, NULL);
     for (int i = 0; i < 4; i++)
@@ -360,7 +360,7 @@ static void test_param_values(void)
         { PARAM(CTRT_PARAM_STRING, NULL, NULL), "anything", 0, NULL },
         { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "not a ctrt_param_type" },
     };
-    group("values of parameters");
+    group("parameter values are parsed, and invalid ones are errors");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t value = -99;
         ctrt_status status = param_parse(&value, &cases[i].param, cases[i].text);
@@ -383,7 +383,7 @@ static const ctrt_param text_param = { sizeof text_param, "CTRT_TEST_TEXT", CTRT
 static void test_param_origins(void)
 {
     ctrt_param_value value;
-    group("where values come from: default, environment, program");
+    group("a parameter's value comes from the default, the environment or the program");
     IN_CHILD("CTRT_OTHER=1") {
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "default: %lld",
@@ -396,7 +396,7 @@ static void test_param_origins(void)
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK(value.integer == 6 && value.is_set, "environment: %lld", (long long)value.integer);
         CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty text is a value");
+        CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty string is not taken as a value");
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
     }
@@ -414,7 +414,7 @@ static void test_param_origins(void)
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", NULL));
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6, "taken back: %lld", (long long)value.integer);
+        CHECK(value.integer == 6, "after ctrt_param_set(NULL): %lld", (long long)value.integer);
     }
     CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=six") {
@@ -444,8 +444,8 @@ static void test_param_origins(void)
                        && strcmp(info.owner, "test") == 0 && strcmp(info.type, "int") == 0
                        && strcmp(info.help, "a number for tests") == 0;
         }
-        CHECK(seen && log_seen, "the listing lacks a parameter");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing is not using */
+        CHECK(seen && log_seen, "a parameter is not listed");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing a parameter does not read it */
     }
     CHILD_END;
 }
@@ -454,7 +454,7 @@ static void test_param_warnings(void)
 {
     struct heard heard = { 0 };
     ctrt_param_value value;
-    group("misspelt and late variables are told, once");
+    group("misspelt environment variables and late changes are logged once");
     IN_CHILD("CTRT_TEST_NUMBR=6", "CTRT_SOMETHING_ELSE=1") {
         ctrt_log_set_callback(hear, &heard);
         param_declare(&number, "test");
@@ -463,7 +463,7 @@ static void test_param_warnings(void)
                   && strstr(heard.text, "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?"),
               "%d lines: %s", heard.lines, heard.text);
         param_check_environment();
-        CHECK(heard.lines == 1, "told %d times", heard.lines);
+        CHECK(heard.lines == 1, "%d warnings, expected 1", heard.lines);
     }
     CHILD_END;
     IN_CHILD("CUDA_VISIBLE_DEVICE=0") {
@@ -490,7 +490,7 @@ static void test_param_warnings(void)
               "%d lines: %s", heard.lines, heard.text);
         param_forget_values();
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 7, "after forgetting: %lld", (long long)value.integer);
+        CHECK(value.integer == 7, "after param_forget_values: %lld", (long long)value.integer);
     }
     CHILD_END;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints and their paths: links, devices, permissions, full disks, interrupted saves, files that change while they
- * are open. */
+/* Tests checkpoint files and their paths: permissions, symbolic links, device nodes, full disks, interrupted saves, and
+ * files that change while they are open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -42,7 +42,7 @@ static ctrt_status save(const char *path, int64_t count)
     return ctrt_save_tensors(path, &name, &t, 1);
 }
 
-/* How many elements the tensor at `path` has; -1: no such file. */
+/* Returns the number of elements of the tensor saved at `path`, or -1 if there is no such file. */
 static int64_t saved(const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
@@ -60,7 +60,7 @@ static int mode_of(const char *path)
 
 static void permissions(void)
 {
-    group("permissions: a new file's follow the umask, a replaced file's stay");
+    group("a new file gets its permissions from the umask, a replaced file keeps its permissions");
     static const struct { mode_t before, mask; int after; } cases[] = {
         { 0, 022, 0644 }, { 0, 077, 0600 }, { 0600, 022, 0600 }, { 0640, 077, 0640 }, { 0664, 022, 0664 },
     };
@@ -78,26 +78,26 @@ static void permissions(void)
     }
     umask(mask);
 
-    /* user::rw- user:1234:rw- group::--- mask::rw- other::---, as the kernel stores it. */
+    /* The list user::rw- user:1234:rw- group::--- mask::rw- other::--- in the kernel's format. */
     static const uint16_t list[] = { 2, 0, 1, 6, 0xffff, 0xffff, 2, 6, 1234, 0, 4, 0, 0xffff, 0xffff,
                                      16, 6, 0xffff, 0xffff, 32, 0, 0xffff, 0xffff };
     uint16_t after[sizeof list / sizeof list[0] + 8];
-    group("the access control list of a replaced file stays, and none comes from the folder");
+    group("a replaced file keeps its access control list and does not inherit the folder's");
     if (setxattr(path, "system.posix_acl_access", list, sizeof list, 0) != 0) {
         skip_group("this file system has no access control lists");
     } else {
         CHECK_OK(save(path, 3));
         CHECK(getxattr(path, "system.posix_acl_access", after, sizeof after) == sizeof list
-              && memcmp(after, list, sizeof list) == 0, "another list");
+              && memcmp(after, list, sizeof list) == 0, "the access control list changed");
         CHECK(removexattr(path, "system.posix_acl_access") == 0 && chmod(path, 0600) == 0
               && setxattr(folder, "system.posix_acl_default", list, sizeof list, 0) == 0, "%s", strerror(errno));
         CHECK_OK(save(path, 3));
         CHECK(getxattr(path, "system.posix_acl_access", after, sizeof after) < 0 && mode_of(path) == (S_IFREG | 0600),
-              "a list, or mode %o", mode_of(path));
+              "the file inherited an access control list, or its mode is %o, expected 100600", mode_of(path));
         CHECK(removexattr(folder, "system.posix_acl_default") == 0, "%s", strerror(errno));
     }
 
-    group("the owner of a replaced file stays");
+    group("a replaced file keeps its owner");
     if (geteuid() != 0) {
         skip_group("needs root");
         return;
@@ -105,21 +105,21 @@ static void permissions(void)
     struct stat about;
     CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
     CHECK_OK(save(path, 4));
-    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456, "owner %d:%d", (int)about.st_uid,
+    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456, "the owner is %d:%d, expected 12345:23456", (int)about.st_uid,
           (int)about.st_gid);
 
-    group("a file that may not be written is not replaced");
+    group("a file without write permission is not replaced");
     CHECK(chmod(path, 0444) == 0 && chmod(folder, 0777) == 0, "chmod: %s", strerror(errno));
     CHECK(seteuid(12345) == 0, "seteuid: %s", strerror(errno));
     const ctrt_status status = save(path, 5);
     CHECK(seteuid(0) == 0 && chmod(folder, 0700) == 0, "seteuid: %s", strerror(errno));
     CHECK_FAILS(status, CTRT_ERR_IO, "Permission denied");
-    CHECK(saved(path) == 4, "%lld elements", (long long)saved(path));
+    CHECK(saved(path) == 4, "the file has %lld elements, expected 4", (long long)saved(path));
 }
 
 static void links(void)
 {
-    group("symbolic links stay, and the file that they name is replaced");
+    group("saving to a symbolic link replaces its target and keeps the link");
     static const struct { const char *link, *content, *file; } cases[] = {
         { "link", "target", "target" },
         { "link2", "link", "target" },
@@ -138,7 +138,7 @@ static void links(void)
     CHECK(symlink("circle", in_folder("circle")) == 0, "symlink: %s", strerror(errno));
     CHECK_FAILS(save(in_folder("circle"), 1), CTRT_ERR_IO, "Too many levels");
 
-    group("another user's link in a folder that everybody may write to is not followed");
+    group("another user's symbolic link in a world-writable sticky folder is not followed");
     if (geteuid() != 0) {
         skip_group("needs root");
         return;
@@ -169,7 +169,7 @@ static void *read_nothing(void *path)
 
 static void devices(void)
 {
-    group("what is no file is written to and stays");
+    group("saving to a pipe writes into the pipe and does not replace it");
     pthread_t thread;
     void *got = NULL;
     char pipe[512];
@@ -177,11 +177,11 @@ static void devices(void)
     CHECK(mkfifo(pipe, 0600) == 0, "mkfifo: %s", strerror(errno));
     CHECK(pthread_create(&thread, NULL, read_all, pipe) == 0, "no thread");
     CHECK_OK(save(pipe, 1000));
-    /* When the pipe was replaced by a file, nobody writes into the pipe: do it, so that its reader ends. */
+    /* If save replaced the pipe, the reader would wait for a writer for ever, so it is cancelled. */
     if (!S_ISFIFO(mode_of(pipe)))
         pthread_cancel(thread);
     pthread_join(thread, &got);
-    CHECK(S_ISFIFO(mode_of(pipe)) && (uintptr_t)got > 4000 && got != PTHREAD_CANCELED, "mode %o, %lld bytes came",
+    CHECK(S_ISFIFO(mode_of(pipe)) && (uintptr_t)got > 4000 && got != PTHREAD_CANCELED, "mode %o, %lld bytes read",
           mode_of(pipe), (long long)(intptr_t)got);
     CHECK_FAILS(save(folder, 1), CTRT_ERR_IO, "Is a directory");
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
@@ -190,7 +190,7 @@ static void devices(void)
     pthread_join(thread, NULL);
     signal(SIGPIPE, before);
 
-    group("device nodes");
+    group("saving to a device node writes to the device and does not replace the node");
     const char *null = in_folder("null"), *full = in_folder("full");
     if (mknod(null, S_IFCHR | 0666, (1 << 8) | 3) != 0 || mknod(full, S_IFCHR | 0666, (1 << 8) | 7) != 0) {
         skip_group("mknod needs root");
@@ -208,10 +208,10 @@ static void devices(void)
     CHECK(S_ISCHR(mode_of(full)), "the device node was replaced");
 }
 
-/* The first bytes are at the path of a temporary file soon after the child begins; it is killed then. */
+/* Kills a child process that saves in a loop, as soon as its temporary file exists. */
 static void interrupted(void)
 {
-    group("a save that is killed leaves the old file");
+    group("a killed save leaves a complete file");
     const char *path = in_folder("killed");
     CHECK_OK(save(path, 7));
     const size_t before = folder_files(folder);
@@ -228,17 +228,17 @@ static void interrupted(void)
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the child ended with %d", status);
     CHECK(saved(path) == 7 || saved(path) == 1 << 24, "the file has %lld elements", (long long)saved(path));
 
-    group("a name that is nearly too long");
+    group("a file name of 255 bytes, the longest possible, can be saved");
     char name[256];
     memset(name, 'n', 255);
     name[255] = '\0';
     CHECK_OK(save(in_folder(name), 2));
-    CHECK(saved(in_folder(name)) == 2, "%lld elements", (long long)saved(in_folder(name)));
+    CHECK(saved(in_folder(name)) == 2, "the file has %lld elements, expected 2", (long long)saved(in_folder(name)));
 }
 
 static size_t files_before;
 
-/* Changes the working directory as soon as there is a temporary file. */
+/* Changes the working directory as soon as the temporary file exists. */
 static void *leave_folder(void *unused)
 {
     (void)unused;
@@ -249,7 +249,7 @@ static void *leave_folder(void *unused)
 
 static void moving(void)
 {
-    group("the program changes its working directory during a save to a relative path");
+    group("a save to a relative path completes when the working directory changes during the save");
     pthread_t thread;
     void *failed = NULL;
     int before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -259,11 +259,11 @@ static void moving(void)
     CHECK_OK(save("relative", 1 << 24));
     CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
     CHECK(folder_files(folder) == files_before + 1 && saved(in_folder("relative")) == 1 << 24,
-          "%lld elements, %zu files more",
+          "the file has %lld elements, the folder %zu new files",
           (long long)saved(in_folder("relative")), folder_files(folder) - files_before);
     CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
 
-    group("a path so long that the temporary file's would be too long");
+    group("a path can be saved although the path of its temporary file would be too long");
     char path[4096];
     size_t length = (size_t)snprintf(path, sizeof path, "%s", folder);
     for (int part = 0; length < 4075; part++) {
@@ -275,7 +275,7 @@ static void moving(void)
     }
     snprintf(path + length, sizeof path - length, "/file-with-a-name");
     CHECK_OK(save(path, 6));
-    CHECK(saved(path) == 6, "%lld elements", (long long)saved(path));
+    CHECK(saved(path) == 6, "the file has %lld elements, expected 6", (long long)saved(path));
     CHECK_FAILS(save("", 1), CTRT_ERR_IO, "No such file");
 }
 
@@ -283,7 +283,7 @@ static void moving(void)
 
 static void shrinking(void)
 {
-    group("a file that becomes shorter while it is open is an error");
+    group("reading a file that was truncated after it was opened gives CTRT_ERR_IO");
     CTRT_AUTO(tensor_file) file = NULL;
     CTRT_AUTO(tensor) t = NULL;
     const char *path = in_folder("shrinks");
@@ -294,10 +294,10 @@ static void shrinking(void)
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
-    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0, "the header is gone");
-    CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its variable");
+    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0, "the name of the file's tensor is gone");
+    CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its output tensor");
 
-    group("a file that is replaced while it is open stays the one that was opened");
+    group("an open file that is replaced is still read as it was when opened");
     CHECK_OK(save(path, 3));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(save(path, 5));
@@ -307,7 +307,7 @@ static void shrinking(void)
 
 static atomic_bool stop;
 
-/* Writes the file of `from` over `to` in place, as cp does, until it is stopped. */
+/* Overwrites the file `to` in place with the content of the file `from`, as cp does, until `stop` is set. */
 static void *copy_over(void *unused)
 {
     static unsigned char bytes[1 << 20];
@@ -325,7 +325,7 @@ static void *copy_over(void *unused)
     return NULL;
 }
 
-/* Sets both weights. */
+/* Fills both weights with `value`. */
 static void set_weights(ctrt_module *net, double value)
 {
     ctrt_tensor *w;
@@ -333,7 +333,7 @@ static void set_weights(ctrt_module *net, double value)
         CHECK_OK(ctrt_init_constant_(w, value));
 }
 
-/* Is every weight `value`? */
+/* Returns whether every element of every weight is `value`. */
 static bool weights_are(ctrt_module *net, double value)
 {
     static double got[150 * 400];
@@ -349,7 +349,7 @@ static bool weights_are(ctrt_module *net, double value)
 
 static void loading_meanwhile(void)
 {
-    group("a module is loaded as a whole or not at all from a file that is being overwritten");
+    group("a module is loaded completely or not at all from a file that is being overwritten");
     CTRT_AUTO(module) net = NULL;
     pthread_t thread;
     int failed = 0, loaded = 0;
@@ -374,10 +374,10 @@ static void loading_meanwhile(void)
     CHECK(weights_are(net, 1), "not loaded");
 }
 
-/* Comparing all names with all names would take a thousand million comparisons, several seconds. */
+/* Comparing every name of the file with every name of the module would take 10^9 comparisons, several seconds. */
 static void many_names(void)
 {
-    group("a file of many names that the module does not have");
+    group("loading a file with many names that the module does not have is fast");
     enum { N = 40000, CHILDREN = 200 };
     static char names[N][16];
     static const char *list[N];
@@ -415,7 +415,7 @@ TEST_MAIN
     const char *base = getenv("TMPDIR");
     char command[300];
     snprintf(folder, sizeof folder, "%s/ctrt-files-XXXXXX", base && *base ? base : "/tmp");
-    group("the cpu and a folder");
+    group("the cpu device opens, and the test folder is created");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
         return done();
     permissions();
@@ -427,7 +427,7 @@ TEST_MAIN
     loading_meanwhile();
     many_names();
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    group("the folder is removed");
+    group("the test folder is removed");
     CHECK(system(command) == 0, "%s", command);
     return done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: round trips, files made by hand, corrupt files of every kind, writing that fails. */
+/* Checkpoints: save and load, hand-written files, corrupt files and failed writes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 static ctrt_device *cpu;
 static char folder[256];
 
-/* ---- files by hand ---- */
+/* ---- hand-written files ---- */
 
 static const char *in_folder(const char *name)
 {
@@ -37,7 +37,7 @@ static void write_bytes(const char *path, const void *bytes, size_t size)
     CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "cannot write %s", path);
 }
 
-/* Header length, header, `data` bytes that count up. Returns the size. */
+/* Writes the header length, the header and `data` bytes with increasing values. Returns the size. */
 static size_t compose(unsigned char *bytes, const char *header, size_t data)
 {
     size_t length = strlen(header);
@@ -64,7 +64,7 @@ static ctrt_status open_header(ctrt_tensor_file **file, const char *header, size
 
 static void good_files(void)
 {
-    group("files made by hand");
+    group("hand-written files can be opened");
     static const struct { const char *header; size_t data, count; } cases[] = {
         { "{}", 0, 0 },
         { "{}      ", 0, 0 },
@@ -86,10 +86,10 @@ static void good_files(void)
               ctrt_tensor_file_count(file));
     }
 
-    group("values of a file made by hand");
+    group("names, values and metadata of a hand-written file are read");
     CTRT_AUTO(tensor) t = NULL;
     double values[8];
-    /* "x" is the name a-umlaut, g-clef (two surrogates), quote, slash; the data of "odd" is unaligned. */
+    /* One name is a-umlaut, g-clef (two surrogates), quote, slash. The data of "odd" is unaligned. */
     CHECK_OK(open_header(&file,
                          "{\"__metadata__\":{\"k\\n\":\"v\"},\"odd\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[1,5]},"
                          "\"\\u00e4\\uD834\\uDD1E\\\"\\/\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
@@ -105,9 +105,9 @@ static void good_files(void)
     CHECK(ctrt_tensor_dtype(t) == CTRT_BOOL && values[0] == 1 && values[2] == 1, "bytes 5 to 7 as bools: %g %g",
           values[0], values[2]);
     CHECK(strcmp(ctrt_tensor_file_name(file, 0), "odd") == 0 && ctrt_tensor_file_name(file, 3) == NULL,
-          "names in order");
+          "the first name is not odd, or there is a fourth name");
     CHECK(strcmp(ctrt_tensor_file_metadata(file, "k\n"), "v") == 0 && ctrt_tensor_file_metadata(file, "q") == NULL,
-          "metadata");
+          "the metadata is not {k: v}");
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, "odt", cpu), CTRT_ERR_NOT_FOUND, "did you mean \"odd\"");
     CHECK_FAILS(ctrt_tensor_file_read(NULL, file, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(ctrt_tensor_file_read(&t, NULL, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "file");
@@ -122,7 +122,7 @@ static void good_files(void)
 
 static void bad_files(void)
 {
-    group("corrupt headers");
+    group("corrupt headers are errors");
     static const struct { const char *header; size_t data; ctrt_status status; const char *words; } cases[] = {
         { "", 0, CTRT_ERR_FORMAT, "expected '{'" },
         { " {}", 0, CTRT_ERR_FORMAT, "expected '{'" },
@@ -193,7 +193,7 @@ static void bad_files(void)
         { "{\"\\ud834\\u0041\":", 0, CTRT_ERR_FORMAT, "surrogate" },
         { "{\"\\udd1e\":", 0, CTRT_ERR_FORMAT, "surrogate" },
         { "{\"a\nb\":", 0, CTRT_ERR_FORMAT, "control character" },
-        { "{\"\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },                 /* continuation alone */
+        { "{\"\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },                 /* continuation byte without a start */
         { "{\"\xc0\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },              /* overlong */
         { "{\"\xe0\x80\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },
         { "{\"\xed\xa0\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },          /* a surrogate */
@@ -205,12 +205,12 @@ static void bad_files(void)
     for (size_t i = 0; i < COUNT(cases); i++)
         if (!CHECK_FAILS(open_header(&file, cases[i].header, cases[i].data), cases[i].status, cases[i].words))
             printf("# the header was %s\n", cases[i].header);
-    CHECK(file == NULL, "a refused file leaves the variable alone");
+    CHECK(file == NULL, "a failed open set the output");
 }
 
 static void bad_sizes(void)
 {
-    group("corrupt sizes");
+    group("corrupt header lengths are errors");
     static const char header[] =
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"I8\",\"shape\":[3],"
                                  "\"data_offsets\":[8,11]},\"__metadata__\":{\"x\":\"\\u00e4\"}}";
@@ -226,7 +226,7 @@ static void bad_sizes(void)
     changed[0] = (unsigned char)(size - 7), memset(changed + 1, 0, 7);
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "exceeds the file's size");
 
-    group("every bit flipped");
+    group("a file with one flipped bit is read or rejected");
     int refused = 0;
     for (size_t bit = 0; bit < size * 8; bit++) {
         memcpy(changed, bytes, size);
@@ -242,7 +242,7 @@ static void bad_sizes(void)
     }
     CHECK(refused > (int)strlen(header) * 4, "only %d of %zu flips were refused", refused, size * 8);
 
-    group("what is no file");
+    group("paths that are no regular files are errors");
     CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("nothing")), CTRT_ERR_IO, "No such file");
     CHECK_FAILS(ctrt_tensor_file_open(&file, folder), CTRT_ERR_IO, "regular");
     CHECK_FAILS(ctrt_tensor_file_open(&file, "/dev/zero"), CTRT_ERR_IO, "regular");
@@ -257,7 +257,7 @@ static void bad_sizes(void)
 
 static void tensors(void)
 {
-    group("named tensors, all dtypes");
+    group("named tensors of all dtypes are saved and read");
     static const ctrt_dtype dtypes[] = { CTRT_BOOL, CTRT_F32, CTRT_I8, CTRT_F64, CTRT_F16, CTRT_U8, CTRT_BF16, CTRT_I64,
                                          CTRT_I16, CTRT_I32 };
     static const double values[6] = { 0, 1, 1, 0, 1, 1 };
@@ -288,13 +288,13 @@ static void tensors(void)
         CHECK(ctrt_tensor_dtype(t) == ctrt_tensor_dtype(list[i]) && ctrt_tensor_ndim(t) == ctrt_tensor_ndim(list[i])
               && memcmp(ctrt_tensor_shape(t), ctrt_tensor_shape(list[i]),
                         sizeof(int64_t) * (size_t)ctrt_tensor_ndim(t)) == 0,
-              "%s has another type or shape", names[i]);
+              "%s has another dtype or shape", names[i]);
         CHECK_OK(ctrt_to_host(got, sizeof got, t, CTRT_F64));
         CHECK_OK(ctrt_to_host(want, sizeof want, list[i], CTRT_F64));
         CHECK(memcmp(got, want, sizeof got) == 0, "%s has other values", names[i]);
     }
 
-    group("the file depends on its contents alone");
+    group("the order of the tensors does not change the file");
     static unsigned char first[4096], second[4096];
     ctrt_tensor *backward[COUNT(list)];
     const char *backward_names[COUNT(list)];
@@ -306,7 +306,7 @@ static void tensors(void)
     CHECK_OK(ctrt_save_tensors(path, backward_names, backward, n));
     stream = fopen(path, "rb");
     CHECK(fread(second, 1, sizeof second, stream) == size && memcmp(first, second, size) == 0,
-          "another order makes another file");
+          "another order produced another file");
     fclose(stream);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--)
@@ -317,7 +317,7 @@ static void tensors(void)
     umask(mask);
     CHECK(stat(path, &facts) == 0 && (facts.st_mode & 0777) == (0666 & ~mask), "mode %o", facts.st_mode & 0777);
 
-    group("names and lists that are refused");
+    group("invalid names and lists are errors");
     ctrt_tensor *t = list[0];
     static const struct { const char *names[2]; const char *words; } bad[] = {
         { { "a", "a" }, "two tensors are named \"a\"" }, { { "a", NULL }, "name of item 1 is NULL" },
@@ -333,17 +333,17 @@ static void tensors(void)
     CHECK_FAILS(ctrt_save_tensors(NULL, names, list, n), CTRT_ERR_INVALID_ARGUMENT, "path");
     CHECK_FAILS(ctrt_save_tensors(path, NULL, list, n), CTRT_ERR_INVALID_ARGUMENT, "names");
     CHECK_FAILS(ctrt_save_tensors(path, names, NULL, n), CTRT_ERR_INVALID_ARGUMENT, "tensors");
-    CHECK(folder_files(folder) == before, "something was left behind");
+    CHECK(folder_files(folder) == before, "a failed save left a file");
     CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
     CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
-    CHECK(ctrt_tensor_file_count(file) == 0, "an empty file");
+    CHECK(ctrt_tensor_file_count(file) == 0, "an empty file has tensors");
     for (size_t i = 0; i < n; i++)
         ctrt_tensor_release(&list[i]);
 }
 
 static void failing(void)
 {
-    group("writing that fails leaves the old file");
+    group("a failed write keeps the old file");
     CTRT_AUTO(tensor) t = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("kept.safetensors"), *name = "t";
@@ -360,7 +360,7 @@ static void failing(void)
     ctrt_status status = ctrt_save_tensors(path, &name, &t, 1);
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
-    CHECK(folder_files(folder) == before, "the temporary file was left behind");
+    CHECK(folder_files(folder) == before, "the temporary file was not removed");
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
     CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
@@ -370,10 +370,10 @@ static void failing(void)
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
     CHECK_FAILS(ctrt_save_tensors(longest, &name, &t, 1), CTRT_ERR_IO, "File name too long");
-    /* a folder cannot be replaced by a file: the temporary one goes away */
+    /* A folder cannot be replaced by a file, so the temporary file is removed. */
     char beside[600];
     snprintf(beside, sizeof beside, "%s.tmp-%ld-", folder, (long)getpid());
-    CHECK(access(beside, F_OK) != 0, "%s was left behind", beside);
+    CHECK(access(beside, F_OK) != 0, "%s was not removed", beside);
 }
 
 /* ---- modules ---- */
@@ -402,7 +402,7 @@ static bool same(ctrt_module *a, ctrt_module *b)
 
 static void modules(void)
 {
-    group("modules");
+    group("a module is saved and loaded");
     CTRT_AUTO(module) a = NULL, b = NULL, other = NULL;
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
@@ -410,21 +410,21 @@ static void modules(void)
     CHECK_OK(net_new(&a));
     CHECK_OK(net_new(&b));
     CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
-    CHECK_OK(ctrt_forward(&x, a, x));               /* moves the running statistics */
+    CHECK_OK(ctrt_forward(&x, a, x));               /* changes the running statistics */
     CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
     CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
-    CHECK(!same(a, b), "two networks begin alike");
+    CHECK(!same(a, b), "two new networks have equal values");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK(ctrt_tensor_file_count(file) == 3 + 2 + 3, "%zu tensors: parameters and persistent buffers",
+    CHECK(ctrt_tensor_file_count(file) == 3 + 2 + 3, "%zu tensors, expected 8 parameters and persistent buffers",
           ctrt_tensor_file_count(file));
     CHECK_OK(ctrt_load(b, path));
-    CHECK(same(b, a), "read back");
+    CHECK(same(b, a), "the loaded module differs from the saved one");
     ctrt_tensor *w = NULL;
     CHECK_OK(ctrt_module_tensor(&w, b, "0.weight"));
-    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w), "loading leaves parameters what they are");
+    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w), "a loaded parameter is not a leaf that requires grad");
 
-    group("files that do not fit the module");
+    group("files that do not match the module are errors");
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
                                                       CTRT_NEW(linear, 4, 2, true, cpu))));
     double before[15], after[15];
@@ -435,10 +435,10 @@ static void modules(void)
     CHECK(strstr(ctrt_error_message(), "not in the module: ") && strstr(ctrt_error_message(), "1.running_mean"),
           "surplus: %s", ctrt_error_message());
     CHECK_OK(ctrt_to_host(after, sizeof after, w, CTRT_F64));
-    CHECK(memcmp(before, after, sizeof before) == 0, "nothing was changed");
+    CHECK(memcmp(before, after, sizeof before) == 0, "a failed load changed the module");
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
-    CHECK(same(b, a), "nothing was changed");
+    CHECK(same(b, a), "a failed load changed the module");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
@@ -447,7 +447,7 @@ static void modules(void)
     CHECK_FAILS(ctrt_load(b, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
     CHECK_FAILS(ctrt_save(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "module");
     CHECK_FAILS(ctrt_save(a, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
-    /* Many surplus tensors: the message stays short and says how many more. */
+    /* With many surplus tensors the message lists some of them and the number of the others. */
     ctrt_tensor *list[200];
     const char *names[200];
     static char texts[200][16];
@@ -486,7 +486,7 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool ad
 
 static void optimizers(bool adamw)
 {
-    group("optimizers: %s goes on where it was", adamw ? "AdamW" : "SGD");
+    group("a loaded %s optimizer continues from the saved state", adamw ? "AdamW" : "SGD");
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
@@ -509,7 +509,7 @@ static void optimizers(bool adamw)
         take_step(a, first, turn);
         take_step(b, second, turn);
     }
-    CHECK(same(a, b), "the run that was resumed is the run that went on");
+    CHECK(same(a, b), "the resumed run differs from the continued run");
 
     CHECK_OK(optimizer_new(&wrong, a, !adamw));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
@@ -528,10 +528,10 @@ static void optimizers(bool adamw)
     CHECK_FAILS(ctrt_optimizer_save(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
 }
 
-/* Files of programs that keep the state in the parameter's dtype, and the other way round. */
+/* Loads files whose state has the parameter's dtype or another dtype. */
 static void state_dtypes(void)
 {
-    group("optimizers: state of another dtype");
+    group("optimizer state of another dtype is converted");
     static const struct { const char *dtype; size_t bytes; unsigned char one[8]; } files[] = {      /* 1 */
         { "F16", 2, { 0, 0x3c } }, { "BF16", 2, { 0x80, 0x3f } }, { "F32", 4, { 0, 0, 0x80, 0x3f } },
         { "F64", 8, { 0, 0, 0, 0, 0, 0, 0xf0, 0x3f } },
@@ -586,7 +586,7 @@ TEST_MAIN
 {
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/ctrt-checkpoint-XXXXXX", base && *base ? base : "/tmp");
-    group("the cpu and a folder");
+    group("the cpu opens and a temporary folder is created");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
         return done();
     good_files();

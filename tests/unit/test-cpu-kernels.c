@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the cpu backend where the conformance suite does not look: tensors that are cut for threads or stored past the caches, every bit
- * pattern of f16 and bf16, integers that overflow, and errors that name the element. */
+/* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
+ * written with non-temporal stores, all bit patterns of f16 and bf16, integer overflow, and errors that name the
+ * element. */
 #include "fake_check.h"
 
-/* The value that a store into dtype keeps. */
+/* Returns x rounded to dtype. */
 static double rounded(ctrt_dtype dtype, double x)
 {
     switch (dtype) {
@@ -103,7 +104,7 @@ static void test_halves(void)
             double want = fake_get(&half.view, i), got = fake_get(&wide.view, i);
             REQUIRE_TRUE(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want));
         }
-        for (int64_t i = 0; i < n; i++)             /* floats of all magnitudes, on and beside the midpoints */
+        for (int64_t i = 0; i < n; i++)             /* floats of all magnitudes, at and next to the midpoints */
             ((uint32_t *)wide.view.data)[i] = (uint32_t)i << 16 | (i & 1 ? 0x8000u : 0) | (uint32_t)(i % 7 == 0) | (i % 5 ? 0 : 0x1000);
         REQUIRE_EQUAL(fake_run("copy", CTRT_F32, FAKE_VIEWS(&half.view), 1, FAKE_VIEWS(&wide.view), 1, NULL), CTRT_OK);
         for (int64_t i = 0; i < n; i++) {
@@ -146,7 +147,7 @@ static void out_of_range(void)
         }
 }
 
-/* Large and infinite logits: no overflow; -inf has probability 0; NaN or +inf spoils its row and no other. */
+/* Large and infinite logits do not overflow. -inf has probability 0. NaN or +inf changes only its own row to NaN. */
 static void extremes(void)
 {
     for (int isa = 0; isa < FAKE_ISAS; isa++) {
@@ -176,7 +177,8 @@ static void extremes(void)
     }
 }
 
-/* Results too large for the caches take another way to memory: every row must be what a small tensor gives. */
+/* Results larger than the caches are written with non-temporal stores. Each row must equal the result of that row
+ * alone. */
 static void large_softmax(void)
 {
     static const char *const names[] = { "softmax", "log_softmax" };
@@ -223,7 +225,8 @@ static void bad_target(void)
     fake_free(&x), fake_free(&target), fake_free(&loss), fake_free(&statistics);
 }
 
-/* Results too large for the caches take another way to memory: every row must be what a small tensor gives. */
+/* Results larger than the caches are written with non-temporal stores. Each row must equal the result of that row
+ * alone. */
 static void large_layer_norm(void)
 {
     enum { N = 1001, ROWS = 9000 };
@@ -255,7 +258,7 @@ static void large_layer_norm(void)
     }
 }
 
-/* Negative numbers, and what a 64-bit integer has beyond a double. */
+/* Casts of negative numbers and of 64-bit integers that a double cannot represent. */
 static void test_casts(void)
 {
     static const struct { int from; double x; int to; double want; } cases[] = {
@@ -287,7 +290,7 @@ static void test_casts(void)
     fake_free(&in), fake_free(&out);
 }
 
-/* A transposed copy large enough to be threaded and to pass by the caches. */
+/* A transposed copy that is large enough for several threads and for non-temporal stores. */
 static void test_large_transpose(void)
 {
     static const int64_t shape[] = { 3001, 3100 };
@@ -335,7 +338,7 @@ static void test_memory(void)
     REQUIRE_EQUAL(fake_backend->device->describe(0, &info), CTRT_OK);
     REQUIRE_TRUE(info.name[0] && info.processors >= 1 && info.total_memory == total && info.size == sizeof info);
     REQUIRE_EQUAL(fake_backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE);
-    /* A host with a shorter struct gets what fits, and no byte more. */
+    /* With a shorter struct the backend writes only the fields that fit. */
     struct { ctrt_device_info info; } shorter;
     memset(&shorter, 0x77, sizeof shorter);
     shorter.info.size = offsetof(ctrt_device_info, uuid);
@@ -347,27 +350,27 @@ static void test_memory(void)
 TEST_MAIN
 {
     fake_load(NULL);
-    group("large tensors, the same bits with one thread and with two");
+    group("large tensors have bitwise equal results with one and two threads");
     test_large();
-    group("integers: wrapping, division by zero");
+    group("integers wrap on overflow, and division by zero is an error");
     test_integers();
-    group("f16 and bf16: all bit patterns");
+    group("all bit patterns of f16 and bf16 are converted and rounded correctly");
     test_halves();
-    group("indices out of range");
+    group("an index out of range is an error that names it");
     out_of_range();
     group("softmax of large, infinite and NaN logits");
     extremes();
-    group("softmax past the caches");
+    group("softmax of a tensor larger than the caches");
     large_softmax();
-    group("targets out of range");
+    group("a target out of range is an error that names it");
     bad_target();
-    group("layer_norm past the caches");
+    group("layer_norm of a tensor larger than the caches");
     large_layer_norm();
-    group("casts at the edges");
+    group("casts of negative and large integers");
     test_casts();
-    group("a transposed copy past the caches");
+    group("a transposed copy larger than the caches");
     test_large_transpose();
-    group("blocks and facts of the device");
+    group("memory blocks and properties of the device");
     test_memory();
     return done();
 }

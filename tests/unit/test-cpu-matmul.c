@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu's matmul and linear against f64 loops: every dtype, layout, path and instruction set. */
+/* Compares matmul and linear of the cpu backend with f64 loops, for every dtype, layout, path and instruction set. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 static const char *path = "builtin";
 
-/* One product; a_down, b_down: that operand lies transposed in memory; shared: batch stride 0 for b. */
+/* Checks one product. a_down, b_down: the operand is transposed in memory; shared: batch stride 0 for b. */
 static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k, bool a_down, bool b_down,
                 bool shared)
 {
@@ -145,7 +145,7 @@ static void integers(void)
         }
 }
 
-/* Rows of B beyond a NaN or infinity must not be touched by it, and 0 * NaN is NaN. */
+/* 0 * NaN is NaN, and a NaN in column 3 of B changes no other column of the result. */
 static void not_a_number(void)
 {
     use("builtin");
@@ -161,7 +161,7 @@ static void not_a_number(void)
     fake_free(&a), fake_free(&b), fake_free(&c);
 }
 
-/* The number of threads changes nothing, and a child can compute after its parent used threads. */
+/* Computes the same product each time, with `threads` threads. Returns a copy of the result. */
 static void *product(int threads, int64_t m, int64_t n, int64_t k)
 {
     char text[16];
@@ -211,12 +211,12 @@ static void after_fork(void)
         REQUIRE(status == 0, "%s: the child of a fork ended with status %#x", paths[i], (unsigned)status);
         void *after = product(2, 300, 200, 100);
         REQUIRE(memcmp(before, after, 300 * 200 * sizeof(float)) == 0,
-                "%s: the parent computes otherwise after a fork", paths[i]);
+                "%s: the parent's product differs after a fork", paths[i]);
         free(before), free(after);
     }
 }
 
-/* Threads that come, compute by every path and go: nothing is shared but the libraries. */
+/* Computes products in a new thread. The threads share only the libraries. */
 static void *thread_of_products(void *argument)
 {
     const int self = *(int *)argument;
@@ -251,7 +251,7 @@ static void *thread_of_products(void *argument)
                                .strides = { m * n, n, 1 } };
         bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&vc), 1, FAKE_VIEWS(&va, &vb), 2, NULL) == CTRT_OK;
         for (int64_t e = 0; e < m * n && good; e += 13) {
-            float want = 0;             /* whole numbers: exact */
+            float want = 0;             /* integers, so the result is exact */
             for (int64_t q = 0; q < k; q++)
                 want += a[e / n * k + q] * b[q * n + e % n];
             good = c[e] == want;
@@ -282,7 +282,7 @@ static void many_threads(void)
     }
 }
 
-/* More shapes than a library's code is kept for. */
+/* More shapes than the cache of generated code for a library holds. */
 static void many_shapes(void)
 {
     use("onednn");
@@ -291,7 +291,8 @@ static void many_shapes(void)
             one(CTRT_F32, 1, 2, n, 3, false, false, false);
 }
 
-/* Without memory for the packed blocks a product fails, says so, and works again when there is some. */
+/* A product without memory for the packed blocks fails with an error message. It succeeds when memory is available
+ * again. */
 static void *product_without_memory(void *argument)
 {
     (void)argument;
@@ -299,7 +300,7 @@ static void *product_without_memory(void *argument)
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 600, 20 }, -1, 1);
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 20 });
     char *complaint = NULL;
-    host_allocs_left = 1;               /* this thread has asked for none yet */
+    host_allocs_left = 1;               /* this thread has made no allocation yet */
     if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL)
             != CTRT_ERR_OUT_OF_MEMORY
         || !strstr(host_error, "matmul"))
@@ -323,23 +324,23 @@ static void no_memory(void)
 
 TEST_MAIN
 {
-    group("builtin path");
+    group("products of the builtin path");
     builtin_path();
-    group("other paths");
+    group("products of the other paths");
     other_paths();
-    group("integers");
+    group("products of integers");
     integers();
-    group("not a number");
+    group("0 * NaN is NaN and stays in its column");
     not_a_number();
-    group("threads change nothing");
+    group("products are bitwise equal with any number of threads");
     threads_change_nothing();
-    group("many threads");
+    group("several threads compute products at once");
     many_threads();
-    group("many shapes");
+    group("more shapes than a code cache holds");
     many_shapes();
-    group("no memory");
+    group("a product without memory fails, and a later one succeeds");
     no_memory();
-    group("after fork");
+    group("parent and child compute the same product after a fork");
     after_fork();
     return done();
 }

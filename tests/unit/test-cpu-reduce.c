@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's reductions against plain loops: every op, dtype, set of dimensions and layout; NaN rules; empty
- * inputs; accuracy of long sums; the same result with any number of threads; and PyTorch's answers
- * (ops_reduce.txt). */
+/* Compares the cpu backend's reductions with simple loops for every op, dtype, set of dimensions and layout. Also tests
+ * NaN, empty inputs, the accuracy of long sums and that the number of threads does not change the result. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +13,7 @@ static bool is_floating(int dtype) { return dtype >= CTRT_F32 && dtype <= CTRT_B
 static const struct op {
     const char *name;
     bool floating, integer, boolean;
-    int out;                    /* dtype of the output; 0: the input's; -1: the input's, or i64 for integers and bool */
+    int out;                    /* output dtype; 0: the input's; -1: as 0, but i64 for integers and bool */
 } ops[] = {
     { "sum", true, true, true, -1 },       { "prod", true, true, true, -1 },          { "mean", true, false, false, 0 },
     { "amax", true, true, true, 0 },       { "amin", true, true, true, 0 },           { "any", true, true, true, CTRT_BOOL },
@@ -26,7 +25,7 @@ static ctrt_dtype out_dtype(const struct op *op, int dtype)
     return op->out > 0 ? (ctrt_dtype)op->out : op->out == 0 || is_floating(dtype) ? (ctrt_dtype)dtype : CTRT_I64;
 }
 
-/* One more element for the naive reduction: `at` is its position. */
+/* State of the naive reduction; `at` is the position of the selected element. */
 struct naive { double value; int64_t at; };
 static void naive_step(const char *op, struct naive *n, double x, int64_t at, bool first)
 {
@@ -44,7 +43,7 @@ static void naive_step(const char *op, struct naive *n, double x, int64_t at, bo
     }
 }
 
-/* The naive reduction of every output element, in the order of out; *magnitude: sum of |x|, for bounds. */
+/* Returns the naive reduction for one output element. *magnitude: sum of |x|, for the error bound. */
 static double naive(const char *op, const ctrt_view *in, uint32_t dims, int64_t output, double *magnitude)
 {
     struct naive n = { 0, 0 };
@@ -88,7 +87,7 @@ static ctrt_status run(const struct op *op, const fake_tensor *in, uint32_t dims
     return fake_run(op->name, (ctrt_dtype)in->view.dtype, FAKE_VIEWS(&out->view), 1, FAKE_VIEWS(&in->view), 1, &attributes);
 }
 
-/* Empty reductions have their neutral element, or are an error that names the op. */
+/* An empty reduction returns the neutral element, or an error that names the op. */
 static void test_empty(void)
 {
     static const int64_t shape[] = { 3, 0 };
@@ -104,13 +103,14 @@ static void test_empty(void)
             REQUIRE_TRUE(isnan(want) ? isnan(got) : got == want);
         }
         fake_free(&out);
-        status = run(&ops[k], &in, 1, FAKE_CONTIGUOUS, &out);       /* no outputs: nothing to do */
+        status = run(&ops[k], &in, 1, FAKE_CONTIGUOUS, &out);       /* no output elements: succeeds */
         REQUIRE_EQUAL(status, CTRT_OK);
         fake_free(&in), fake_free(&out);
     }
 }
 
-/* 2^24 ones and a small number: float accumulation would lose it, and the mean of 1e8 + noise too. */
+/* The sum of 2^24 values in [0, 1) and means of values near 1e7 are correctly rounded. f32 accumulation would not be.
+ * */
 static void test_accuracy(void)
 {
     static const int64_t n = (1 << 24) + 5;
@@ -138,7 +138,7 @@ static void test_accuracy(void)
     fake_free(&in);
 }
 
-/* Bit for bit the same with 1, 2 and 3 threads, for shapes that are cut into pieces along either side. */
+/* Results with 1, 2 and 3 threads are bitwise equal, for shapes that are divided along either dimension. */
 static void test_threads(void)
 {
     static const int64_t shapes[][2] = { { 1, 3000001 }, { 3000001, 1 }, { 300, 20011 }, { 20011, 300 }, { 70001, 40 } };
@@ -167,7 +167,7 @@ static void test_threads(void)
     fake_load(NULL);
 }
 
-/* No memory for partial results is a status. */
+/* Without memory for partial results a reduction returns an error status. */
 static void test_no_memory(void)
 {
     static const int64_t n = 1 << 20;
@@ -183,13 +183,13 @@ static void test_no_memory(void)
 TEST_MAIN
 {
     fake_load(NULL);
-    group("empty");
+    group("empty reductions return the neutral element or an error");
     test_empty();
-    group("accuracy");
+    group("long sums and means are accurate");
     test_accuracy();
-    group("threads");
+    group("results are bitwise equal with any number of threads");
     test_threads();
-    group("no memory");
+    group("a reduction without memory for partial results returns an error");
     test_no_memory();
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of the cuda backend: who computes it under which settings, how its results lie, what it takes of memory, also in a plan, the same bits in
- * any order of threads, and failures on the way. That results are right is the conformance suite's to say. */
+/* Attention of the cuda backend: which kernels are used under which settings, strides of the results, memory use
+ * (measured and predicted), deterministic results and injected failures. The conformance suite checks the values. */
 #include <math.h>
 
 #include "soft_begin.h"
@@ -11,11 +11,11 @@
 static const struct softcuda_control *soft;
 static ctrt_device *gpu;
 
-/* In a child, before anything else. */
+/* Opens both devices. Called first in a child process. */
 static bool open_device(const char *name)
 {
     return CHECK_OK(ctrt_device_get(&gpu, name)) && CHECK_OK(ctrt_device_get(&cpu, "cpu"))
-           && CHECK((soft = soft_control()) != NULL, "this is no driver in software");
+           && CHECK((soft = soft_control()) != NULL, "this is not the software driver");
 }
 
 static bool open_devices(void)
@@ -23,7 +23,7 @@ static bool open_devices(void)
     return open_device("cuda:0");
 }
 
-/* Numbers in (-1, 1) on the GPU, the same each time. */
+/* Creates a tensor of values in (-1, 1) on the GPU, the same values each time. */
 static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
@@ -35,7 +35,7 @@ static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-/* ---- who computes it ---- */
+/* ---- which kernels are used ---- */
 
 static const char *const widths[] = { "32", "64", "128" };
 
@@ -52,7 +52,7 @@ static uint64_t launches(const char *format, const char *dtype)
 
 enum { MASK = 1, DROPOUT = 2, MIXED = 4, TWICE = 8, FORWARD = 16 };
 
-/* One call and its gradient. Is forward, is backward by the kernels for `dtype`? */
+/* Runs one call and its gradient. Checks whether forward and backward launch the fused kernels for `dtype`. */
 static void one_call(const char *what, ctrt_dtype dtype, int64_t width, int64_t values, int flags, bool forward, bool backward)
 {
     const char *name = ctrt_dtype_name(dtype);
@@ -68,28 +68,28 @@ static void one_call(const char *what, ctrt_dtype dtype, int64_t width, int64_t 
     CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, values), dtype, gpu));
     CHECK_OK(ctrt_grad(&dq, y, &q, 1, dy, (flags & TWICE) != 0, (flags & TWICE) != 0, false));
     CHECK_OK(ctrt_device_synchronize(gpu));
-    CHECK((launches("attention_%s_%s", name) - before == 1) == forward, "%s: forward by other kernels than expected", what);
+    CHECK((launches("attention_%s_%s", name) - before == 1) == forward, "%s: forward used other kernels than expected", what);
     CHECK((launches("attention_backward_%s_k%s", name) - before_keys == 1) == backward
-          && (launches("attention_backward_%s_q%s", name) - before_queries == 1) == backward, "%s: backward by other kernels than expected", what);
+          && (launches("attention_backward_%s_q%s", name) - before_queries == 1) == backward, "%s: backward used other kernels than expected", what);
 }
 
 static void who_computes(void)
 {
-    group("the fused kernels, where they can");
+    group("fused kernels run where they support the call");
     IN_CHILD("SOFTCUDA=devices=1") {
         if (open_devices()) {
             one_call("f32", CTRT_F32, 8, 8, 0, true, true);
             one_call("f64", CTRT_F64, 8, 40, 0, true, true);
             one_call("f16", CTRT_F16, 64, 8, 0, true, true);
             one_call("bf16", CTRT_BF16, 128, 8, 0, true, true);
-            one_call("rows of 129 numbers", CTRT_F16, 8, 129, 0, false, false);
+            one_call("rows of 129 values", CTRT_F16, 8, 129, 0, false, false);
             one_call("a mask", CTRT_F32, 8, 8, MASK, false, false);
             one_call("dropout", CTRT_F32, 8, 8, DROPOUT, false, false);
-            one_call("a gradient to be derived again", CTRT_F32, 8, 8, TWICE, true, false);
+            one_call("a gradient with create_graph", CTRT_F32, 8, 8, TWICE, true, false);
         }
     }
     CHILD_END;
-    group("as the settings say");
+    group("settings select fused or composite attention");
     IN_CHILD("SOFTCUDA=devices=1", "CTRT_CUDA_ATTENTION=composite") {
         if (open_devices()) {
             one_call("composite, f32", CTRT_F32, 8, 8, 0, false, false);
@@ -115,11 +115,11 @@ static void who_computes(void)
             CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(2, 512, 2), CTRT_F32), y = NULL;
             CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0));
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK(soft->launches("attention_f32_32") == 1, "scores of half the device's memory were written");
+            CHECK(soft->launches("attention_f32_32") == 1, "no fused kernel ran, although the scores need half the device's memory");
         }
     }
     CHILD_END;
-    group("on older GPUs");
+    group("GPUs of compute capability 7.5 use fused kernels for f16 only");
     IN_CHILD("SOFTCUDA=devices=1,cc=7.5") {
         if (open_devices()) {
             one_call("f16 at 7.5", CTRT_F16, 8, 8, 0, true, true);
@@ -129,11 +129,11 @@ static void who_computes(void)
     CHILD_END;
 }
 
-/* ---- how results lie ---- */
+/* ---- strides of results ---- */
 
 static void heads(void)
 {
-    group("heads that are a transposed view come out as one");
+    group("transposed heads as input give a transposed output");
     IN_CHILD("SOFTCUDA=devices=1") {
         if (open_devices()) {
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL, dy = NULL;
@@ -143,12 +143,12 @@ static void heads(void)
             CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0));
             CHECK_OK(ctrt_transpose(&joined, y, 1, 2));
             SHAPE_IS(joined, 2, 9, 3, 16);
-            CHECK(ctrt_tensor_is_contiguous(joined, CTRT_CONTIGUOUS_FORMAT), "joining heads is a copy");
+            CHECK(ctrt_tensor_is_contiguous(joined, CTRT_CONTIGUOUS_FORMAT), "joining the heads needs a copy");
             CHECK_OK(ctrt_device_synchronize(gpu));
             CHECK(soft->launches("copy_f32") + soft->launches("copy_f32_s") == copies, "operands were copied");
             CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu));
             CHECK_OK(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
-            CHECK(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT), "the gradient of what heads were made of has gaps or another order");
+            CHECK(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT), "the gradient of the tensor that was split into heads is not contiguous");
         }
     }
     CHILD_END;
@@ -156,7 +156,7 @@ static void heads(void)
 
 /* ---- memory ---- */
 
-/* Bytes that forward and backward take beside what was there; L x S scores are 256 KiB. */
+/* Runs forward and backward. The L x S scores would need 256 KiB. */
 static ctrt_status train(ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) y = NULL, dy = NULL, dx = NULL;
@@ -167,7 +167,7 @@ static ctrt_status train(ctrt_tensor *x)
 
 static void memory(const char *device)
 {
-    group("the scores are never in memory, and a plan knows what is, on %s", device);
+    group("attention does not store the scores, and a plan predicts its peak, on %s", device);
     IN_CHILD("SOFTCUDA=devices=1") {
         if (open_device(device)) {
             ctrt_memory_plan *plan = NULL;
@@ -184,20 +184,20 @@ static void memory(const char *device)
             CHECK_OK(ctrt_memory_scope_begin(&scope, gpu));
             CHECK_OK(train(x));
             CHECK_OK(ctrt_memory_scope_end(&peaks, &scope));
-            CHECK(peaks.allocated_bytes - before < 64 << 10, "%lld bytes beside %lld", (long long)(peaks.allocated_bytes - before), (long long)before);
+            CHECK(peaks.allocated_bytes - before < 64 << 10, "a peak of %lld bytes above the initial %lld", (long long)(peaks.allocated_bytes - before), (long long)before);
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK(soft->launches("attention_f32_32") + soft->launches("attention_f16_32") == 1, "composed, or planned in earnest");
-            CHECK(found.peak_allocated == peaks.allocated_bytes, "%lld bytes planned, %lld taken", (long long)found.peak_allocated, (long long)peaks.allocated_bytes);
+            CHECK(soft->launches("attention_f32_32") + soft->launches("attention_f16_32") == 1, "the fused kernel did not run exactly once");
+            CHECK(found.peak_allocated == peaks.allocated_bytes, "%lld bytes predicted, %lld measured", (long long)found.peak_allocated, (long long)peaks.allocated_bytes);
         }
     }
     CHILD_END;
 }
 
-/* ---- the same bits ---- */
+/* ---- determinism ---- */
 
 static void same_bits(void)
 {
-    group("the same bits, in whatever order threads and blocks run");
+    group("results do not depend on the order of threads and blocks");
     IN_CHILD("SOFTCUDA=devices=1,order=random") {
         if (open_devices()) {
             for (int half = 0; half < 2; half++) {
@@ -210,7 +210,7 @@ static void same_bits(void)
                     CHECK_OK(ctrt_to_host(time ? again[0] : first[0], sizeof first[0], y, CTRT_F32));
                     CHECK_OK(ctrt_to_host(time ? again[1] : first[1], sizeof first[1], dx, CTRT_F32));
                 }
-                CHECK(memcmp(first, again, sizeof first) == 0, "%s: other bits the second time", half ? "f16" : "f32");
+                CHECK(memcmp(first, again, sizeof first) == 0, "%s: the second run has other bits", half ? "f16" : "f32");
             }
         }
     }
@@ -231,7 +231,8 @@ static ctrt_status small_step(double *value)
     return ctrt_item(value, dx);
 }
 
-/* Call n of the function fails, and `on`, because memory is asked for twice, all that come after it. */
+/* Makes call n of the driver function fail, for each n. `on`: also all later calls, because allocations are tried
+ * twice. */
 static void fail_each(const char *function, int error, bool on)
 {
     int failed = 0;
@@ -243,17 +244,17 @@ static void fail_each(const char *function, int error, bool on)
         failed += status != CTRT_OK;
         if (status != CTRT_OK)
             CHECK(ctrt_error_message()[0] != '\0', "%s, call %d: no message", function, n);
-        /* All x alike: y = x, and so dv = dy and dq = dk = 0. */
+        /* All elements of x are equal, so y = x, dv = dy and dq = dk = 0. */
         CHECK_OK(small_step(&value));
         CHECK(fabs(value - 24) < 1e-3, "after %s, call %d: %g, expected 24", function, n, value);
     }
     CHECK(failed > 3 && failed < 59, "%s: %d of 59 steps failed", function, failed);
-    CHECK(ctrt_memory_allocated(gpu) == 0, "%lld bytes are left", (long long)ctrt_memory_allocated(gpu));
+    CHECK(ctrt_memory_allocated(gpu) == 0, "%lld bytes were not freed", (long long)ctrt_memory_allocated(gpu));
 }
 
 static void failures(void)
 {
-    group("memory runs out, kernels are not launched: a message, and the next step is right");
+    group("failed allocations and launches set an error message, and the next step is correct");
     IN_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct", "CTRT_LOG=error") {
         if (open_devices()) {
             double value = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the cuda backend's elementwise ops, copies, ranges and random numbers give, beside what the cpu gives: the same to the bit, but for
- * functions whose last digit no two libraries share. Every layout of every operand; numbers at the edges. */
+/* Compares elementwise ops, copies, ranges and random numbers of the cuda backend with the cpu's, for every layout of
+ * every operand and for special values. Results are bitwise equal, except for functions whose last digit differs
+ * between math libraries. */
 #include <math.h>
 #include <stdint.h>
 
@@ -12,12 +13,13 @@ static ctrt_device *gpu;
 static const ctrt_dtype all_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
 static const struct { int64_t rows, columns; } sizes[] = { { 1, 1 }, { 1, 37 }, { 5, 16 }, { 37, 53 }, { 64, 96 }, { 70, 130 } };
 
-/* ---- operands: a view of the same numbers on both devices ---- */
+/* ---- operands: equal views on both devices ---- */
 
 enum layout { PLAIN, ODD, TRANSPOSED, STEPPED, SLICED, ROW, COLUMN, LAYOUTS };
 static const char *const layout_names[LAYOUTS] = { "plain", "odd", "transposed", "stepped", "sliced", "row", "column" };
 
-/* Numbers of both signs, small and large, and now and then one at the edge. `kind`: 0 anything; 1 moderate; 2 integers from 1 to 7 by size. */
+/* Returns a value of either sign. `kind`: 0 also special values; 1 values within +-10; 2 integers with magnitudes 1 to
+ * 7. */
 static double value_at(int64_t i, int kind)
 {
     static const double edges[] = { 0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, NAN, INFINITY, -INFINITY, 127.5, -128.5, 255, 65504, 1e-8, 3e9, -3e9, 1e30, -1e19, 2147483647, 42 };
@@ -60,7 +62,7 @@ static void view_of(ctrt_tensor **out, ctrt_tensor *base, enum layout layout, in
     }
 }
 
-/* here: on the cpu, there: on the gpu. */
+/* Creates equal operands: `here` on the cpu, `there` on the gpu. */
 static void operand(ctrt_tensor **here, ctrt_tensor **there, enum layout layout, int64_t rows, int64_t columns, ctrt_dtype dtype, int kind)
 {
     ctrt_tensor *base = NULL, *far = NULL;
@@ -82,8 +84,8 @@ static void operand(ctrt_tensor **here, ctrt_tensor **there, enum layout layout,
 
 /* ---- comparing ---- */
 
-/* near: how far apart floating results may be, relative; negative: relative to 1 where they are smaller; 0: the same, but for the sign and the
- * bits of NaN. */
+/* Compares two tensors. near: relative tolerance; if negative, relative to at least 1; 0: bitwise equal except for the
+ * sign and the bits of NaN. */
 static void same(ctrt_tensor *here, ctrt_tensor *there, double near, const char *what)
 {
     const int64_t n = ctrt_tensor_numel(here);
@@ -91,7 +93,7 @@ static void same(ctrt_tensor *here, ctrt_tensor *there, double near, const char 
     if (!CHECK(ctrt_tensor_dtype(here) == ctrt_tensor_dtype(there) && ctrt_tensor_numel(there) == n, "%s: dtype or size differ", what)
         || !CHECK_OK(ctrt_cpu(&back, there)))
         return;
-    /* i64 has more digits than a double. */
+    /* A double cannot represent all values of i64. */
     const ctrt_dtype as = ctrt_tensor_dtype(here) == CTRT_I64 ? CTRT_I64 : CTRT_F64;
     union { double f; int64_t i; } *a = malloc((size_t)n * 8), *b = malloc((size_t)n * 8);
     CHECK_OK(ctrt_to_host(a, (size_t)n * 8, here, as));
@@ -132,7 +134,7 @@ static void test_copies(void)
                 for (size_t s = 0; s < COUNT(sizes); s++) {
                     CTRT_AUTO(tensor) here = NULL, there = NULL, x = NULL, y = NULL;
                     char what[200];
-                    if (from != to && s % 3 != (from + to + (size_t)layout) % 3)        /* two sizes each */
+                    if (from != to && s % 3 != (from + to + (size_t)layout) % 3)        /* two sizes for each pair */
                         continue;
                     snprintf(what, sizeof what, "to %s: %s", ctrt_dtype_name(all_dtypes[to]), told("copy", all_dtypes[from], layout, LAYOUTS, s));
                     operand(&here, &there, (enum layout)layout, sizes[s].rows, sizes[s].columns, all_dtypes[from], 0);
@@ -201,7 +203,7 @@ static ctrt_status triu_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_triu
 static ctrt_status tril_far_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_tril(out, x, INT64_MAX); }
 static ctrt_status triu_far_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_triu(out, x, INT64_MIN); }
 
-/* near: in units of the dtype's precision; 0: exact. */
+/* near: tolerance in epsilons of the dtype; 0: exact. */
 static const struct unary {
     const char *name;
     ctrt_status (*run)(ctrt_tensor **out, ctrt_tensor *x);
@@ -249,7 +251,7 @@ static const struct binary {
     ctrt_status (*run)(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
     ctrt_status (*scalar)(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);
     int classes, near;
-    int right;                              /* kind of numbers on the right */
+    int right;                              /* kind of values of the right operand */
 } binary[] = {
 #define TWO(name, classes, near, right) { #name, ctrt_##name, ctrt_##name##_scalar, classes, near, right }
     TWO(add, ALL, 0, 0), TWO(sub, NUMBERS, 0, 0), TWO(mul, ALL, 0, 0), TWO(div, FLOATS, 0, 0), TWO(maximum, ALL, 0, 0), TWO(minimum, ALL, 0, 0),
@@ -288,7 +290,7 @@ static void test_binary(void)
 
 static void test_where(void)
 {
-    group("where");
+    group("where selects elements for every layout and dtype");
     for (size_t d = 0; d < COUNT(all_dtypes); d++)
         for (int left = 0; left < LAYOUTS; left++)
             for (int right = 0; right < LAYOUTS; right++) {
@@ -306,11 +308,11 @@ static void test_where(void)
             }
 }
 
-/* The least number and -1, and every short quotient. */
+/* Divides the minimum of each type by -1, and all pairs of 8-bit integers. */
 static void test_quotients(void)
 {
     static const ctrt_dtype dtypes[] = { CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64 };
-    group("quotients of all 8-bit integers, and of the largest of each size");
+    group("quotients of all 8-bit integers and of the extreme values of each type");
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         static const int64_t edges[] = { INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, INT16_MIN, INT16_MAX, -1, 1, -32767, 32766 };
         const bool all = ctrt_dtype_size(dtypes[d]) == 1;
@@ -337,7 +339,7 @@ static void test_quotients(void)
         }
     }
 
-    group("a divisor that is 0 is told");
+    group("an integer divisor of 0 is an error");
     CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
     CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(100), CTRT_I32, gpu));
     CHECK_OK(ctrt_zeros(&b, CTRT_SHAPE(100), CTRT_I32, gpu));
@@ -353,7 +355,7 @@ static void test_quotients(void)
 
 static void test_ranges(void)
 {
-    group("arange");
+    group("arange equals the cpu's");
     for (size_t d = 0; d + 1 < COUNT(all_dtypes); d++) {
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         const ctrt_scalar start = class_of(all_dtypes[d]) == FLOATS ? ctrt_float(-3.3) : ctrt_int(3);
@@ -374,13 +376,13 @@ static void seed_both(uint64_t seed, uint64_t offset)
 static void test_random(void)
 {
     static const int64_t counts[] = { 1, 2, 3, 4, 5, 63, 1024, 4099 };
-    group("random numbers are the cpu's");
+    group("random numbers equal the cpu's");
     for (size_t d = 0; d < COUNT(all_dtypes); d++)
         for (size_t c = 0; c < COUNT(counts); c++) {
             const ctrt_dtype dtype = all_dtypes[d];
             const int64_t n = counts[c];
             CTRT_AUTO(tensor) x = NULL, y = NULL;
-            /* The second block number needs more than 32 bits. */
+            /* The second block counter needs more than 32 bits. */
             seed_both(0x123456789abcdefu + (uint64_t)c, 0xfffffffeu);
             const bool is_bool = dtype == CTRT_BOOL;
             CHECK_OK(ctrt_randint(&x, is_bool ? 0 : 3, is_bool ? 2 : 100, CTRT_SHAPE(n), dtype, cpu));
@@ -412,7 +414,7 @@ static void test_random(void)
             CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(n), dtype, cpu));
             CHECK_OK(ctrt_randn(&y, CTRT_SHAPE(n), dtype, gpu));
             same(x, y, -8 * precision(dtype), "randn");
-            /* A part of a tensor begins where no vector does. */
+            /* A slice starts at an address that is not aligned to a vector. */
             if (n < 2)
                 continue;
             CTRT_AUTO(tensor) tail = NULL, far_tail = NULL;
@@ -424,7 +426,7 @@ static void test_random(void)
         }
 }
 
-/* Rows that were there and kernels that ran: over the double, which counts. */
+/* Checks the counters of the software driver: expected kernels ran, without faults and without fallback to the cpu. */
 static void test_used(void)
 {
     static const char *const kernels[] = { "transpose_u8", "transpose_i16", "transpose_i32", "transpose_i64", "add_f32", "add_f32_s", "move_i64",
@@ -432,11 +434,11 @@ static void test_used(void)
     const struct softcuda_control *soft = soft_control();
     if (soft == NULL)
         return;
-    group("the kernels that were meant ran, and did nothing wrong");
+    group("the expected kernels ran without faults");
     for (size_t i = 0; i < COUNT(kernels); i++)
         CHECK(soft->launches(kernels[i]) > 0, "%s never ran", kernels[i]);
     CHECK(soft->faults() == 0, "%llu faults: %s", (unsigned long long)soft->faults(), soft->fault_text());
-    CHECK(ctrt_fallback_count(NULL) == 0, "%llu ops ran on the cpu", (unsigned long long)ctrt_fallback_count(NULL));
+    CHECK(ctrt_fallback_count(NULL) == 0, "%llu ops fell back to the cpu", (unsigned long long)ctrt_fallback_count(NULL));
 }
 
 TEST_MAIN

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the cuda backend in the order of streams (CTRT_CUDA_POOL), over the driver in software, which finds uses that nothing orders: who waits for
- * whom, what is given back when, captures, devices that cannot, and each of the driver's functions that it calls failing once. */
+/* Stream-ordered memory of the cuda backend (CTRT_CUDA_POOL) on the software driver, which detects unordered uses of
+ * memory. Tests waits between streams, trimming of the pool, graph capture, devices without pools, and a failure of
+ * each driver function that the pool calls. */
 #include "soft_begin.h"
 
 #include "child.h"
@@ -26,7 +27,7 @@ static ctrt_device *open_device(void)
     return device;
 }
 
-/* A chain of ops on `device`, whose temporaries come and go; *value is 40. */
+/* Runs a chain of ops with temporaries on `device`; *value is 40. */
 static ctrt_status chain(double *value, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -49,8 +50,8 @@ static void check_chain(const char *what, ctrt_device *device)
 static void close_clean(const char *what)
 {
     CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device are left", what, (unsigned long long)soft->live_bytes(0));
-    CHECK(soft->live_handles("pool") == 0, "%s: %llu pools are left", what, (unsigned long long)soft->live_handles("pool"));
+    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device were not freed", what, (unsigned long long)soft->live_bytes(0));
+    CHECK(soft->live_handles("pool") == 0, "%s: %llu pools were not destroyed", what, (unsigned long long)soft->live_handles("pool"));
 }
 
 static int64_t waits(void)
@@ -60,7 +61,7 @@ static int64_t waits(void)
 
 static void test_order(void)
 {
-    group("blocks come from the pool and go back to it behind their work: nobody waits on the host");
+    group("blocks are allocated from and freed to the pool in stream order, without host waits");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=200us", ORDERED) {
         ctrt_tensor *x = NULL, *y = NULL;
         ctrt_device *device = open_device();
@@ -72,7 +73,7 @@ static void test_order(void)
             CHECK_OK(ctrt_log(&x, y));
         }
         CHECK(waits() == waited, "the host waited %d times", (int)(waits() - waited));
-        CHECK(soft->calls("cuMemAllocFromPoolAsync") == drawn + 101 && soft->calls("cuMemAlloc") == others, "%d blocks from the pool, %d others",
+        CHECK(soft->calls("cuMemAllocFromPoolAsync") == drawn + 101 && soft->calls("cuMemAlloc") == others, "%d blocks from the pool, %d other blocks",
               (int)(soft->calls("cuMemAllocFromPoolAsync") - drawn), (int)(soft->calls("cuMemAlloc") - others));
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
@@ -80,7 +81,7 @@ static void test_order(void)
     }
     CHILD_END;
 
-    group("memory of one stream used first on another, and freed while a third reads it: ordered on the device");
+    group("a block allocated on one stream, written on a second and freed on a third is ordered on the device");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=500us,free=strict", ORDERED) {
         ctrt_device *device = open_device();
         ctrt_stream *a = NULL, *b = NULL;
@@ -90,7 +91,7 @@ static void test_order(void)
         for (int i = 0; i < 20; i++) {
             ctrt_tensor *x = NULL, *y = NULL;
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
-            CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, device));        /* drawn there, written elsewhere */
+            CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, device));        /* written on another stream */
             CHECK_OK(ctrt_stream_pop());
             CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? b : a));
@@ -111,7 +112,7 @@ static void test_order(void)
 
 static void test_memory(void)
 {
-    group("what the pool keeps goes when memory has run out, and when the program asks");
+    group("cached pool memory is released when memory runs out and by ctrt_memory_empty_cache");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m", ORDERED) {
         ctrt_tensor *a = NULL, *b = NULL;
         ctrt_device *device = open_device();
@@ -128,18 +129,18 @@ static void test_memory(void)
         const int64_t trims = soft->calls("cuMemPoolTrimTo");
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(60 * MIB), CTRT_F32, device));
         ctrt_tensor_release(&a);
-        CHECK(soft->calls("cuMemPoolTrimTo") >= trims, "%d", (int)trims);
+        CHECK(soft->calls("cuMemPoolTrimTo") >= trims, "fewer than %d trims", (int)trims);
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(soft->live_bytes(0) >= before + 60 * (1 << 20), "the pool has kept %llu bytes", (unsigned long long)(soft->live_bytes(0) - before));
+        CHECK(soft->live_bytes(0) >= before + 60 * (1 << 20), "the pool kept %llu bytes, less than 60 MiB", (unsigned long long)(soft->live_bytes(0) - before));
         CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK(soft->live_bytes(0) == before, "%llu bytes are left", (unsigned long long)(soft->live_bytes(0) - before));
+        CHECK(soft->live_bytes(0) == before, "%llu bytes were not released", (unsigned long long)(soft->live_bytes(0) - before));
         check_chain("after", device);
         ctrt_stream_release(&side);
         close_clean("memory");
     }
     CHILD_END;
 
-    group("under caching its segments come from the pool; expandable ones from pages");
+    group("segments of caching come from the pool, expandable segments from mapped pages");
     for (int pages = 0; pages < 2; pages++)
         IN_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching", "SOFTCUDA=devices=1,streams=error") {
             ctrt_device *device = open_device();
@@ -162,17 +163,17 @@ static void check_all(ctrt_tensor *x, double want, const char *what)
 
 static void test_pieces(void)
 {
-    group("expandable segments take memory in pieces of 20 MiB, and give back those of which all is free");
+    group("expandable segments map memory in chunks of 20 MiB and unmap chunks that are entirely free");
     IN_CHILD("CTRT_MEMORY=caching:expandable=true", "SOFTCUDA=devices=1,memory=1g") {
         static const struct { const char *what; int64_t creates, mib; } steps[] = {
-            { "200 MiB", 10, 200 }, { "two of 30 MiB beside them", 13, 260 },
-            { "without the first of 30 MiB, which shares a piece with the other", 13, 240 }, { "30 MiB again, 10 of them in that piece", 14, 260 },
-            { "without the 200 MiB", 14, 60 },
+            { "200 MiB", 10, 200 }, { "two more blocks of 30 MiB", 13, 260 },
+            { "the first of 30 MiB freed, which shares a chunk with the second", 13, 240 }, { "30 MiB again, 10 of them in the shared chunk", 14, 260 },
+            { "the 200 MiB freed", 14, 60 },
         };
         ctrt_tensor *x = NULL, *a = NULL, *b = NULL, *small = NULL;
         ctrt_device *device = open_device();
-        CHECK_OK(ctrt_ones(&small, CTRT_SHAPE(4), CTRT_F32, device));       /* a piece of the small pool */
-        check_all(small, 1, "a small one");
+        CHECK_OK(ctrt_ones(&small, CTRT_SHAPE(4), CTRT_F32, device));       /* a chunk of the small pool */
+        check_all(small, 1, "a small block");
         const int64_t creates = soft->calls("cuMemCreate"), bytes = (int64_t)soft->live_bytes(0);
         for (size_t i = 0; i < COUNT(steps); i++) {
             if (i == 0) {
@@ -187,7 +188,7 @@ static void test_pieces(void)
                 CHECK_OK(ctrt_memory_empty_cache(device));
             }
             const int64_t made = soft->calls("cuMemCreate") - creates, mib = ((int64_t)soft->live_bytes(0) - bytes) >> 20;
-            CHECK(made == steps[i].creates && mib == steps[i].mib, "%s: %d pieces made, %d MiB there; expected %d and %d", steps[i].what, (int)made, (int)mib,
+            CHECK(made == steps[i].creates && mib == steps[i].mib, "%s: %d chunks created, %d MiB mapped; expected %d and %d", steps[i].what, (int)made, (int)mib,
                   (int)steps[i].creates, (int)steps[i].mib);
         }
         check_all(a, 4, "the first of 30 MiB");
@@ -203,7 +204,7 @@ static void test_pieces(void)
 
 static void test_cannot(void)
 {
-    group("a device without pools says so; memory to be shared wins, and says so");
+    group("CTRT_CUDA_POOL=yes fails without driver support, and CTRT_CUDA_SHARE=yes overrides it with a warning");
     IN_CHILD("SOFTCUDA=devices=1,pools=no", ORDERED) {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_NOT_SUPPORTED, "CTRT_CUDA_POOL=yes, but the driver has no pools of memory there");
@@ -220,14 +221,14 @@ static void test_cannot(void)
     IN_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct") {
         ctrt_device *device = open_device();
         check_chain("plain", device);
-        CHECK(soft->calls("cuMemPoolCreate") == 0 && soft->calls("cuMemAlloc") > 0, "a pool was used unasked");
+        CHECK(soft->calls("cuMemPoolCreate") == 0 && soft->calls("cuMemAlloc") > 0, "a pool was used without CTRT_CUDA_POOL");
     }
     CHILD_END;
 }
 
 static void test_capture(void)
 {
-    group("captures: their memory is drawn aside, what is freed meanwhile goes when they end, replays are right");
+    group("captures allocate outside the pool, delay frees until the capture ends, and replay correctly");
     IN_CHILD("SOFTCUDA=devices=1,memory=256m,streams=error", ORDERED) {
         ctrt_tensor *x = NULL, *y = NULL, *old = NULL;
         ctrt_graph *graph = NULL;
@@ -238,11 +239,11 @@ static void test_capture(void)
         const int64_t frees = soft->calls("cuMemFreeAsync");
         CHECK_OK(ctrt_capture_begin(device));
         ctrt_tensor_release(&old);
-        CHECK(soft->calls("cuMemFreeAsync") == frees, "a free became part of the capture");
+        CHECK(soft->calls("cuMemFreeAsync") == frees, "a free was captured");
         CHECK_OK(ctrt_add_scalar(&y, x, ctrt_float(1)));
         CHECK_OK(ctrt_mul(&y, y, y));
         CHECK_OK(ctrt_capture_end(&graph, device));
-        CHECK(soft->calls("cuMemFreeAsync") == frees + 1, "%d blocks went when the capture ended", (int)(soft->calls("cuMemFreeAsync") - frees));
+        CHECK(soft->calls("cuMemFreeAsync") == frees + 1, "%d blocks were freed at the end of the capture", (int)(soft->calls("cuMemFreeAsync") - frees));
         for (int i = 0; i < 3; i++) {
             CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
             CHECK_OK(ctrt_capture_replay(graph));
@@ -275,7 +276,7 @@ static void one_fails(const char *name, bool opening)
         if (opening) {
             soft->inject(name, 1, 999, false);
             CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_BACKEND, "pool");
-            CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0 && soft->live_handles("stream") == 0, "%s: something is left", name);
+            CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0 && soft->live_handles("stream") == 0, "%s: memory, pools or streams were not freed", name);
         }
         device = open_device();
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(16), ctrt_float(1), CTRT_F32, device));
@@ -289,7 +290,7 @@ static void one_fails(const char *name, bool opening)
         ctrt_tensor_release(&y);
         (void)ctrt_memory_empty_cache(device);
         CHECK(opening || soft->calls(name) > 0, "%s was not called", name);
-        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: nothing was said", name);
+        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line", name);
         soft->inject_clear();
         check_chain(name, device);
         ctrt_tensor_release(&x);
@@ -302,7 +303,7 @@ static void test_failures(void)
 {
     static const char *const opening[] = { "cuMemPoolCreate", "cuMemPoolSetAttribute" };
     static const char *const later[] = { "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuMemPoolTrimTo" };
-    group("each function of pools fails once: a message, and it works again");
+    group("one failure of each pool function is reported, and later calls succeed");
     for (size_t i = 0; i < sizeof opening / sizeof opening[0]; i++)
         one_fails(opening[i], true);
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)

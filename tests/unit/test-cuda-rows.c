@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the cuda backend's reductions, softmax, losses, norms, pooling, indexing and optimizers give, beside what the cpu gives: sizes at which kernels
- * change their way, odd ones, odd addresses, strided inputs, every dtype. Integers, places and picked values to the bit. */
+/* Compares reductions, softmax, losses, norms, pooling, indexing and optimizers of the cuda backend with the cpu's:
+ * sizes at which kernels change their algorithm, odd sizes, unaligned addresses, strided inputs and every dtype.
+ * Integers, indices and selected values must be bitwise equal. */
 #include <math.h>
 #include <stdint.h>
 
@@ -10,11 +11,12 @@
 static ctrt_device *gpu;
 
 static const ctrt_dtype all_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
-#define FLOATING 4                          /* the first of them */
+#define FLOATING 4                          /* number of floating dtypes, which come first */
 
-/* ---- numbers ---- */
+/* ---- input values ---- */
 
-/* Small fractions of both signs; small integers; few different ones, with NaN; up to +-20; others than the first. */
+/* Kinds of values: small fractions of both signs; small integers; few distinct values with NaN; values up to +-20;
+ * fractions other than those of SMOOTH. */
 enum kind { SMOOTH, WHOLE, TIES, LOGITS, OTHERS };
 
 static uint64_t mixed(uint64_t i)
@@ -69,7 +71,7 @@ static ctrt_tensor *indices(ctrt_ints shape, int64_t limit, bool skewed)
     return x;
 }
 
-/* The largest difference, in units of `size`, the largest value there is; NaN beside NaN is none. */
+/* Returns the largest difference relative to the largest value. NaN equals NaN. */
 static double difference(ctrt_tensor *a, ctrt_tensor *b)
 {
     const int64_t n = ctrt_tensor_numel(a);
@@ -100,14 +102,14 @@ enum { INPUTS = 5, OUTPUTS = 6 };
 
 struct trial {
     const char *what;
-    ctrt_tensor *in[INPUTS];                /* on the cpu; leaves that want gradients have `grad` */
+    ctrt_tensor *in[INPUTS];                /* on the cpu; grad[i]: input i requires grad */
     bool grad[INPUTS];
     ctrt_status (*call)(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n);
     int64_t n[8];
-    double tolerance;                       /* in epsilons of the result's dtype */
+    double tolerance;                       /* tolerance in epsilons of the result's dtype */
 };
 
-/* out[0]: the result; out[1 + i]: the gradient of input i. */
+/* Runs the call on one device. out[0]: the result; out[1 + i]: the gradient of input i. */
 static void one_side(ctrt_tensor **out, const struct trial *t, ctrt_device *device, bool odd)
 {
     ctrt_tensor *in[INPUTS] = { NULL };
@@ -115,7 +117,7 @@ static void one_side(ctrt_tensor **out, const struct trial *t, ctrt_device *devi
         if (t->in[i] == NULL)
             continue;
         CHECK_OK(ctrt_to(&in[i], t->in[i], device, CTRT_DTYPE_DEFAULT, true, 0));
-        if (odd && ctrt_tensor_numel(in[i]) > 0) {              /* the same at an address that is no whole vector */
+        if (odd && ctrt_tensor_numel(in[i]) > 0) {              /* equal values at an unaligned address */
             ctrt_tensor *room = NULL;
             const int64_t n = ctrt_tensor_numel(in[i]);
             CHECK_OK(ctrt_empty(&room, CTRT_SHAPE(n + 1), ctrt_tensor_dtype(in[i]), device));
@@ -162,7 +164,7 @@ static void compare(const struct trial *t)
             CHECK(off <= allowed, "%s%s, %s: output %d is off by %g, allowed %g", t->what, odd ? ", odd address" : "",
                   ctrt_dtype_name(ctrt_tensor_dtype(t->in[0])), i, off, allowed);
             if (!odd && again[i] != NULL)
-                CHECK(difference(ours[i], again[i]) == 0, "%s: output %d is another one the second time", t->what, i);
+                CHECK(difference(ours[i], again[i]) == 0, "%s: output %d differs in the second run", t->what, i);
             ctrt_tensor_release(&theirs[i]);
             ctrt_tensor_release(&ours[i]);
             ctrt_tensor_release(&again[i]);
@@ -178,7 +180,7 @@ static void forget(struct trial *t)
 
 /* ---- reductions ---- */
 
-/* n[0]: dims, a bit each; n[1]: 1 to transpose the first two dimensions, 2 to take every second column. */
+/* n[0]: bit mask of the dims; n[1]: 1 to transpose the first two dimensions, 2 to take every second column. */
 static ctrt_ints dims_of(const int64_t *n, int64_t *room)
 {
     int count = 0;
@@ -221,7 +223,7 @@ static const struct {
     const char *name;
     ctrt_status (*call)(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n);
     enum kind kind;
-    bool floating, one;                     /* only floating types; only over one dimension */
+    bool floating, one;                     /* floating dtypes only; one dimension only */
 } reductions[] = {
     { "sum", sum_call, SMOOTH, false, false }, { "mean", mean_call, SMOOTH, true, false }, { "prod", prod_call, WHOLE, false, false },
     { "amax", amax_call, TIES, false, false }, { "amin", amin_call, TIES, false, false },
@@ -287,7 +289,7 @@ static void check_softmax(void)
                 forget(&t);
             }
     }
-    group("softmax of infinities and NaN");
+    group("softmax of rows with infinities and NaN");
     static const double rows[5][4] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { INFINITY, 0, 1, 2 }, { NAN, 0, 1, 2 }, { -INFINITY, 0, -INFINITY, 1 },
                                        { 3e38, -3e38, 0, 3e38 } };
     static const int64_t widths[] = { 4, 2000, 1001, 30001 };
@@ -347,7 +349,7 @@ static ctrt_status batch_norm_call(ctrt_tensor **out, ctrt_tensor *const *in, co
     ctrt_tensor_assign(&mean, in[3]);
     ctrt_tensor_assign(&var, in[4]);
     ctrt_status status = ctrt_batch_norm(out, in[0], in[1], in[2], mean, var, n[0], 0.1, 1e-5);
-    /* The running statistics join the result, so that they are compared too. */
+    /* Adds the running statistics to the result, so that they are compared. */
     if (status == CTRT_OK && n[0] && mean != NULL)
         ctrt_no_grad { ctrt_tensor_assign(&out[5], mean); }
     ctrt_tensor_release(&mean);
@@ -357,7 +359,7 @@ static ctrt_status batch_norm_call(ctrt_tensor **out, ctrt_tensor *const *in, co
 
 static void check_norms(void)
 {
-    /* 140 rows: parameters' gradients in two pieces of rows; 10: more than the warps of a block. */
+    /* 140 rows: the parameters' gradients are computed in two parts; 10 rows: more than the warps of a block. */
     static const struct { int64_t rows, width; } layers[] = {
         { 140, 7 }, { 140, 64 }, { 30, 768 }, { 10, 1024 }, { 10, 1030 }, { 10, 2048 }, { 3, 9001 }, { 3, 14000 },
     };
@@ -392,7 +394,7 @@ static void check_norms(void)
                 char what[100];
                 snprintf(what, sizeof what, "batch_norm of %d, %d, %d, way %d", (int)images[i].n, (int)images[i].c, (int)images[i].s, way);
                 ctrt_tensor *x = numbers(CTRT_SHAPE(images[i].n, images[i].c, images[i].s), all_dtypes[d], SMOOTH);
-                if (d < 2)                  /* far from 0: sums of squares must not cancel */
+                if (d < 2)                  /* values far from 0, where sums of squares cancel */
                     CHECK_OK(ctrt_add_scalar(&x, x, ctrt_float(100)));
                 struct trial t = { what, { x, way ? numbers(c, parameters, SMOOTH) : NULL, way ? numbers(c, parameters, SMOOTH) : NULL,
                                            way ? numbers(c, parameters, SMOOTH) : NULL, var },
@@ -440,7 +442,7 @@ static ctrt_status gather_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
 
 static void check_index(void)
 {
-    /* More than 512 indices: sums in pieces of indices. */
+    /* With more than 512 indices the sums are computed in parts. */
     static const struct { int64_t o, v, i, count; bool skewed; } cases[] = {
         { 1, 10, 8, 30, false }, { 1, 10, 33, 1300, true }, { 1, 3000, 16, 500, false }, { 3, 40, 5, 700, false }, { 1, 9000, 1, 2500, false },
         { 2, 7, 300, 90, true }, { 1, 100, 256, 530, false }, { 4, 3, 1, 600, true }, { 1, 50, 2, 3000, true }, { 2, 300, 31, 400, false },
@@ -472,11 +474,12 @@ static void check_index(void)
     }
 }
 
-/* So many indices that they are sorted, in more than one sort: of some images, of some columns; and to one row nearly all. */
+/* So many indices that the kernel sorts them in more than one pass. In the first case nearly all indices select one
+ * row. */
 static void check_large_index(void)
 {
     static const struct { int64_t o, v, i, count; bool skewed; } cases[] = { { 1, 1 << 20, 1, 600000, true }, { 5, 65536, 4, 250000, false } };
-    group("gradients of gather by many indices: sorted");
+    group("gather with many indices computes its gradient by sorting");
     for (size_t c = 0; c < COUNT(cases); c++) {
         struct trial t = { "gather", { numbers(CTRT_SHAPE(cases[c].o, cases[c].v, cases[c].i), CTRT_F32, WHOLE),
                                        indices(CTRT_SHAPE(cases[c].o, cases[c].count, cases[c].i), cases[c].v, cases[c].skewed) },
@@ -492,10 +495,10 @@ static void check_large_index(void)
         forget(&t);
     }
     const struct softcuda_control *soft = soft_control();
-    CHECK(soft == NULL || soft->launches("index_sort_add_f32") >= 3, "not sorted, or in one sort");
+    CHECK(soft == NULL || soft->launches("index_sort_add_f32") >= 3, "index_sort_add_f32 ran fewer than 3 times");
 }
 
-/* ---- what is out of range ---- */
+/* ---- indices out of range ---- */
 
 static void check_message(ctrt_status status, ctrt_tensor **out, const char *value, const char *limit)
 {
@@ -516,7 +519,7 @@ static void check_message(ctrt_status status, ctrt_tensor **out, const char *val
 
 static void check_range(void)
 {
-    group("indices and targets out of range");
+    group("indices and targets out of range are errors that name the value and the limit");
     static const int64_t bad[][3] = { { 0, 7, 1 }, { 0, 1, -1 }, { 5, 0, 0 }, { INT64_MIN, 0, 0 }, { 0, 0, INT64_MAX } };
     for (size_t b = 0; b < COUNT(bad); b++) {
         ctrt_tensor *x = numbers(CTRT_SHAPE(5, 3), CTRT_F32, SMOOTH), *i = NULL, *column = NULL, *out = NULL;
@@ -592,11 +595,11 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    if (argc > 1 && !CHECK_OK(ctrt_device_get(&gpu, argv[1])))      /* one that was named has to be there */
+    if (argc > 1 && !CHECK_OK(ctrt_device_get(&gpu, argv[1])))      /* a device named by the caller must exist */
         return done();
     if (argc < 2 && ctrt_device_get(&gpu, "cuda:0") != CTRT_OK)
         return skip_rest(ctrt_error_message());
-    if (argc > 2) {                         /* by settings of the caller */
+    if (argc > 2) {                         /* one part, with the caller's settings */
         if (strcmp(argv[2], "index") == 0) {
             check_index();
             check_range();
@@ -614,7 +617,7 @@ TEST_MAIN
     check_index();
     check_range();
     check_optimizers();
-    group("all of it ran on the device");
+    group("no op fell back to the cpu");
     CHECK(ctrt_fallback_count(NULL) == before, "%llu ops fell back to the cpu", (unsigned long long)(ctrt_fallback_count(NULL) - before));
     return done();
 }

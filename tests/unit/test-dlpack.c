@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DLPack: out to a consumer and in from a producer that are written here, field by field; ownership; what is refused. */
+/* DLPack: export to a consumer and import from a producer in this file, field by field. Also tests ownership and
+ * rejected tensors. */
 #include <stddef.h>
 
 #include "core/tensor/dlpack.h"
@@ -9,7 +10,7 @@ static ctrt_tensor *y;
 
 static void layout(void)
 {
-    group("the layout that the specification fixes (64-bit)");
+    group("the struct layout is that of the specification (64-bit)");
     static const struct { const char *what; size_t got, wanted; } cases[] = {
         { "sizeof DLTensor", sizeof(DLTensor), 48 }, { "DLTensor.device", offsetof(DLTensor, device), 8 },
         { "DLTensor.ndim", offsetof(DLTensor, ndim), 16 }, { "DLTensor.dtype", offsetof(DLTensor, dtype), 20 },
@@ -32,7 +33,7 @@ static void out(void)
         { CTRT_F32, 2, 32 }, { CTRT_F64, 2, 64 }, { CTRT_F16, 2, 16 }, { CTRT_BF16, 4, 16 }, { CTRT_I8, 0, 8 }, { CTRT_U8, 1, 8 },
         { CTRT_I16, 0, 16 }, { CTRT_I32, 0, 32 }, { CTRT_I64, 0, 64 }, { CTRT_BOOL, 6, 8 },
     };
-    group("out: every dtype");
+    group("export of every dtype");
     for (size_t i = 0; i < COUNT(cases); i++) {
         ctrt_tensor *x = NULL;
         DLManagedTensorVersioned *managed = NULL;
@@ -45,18 +46,18 @@ static void out(void)
         CHECK(t->dtype.code == cases[i].code && t->dtype.bits == cases[i].bits && t->dtype.lanes == 1, "%s: code %u, %u bits, %u lanes",
               ctrt_dtype_name(cases[i].dtype), t->dtype.code, t->dtype.bits, t->dtype.lanes);
         CHECK(t->device.device_type == kDLCPU && t->device.device_id == 0, "device %d:%d", t->device.device_type, t->device.device_id);
-        CHECK(t->data == ctrt_tensor_data(x) && t->byte_offset == 0, "data");
-        CHECK(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1, "shape and strides");
+        CHECK(t->data == ctrt_tensor_data(x) && t->byte_offset == 0, "the data pointer or the byte offset is wrong");
+        CHECK(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1, "the shape or the strides are wrong");
         managed->deleter(managed);
         ctrt_tensor_release(&x);
     }
-    group("out: views, lifetime, refusals");
+    group("export of views keeps the storage alive; invalid exports are errors");
     ctrt_tensor *x = COUNTING(2, 3), *t = NULL;
     DLManagedTensorVersioned *managed = NULL;
     CHECK_OK(ctrt_t(&t, x));
     CHECK_OK(ctrt_select(&t, t, 0, 1));
     CHECK_OK(ctrt_to_dlpack(&managed, t));
-    ctrt_tensor_release(&x);                    /* the export keeps the storage */
+    ctrt_tensor_release(&x);                    /* the export holds a reference to the storage */
     ctrt_tensor_release(&t);
     const float *data = managed->dl_tensor.data;
     CHECK(managed->dl_tensor.strides[0] == 3 && data[0] == 1 && data[3] == 4, "a strided view: %g %g", (double)data[0], (double)data[3]);
@@ -67,7 +68,7 @@ static void out(void)
     CHECK_FAILS(ctrt_to_dlpack(&managed, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensor is NULL");
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CHECK_FAILS(ctrt_to_dlpack(&managed, x), CTRT_ERR_AUTOGRAD, "ctrt_detach");
-    CHECK(managed == NULL, "a failing call wrote");
+    CHECK(managed == NULL, "a failed call set the output");
     ctrt_tensor *plain = NULL;
     CHECK_OK(ctrt_detach(&plain, x));
     if (CHECK_OK(ctrt_to_dlpack(&managed, plain)))
@@ -75,7 +76,7 @@ static void out(void)
     ctrt_tensor_release(&plain);
     ctrt_tensor_release(&x);
 
-    group("out and in again");
+    group("an exported tensor can be imported");
     x = COUNTING(2, 3);
     CHECK_OK(ctrt_t(&t, x));
     CHECK_OK(ctrt_to_dlpack(&managed, t));
@@ -84,7 +85,7 @@ static void out(void)
     STRIDES_ARE(y, 1, 3);
     VALUES_ARE(y, 0, 3, 1, 4, 2, 5);
     CHECK_OK(ctrt_fill_(y, ctrt_float(8)));
-    VALUES_ARE(x, 8, 8, 8, 8, 8, 8);            /* one memory */
+    VALUES_ARE(x, 8, 8, 8, 8, 8, 8);            /* shared memory */
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
     VALUES_ARE(y, 8, 8, 8, 8, 8, 8);
@@ -105,7 +106,7 @@ static void count_deletion(DLManagedTensorVersioned *self)
 static float numbers[12] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
 static int64_t shape[9] = { 2, 3, 1, 1, 1, 1, 1, 1, 1 }, strides[9] = { 3, 1, 1, 1, 1, 1, 1, 1, 1 };
 
-/* A sound f32 tensor [2, 3]. */
+/* A valid f32 tensor [2, 3]. */
 static DLManagedTensorVersioned produced(void)
 {
     return (DLManagedTensorVersioned){
@@ -116,23 +117,23 @@ static DLManagedTensorVersioned produced(void)
 
 static void in(void)
 {
-    group("in: values, strides, offsets, ownership");
+    group("import of values, strides, offsets and ownership");
     ctrt_tensor *part = NULL;
     DLManagedTensorVersioned managed = produced();
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5);
-    CHECK(ctrt_tensor_data(y) == numbers && ctrt_tensor_device(y) == cpu, "it was copied");
+    CHECK(ctrt_tensor_data(y) == numbers && ctrt_tensor_device(y) == cpu, "the import copied the data or has another device");
     CHECK_OK(ctrt_select(&part, y, 0, 1));
     ctrt_tensor_release(&y);
-    CHECK(deleted == 0, "deleted while a view lives");
+    CHECK(deleted == 0, "the deleter ran while a view existed");
     VALUES_ARE(part, 3, 4, 5);
     ctrt_tensor_release(&part);
-    CHECK(deleted == 1 && deleted_context == numbers, "deleted %d times", deleted);
+    CHECK(deleted == 1 && deleted_context == numbers, "deleted %d times, expected 1", deleted);
 
     managed = produced();
-    managed.dl_tensor.strides = NULL;                           /* row major */
+    managed.dl_tensor.strides = NULL;                           /* NULL: row-major */
     managed.dl_tensor.byte_offset = 4 * sizeof(float);
-    managed.version.minor = 7;                                  /* a later minor number only adds */
+    managed.version.minor = 7;                                  /* later minor versions only add fields */
     managed.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 4, 5, 6, 7, 8, 9);
@@ -141,7 +142,7 @@ static void in(void)
     managed = produced();
     int64_t transposed[2] = { 1, 2 };
     managed.dl_tensor.strides = transposed;
-    managed.dl_tensor.device = (DLDevice){ kDLCUDAHost, 0 };    /* pinned memory is the host's */
+    managed.dl_tensor.device = (DLDevice){ kDLCUDAHost, 0 };    /* pinned memory is host memory */
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 0, 2, 4, 1, 3, 5);
     ctrt_tensor_release(&y);
@@ -149,7 +150,7 @@ static void in(void)
     managed = produced();
     managed.dl_tensor.ndim = 0;
     managed.dl_tensor.shape = managed.dl_tensor.strides = NULL;
-    managed.deleter = NULL;                                     /* nothing to give back */
+    managed.deleter = NULL;                                     /* no deleter to call */
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 0);
     ctrt_tensor_release(&y);
@@ -162,7 +163,7 @@ static void in(void)
     SHAPE_IS(y, 0, 3);
     ctrt_tensor_release(&y);
 
-    /* Strides that say nothing may be any number. */
+    /* Strides of dimensions of size 1 and of empty tensors may have any value. */
     static const struct {
         int64_t shape[2], strides[2];
     } any[] = { { { 1, 6 }, { INT64_MAX, 1 } }, { { 0, 5 }, { 1, INT64_MAX } } };
@@ -232,13 +233,13 @@ static void refused(void)
     };
     deleted = 0;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        group("in, refused: %s", cases[i].what);
+        group("import rejects: %s", cases[i].what);
         DLManagedTensorVersioned managed = produced();
         cases[i].spoil(&managed);
         CHECK_FAILS(ctrt_from_dlpack(&y, &managed), cases[i].status, cases[i].words);
-        CHECK(y == NULL && deleted == 0, "a refused tensor was taken or deleted");
+        CHECK(y == NULL && deleted == 0, "a rejected tensor was imported or deleted");
     }
-    group("in, refused: NULL");
+    group("import rejects: NULL");
     DLManagedTensorVersioned managed = produced();
     CHECK_FAILS(ctrt_from_dlpack(NULL, &managed), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_from_dlpack(&y, NULL), CTRT_ERR_INVALID_ARGUMENT, "managed is NULL");

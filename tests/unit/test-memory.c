@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device's memory: the grammar of CTRT_MEMORY, the policies, counting, what happens when there is none. On
- * fake devices. */
+/* Memory of fake devices: the syntax of CTRT_MEMORY, the policies, statistics, out of memory, threads and fork. */
 #include <pthread.h>
 
 #include "base/host_alloc.h"
@@ -26,13 +25,13 @@ static struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
-/* What was asked for is looked at in test-account.c. */
+/* Frees the block with its full size as the requested size. test-account.c tests the requested sizes. */
 static void give(struct device_memory *memory, const ctrt_block *block)
 {
     pool_free(memory, block, block->bytes, NULL);
 }
 
-/* ---- grammar ---- */
+/* ---- syntax of CTRT_MEMORY ---- */
 
 static void test_grammar(void)
 {
@@ -68,7 +67,7 @@ static void test_grammar(void)
         "-a",
         "1a",
     };
-    group("the grammar of CTRT_MEMORY");
+    group("CTRT_MEMORY is parsed, and invalid settings are errors");
     for (size_t i = 0; i < COUNT(good); i++) {
         struct policy_spec specs[MEMORY_MAX_POLICIES];
         int count = 0;
@@ -132,17 +131,17 @@ static void test_choice(void)
     }
 }
 
-/* ---- one thread, exactly ---- */
+/* ---- exact statistics with one thread ---- */
 
 static void test_caching_figures(void)
 {
-    group("caching: PyTorch's figures for small and large blocks");
+    group("caching: sizes of small and large blocks equal PyTorch's");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
         ctrt_block tiny, block, large, whole;
         CHECK(ctrt_memory_allocated(device) == 0 && ctrt_memory_reserved(device) == 0,
-              "a fresh device has memory");
+              "a new device has allocated or reserved memory");
         CHECK_OK(pool_alloc(memory, &tiny, 8, NULL));
         CHECK(ctrt_memory_allocated(device) == 512, "8 bytes take %lu",
               (unsigned long)ctrt_memory_allocated(device));
@@ -188,10 +187,10 @@ static void test_caching_figures(void)
               (unsigned long)stats.num_device_free, (unsigned long)ctrt_memory_reserved(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
-        CHECK(left == total, "the device misses %lu bytes", (unsigned long)(total - left));
+        CHECK(left == total, "%lu bytes of the device were not freed", (unsigned long)(total - left));
     }
     CHILD_END;
-    group("direct: every block from the device, in multiples of 64 bytes");
+    group("direct: every block is a device allocation in multiples of 64 bytes");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b;
@@ -209,7 +208,7 @@ static void test_caching_figures(void)
               "%lu, %lu", (unsigned long)stats.num_device_alloc, (unsigned long)stats.num_device_free);
     }
     CHILD_END;
-    group("nothing is asked for, nothing is given");
+    group("a request of 0 bytes returns no block and is not counted");
     IN_CHILD(folder_path(folder, NULL)) {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block none;
@@ -224,7 +223,7 @@ static void test_caching_figures(void)
     CHILD_END;
 }
 
-/* A stream of sizes that is the same every time. */
+/* Returns the next value of a fixed pseudo-random sequence. */
 static uint32_t next_random(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -237,8 +236,8 @@ static size_t some_size(uint32_t *state)
     return kind < 4 ? 1 + r % 4096 : kind < 7 ? 1 + r % MIB : 1 + r % (6 * MIB);
 }
 
-/* Blocks are aligned, large enough, disjoint and keep what is written to them. Returns how often one was not.
- * In any thread, hence no CHECK. */
+/* Allocates and frees random blocks. Returns the number of blocks that were missing, misaligned, too small or
+ * overwritten. Any thread may call this function, so it does not use CHECK. */
 static long churn(struct device_memory *memory, uint32_t seed, int rounds)
 {
     enum { LIVE = 48 };
@@ -274,7 +273,7 @@ static long churn(struct device_memory *memory, uint32_t seed, int rounds)
         CHECK(wrong_ == 0, "%ld blocks were missing, misplaced or overwritten", wrong_); \
     } while (0)
 
-/* What a training step does: the same sizes each time, all freed at its end. */
+/* Allocates like a training step: the same sizes each time, all freed at the end. */
 static void step(struct device_memory *memory)
 {
     ctrt_block blocks[40];
@@ -292,7 +291,7 @@ static void test_churn(void)
         "CTRT_MEMORY=direct+caching", "CTRT_MEMORY=caching+caching", "CTRT_MEMORY=caching+direct",
     };
     for (size_t i = 0; i < COUNT(settings); i++) {
-        group("blocks of all sizes come and go: %s", settings[i]);
+        group("blocks of all sizes are allocated and freed: %s", settings[i]);
         IN_CHILD(folder_path(folder, NULL), settings[i], "CTRT_FAKE_MEMORY=1g", "CTRT_FAKE_HOST=1") {
             struct device_memory *memory = open_memory("fake:1");
             ctrt_memory_stats before, after;
@@ -306,7 +305,7 @@ static void test_churn(void)
             if (strstr(settings[i], "caching"))
                 CHECK(after.num_device_alloc == before.num_device_alloc
                           && after.num_device_free == before.num_device_free,
-                      "50 steps like the one before took %lu raw allocations",
+                      "50 repeated steps made %lu raw allocations",
                       (unsigned long)(after.num_device_alloc - before.num_device_alloc));
             CHECK(ctrt_memory_allocated(memory->device) == 0 && after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed
                       && after.allocation[CTRT_POOL_ALL].allocated == 8000 + 51 * 40,
@@ -319,17 +318,17 @@ static void test_churn(void)
             CHECK_OK(ctrt_memory_get_stats(&after, memory->device));
             CHECK(after.num_device_alloc == after.num_device_free, "%lu raw allocations, %lu frees",
                   (unsigned long)after.num_device_alloc, (unsigned long)after.num_device_free);
-            CHECK_CHURN(memory, 2, 500);                      /* and it still works */
+            CHECK_CHURN(memory, 2, 500);                      /* allocation still works */
         }
         CHILD_END;
     }
 }
 
-/* ---- when there is none ---- */
+/* ---- out of memory ---- */
 
 static void test_exhaustion(void)
 {
-    group("no memory left: an error with figures; what is cached is given back first");
+    group("cached memory is freed before an out-of-memory error, which states sizes");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b, c;
@@ -341,23 +340,23 @@ static void test_exhaustion(void)
                   && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
                   && strstr(ctrt_error_message(), "has no 41943040 bytes left"),
               "%s", ctrt_error_message());
-        CHECK(ctrt_memory_allocated(memory->device) == 50 * MIB, "a failure was counted");
+        CHECK(ctrt_memory_allocated(memory->device) == 50 * MIB, "a failed allocation was counted");
         give(memory, &a);
         give(memory, &b);
-        CHECK(ctrt_memory_reserved(memory->device) == 50 * MIB, "nothing is cached");
+        CHECK(ctrt_memory_reserved(memory->device) == 50 * MIB, "freed blocks were not cached");
         CHECK_OK(pool_alloc(memory, &c, 40 * MIB, NULL));
         CHECK(ctrt_memory_reserved(memory->device) == 40 * MIB, "%lu reserved",
               (unsigned long)ctrt_memory_reserved(memory->device));
         give(memory, &c);
         CHECK_OK(pool_alloc(memory, &a, 63 * MIB,
-                            NULL)); /* no room for a segment of 64 after the rest was given back? there is */
+                            NULL)); /* fits after the cached segments are freed */
         give(memory, &a);
         CHECK_FAILS(pool_alloc(memory, &c, SIZE_MAX, NULL), CTRT_ERR_OUT_OF_MEMORY, "address space");
         CHECK_FAILS(pool_alloc(memory, &c, SIZE_MAX / 2, NULL), CTRT_ERR_OUT_OF_MEMORY, NULL);
         CHECK_FAILS(pool_alloc(memory, &c, SIZE_MAX / 2 - 600, NULL), CTRT_ERR_OUT_OF_MEMORY, NULL);
     }
     CHILD_END;
-    group("nearly full, and in pieces: small blocks still find room");
+    group("small blocks fit into free parts of a nearly full device");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=2m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block blocks[40];
@@ -365,7 +364,7 @@ static void test_exhaustion(void)
             CHECK_OK(pool_alloc(memory, &blocks[i], 64 << 10, NULL));
         give(memory, &blocks[7]);
         CHECK_OK(pool_alloc(memory, &blocks[7], 30000, NULL));
-        CHECK_OK(pool_alloc(memory, &blocks[32], 35328, NULL));         /* just what remains of the 64 KiB */
+        CHECK_OK(pool_alloc(memory, &blocks[32], 35328, NULL));         /* exactly the rest of the 64 KiB */
         CHECK_FAILS(pool_alloc(memory, &blocks[33], 100, NULL), CTRT_ERR_OUT_OF_MEMORY,
                     "out of memory on fake:0");
         for (int i = 0; i < 33; i++)
@@ -374,7 +373,7 @@ static void test_exhaustion(void)
         give(memory, &blocks[0]);
     }
     CHILD_END;
-    group("a segment of the usual size does not fit: one that is just large enough");
+    group("a smaller segment is allocated when one of the usual size does not fit");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=6m") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b;
@@ -386,7 +385,7 @@ static void test_exhaustion(void)
         give(memory, &b);
     }
     CHILD_END;
-    group("the n-th allocation fails, for every n: a status, and nothing lost");
+    group("a failure of the n-th allocation, for every n, returns a status and leaks nothing");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m") {
         static const size_t sizes[] = { 8, 100, 5000, 700000, 2 * MIB, 12 * MIB, 15 * MIB, 20 * MIB, 30 * MIB };
         int failures = 0;
@@ -407,17 +406,17 @@ static void test_exhaustion(void)
             for (size_t i = 0; i < COUNT(sizes); i++)
                 if (got[i])
                     give(memory, &blocks[i]);
-            CHECK(ctrt_memory_allocated(memory->device) == 0, "n %d: %lu bytes are lost", (int)n,
+            CHECK(ctrt_memory_allocated(memory->device) == 0, "n %d: %lu bytes were not freed", (int)n,
                   (unsigned long)ctrt_memory_allocated(memory->device));
         }
         CHECK(failures > 15, "only %d allocations failed", failures);
         uint64_t left, total;
         CHECK_OK(ctrt_memory_empty_cache(memory->device));
         CHECK_OK(ctrt_device_memory_info(memory->device, &left, &total));
-        CHECK(left == total, "%lu bytes of the device are lost", (unsigned long)(total - left));
+        CHECK(left == total, "%lu bytes of the device were not freed", (unsigned long)(total - left));
     }
     CHILD_END;
-    group("opening a device: the n-th allocation fails, for every n");
+    group("a failure of the n-th allocation, for every n, while a device opens returns a status");
     for (uint64_t n = 1; n < 60; n++) {
         IN_CHILD(folder_path(folder, NULL), n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching",
                  "CTRT_LOG=error")
@@ -428,7 +427,7 @@ static void test_exhaustion(void)
             alloc_fail_at(0, false);
             CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d: status %d: %s", (int)n,
                   (int)status, ctrt_error_message());
-            CHECK((device != NULL) == (status == CTRT_OK), "n %d: a device in spite of the error", (int)n);
+            CHECK((device != NULL) == (status == CTRT_OK), "n %d: a device was returned with an error", (int)n);
             if (!CHECK_OK(ctrt_device_get(&device, "fake:1")))
                 printf("# n %d\n", (int)n);
         }
@@ -465,13 +464,13 @@ static void test_threads(void)
     static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct",
                                             "CTRT_MEMORY=direct+caching" };
     for (size_t s = 0; s < COUNT(settings); s++) {
-        group("many threads, blocks freed by others, sums exact: %s", settings[s]);
+        group("statistics are exact with many threads that free each other's blocks: %s", settings[s]);
         IN_CHILD(folder_path(folder, NULL), settings[s], "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1") {
             struct device_memory *memory = open_memory("fake:0");
             struct worker workers[6];
             pthread_t threads[6];
             ctrt_block first;
-            CHECK_OK(pool_alloc(memory, &first, 100, NULL));            /* this thread counts too */
+            CHECK_OK(pool_alloc(memory, &first, 100, NULL));            /* this thread is also counted */
             for (int round = 0; round < 3; round++) {
                 uint64_t want = first.bytes;
                 for (int i = 0; i < 6; i++) {
@@ -499,11 +498,11 @@ static void test_threads(void)
             uint64_t left, total;
             CHECK_OK(ctrt_memory_empty_cache(memory->device));
             CHECK_OK(ctrt_device_memory_info(memory->device, &left, &total));
-            CHECK(left == total, "threads that ended keep %lu bytes", (unsigned long)(total - left));
+            CHECK(left == total, "ended threads keep %lu bytes", (unsigned long)(total - left));
         }
         CHILD_END;
     }
-    group("what threads that are gone have counted stays");
+    group("statistics of ended threads are kept");
     IN_CHILD(folder_path(folder, NULL), "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=1g") {
         struct device_memory *memory = open_memory("fake:0");
         for (int i = 0; i < 3; i++) {
@@ -513,7 +512,7 @@ static void test_threads(void)
             pthread_join(thread, &wrong);
             CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
             CHECK(memory->account.threads == NULL && !atomic_load(&memory->account.many),
-                  "an ended thread has cells in the account");
+                  "an ended thread still has counters in the account");
             CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu",
                   (unsigned long)ctrt_memory_allocated(memory->device));
             int64_t peak = 0;
@@ -543,7 +542,7 @@ static void *forks_while_busy(void *argument)
 
 static void test_fork(void)
 {
-    group("host memory in the child of a fork, while other threads allocate");
+    group("a child forked while other threads allocate can use host memory");
     if (!forks_beside_threads())
         return;
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=4g") {

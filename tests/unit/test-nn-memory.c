@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of a small training program fails once: a status each time, nothing lost, nothing half done. */
+/* Makes every allocation of a small training program fail once. Each failure returns a status, leaks nothing and leaves
+ * no partial change. */
 #include <unistd.h>
 
 #include "base/host_alloc.h"
@@ -43,7 +44,7 @@ static ctrt_status inputs(ctrt_tensor **x, ctrt_tensor **y, const struct program
     return ctrt_from_data(x, pixels, 72, CTRT_SHAPE(2, 1, 6, 6), CTRT_F32, cpu);
 }
 
-/* Makes a network, trains a step, moves it to f64 and back, saves and loads. */
+/* Creates a network, trains one step, converts the network to f64 and back, saves and loads it. */
 static ctrt_status run(const struct program *program)
 {
     CTRT_AUTO(module) net = NULL;
@@ -70,8 +71,8 @@ static ctrt_status run(const struct program *program)
 
 static void sweep(const struct program *program)
 {
-    group("%s: each allocation fails", program->name);
-    if (!CHECK_OK(run(program)))                    /* also fills what is made once per process */
+    group("%s: a failure of each allocation returns a status and leaks nothing", program->name);
+    if (!CHECK_OK(run(program)))                    /* also creates the objects that exist once per process */
         return;
     alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(run(program));
@@ -86,18 +87,18 @@ static void sweep(const struct program *program)
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
               ctrt_status_string(status), ctrt_error_message());
         CHECK(status == CTRT_OK || *ctrt_error_message(), "allocation %llu: no message", (unsigned long long)n);
-        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are left, %llu were there before", (unsigned long long)n,
+        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are allocated, %llu were before", (unsigned long long)n,
               (unsigned long long)ctrt_memory_allocated(cpu), (unsigned long long)before);
-        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes are left", (unsigned long long)n);
-        CHECK(ctrt_grad_enabled(), "allocation %llu: recording is off", (unsigned long long)n);
+        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes were not freed", (unsigned long long)n);
+        CHECK(ctrt_grad_enabled(), "allocation %llu: grad mode is off", (unsigned long long)n);
     }
-    /* A few allocations can be done without: a message's text, a list that keeps freed blocks. */
-    CHECK(passed < (int)allocations / 10, "%d of %llu failures went unnoticed", passed, (unsigned long long)allocations);
+    /* A few allocations are optional: the text of a message, a list of freed blocks. */
+    CHECK(passed < (int)allocations / 10, "%d of %llu failures did not cause an error", passed, (unsigned long long)allocations);
     CHECK_OK(run(program));
-    printf("# %llu allocations, %d of them can be done without\n", (unsigned long long)allocations, passed);
+    printf("# %llu allocations, %d of them optional\n", (unsigned long long)allocations, passed);
 }
 
-/* All or nothing: a module that cannot be moved as a whole stays where it was. */
+/* A failed ctrt_module_to leaves all tensors of the module unchanged. */
 static void moving(void)
 {
     group("module_to is all or nothing");
@@ -120,7 +121,7 @@ static void moving(void)
     }
 }
 
-/* The bytes of all parameters and buffers, one after another. */
+/* Copies the bytes of all parameters and buffers to `to`. Returns their number. */
 static size_t bytes_of(unsigned char *to, size_t room, ctrt_module *net)
 {
     ctrt_tensor *tensor;
@@ -134,7 +135,7 @@ static size_t bytes_of(unsigned char *to, size_t room, ctrt_module *net)
     return used;
 }
 
-/* One of its parameters is not contiguous, and one buffer holds bools. */
+/* Creates a module with a parameter that is not contiguous and a buffer of bools. */
 static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_AUTO(tensor) turned = NULL, flags = NULL;
@@ -147,11 +148,11 @@ static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
     return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
 }
 
-/* All or nothing, whichever allocation fails. `forever`: and all after it. A device that can enqueue no copy at all is
- * not covered. */
+/* A failed ctrt_load leaves the module unchanged, for a failure of each allocation. `forever`: all later allocations
+ * also fail. A device on which every copy fails is not tested. */
 static void loading(const char *name, bool forever)
 {
-    group("a module that cannot be loaded as a whole stays as it was, on %s", name);
+    group("a failed ctrt_load leaves the module unchanged, on %s", name);
     static unsigned char old[4096], new[4096], now[4096];
     CTRT_AUTO(module) net = NULL, other = NULL;
     ctrt_device *device = NULL;
@@ -160,8 +161,8 @@ static void loading(const char *name, bool forever)
         return;
     CHECK_OK(ctrt_save(other, net_path));
     const size_t size = bytes_of(old, sizeof old, net);
-    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0, "nothing to load");
-    CHECK_OK(ctrt_load(net, net_path));             /* what is made once */
+    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0, "the saved values equal the old ones");
+    CHECK_OK(ctrt_load(net, net_path));             /* creates the objects that exist once */
     CHECK_OK(ctrt_save(net, optimizer_path));
     alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(ctrt_load(net, net_path));
@@ -190,7 +191,7 @@ TEST_MAIN
         { "a convolutional network, AdamW", cnn_new, false, true },
         { "attention, SGD", attention_new, true, false },
     };
-    group("the cpu and two files");
+    group("the cpu opens and two temporary files are created");
     int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
         return done();

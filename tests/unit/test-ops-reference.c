@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-ops-reference.c: every case of tests/reference/ops_*.txt, which is what PyTorch computes, against ctrt.
+/* test-ops-reference.c: compares ctrt with every case of tests/reference/ops_*.txt, which PyTorch computed.
  *
- * Exact results to the bit; results of floating arithmetic in f32 and once more in f64; gradients; errors.
- * Whatever is left out is told with its reason. The format: tests/reference/README.md. */
+ * Exact results must be bitwise equal. Floating-point results are compared in f32 and in f64, also gradients and
+ * errors. Skipped cases are reported with a reason. tests/reference/README.md describes the file format. */
 #include <math.h>
 
 #include "ops-reference.h"
 #include "run.h"
 
-/* Where ctrt is not as PyTorch on purpose. */
+/* Intended differences from PyTorch. */
 static const struct { const char *name, *reason; } different[] = {
-    { "any.u8", "PyTorch gives u8 for u8, for history's sake; ctrt gives bool for all dtypes" },
+    { "any.u8", "PyTorch returns u8 for u8 for historical reasons; ctrt returns bool for all dtypes" },
     { NULL, NULL },
 };
 
-/* Cases of ops that ctrt has, with options that it lacks. */
+/* Cases with options that ctrt does not have, of ops that it has. */
 static const struct { const char *name, *reason; } lacking[] = {
     { "max_pool2d.ceil", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_indices", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_padding", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_padding_indices", "ctrt_max_pool2d has no ceil_mode" },
     { "adamw.amsgrad", "ctrt_adamw_options has no amsgrad" },
-    { "cross_entropy.probabilities", "ctrt_cross_entropy takes class indices alone" },
+    { "cross_entropy.probabilities", "ctrt_cross_entropy takes class indices only" },
     { NULL, NULL },
 };
 
@@ -161,7 +161,7 @@ static void compare_near(const char *what, ctrt_tensor *got, const struct ref_re
     for (int64_t k = 0; k < want->numel; k++)
         if (isfinite(want->f[k]))
             most = fmax(most, fabs(want->f[k]));
-    /* A value near the end of f32 may be subnormal there: exp(-88). */
+    /* A small value, such as exp(-88), may be subnormal in f32. */
     for (int64_t k = 0; is && k < want->numel; k++) {
         double expected = want->f[k], bound = tolerance * (fabs(expected) + fmin(most, 1e6) + 1e-30);
         bool fine = isnan(expected)   ? isnan(is[k])
@@ -173,7 +173,7 @@ static void compare_near(const char *what, ctrt_tensor *got, const struct ref_re
     free(is);
 }
 
-/* The bits of a half precision result; those of NaN are 0 in the file. */
+/* Compares the bits of a half-precision result. The file has 0 for NaN. */
 static void compare_bits(ctrt_tensor *got, const struct ref_record *want)
 {
     int16_t *bits = malloc((size_t)want->numel * sizeof *bits + 1);
@@ -242,7 +242,7 @@ static void compare_gradients(struct ref_case *c, double tolerance)
         snprintf(what, sizeof what, "gradient of %s", c->input_names[i]);
         ctrt_tensor *got = ctrt_tensor_grad(c->leaf[i] ? c->leaf[i] : c->in[i]);
         if (got == NULL)
-            fail("%s: there is none", what);
+            fail("%s: no gradient", what);
         else
             compare_near(what, got, want, tolerance);
     }
@@ -290,9 +290,9 @@ static void run_case(const struct ref_file *file, const char *name, const struct
     ctrt_status status = op->call(&c);
     if (error) {
         if (status == CTRT_OK)
-            fail("taken without complaint; PyTorch says: %s", error->text);
+            fail("no error; PyTorch's error is: %s", error->text);
         else if (ctrt_error_message()[0] == '\0')
-            fail("refused without a message");
+            fail("an error without a message");
     } else if (status != CTRT_OK) {
         fail("%s: %s", ctrt_status_string(status), ctrt_error_message());
     } else {

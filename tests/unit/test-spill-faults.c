@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` when things go wrong: options, blocks that cannot fit, too little pinned memory, allocations that
- * fail, work that fails late. Each gives a status that says so; what was there before is there afterwards, and nothing
- * leaks. */
+/* Tests the errors of the memory policy `spill`: bad options, blocks that cannot fit, too little pinned memory, failing
+ * allocations, work that fails after the call. Each error must give its status, keep the values of all tensors and leak
+ * nothing. */
 #include "sims.h"
 
 #define MIB   (1 << 20)
-#define TENSORS 24                            /* tensors of 4 MiB, on a device of 64 */
+#define TENSORS 24                            /* of 4 MiB each, on a device of 64 MiB */
 #define N     (4 * MIB / 4)
 
-/* Every element of tensor i is i. *made: how many there are. */
+/* Creates TENSORS tensors; every element of tensor i is i. *made is the number created, also on failure. */
 static ctrt_status fill_up(ctrt_tensor *tensors[TENSORS], int *made, ctrt_device *device)
 {
     for (*made = 0; *made < TENSORS; ++*made)
@@ -29,7 +29,7 @@ static void check_all(ctrt_tensor *const tensors[TENSORS], int made, const char 
     }
 }
 
-/* Nothing is left: neither device memory that is allocated, nor pinned memory. */
+/* Checks that neither device memory nor pinned memory is still allocated. */
 static void check_empty(ctrt_device *device, int index, const char *what)
 {
     ctrt_device_synchronize(device);
@@ -60,7 +60,7 @@ static void options(void)
         { "CTRT_MEMORY=spill:prefetch=2+caching", "prefetch must be 1 or 0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        group("%s", cases[i].text);
+        group("%s is rejected", cases[i].text);
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", cases[i].text) {
             ctrt_device *device = NULL;
             CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].words);
@@ -75,11 +75,11 @@ static void too_large(ctrt_device *device)
     const uint64_t copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
     CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(65 * MIB / 4), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                 "larger than sim:0");
-    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "copies for nothing");
+    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "a block larger than the device made other blocks spill");
     if (!CHECK_OK(ctrt_full(&a, CTRT_SHAPE(24 * MIB / 4), ctrt_float(1), CTRT_F32, device))
         || !CHECK_OK(ctrt_full(&b, CTRT_SHAPE(24 * MIB / 4), ctrt_float(2), CTRT_F32, device)))
         return;
-    /* The sum wants all three at once. */
+    /* The sum needs all three tensors on the device at the same time. */
     CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, "in use and cannot be moved");
     CHECK(total(a) == 24 * MIB / 4 && total(b) == 24 * MIB / 2, "the operands have changed");
     CHECK_OK(ctrt_add_(a, b));
@@ -93,8 +93,8 @@ static void addresses(ctrt_device *device)
     CHECK(ctrt_tensor_data(a) == NULL && strstr(ctrt_error_message(), "spill+caching of sim:0 moves tensors") != NULL,
           "%s",
           ctrt_error_message());
-    CHECK(ctrt_to_dlpack(&exported, a) != CTRT_OK, "an address was given out");
-    /* Strided operands go through memory that is not a tensor's. */
+    CHECK(ctrt_to_dlpack(&exported, a) != CTRT_OK, "ctrt_to_dlpack exported a tensor that spill can move");
+    /* Strided operands are copied to temporary memory, which no tensor owns. */
     CHECK_OK(ctrt_reshape(&view, a, CTRT_SHAPE(10, 10)));
     CHECK_OK(ctrt_transpose(&view, view, 0, 1));
     CHECK_OK(ctrt_contiguous(&copy, view, CTRT_CONTIGUOUS_FORMAT));
@@ -103,7 +103,7 @@ static void addresses(ctrt_device *device)
     CHECK(total(view) == 300, "the sum of a transposed view is %g", total(view));
 }
 
-/* Fills the device over under a fault that is set for the n-th time, until none comes any more. */
+/* Allocates more than the device holds while fault n is injected, for increasing n until the fault does not occur. */
 static void every(ctrt_device *device, const char *fault, bool may_fail)
 {
     int failures = 0;
@@ -131,9 +131,9 @@ static void every(ctrt_device *device, const char *fault, bool may_fail)
             : after.allocs - before.allocs;
         if (status == CTRT_OK && calls < (uint64_t)n)
             break;
-        CHECK(n < 200, "%s never ends", fault);
+        CHECK(n < 200, "%s still occurs at n = 200", fault);
     }
-    CHECK(!may_fail || failures > 0, "%s: nothing ever failed", fault);
+    CHECK(!may_fail || failures > 0, "%s: no allocation failed", fault);
 }
 
 static void small_host(ctrt_device *device)
@@ -141,13 +141,13 @@ static void small_host(ctrt_device *device)
     ctrt_tensor *tensors[TENSORS] = { NULL };
     int made = 0;
     CHECK_FAILS(fill_up(tensors, &made, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-    CHECK(made >= 15 && made < TENSORS, "%d tensors were made", made);
+    CHECK(made >= 15 && made < TENSORS, "%d tensors were created, expected 15 to 23", made);
     check_all(tensors, made, "little pinned memory");
     release(tensors);
     check_empty(device, 0, "little pinned memory");
 }
 
-/* Work fails when the call has long returned: the n-th kernel, or the device at its n-th piece of work. */
+/* Enqueued work fails after the call has returned: the n-th kernel, or the whole device at its n-th piece of work. */
 static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
 {
     int failures = 0;
@@ -172,7 +172,7 @@ static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
         if (CHECK_OK(ctrt_stream_current(&stream, device)))
             CHECK_OK(ctrt_stream_reset(stream));
         check_empty(device, 0, text);
-        /* And on it goes. */
+        /* After the reset the device works again. */
         CHECK_OK(fill_up(tensors, &made, device));
         check_all(tensors, made, text);
         release(tensors);
@@ -181,10 +181,10 @@ static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
     CHECK(failures > 10, "%s: %d failures only", fault, failures);
 }
 
-/* The device is the parent's, and so is its memory. */
+/* A forked child cannot free the parent's device memory; releasing tensors only updates the child's statistics. */
 static void forked(const char *policy)
 {
-    group("%s: in the child of a fork only the figures hear of what is let go of", policy);
+    group("%s: releasing tensors in a forked child updates only its statistics", policy);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", policy) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, N, device);
@@ -209,7 +209,7 @@ static void forked(const char *policy)
             _exit(tap_state.failed > 0);
         }
         child_join(child, __FILE__, __LINE__);
-        CHECK(ctrt_memory_allocated(device) == 8 * MIB, "the parent has lost something");
+        CHECK(ctrt_memory_allocated(device) == 8 * MIB, "the child changed the parent's statistics");
     }
     CHILD_END;
 }
@@ -221,7 +221,7 @@ TEST_MAIN
     forked("CTRT_MEMORY=caching");
     forked("CTRT_MEMORY=spill+direct");
 
-    group("blocks that cannot fit, and addresses that are not given out");
+    group("blocks that cannot fit fail, and addresses of tensors that can move are not exposed");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
         ctrt_device *device = sim_open("sim:0");
         addresses(device);
@@ -230,7 +230,7 @@ TEST_MAIN
     }
     CHILD_END;
 
-    group("too little pinned memory: the option's, the device's");
+    group("too little pinned memory by the option `host` or on the device gives CTRT_ERR_OUT_OF_MEMORY");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill:host=9m+caching") {
         small_host(sim_open("sim:0"));
     }
@@ -240,7 +240,7 @@ TEST_MAIN
     }
     CHILD_END;
 
-    group("each allocation of the device, and of pinned memory, fails once, or from there on");
+    group("the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
         ctrt_device *device = sim_open("sim:0");
         every(device, "alloc:%d", false);
@@ -250,7 +250,7 @@ TEST_MAIN
     }
     CHILD_END;
 
-    group("work that fails late, and a device that is lost");
+    group("work that fails after the call, and a lost device, are reported and leak nothing");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
         ctrt_device *device = sim_open("sim:0");
         late(device, "op:%d", CTRT_ERR_BACKEND);

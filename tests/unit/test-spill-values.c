@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` when queues fail: a queue drops the copies that are on it, and still no tensor loses its value by
- * that, nor does another stream read what never arrived. */
+/* Tests the memory policy `spill` when a queue fails and drops its copies: no tensor may lose its value, and no other
+ * stream may read memory whose copy was dropped. Also tests its statistics and snapshots. */
 #include "sims.h"
 
 #define MIB     (1 << 20)
 #define N       (4 * MIB / 4)
-#define TENSORS 20                            /* of 4 MiB, on a device of 64 */
+#define TENSORS 20                            /* of 4 MiB each, on a device of 64 MiB */
 
 static ctrt_tensor *tensors[TENSORS];
 
-/* Every element of tensor i is i + 1. */
+/* Creates `count` tensors. Every element of tensor i is i + 1. */
 static void make(int count, ctrt_device *device)
 {
     for (int i = 0; i < count; i++)
@@ -43,7 +43,7 @@ static void reset(ctrt_device *device)
     CHECK_OK(ctrt_stream_reset(stream));
 }
 
-/* The next op on the stream fails when it runs. */
+/* Makes the current stream fail: the op enqueued here fails when it runs. */
 static void break_stream(int victim)
 {
     CHECK_OK(sim->inject(0, "op:1"));
@@ -72,14 +72,14 @@ static void out(ctrt_device *device)
                 "cannot be moved from sim:0");
     CHECK(ctrt_device_synchronize(device) == CTRT_ERR_BACKEND, "the stream has not failed");
     reset(device);
-    check_all(0, 15, "was to leave");
+    check_all(0, 15, "spilling to the host failed");
     CHECK_OK(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
-    check_all(0, 15, "left afterwards");
+    check_all(0, 15, "spilled after the reset");
     ctrt_tensor_release(&more);
     end(device);
 }
 
-/* Tensor 0 is away, there is room for it, and the copy that brings it is dropped. */
+/* Uses tensor 0, which is on the host, on a failed stream: its copy back to the device, which has room, is dropped. */
 static void bring_in_vain(ctrt_device *device, ctrt_tensor **read)
 {
     make(TENSORS, device);
@@ -92,7 +92,7 @@ static void bring_in_vain(ctrt_device *device, ctrt_tensor **read)
         CHECK_OK(ctrt_add_(tensors[0], tensors[0]));
     else
         CHECK_OK(ctrt_neg(read, tensors[0]));
-    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "something had to leave");
+    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "a tensor was copied to the host although the device had room");
 }
 
 static void back(ctrt_device *device)
@@ -100,11 +100,11 @@ static void back(ctrt_device *device)
     bring_in_vain(device, NULL);
     CHECK(ctrt_device_synchronize(device) == CTRT_ERR_BACKEND, "the stream has not failed");
     reset(device);
-    check_all(0, 16, "was to come back");
+    check_all(0, 16, "the copy back was dropped");
     end(device);
 }
 
-/* It leaves again before anybody has noticed. */
+/* After the dropped copy, other allocations spill the block again before its value was used. */
 static void back_and_out(ctrt_device *device)
 {
     ctrt_tensor *more[12] = { NULL };
@@ -115,7 +115,7 @@ static void back_and_out(ctrt_device *device)
         CHECK_OK(ctrt_mul_scalar_(tensors[i], ctrt_float(1)));
     for (int i = 0; i < 12; i++)
         CHECK_OK(ctrt_full(&more[i], CTRT_SHAPE(N), ctrt_float(-1), CTRT_F32, device));
-    check_all(0, 16, "came in vain and left");
+    check_all(0, 16, "spilled again after a dropped copy");
     for (int i = 0; i < 12; i++)
         ctrt_tensor_release(&more[i]);
     end(device);
@@ -133,15 +133,15 @@ static void beside(ctrt_device *device)
     CHECK_OK(ctrt_stream_pop());
     bring_in_vain(device, &read);
     CHECK_OK(ctrt_stream_push(other));
-    /* Nothing on the failed stream can leave for the result; what is on this one can. */
+    /* Blocks of the failed stream cannot be spilled to make room for the result, but those of `other` can. */
     CHECK_OK(ctrt_neg(&y, tensors[0]));
     check_value(y, -1, "read on a stream that has not failed");
     CHECK_OK(ctrt_stream_pop());
     CHECK(ctrt_device_synchronize(device) == CTRT_ERR_BACKEND, "the stream has not failed");
     reset(device);
-    check_all(0, 16, "afterwards");
+    check_all(0, 16, "after the reset");
     for (int i = 0; i < 2; i++) {
-        check_value(own[i], 50 + i, "of the other stream");
+        check_value(own[i], 50 + i, "tensor of the other stream");
         ctrt_tensor_release(&own[i]);
     }
     ctrt_tensor_release(&y);
@@ -149,7 +149,7 @@ static void beside(ctrt_device *device)
     end(device);
 }
 
-/* What was brought well is worked on; then the stream fails: the work is not undone. */
+/* Tensors are copied back and modified before the stream fails. The modifications must remain. */
 static void good_work(ctrt_device *device)
 {
     make(TENSORS, device);
@@ -160,16 +160,16 @@ static void good_work(ctrt_device *device)
     CHECK(ctrt_device_synchronize(device) == CTRT_ERR_BACKEND, "the stream has not failed");
     reset(device);
     for (int i = 0; i < 16; i++)
-        check_value(tensors[i], (i + 1) * (i == 0 ? 4 : 2), "worked on before the failure");
+        check_value(tensors[i], (i + 1) * (i == 0 ? 4 : 2), "modified before the failure");
     end(device);
 }
 
-/* Four tensors too many are on the host; one comes back, for another one; then all are let go of. */
+/* Four tensors do not fit and are spilled, one is copied back in exchange for another one, then all are released. */
 static void figures(ctrt_device *device)
 {
     int64_t blocks[4], bytes[4];
     static const char *const parts[] = { "current", "peak", "allocated", "freed" };
-    /* one leaves before the other is back */
+    /* the peak is 5 because one tensor is spilled before the other one is back */
     static const int64_t want[3][4] = { { 4, 4, 4, 0 }, { 4, 5, 5, 1 }, { 0, 5, 5, 5 } };
     for (int at = 0; at < 3; at++) {
         if (at == 0)
@@ -192,7 +192,7 @@ static void figures(ctrt_device *device)
     }
     char *text = NULL;
     CHECK_OK(ctrt_memory_summary(&text, device, true));
-    CHECK(text != NULL && strstr(text, "Memory on the host") != NULL, "the summary does not tell: %s", text);
+    CHECK(text != NULL && strstr(text, "Memory on the host") != NULL, "the summary has no line \"Memory on the host\": %s", text);
     free(text);
     end(device);
 }
@@ -205,7 +205,7 @@ static int occurrences(const char *text, const char *end, const char *word)
     return count;
 }
 
-/* Segments and their blocks are the lower policy's; whose they are the upper one knows. */
+/* The snapshot's segments and blocks come from the lower policy, the tags of their owners from spill. */
 static void owners(ctrt_device *device)
 {
     char *text = NULL;
@@ -218,7 +218,7 @@ static void owners(ctrt_device *device)
     if (CHECK(from != NULL && to != NULL, "no segments")) {
         const int active = occurrences(from, to, "\"active_allocated\""),
             known = occurrences(from, to, "\"tag\": \"mine\"");
-        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, the owner of %d is known",
+        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, %d of them with their tag",
               active, known);
     }
     free(text);
@@ -231,10 +231,10 @@ TEST_MAIN
         { "the copy to the host is dropped", out },
         { "the copy back is dropped", back },
         { "the copy back is dropped, and the block leaves again", back_and_out },
-        { "the copy back is dropped, and another stream reads", beside },
-        { "a failure after all copies", good_work },
-        { "owners in a snapshot", owners },
-        { "figures", figures },
+        { "the copy back is dropped, and another stream reads the tensor", beside },
+        { "the stream fails after all copies", good_work },
+        { "a snapshot has the tags of the blocks' owners", owners },
+        { "statistics of spilled blocks", figures },
     };
     static const char *const sims[] = { "CTRT_SIM=devices=1,memory=64m,poison=yes",
                                         "CTRT_SIM=devices=1,memory=64m,poison=yes,latency=1ms" };
