@@ -207,7 +207,7 @@ static void test_illegal(void)
         ctrt_tensor_release(&y);
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* other devices still work */
         CHECK_OK(ctrt_item(&value, x));
-        CHECK(value == 5, "%g", value);
+        CHECK(value == 5, "the cpu's value is %g, expected 5", value);
         ctrt_tensor_release(&x);
     }
     CHILD_END;

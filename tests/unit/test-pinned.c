@@ -70,7 +70,7 @@ static void test_reuse(void)
                   && stat_of(device, "host.host_alloc_time.avg") <= stat_of(device, "host.host_alloc_time.max")
                   && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"),
                   "the times are not in order");
-        CHECK(total(there) == 2020, "%g", total(there));
+        CHECK(total(there) == 2020, "the copy's sum is %g, expected 2020", total(there));
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
         CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device",
@@ -126,11 +126,12 @@ static void test_limit(void)
         /* These 20 MiB stay cached after the release. */
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         ctrt_tensor_release(&a);
-        CHECK(pinned_held(device) == 20 << 20, "%llu", (unsigned long long)pinned_held(device));
+        CHECK(pinned_held(device) == 20 << 20, "%llu bytes are pinned", (unsigned long long)pinned_held(device));
         CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         CHECK(pinned_held(device) == 0, "%llu pinned bytes remain cached", (unsigned long long)pinned_held(device));
         ctrt_tensor_release(&b);
-        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu", (unsigned long long)ctrt_memory_reserved(device));
+        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu bytes are reserved",
+              (unsigned long long)ctrt_memory_reserved(device));
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes remain cached",
               (unsigned long long)ctrt_memory_reserved(device));
@@ -157,18 +158,19 @@ static void test_limit(void)
         CHECK(strstr(ctrt_error_message(), "Release pinned tensors") &&
               strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
               ctrt_error_message());
-        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"), "%d: %s",
-              told, report);
+        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"),
+              "%d reports: %s", told, report);
         CHECK_OK(ctrt_memory_last_oom(&last, device));
         CHECK(last != NULL && strcmp(last, report) == 0, "%s", last);
         free(last);
         CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
-        CHECK(ooms == 1, "%lld", (long long)ooms);
+        CHECK(ooms == 1, "num_ooms is %lld, expected 1", (long long)ooms);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "The device has enough free memory: raise the limit of 1.00 MiB");
         CHECK(strstr(report, "\"refused_by_limit\": true"), "%s", report);
-        CHECK(stat_of(device, "num_oom_rejections") == 1, "%lld", (long long)stat_of(device, "num_oom_rejections"));
+        CHECK(stat_of(device, "num_oom_rejections") == 1, "num_oom_rejections is %lld, expected 1",
+              (long long)stat_of(device, "num_oom_rejections"));
     }
     CHILD_END;
 }

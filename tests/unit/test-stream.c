@@ -27,7 +27,7 @@ static void test_asynchronous(void)
         CHECK(idle, "the stream is busy after synchronize");
         CHECK(done >= 0.058, "two ops of 30 ms took %.1f ms", done * 1e3);
         CHECK(put < 0.5 * done, "the enqueue took %.1f of %.1f ms", put * 1e3, done * 1e3);
-        CHECK(total(y) == 2000, "%g", total(y));
+        CHECK(total(y) == 2000, "the sum is %g, expected 2000", total(y));
     }
     CHILD_END;
 }
@@ -43,10 +43,11 @@ static void test_handles(void)
         for (int i = 0; i < MANY; i++) {
             CHECK_OK(ctrt_stream_new(&streams[i], device, i % 2 ? -1 : 0));
             for (int j = 0; j < i; j++)
-                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j], "%d and %d",
-                      i, j);
-            CHECK(ctrt_stream_device(streams[i]) == device, "stream %d", i);
-            CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "%d", ctrt_stream_priority(streams[i]));
+                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j],
+                      "streams %d and %d share a queue", i, j);
+            CHECK(ctrt_stream_device(streams[i]) == device, "stream %d is on another device", i);
+            CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "the priority is %d",
+                  ctrt_stream_priority(streams[i]));
         }
         const uint64_t queues = sim_read(0).queues, id = ctrt_stream_id(streams[7]);
         CHECK(queues == before + MANY, "%llu queues", (unsigned long long)queues);
@@ -195,7 +196,7 @@ static void test_non_blocking(void)
         start = seconds_now();
         CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
         CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
-        CHECK(total(back) == 5000, "%g", total(back));
+        CHECK(total(back) == 5000, "the sum is %g, expected 5000", total(back));
         CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
         CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
         CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
@@ -203,9 +204,9 @@ static void test_non_blocking(void)
         CTRT_AUTO(tensor) one = NULL;
         CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
         CHECK_OK(ctrt_item(&value, one));
-        CHECK(value == 10, "%g", value);
+        CHECK(value == 10, "element 7 is %g, expected 10", value);
         CHECK_OK(ctrt_add(&back, back, back));
-        CHECK(total(back) == 20000, "%g", total(back));
+        CHECK(total(back) == 20000, "the sum is %g, expected 20000", total(back));
     }
     CHILD_END;
     group("without an accelerator the same calls work, and nothing is pinned");
@@ -233,7 +234,7 @@ static void test_non_blocking(void)
         CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_event_record(to, side));
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 0 && ms < 1000, "%g", ms);
+        CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
         CHECK_OK(ctrt_stream_wait_event(side, to));
         CHECK_OK(ctrt_tensor_record_stream(x, side));
         CHECK_OK(ctrt_stream_pop());
@@ -246,7 +247,7 @@ static void test_fork(void)
 {
     group("in a forked child, devices of the parent give an error");
     IN_CHILD("CTRT_SIM=devices=2") {
-        CHECK(ctrt_device_count("sim") == 2, "%d", ctrt_device_count("sim"));
+        CHECK(ctrt_device_count("sim") == 2, "%d devices, expected 2", ctrt_device_count("sim"));
         pid_t early = fork();
         if (early == 0) {
             ctrt_device *device = NULL;
