@@ -2,8 +2,8 @@
 /* Calls every public function with bad input: each call must return its status and a message, must not crash and must
  * not write its output. The calls are in bad-*.c.
  *
- * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure. Each
- * function has one TAP line. */
+ * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure.
+ * Each function has one TAP line. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -83,7 +83,8 @@ static void three_buckets(void)
 {
     group("promotion of a tensor with dimensions, a 0-dim tensor and a number");
     static const struct { ctrt_dtype dim, zero, number, wanted; } cases[] = {
-        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },       /* same category: the tensor with dimensions decides */
+        /* same category: the tensor with dimensions decides */
+        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },
         { CTRT_I32, CTRT_F16, CTRT_DTYPE_DEFAULT, CTRT_F16 },
         { CTRT_I32, CTRT_F16, CTRT_F64, CTRT_F16 },                 /* the 0-dim tensor decides, not the number */
         { CTRT_I32, CTRT_I64, CTRT_F64, CTRT_F32 },
