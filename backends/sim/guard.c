@@ -112,8 +112,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-/* Installs the handler once, and again if the program has restored the default action since. A handler that the program
- * installed later is left in place, because it may call this one. */
+/* Installs the handler once, and again if the program has restored the default action after that. A handler that the
+ * program installed later is left in place, because it may call this one. */
 static void install(void)
 {
     struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK }, present;

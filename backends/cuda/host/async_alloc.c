@@ -170,7 +170,7 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Waits for the queues first, so that memory whose free is still pending behind their work is returned, too. */
+/* Waits for the queues first, so that memory whose free is still pending after the queues' work is returned, too. */
 void cuda_async_alloc_trim(void *handle)
 {
     struct cuda_device *device = handle;
