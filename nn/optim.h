@@ -48,7 +48,7 @@ struct optim_coefficient {
 
 /* The step of one parameter with tensor ops. `parameter` and `gradient` have the dtype of the state. `update` reads
  * these tensors and sets next_parameter and next_state[i] for each state that the options need. It must not write
- * `parameter`, `gradient` or `state`: the caller copies all results when none can fail any more, so that a failed
+ * `parameter`, `gradient` or `state`: the caller copies the results after all of them are computed, so that a failed
  * allocation changes nothing. The caller also releases the results. */
 struct optim_update {
     const union optim_options *options;
@@ -87,9 +87,9 @@ struct optim_kind {
     bool by_step;
     ctrt_status (*update)(struct optim_update *u);
 
-    /* The op whose kernel, where a device has one, does the step of many parameters in one call. `fused_attributes`
-     * sets the attributes of the op, and returns false if the op does not have these options. NULL: there is no such
-     * op. `coefficients` are what the op expects in `replayed`, where that points to device memory in a capture. */
+    /* The op whose kernel, where a device has one, updates many parameters in one call. `fused_attributes` sets the
+     * attributes of the op, and returns false if the op does not have these options. NULL: there is no such op.
+     * `coefficients` are what the op expects in `replayed`, where that points to device memory in a capture. */
     enum op fused;
     bool (*fused_attributes)(union optim_attributes *out, const union optim_options *options, int64_t step,
                              const double *replayed);

@@ -2,10 +2,10 @@
 /* nn/optim_step.c: the step of an optimizer.
  *
  * Parameters of the same group, device, dtype and step number are a batch. If the device has a kernel for the step
- * (struct optim_kind), one call of that kernel does the batch. Otherwise each parameter is updated with tensor ops: the
- * new values of the parameter and of its state are computed first and then copied, so that a failed allocation changes
- * nothing. Adam's formulas contain the number of steps. Therefore a parameter whose first gradient comes later than
- * that of the others remains in another batch. */
+ * (struct optim_kind), one call of that kernel updates the whole batch. Otherwise each parameter is updated with tensor
+ * ops: the new values of the parameter and of its state are computed first and then copied, so that a failed allocation
+ * changes nothing. Adam's formulas contain the number of steps. Therefore a parameter whose first gradient comes later
+ * than that of the others remains in another batch. */
 #include "nn/optim.h"
 
 #include "graph/capture.h"
@@ -327,7 +327,7 @@ static ctrt_status fused_step(ctrt_optimizer *optimizer, size_t n, const double 
 
 /* ---- all slots ---- */
 
-/* Does the step of the slot at `begin` and of all later slots of the same batch. */
+/* Updates the parameter of the slot at `begin` and those of all later slots of the same batch. */
 static ctrt_status batch_step(ctrt_optimizer *optimizer, size_t begin)
 {
     struct optim_slot *first = &optimizer->slots[begin];

@@ -247,7 +247,7 @@ static char *read_whole(const char *path, size_t *length)
     return text;
 }
 
-/* Writes the JSON such that it cannot end the script element that contains it: '<', which can only be part of a string,
+/* Writes the JSON so that it cannot end the script element that contains it: '<', which can only be part of a string,
  * is escaped. Also escapes U+2028 and U+2029, which are valid in JSON strings but line terminators in older
  * JavaScript. */
 static void write_json(FILE *out, const char *text, size_t length)

@@ -54,7 +54,7 @@ static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad
     size_t bytes = (size_t)given->view.numel * dtype_bytes(tensor_dtype(given));
     if (is_sole_owner(given) && same_layout(&given->view, &leaf->view) && given->storage->bytes <= bytes) {
         if (given->grad == NULL)
-            given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* the tensor of which it was a view is freed */
+            given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* it was a view of a tensor that is freed */
         *to = given;
         *grad = NULL;
         return CTRT_OK;

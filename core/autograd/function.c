@@ -13,7 +13,7 @@ struct kept {
     ctrt_tensor *tensor;
     ctrt_tensor *with_history;          /* during a recorded backward: an alias of a saved result, with its history */
     uint32_t version;
-    int output;                         /* index of the result of which it is an alias, or -1 */
+    int output;                         /* index of the result that it aliases, or -1 */
     int64_t bytes;
 };
 

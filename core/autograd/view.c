@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/view.c: derivatives of views: the elements that are in the view get its gradient, the others 0. */
+/* autograd/view.c: derivatives of views. Elements in the view get the view's gradient; other elements get 0. */
 #include "autograd/inplace.h"
 
 static ctrt_status view_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

@@ -9,7 +9,7 @@
  * old contents. A file without write permission for the process is not replaced.
  *
  * Symbolic links at the end of the path are followed and not replaced. A link of another user in a sticky directory
- * that everybody can write to is refused (EACCES). A file of another type at the path (pipe, terminal, device) is
+ * that is writable by all users is refused (EACCES). A file of another type at the path (pipe, terminal, device) is
  * opened and written in place. /dev/stdout, /dev/stderr and /dev/fd/N mean descriptors of this process, which are
  * written in place too. Writing to a pipe without a reader raises SIGPIPE, as write() does; if the program ignores
  * SIGPIPE, the result is CTRT_ERR_IO.

@@ -113,7 +113,8 @@ size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device
 
 /* Returns `device` in *out or, if it is NULL, the default device. */
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);
-/* Returns the CPU device, opened at first use. It serves as fallback, for host copies and for 0-dim operands. */
+/* Returns the CPU device, opened at first use. It is used for the CPU fallback, for host copies and for 0-dim
+ * operands. */
 ctrt_status device_cpu(ctrt_device **out);
 /* Returns the thread's current device of the best accelerator type; CTRT_ERR_NO_DEVICE without an accelerator. */
 ctrt_status device_accelerator(ctrt_device **out);

@@ -3,9 +3,9 @@
  *
  * During a dry run, the device has another struct device_memory. Its policies are clones of the device's policies in
  * their present state, over a memory source that returns unique addresses instead of memory; its account starts with
- * the device's statistics. So the code that serves a real step also predicts it, and callers need no special case.
- * Blocks of a dry run have reserved addresses: on a device with host memory they can be read (as zeros) and written, on
- * other devices they cannot be accessed. */
+ * the device's statistics. So the same code allocates memory in a real step and in a dry run, and callers need no
+ * special case. Blocks of a dry run have reserved addresses: on a device with host memory they can be read (as zeros)
+ * and written, on other devices they cannot be accessed. */
 #ifndef CORE_DRYRUN_MEMORY_H
 #define CORE_DRYRUN_MEMORY_H
 

@@ -61,7 +61,7 @@ static void source_free(void *state, void *address, size_t bytes, void *queue)
     (void)state, (void)address, (void)bytes, (void)queue;
 }
 
-/* No fences are needed within a capture, because all its streams are joined at its end at the latest. */
+/* No fences are needed within a capture, because all streams of the capture are joined before it ends. */
 static ctrt_status no_fence(void *state, void **fence, void *queue)
 {
     (void)state, (void)queue;

@@ -153,8 +153,8 @@ static void raise_to(struct account *account, int peak, int64_t value)
         continue;
 }
 
-/* Computes the current totals as far as the calling thread can see: the published counters plus its own unpublished
- * ones. A thread that is registering may be publishing `mine`; it holds the lock. */
+/* Computes the current totals that are visible to the calling thread: the published counters plus the thread's own
+ * unpublished ones. A thread that is registering may be publishing `mine`; it holds the lock. */
 static void see(int64_t now[ACCOUNT_METRICS][ACCOUNT_CLASSES], struct account *account, struct account_cells *mine)
 {
     for (;;) {

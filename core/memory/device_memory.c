@@ -238,7 +238,7 @@ ctrt_status device_memory_create(ctrt_device *device)
 }
 
 /* Called after the device is open and without any lock of the library, because fork takes the policies' locks before
- * those; taking a policy's lock under one of them could deadlock. */
+ * the library's locks. Taking a policy's lock while a lock of the library is held could deadlock. */
 void device_memory_opened(ctrt_device *device)
 {
     struct device_memory *memory = device->memory;

@@ -28,8 +28,8 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
         quota_give(memory, bytes);
         return status;
     }
-    /* A stream-ordered allocation is itself a piece of work, which the first use of the memory on another stream must
-     * be ordered after. */
+    /* A stream-ordered allocation is itself work on the stream. The first use of the memory on another stream must be
+     * ordered after that work. */
     if (memory->ordered && !queue_captured(memory->device, queue))
         stream_note_wait(memory->device, queue);
     account_drawn(&memory->account, bytes, 1);

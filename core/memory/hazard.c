@@ -175,7 +175,7 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
         if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto)
             continue;
         ctrt_stream *other = stream_at(timepoint_slot(marks[i]));
-        /* Joining the capture automatically is no option, because this op already has memory from outside the
+        /* The stream cannot join the capture automatically, because this op already has memory from outside the
          * capture. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
             return ctrt_fail(CTRT_ERR_STATE,
@@ -342,8 +342,8 @@ void hazard_note(const ctrt_view *view, timepoint mark)
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return;
-    /* The work may have written, and what it is ordered after is unknown, so later accesses wait for it and for all
-     * earlier ones. */
+    /* The work may have written the data, and the library does not know which accesses the work is ordered after. So
+     * later accesses wait for the work and for all earlier accesses. */
     struct storage_uses *uses = &storage->uses;
     /* Not recorded for the race detector: in check mode it only delays the reuse of the memory, as PyTorch's
      * record_stream does. */

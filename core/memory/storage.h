@@ -13,10 +13,10 @@
 
 #define HAZARD_READERS 8                    /* streams that can read concurrently without waiting for one another */
 
-/* Records which streams use the bytes (hazard.h): the last writer, and the readers since then. As long as only the
- * stream that the memory was allocated on uses them, that stream's lock, which is held anyway while work is enqueued,
- * guards `writer` and readers[0], and no other field is needed. The first access from another stream takes that lock
- * once and makes the record shared permanently. */
+/* Records which streams use the bytes (hazard.h): the last writer, and the readers since then. While only the stream on
+ * which the memory was allocated uses the bytes, that stream's lock guards `writer` and readers[0], and no other field
+ * is needed. The lock is held anyway while work is enqueued. The first access from another stream takes that lock once
+ * and makes the record shared permanently. */
 struct storage_uses {
     atomic_uint_least32_t owner;            /* slot of the only stream; USES_SHARED: `locked` guards the rest */
     atomic_bool locked;                     /* spin lock for the fields below, when they are shared */

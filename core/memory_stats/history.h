@@ -9,7 +9,7 @@
 
 /* Microseconds since 1970. */
 uint64_t history_now(void);
-/* As history_now with a resolution of some milliseconds, at a fifth of the cost. Used for the time of an allocation
+/* Like history_now, with a resolution of some milliseconds, at a fifth of the cost. Used for the time of an allocation
  * when no history is recorded. */
 uint64_t history_about_now(void);
 /* Sets the op of event `number`, if the ring still contains it. */

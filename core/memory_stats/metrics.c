@@ -40,7 +40,7 @@ static void read_device(struct reading *reading)
     ctrt_device *device = reading->of;
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
-    /* In this order, the current values fall into the period of the peaks. */
+    /* The statistics are read first, so that the current values belong to the period of the peaks. */
     stats_read(&reading->stats, device->memory);
     account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)

@@ -8,7 +8,7 @@
 #include "memory/policy.h"
 #include "memory_stats/stats.h"
 
-/* Filled while the policy's locks are held, therefore uses only malloc. */
+/* Filled while the policy's locks are held, so its memory comes from malloc directly. */
 struct list {
     ctrt_memory_piece *pieces;
     size_t count, room;

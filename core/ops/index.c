@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/index.c: ops with an index tensor, and of tril and triu.
+/* ops/index.c: ops with an index tensor, and the ops tril and triu.
  *
  * Kernels get tensors as [outer, size, inner], where `size` is the indexed dimension. An index of several dimensions is
  * flattened for the kernel, and in the result its shape replaces the indexed dimension. So an embedding is an

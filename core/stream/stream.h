@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/stream.h: streams for the layers above: their queues, and the ordering of their work.
  *
- * Each stream numbers the pieces of work put on it: 1, 2, 3... A *timepoint* (timepoint) names one piece of work of
- * one stream. A stream's *clock* holds, for every other stream, the number up to which that stream's work is done
- * before the next work here; waiting for a stream also merges its clock (vector clocks: Mattern 1989, Fidge 1988). So
- * one comparison decides whether a piece of work is ordered before the next one on some stream, and no work is waited
- * for twice.
+ * Each stream numbers the pieces of work put on it: 1, 2, 3... A *timepoint* names one piece of work of one stream. A
+ * stream's *clock* holds, for every other stream, the number up to which that stream's work is done before the next
+ * work here; waiting for a stream also merges its clock (vector clocks: Mattern 1989, Fidge 1988). So one comparison
+ * decides whether a piece of work is ordered before the next one on some stream, and no stream waits for the same work
+ * twice.
  *
  * A stream's struct belongs to a queue of the backend and is never freed: a released stream is reused by the next
  * ctrt_stream_new of the same device and priority.

@@ -2,9 +2,9 @@
 /* tensor/promote.c: the dtype of a result from the dtypes of its operands. */
 #include "tensor/shape.h"
 
-/* PyTorch's promotion table, for two operands with dimensions. Two types of which neither holds the other promote to
- * the next type that holds both: i8 and u8 to i16, f16 and bf16 to f32. An integer and a floating type promote to that
- * floating type. */
+/* PyTorch's promotion table, for two operands with dimensions. If neither of two types can represent the values of the
+ * other, they promote to the next type that can represent both: i8 and u8 to i16, f16 and bf16 to f32. An integer and a
+ * floating type promote to that floating type. */
 static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
 #define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                       \
     [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                       \

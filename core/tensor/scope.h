@@ -56,14 +56,14 @@ void tensor_end(ctrt_tensor *tensor, struct storage *storage);
 struct scope_held {
     ctrt_tensor *tensor;
     uint32_t held;                          /* number of holds */
-    bool unused;                            /* result: the tensor is no parameter, and only the tensors of this list and
-                                             * their histories refer to it */
+    bool unused;                            /* result: the tensor is not a parameter, and only the tensors of this list
+                                             * and their histories refer to it */
 };
 /* autograd/cycle.c: finds the tensors that are referred to only by each other, through saved values and histories, and
  * sets `unused`. Returns how many; 0 when out of memory. */
 size_t grad_find_cycles(struct scope_held *tensors, size_t count);
-/* autograd/autograd_meta.c: reports whether the tensor is a leaf that requires grad. Such tensors are parameters, and no scope
- * ends them. */
+/* autograd/autograd_meta.c: returns whether the tensor is a leaf that requires grad. Such tensors are parameters, and
+ * no scope ends them. */
 bool grad_is_parameter(const ctrt_tensor *tensor);
 
 #endif

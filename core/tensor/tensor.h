@@ -11,7 +11,8 @@
 #include "ctrt/tensor.h"
 #include "memory/storage.h"
 
-struct autograd_meta;                           /* autograd/autograd_meta.h: gradient, history, hooks; NULL for most tensors */
+struct autograd_meta;                           /* autograd/autograd_meta.h: gradient, history, hooks; NULL for most
+                                                 * tensors */
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* a leaf that requires grad, or created by a recorded op */
@@ -108,8 +109,8 @@ static inline uint32_t tensor_version(const ctrt_tensor *tensor)
     return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);
 }
 
-/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/autograd_meta.c; declared here because
- * tensors are destroyed in this layer. */
+/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/autograd_meta.c; declared
+ * here because tensors are destroyed in this layer. */
 void autograd_meta_free(ctrt_tensor *tensor);
 
 #endif

@@ -132,7 +132,7 @@ CTRT_API ctrt_status ctrt_memory_tag_pop(void);
 CTRT_API const char *ctrt_memory_tag(void);
 
 /* How much is recorded about each live block (STATE) and about past events (ALL). By default, asynchronous devices
- * record STATE, because its cost there is not measurable, and synchronous devices nothing.
+ * record STATE, because its cost on these devices is not measurable, and synchronous devices record nothing.
  * CTRT_MEMORY_HISTORY=state|all[:ENTRIES]|frames[:ENTRIES] changes this. FRAMES walks the stack at each event, which
  * takes about a microsecond. */
 typedef enum ctrt_memory_watch {

@@ -150,8 +150,8 @@ CTRT_API ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims,
 /* The result is bool. */
 CTRT_API ctrt_status ctrt_any(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
 CTRT_API ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
-/* Index (i64) of the largest (smallest) element over one dimension, or with CTRT_ALL_DIMS of the flattened tensor.
- * NaN counts as the largest (smallest); of ties the first. No derivative. */
+/* Index (i64) of the largest (smallest) element over one dimension, or with CTRT_ALL_DIMS of the flattened tensor. NaN
+ * counts as the largest (smallest); of equal elements the first is selected. Not differentiable. */
 CTRT_API ctrt_status ctrt_argmax(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool keepdim);
 CTRT_API ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool keepdim);
 /* Writes the largest (smallest) values over one dimension and their indices (i64); the gradient goes to those

@@ -90,7 +90,7 @@ CTRT_API ctrt_status ctrt_adamw_new(ctrt_optimizer **out, ctrt_module *module, c
 CTRT_API ctrt_status ctrt_rmsprop_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_rmsprop_options *options);
 CTRT_API ctrt_status ctrt_adagrad_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_adagrad_options *options);
 CTRT_API ctrt_status ctrt_nadam_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_nadam_options *options);
-/* Adds leaf tensors of a floating dtype to group 0, all or none. CTRT_ERR_AUTOGRAD for a tensor that is no leaf,
+/* Adds leaf tensors of a floating dtype to group 0, all or none. CTRT_ERR_AUTOGRAD for a tensor that is not a leaf,
  * CTRT_ERR_DTYPE for another dtype, CTRT_ERR_STATE for a tensor that the optimizer has already. */
 CTRT_API ctrt_status ctrt_optimizer_add(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count);
 /* Releases the reference in *optimizer and sets *optimizer to NULL. */
@@ -127,10 +127,10 @@ CTRT_API ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Updates the parameters from their gradients; parameters without a gradient are skipped. If a parameter was moved
- * to another device or dtype, its state is moved too. After an error each parameter has taken the step or is as before,
+/* Updates the parameters from their gradients; parameters without a gradient are skipped. If a parameter was moved to
+ * another device or dtype, its state is moved too. After an error each parameter has taken the step or is as before,
  * together with its state. Devices with a kernel for the optimizer (sgd_step, adam_step) run it once for many
- * parameters; others compute the step with tensor ops, so that results may differ in the last bits. */
+ * parameters; others compute the step with tensor ops, so results may differ in the last bits. */
 CTRT_API ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer);
 /* Releases the gradients (`set_to_none`) or fills them with zeros. */
 CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool set_to_none);
@@ -142,8 +142,8 @@ CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool se
 CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index,
                                           const char *name);
 
-/* Scales all gradients of the module so that their common 2-norm is at most `max_norm` (at least 0). *norm (may be
- * NULL) receives the norm before scaling; only then the call waits for the device. */
+/* Scales all gradients of the module so that their common 2-norm is at most `max_norm` (at least 0). *norm receives the
+ * norm before scaling. The call waits for the device only if `norm` is not NULL. */
 CTRT_API ctrt_status ctrt_clip_grad_norm_(double *norm, ctrt_module *module, double max_norm);
 
 CTRT_END_DECLS

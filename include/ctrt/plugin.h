@@ -295,9 +295,9 @@ typedef struct ctrt_host {
      * returns true, or returns false if it is not known. May be called in a signal handler: never
      * blocks on a lock and does not allocate. */
     bool (*describe)(char *text, size_t bytes, const void *address);
-    /* As pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
-     * the library has taken its own locks, which is the usual lock order; the other two run before the library
-     * releases them. */
+    /* Like pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
+     * the library has taken its own locks, which is the usual lock order; the other two run before the library releases
+     * them. */
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 } ctrt_host;
 
@@ -524,10 +524,10 @@ typedef struct ctrt_memory_source {
     void (*unreserve)(void *state, void *address, size_t bytes);
     ctrt_status (*map)(void *state, void *address, size_t bytes);
     void (*unmap)(void *state, void *address, size_t bytes);
-    /* Sets *done to whether the fence's work has ended. If it has, returns CTRT_OK, or the failure because of which
-     * a queue dropped it or work before it; resetting the queue does not change that result. Does not block. */
+    /* Sets *done to whether the fence's work has ended. If it has ended, returns CTRT_OK, or the failure that made a
+     * queue drop this work or work before it; resetting the queue does not change that result. Does not block. */
     ctrt_status (*fence_status)(void *state, void *fence, bool *done);
-    /* As alloc, for memory that is not needed yet: neither releases cached memory nor moves blocks to satisfy the
+    /* Like alloc, for memory that is not needed yet: neither releases cached memory nor moves blocks to satisfy the
      * request. */
     ctrt_status (*alloc_spare)(void *state, void **address, size_t bytes, void *queue);
 } ctrt_memory_source;
@@ -605,10 +605,10 @@ typedef struct ctrt_memory_policy {
      * wherever the bytes are. */
     ctrt_status (*use)(void *policy, const ctrt_block *block, void *queue, void **address);
     void (*unuse)(void *policy, const ctrt_block *block, void *queue);
-    /* Optional: creates a second instance in the same state over another source whose blocks are no real memory, for
+    /* Optional: creates a second instance in the same state over another source whose blocks are not real memory, for
      * dry runs. Cookies of allocated blocks are those of the original. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
-    /* Optional: as alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
+    /* Optional: like alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
      * must not do so either. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     /* Optional: sets all peaks of `stats` to the current values. */

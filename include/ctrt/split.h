@@ -52,8 +52,8 @@ typedef struct ctrt_split_result {
  * before it returns, also if it fails. */
 typedef ctrt_status (*ctrt_split_function)(void *user, int64_t from, int64_t to, double weight);
 
-/* Creates a split for steps of `module`, of which it retains a reference. `options` NULL: all zeros. On success *out
- * owns it. Errors: CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_OUT_OF_MEMORY. */
+/* Creates a split for steps of `module`, and retains a reference to `module`. `options` NULL: all zeros. On success
+ * *out owns it. Errors: CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_OUT_OF_MEMORY. */
 CTRT_API ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_split_options *options);
 /* Frees *split and sets it to NULL. */
 CTRT_API void ctrt_split_release(ctrt_split **split);

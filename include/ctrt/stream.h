@@ -106,10 +106,10 @@ CTRT_API ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, 
  * devices. */
 CTRT_API ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream);
 
-/* As ctrt_to_device and ctrt_copy_, but the call returns before the copy is complete if the hardware can copy on its
- * own: between a device and pinned host memory. *asynchronous (may be NULL) receives whether the copy is asynchronous;
- * if not, it is complete. The source may be released or read immediately; ops that write to it wait. ctrt functions
- * that read a host tensor which is still being filled wait for the copy. */
+/* Like ctrt_to_device and ctrt_copy_, but the call returns before the copy is complete if the hardware can copy
+ * asynchronously: between a device and pinned host memory. *asynchronous (may be NULL) receives whether the copy is
+ * asynchronous; if not, it is complete. The source may be released or read immediately; ops that write to it wait. ctrt
+ * functions that read a host tensor which is still being filled wait for the copy. */
 CTRT_API ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device,
                                           bool *asynchronous);
 CTRT_API ctrt_status ctrt_copy_non_blocking_(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous);

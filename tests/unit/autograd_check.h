@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd_check.h: small f64 vectors, their values, and that no graph is left; on top of tap.h. */
+/* autograd_check.h: creates small f64 vectors, checks their values, and checks that no graph remains. Uses tap.h. */
 #ifndef CTRT_TESTS_AUTOGRAD_CHECK_H
 #define CTRT_TESTS_AUTOGRAD_CHECK_H
 
@@ -21,7 +21,7 @@ static inline ctrt_tensor *vector(int n, const double *values, bool grad)
 
 static inline void values_are(const char *what, ctrt_tensor *t, int n, const double *wanted)
 {
-    if (!CHECK(t != NULL, "%s: there is no tensor", what))
+    if (!CHECK(t != NULL, "%s: the tensor is NULL", what))
         return;
     double got[64];
     if (!CHECK(ctrt_tensor_numel(t) == n, "%s has %lld elements, expected %d", what, (long long)ctrt_tensor_numel(t), n))
@@ -34,8 +34,8 @@ static inline void values_are(const char *what, ctrt_tensor *t, int n, const dou
 
 static inline void nothing_left(void)
 {
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes are left", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes remain", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes remain", (unsigned long long)ctrt_autograd_saved_bytes());
 }
 
 static inline void release(int n, ctrt_tensor **const *tensors)

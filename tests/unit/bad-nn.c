@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-nn.c: bad input to autograd.h, nn.h, optim.h and checkpoint.h. */
+/* bad-nn.c: invalid arguments of the functions in autograd.h, nn.h, optim.h and checkpoint.h. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static ctrt_status nothing_forward(ctrt_function_context *context, ctrt_tensor *
                                    ctrt_tensor *const *in, int n_in)
 {
     (void)context, (void)result, (void)n_out, (void)in, (void)n_in;
-    return CTRT_OK;                     /* and leaves the result NULL */
+    return CTRT_OK;                     /* leaves the result NULL */
 }
 
 static ctrt_status nothing_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
@@ -59,7 +59,7 @@ void bad_autograd(void)
         BAD(DEVICE, ctrt_tensor_set_grad(p.leaf, p.away));
     BAD(INVALID_ARGUMENT, ctrt_backward(NULL));
     BAD(AUTOGRAD, ctrt_backward(p.number));
-    BAD(ANY, ctrt_backward(made));                      /* not one element */
+    BAD(ANY, ctrt_backward(made));                      /* more than one element */
     BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false));
     BAD(SHAPE, ctrt_backward_with(made, p.wide, false, false));
     BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false));
@@ -107,12 +107,12 @@ void bad_autograd(void)
 static ctrt_status forward_nothing(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     (void)y, (void)self, (void)inputs, (void)count;
-    return CTRT_OK;                     /* and leaves y NULL */
+    return CTRT_OK;                     /* leaves y NULL */
 }
 
 static ctrt_module *module;             /* NULL before and after each bad call */
 
-/* A constructor's bad call: the module stays NULL. */
+/* An invalid call of a constructor: the module stays NULL. */
 #define BAD_NEW(want, expression)           \
     do {                                    \
         BAD(want, expression);              \
@@ -184,7 +184,7 @@ static void constructors(void)
     BAD_NEW(ANY, ctrt_module_new(&module, &nameless));
     BAD_NEW(ANY, ctrt_module_new(&module, &idle));
     FINE(ctrt_module_new(&module, &lazy) == CTRT_OK);
-    BAD(ANY, ctrt_forward(&out, module, p.x));              /* its forward gives nothing */
+    BAD(ANY, ctrt_forward(&out, module, p.x));              /* the module's forward returns no result */
     BAD(ANY, ctrt_sequential_add(module, CTRT_NEW(relu)));  /* not a Sequential */
     ctrt_module_release(&module);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/fake_check.h: filling tensors and comparing them with f64 references, for tests of the cpu's
- * kernels. */
+/* fake_check.h: fills tensors and compares them with f64 references, for tests of the cpu's kernels. */
 #ifndef CTRT_TESTS_FAKE_CHECK_H
 #define CTRT_TESTS_FAKE_CHECK_H
 
 #include "fake_host.h"
 
-/* How far a result of a type may be off, relative to the size of what was added up: a few units in its last
+/* Returns the allowed error of a result, relative to the sum of the terms' magnitudes: a few units in the last
  * place. */
 FAKE double fake_tolerance(ctrt_dtype dtype)
 {
@@ -28,7 +27,7 @@ FAKE fake_tensor fake_filled(ctrt_dtype dtype, enum fake_layout layout, int ndim
     return t;
 }
 
-/* A copy of the elements, row major, as f64. */
+/* Returns a row-major copy of the elements as f64. */
 FAKE double *fake_values(const ctrt_view *v)
 {
     double *values = malloc((size_t)(v->numel + 1) * sizeof *values);
@@ -37,7 +36,7 @@ FAKE double *fake_values(const ctrt_view *v)
     return values;
 }
 
-/* NHWC in memory. */
+/* Returns a tensor in NHWC layout. */
 FAKE fake_tensor fake_new_channels_last(ctrt_dtype dtype, const int64_t *shape)
 {
     fake_tensor t = fake_new(dtype, FAKE_CONTIGUOUS, 4, shape);
@@ -49,14 +48,15 @@ FAKE fake_tensor fake_new_channels_last(ctrt_dtype dtype, const int64_t *shape)
     return t;
 }
 
-/* What a sum may be off, relative to the sum of its terms' sizes: f32 where halves are added up. */
+/* Returns the allowed error of a sum, relative to the sum of the terms' magnitudes. f16 and bf16 sums are computed
+ * in f32. */
 FAKE double fake_sum_tolerance(ctrt_dtype dtype)
 {
     return dtype == CTRT_F64 ? 1e-14 : 1e-6;
 }
 
-/* Fails the test at the first element off by more than tolerance * |want| + the sum tolerance * scale, or a
- * subnormal step of f16; scale NULL: 1. */
+/* Fails the test at the first element whose error exceeds tolerance * |want| + the sum tolerance * scale (plus a
+ * subnormal step for f16). A NULL scale means 1. */
 FAKE void fake_compare(const char *what, const ctrt_view *got, const double *want, const double *scale,
                        double tolerance)
 {
@@ -71,7 +71,8 @@ FAKE void fake_compare(const char *what, const ctrt_view *got, const double *wan
     }
 }
 
-/* The instruction sets to test: those that this build and processor have (CTRT_CPU_ISA lowers, never raises). */
+/* The instruction sets to test, if the build and the processor have them. CTRT_CPU_ISA can only lower the selected
+ * set. */
 static const char *const fake_isas[] = { "baseline", "avx2", "avx512" };
 #define FAKE_ISAS 3
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradcheck.h: first and second derivatives of a function against central differences in f64; on top of tap.h.
+/* gradcheck.h: compares first and second derivatives of a function with central differences in f64. Uses tap.h.
  *
- * With fixed random weights w for the result, L = sum(w y). First derivatives: dL/dx from backward against differences of L. Second: with
- * fixed v, M = sum(v dL/dx), whose gradient by create_graph is checked against differences of M, where dL/dx comes from a backward
- * without create_graph: so the fused kernels and the rules composed of ops are checked against each other too. */
+ * With fixed random weights w of the result, L = sum(w y). First derivatives: dL/dx from backward is compared with
+ * differences of L. Second derivatives: with fixed v, M = sum(v dL/dx); the gradient of M by create_graph is
+ * compared with differences of M. In those differences dL/dx comes from a backward pass without create_graph, so
+ * fused kernels and derivatives composed of ops are compared with each other too. */
 #ifndef CTRT_TESTS_GRADCHECK_H
 #define CTRT_TESTS_GRADCHECK_H
 
@@ -35,7 +36,7 @@ static inline double *gradcheck_values(ctrt_tensor *tensor)
     return ctrt_tensor_data(tensor);
 }
 
-/* A new f64 tensor with values in [low, high). */
+/* Returns a new f64 tensor with values in [low, high). */
 static inline ctrt_tensor *gradcheck_tensor(ctrt_ints shape, double low, double high)
 {
     ctrt_tensor *tensor = NULL;
@@ -53,7 +54,7 @@ struct gradcheck {
     ctrt_tensor *w, *v[GRADCHECK_INPUTS];
 };
 
-/* sum(a b) on the host, for any strides. */
+/* Returns sum(a b), computed on the host, for any strides. */
 static inline double gradcheck_dot(ctrt_tensor *a, ctrt_tensor *b)
 {
     double sum = 0;
@@ -80,7 +81,7 @@ static inline double gradcheck_loss(struct gradcheck *g)
     return loss;
 }
 
-/* dL/dx by backward; with `recorded`, so that it can be derived. */
+/* Computes dL/dx by backward; `recorded` sets create_graph, so that the result can be differentiated. */
 static inline bool gradcheck_gradients(struct gradcheck *g, ctrt_tensor **grads, bool recorded)
 {
     ctrt_tensor *y = NULL;
@@ -123,14 +124,15 @@ static inline void gradcheck_compare(const char *what, struct gradcheck *g, ctrt
         double down = loss(g);
         *at = value;
         double wanted = (up - down) / (2 * step);
-        if (!CHECK(fabs(given[i] - wanted) <= tolerance * (1 + fabs(wanted)), "%s, input %d, element %lld: gradient %.9g, differences say %.9g", what,
-                   position, (long long)i, given[i], wanted))
+        if (!CHECK(fabs(given[i] - wanted) <= tolerance * (1 + fabs(wanted)),
+                   "%s, input %d, element %lld: gradient %.9g, differences give %.9g", what, position, (long long)i,
+                   given[i], wanted))
             break;
     }
     free(given);
 }
 
-/* Checks g->function at g->in. `second`: also its second derivatives. */
+/* Checks the first derivatives of g->function at g->in, and with `second` also the second derivatives. */
 static inline void gradcheck_run(const char *name, struct gradcheck *g, bool second)
 {
     char what[200];

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops-reference-basic.c: how the cases of ops_elementwise, ops_cast, ops_reduce and ops_matmul are called. */
+/* ops-reference-basic.c: the functions that run the reference cases of ops_elementwise, ops_cast, ops_reduce and
+ * ops_matmul. */
 #include "ops-reference.h"
 
 /* ---- elementwise ---- */
 
 #define UNARY(name)  static ctrt_status name##_case(struct ref_case *c) { return ctrt_##name(&c->out[0], input(c, "x")); }
 #define BINARY(name) static ctrt_status name##_case(struct ref_case *c) { return ctrt_##name(&c->out[0], input(c, "a"), input(c, "b")); }
-/* With a number on the right in attr/scalar. */
+/* The right operand is attr/scalar if the case has one. */
 #define BINARY_SCALAR(name)                                                                                             \
     static ctrt_status name##_case(struct ref_case *c)                                                                         \
     {                                                                                                                   \
@@ -52,7 +53,7 @@ static ctrt_status power_case(struct ref_case *c)
     return ctrt_pow(&c->out[0], input(c, "a"), input(c, "b"));
 }
 
-/* To the dtype after the '_' in the case's name: "cast.f32_i64_large". */
+/* Casts to the dtype that follows the '_' in the case's name, as in "cast.f32_i64_large". */
 static ctrt_status cast_case(struct ref_case *c)
 {
     char word[16];
@@ -80,7 +81,7 @@ REDUCE(mean, ctrt_mean_dims) REDUCE(amax, ctrt_amax) REDUCE(amin, ctrt_amin) RED
                     number(c, "keepdim", 0) != 0);
 }
 
-/* Over all dims PyTorch's max is amax, whose gradient ties share. */
+/* Over all dimensions PyTorch's max is ctrt_amax, whose ties share the gradient equally. */
 static ctrt_status max_case(struct ref_case *c)
 {
     if (!attr(c, "dim"))
@@ -126,7 +127,7 @@ static ctrt_status arange_case(struct ref_case *c)
     return ctrt_arange(&c->out[0], value[0], value[1], value[2], CTRT_DTYPE_DEFAULT, NULL);
 }
 
-/* PyTorch takes the dtype from the value; so does ctrt's scalar tensor. */
+/* As in PyTorch, the value determines the dtype. */
 static ctrt_status full_case(struct ref_case *c)
 {
     const struct ref_record *value = attr(c, "value");

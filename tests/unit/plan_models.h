@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_models.h: small networks of many kinds and one step of training each, for tests of memory. On top of tap.h. */
+/* plan_models.h: small networks of several kinds and a training step for each, for memory tests. Uses tap.h. */
 #ifndef CTRT_TESTS_PLAN_MODELS_H
 #define CTRT_TESTS_PLAN_MODELS_H
 
 #include "ctrt/ctrt.h"
 
-enum stage { FORWARD, BACKWARD, STEP };             /* how far a step goes; FORWARD: without a graph */
-enum optimizer_kind { SGD, MOMENTUM, ADAMW, NADAM };     /* NADAM: a step of tensor ops */
+enum stage { FORWARD, BACKWARD, STEP };             /* the last stage of a step; FORWARD records no graph */
+enum optimizer_kind { SGD, MOMENTUM, ADAMW, NADAM };     /* NADAM: its step consists of tensor ops */
 
 struct model {
     const char *name;
     ctrt_status (*make)(ctrt_module **out, ctrt_device *device);
-    int64_t input[4], classes;          /* shape, ending with 0; what the targets are */
+    int64_t input[4], classes;          /* shape, ending with 0; number of target classes */
     bool tokens;
     enum stage stage;
     enum optimizer_kind optimizer;
@@ -103,7 +103,7 @@ static inline void training_end(struct training *run)
     ctrt_optimizer_release(&run->optimizer);
     ctrt_tensor_release(&run->x);
     ctrt_tensor_release(&run->y);
-    (void)ctrt_device_synchronize(run->device);         /* a process must not end while the device works */
+    (void)ctrt_device_synchronize(run->device);         /* the process must not end while the device works */
 }
 
 static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *run)
@@ -112,7 +112,7 @@ static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *
     return ctrt_cross_entropy(loss, *loss, run->y, NULL);
 }
 
-/* A step as any program writes it. *value: the loss. */
+/* Runs one training step. *value receives the loss. */
 static inline ctrt_status training_step(double *value, struct training *run)
 {
     CTRT_AUTO(tensor) loss = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* soft_begin.h: a test of the cuda backend begins again over the driver in software (tests/softcuda), unless CTRT_TEST_GPU says that a real one
- * is there. */
+/* soft_begin.h: restarts a test of the cuda backend with the software driver (tests/softcuda), unless CTRT_TEST_GPU
+ * selects a real driver. */
 #ifndef CTRT_TESTS_SOFT_BEGIN_H
 #define CTRT_TESTS_SOFT_BEGIN_H
 
@@ -11,7 +11,7 @@
 
 #include "softcuda/control.h"
 
-/* The loader reads LD_LIBRARY_PATH when a process begins, so the process begins again. */
+/* The loader reads LD_LIBRARY_PATH only at process start, so the process executes itself again. */
 static inline void soft_begin(char **argv)
 {
     char libraries[8192], plugins[4096];
@@ -31,7 +31,8 @@ static inline void soft_begin(char **argv)
     exit(99);
 }
 
-/* The table that asks the double how it was used; NULL over a real driver. After the first device was opened. */
+/* Returns the control table of the software driver, or NULL with a real driver. Call it after the first device was
+ * opened. */
 static inline const struct softcuda_control *soft_control(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

@@ -92,7 +92,7 @@ static void test_tags(void)
         longest[sizeof longest - 1] = '\0';
         CHECK_OK(ctrt_memory_tag_push(longest));
         CHECK_OK(ctrt_memory_tag_push(longest));
-        CHECK(strlen(ctrt_memory_tag()) == 1999, "%zu", strlen(ctrt_memory_tag()));
+        CHECK(strlen(ctrt_memory_tag()) == 1999, "the tag has %zu characters", strlen(ctrt_memory_tag()));
         CHECK_OK(ctrt_memory_tag_pop());
         CHECK_OK(ctrt_memory_tag_pop());
     }
@@ -144,8 +144,8 @@ static void test_owners(void)
         ctrt_block before, a, b, c;
         uint64_t sum;
         CHECK_OK(pool_alloc(memory, &before, 1000, NULL));          /* before watching starts */
-        CHECK(owner_bytes(device, "(not watched)", "", &sum) == before.bytes && sum == before.bytes, "%llu",
-              (unsigned long long)sum);
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == before.bytes && sum == before.bytes,
+              "owners have %llu bytes", (unsigned long long)sum);
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
         ctrt_memory_tag_push("encoder");
         CHECK_OK(pool_alloc(memory, &a, 3 * MIB, NULL));
@@ -186,7 +186,7 @@ static void test_owners(void)
             }
         }
         CHECK(owner_bytes(memory->device, "", "", &sum) == ctrt_memory_allocated(memory->device)
-                  && sum == ctrt_memory_allocated(memory->device), "%llu", (unsigned long long)sum);
+                  && sum == ctrt_memory_allocated(memory->device), "owners have %llu bytes", (unsigned long long)sum);
         struct history_event *events;
         size_t count;
         uint64_t lost;
@@ -531,7 +531,7 @@ static void test_oom(void)
                   && strstr(ctrt_error_message(), "The block is larger than the device"), "%s", ctrt_error_message());
         int64_t ooms = 0;
         CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
-        CHECK(ooms == 3, "%lld", (long long)ooms);
+        CHECK(ooms == 3, "num_ooms is %lld, expected 3", (long long)ooms);
         pool_free(memory, &culprit, 40 * MIB, NULL);
         CHECK_OK(pool_alloc(memory, &more, 20 * MIB, NULL));        /* later allocations succeed */
         pool_free(memory, &more, 20 * MIB, NULL);

@@ -129,7 +129,8 @@ static void test_stats(void)
         CHECK_STAT(memory, "requested_bytes.all.freed", 100 + 2 * MIB + 1 + 3);
         ctrt_memory_stats stats;
         CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
-        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 4 && stats.num_device_alloc == 4, "%lld, %lld",
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 4 && stats.num_device_alloc == 4,
+              "%lld allocations, %lld calls of the device, expected 4",
               (long long)stats.allocation[CTRT_POOL_ALL].allocated, (long long)stats.num_device_alloc);
     }
     CHILD_END;
@@ -440,7 +441,8 @@ static void test_limits(void)
             struct device_memory *memory = open_memory("fake:0");
             ctrt_device *device = memory->device;
             ctrt_block a, b, c;
-            CHECK(ctrt_memory_limit(device) == 64 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
+            CHECK(ctrt_memory_limit(device) == 64 * MIB, "the limit is %llu bytes",
+                  (unsigned long long)ctrt_memory_limit(device));
             CHECK_OK(pool_alloc(memory, &a, 40 * MIB, NULL));
             CHECK_FAILS(pool_alloc(memory, &b, 30 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "64.00 MiB allowed");
             CHECK(strstr(ctrt_error_message(), "The device has enough free memory: raise the limit") != NULL, "%s",
@@ -455,7 +457,8 @@ static void test_limits(void)
             CHECK_OK(pool_alloc(memory, &c, 100 * MIB, NULL));
             pool_free(memory, &c, 100 * MIB, NULL);
             CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
-            CHECK(ctrt_memory_limit(device) == 32 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
+            CHECK(ctrt_memory_limit(device) == 32 * MIB, "the limit is %llu bytes",
+                  (unsigned long long)ctrt_memory_limit(device));
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "32.00 MiB allowed");
             CHECK_OK(ctrt_memory_set_fraction(device, 0));
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "0 bytes allowed");
@@ -512,7 +515,8 @@ static void test_limit_types(void)
             } else {
                 CHECK_OK(ctrt_device_get(&device, "fake:0"));
                 CHECK_OK(ctrt_device_get(&second, "fake:1"));
-                CHECK(ctrt_memory_limit(device) == 8 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
+                CHECK(ctrt_memory_limit(device) == 8 * MIB, "the limit is %llu bytes",
+                      (unsigned long long)ctrt_memory_limit(device));
                 const char *told = cases[i].warning != NULL ? strstr(logged, cases[i].warning) : logged;
                 CHECK(told != NULL && (cases[i].warning != NULL ? strstr(told + 1, cases[i].warning) == NULL
                                        : *told == '\0'),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs that grow from step to step are found, by the op that makes them grow; those that do not are left in peace. */
+/* Tests that graphs that grow from step to step are reported with the op that makes them grow, and that other graphs
+ * are not reported. */
 #include <pthread.h>
 #include <string.h>
 
@@ -69,7 +70,7 @@ static ctrt_status add_up(ctrt_tensor **total, double *sum, ctrt_tensor *loss, e
     }
 }
 
-/* Steps of a small model, each with its backward pass. */
+/* Runs steps of a small model, each with a backward pass. */
 static void train(int steps, enum way way)
 {
     CTRT_AUTO(tensor) w = NULL, total = NULL, x = NULL;
@@ -83,7 +84,7 @@ static void train(int steps, enum way way)
     for (int i = 0; i < steps; i++) {
         CTRT_AUTO(tensor) y = NULL, loss = NULL, grad = NULL;
         CHECK_OK(ctrt_mul(&y, w, x));
-        for (int k = 0; k < 40 && way == WITHIN_A_STEP; k++)        /* as in a recurrent network */
+        for (int k = 0; k < 40 && way == WITHIN_A_STEP; k++)        /* like a recurrent network */
             CHECK_OK(ctrt_add(&y, y, w));
         CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
         if (way == GRAD_ONLY)
@@ -96,7 +97,8 @@ static void train(int steps, enum way way)
     }
 }
 
-/* One step whose graph goes through two threads in turn, of which one has run passes before: nothing grows. */
+/* One step whose graph is built by two threads in turn. One of the threads has run backward passes before. The graph
+ * does not grow from step to step. */
 struct relay {
     pthread_mutex_t lock;
     pthread_cond_t turns;
@@ -126,7 +128,7 @@ static void *second_runner(void *argument)
 
 static void test_threads(void)
 {
-    group("a graph that goes back and forth between threads");
+    group("a graph that two threads build in turn is not reported");
     const uint64_t before = ctrt_autograd_growth_found();
     struct relay relay = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, NULL };
     pthread_t thread;
@@ -146,19 +148,19 @@ TEST_MAIN
 {
     static const struct { const char *name; enum way way; const char *op; } cases[] = {
         { "total_loss += loss", ADD, "add" },
-        { "by a function of the program", FUNCTION, "adder" },
-        { "the same in place", ADD_IN_PLACE, "add" },
-        { "through another op", ADD_INDIRECTLY, "mul" },
-        { "the largest so far", LIST, "maximum" },
-        { "the number alone", ITEM, NULL },
-        { "a detached loss", DETACH, NULL },
-        { "without recording", NO_GRAD, NULL },
-        { "ctrt_grad is no pass", GRAD_ONLY, NULL },
+        { "a custom function adds the loss", FUNCTION, "adder" },
+        { "total_loss += loss, in place", ADD_IN_PLACE, "add" },
+        { "total_loss = 0.9 total_loss + loss", ADD_INDIRECTLY, "mul" },
+        { "the maximum loss", LIST, "maximum" },
+        { "ctrt_item(loss) is added", ITEM, NULL },
+        { "a detached loss is added", DETACH, NULL },
+        { "the loss is added in no-grad mode", NO_GRAD, NULL },
+        { "ctrt_grad does not count as a backward pass", GRAD_ONLY, NULL },
         { "a long chain within a step", WITHIN_A_STEP, NULL },
         { "a retained graph", RETAIN, NULL },
     };
     ctrt_log_set_callback(hear, NULL);
-    group("off unless somebody asks");
+    group("growth is not reported by default");
     train(30, ADD);
     CHECK(times == 0 && ctrt_autograd_growth_found() == 0, "%d warnings", times);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -167,14 +169,14 @@ TEST_MAIN
         times = 0;
         CHECK_OK(ctrt_autograd_set_growth_limit(8));
         train(7, cases[i].way);
-        CHECK(times == 0 && ctrt_autograd_growth_found() == before, "warned of 7 steps: %s", said);
+        CHECK(times == 0 && ctrt_autograd_growth_found() == before, "a warning after 7 steps: %s", said);
         train(30, cases[i].way);
         if (cases[i].op == NULL) {
             CHECK(times == 0 && ctrt_autograd_growth_found() == before, "%s", said);
             continue;
         }
         CHECK(times == 1, "%d warnings", times);
-        CHECK(ctrt_autograd_growth_found() >= before + 22, "%llu of 23 results or more were found",
+        CHECK(ctrt_autograd_growth_found() >= before + 22, "%llu growing results were found, expected at least 22",
               (unsigned long long)(ctrt_autograd_growth_found() - before));
         char words[64];
         snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", cases[i].op);
@@ -183,6 +185,6 @@ TEST_MAIN
     }
     test_threads();
     CHECK_OK(ctrt_autograd_set_growth_limit(0));
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes remain", (unsigned long long)ctrt_autograd_live_nodes());
     return done();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of a piece of autograd work fails once, and once for good: a status, nothing left, nothing leaked. */
+/* Makes every host allocation of autograd work fail, once and permanently. Each failure must give a status and leave
+ * no nodes and no saved tensors. */
 #include "base/host_alloc.h"
 #include "ctrt/ctrt.h"
 #include "tap.h"
@@ -84,8 +85,8 @@ done:
 
 static void every_allocation(const char *name, ctrt_status (*body)(void), bool forever)
 {
-    group("%s, %s", name, forever ? "all allocations from the n-th on fail" : "the n-th allocation fails");
-    CHECK_OK(body());                       /* loads plugins, fills caches */
+    group("%s: %s", name, forever ? "all allocations from the n-th on fail" : "the n-th allocation fails");
+    CHECK_OK(body());                       /* loads plugins and fills caches */
     uint64_t n, made;
     for (n = 1; n < 5000; n++) {
         alloc_fail_at(n, forever);
@@ -108,7 +109,7 @@ static void every_allocation(const char *name, ctrt_status (*body)(void), bool f
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     for (int forever = 0; forever < 2; forever++) {

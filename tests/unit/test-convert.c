@@ -218,7 +218,7 @@ static void host(void)
     }
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(INT64_MAX), CTRT_I64, cpu));
     CHECK_OK(ctrt_item_int(&whole, y));
-    CHECK(whole == INT64_MAX, "%lld", (long long)whole);
+    CHECK(whole == INT64_MAX, "item_int gives %lld, expected INT64_MAX", (long long)whole);
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(NAN), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "nan");
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(1e19), CTRT_F32, cpu));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of the cuda backend as programs see them, over a driver and a NVML in software (tests/softcuda): what may be asked without
- * initialising CUDA, what a fork leaves usable, which devices get a context, and what the figures say. */
+/* Tests the devices of the cuda backend with a software driver and a software NVML (tests/softcuda): queries before
+ * CUDA is initialized, fork, which devices get a context, and usage values. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,19 +12,19 @@
 
 static const struct softcuda_control *soft;
 
-/* In a child, before anything else. */
+/* Must run in a child process, before any other call of the library. */
 static void find_control(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
-    if (!CHECK(soft != NULL, "no driver in software: %s", dlerror()))
+    if (!CHECK(soft != NULL, "no software driver: %s", dlerror()))
         exit(1);
 }
 
 #define INITS()    soft->calls("cuInit")
 #define CONTEXTS() soft->calls("cuDevicePrimaryCtxRetain")
 
-/* 64 Ki numbers there and back. Returns whether they came back. */
+/* Copies 64 Ki values to the device and back. Returns whether they are correct. */
 static bool use(const char *name)
 {
     ctrt_device *device = NULL, *cpu = NULL;
@@ -37,7 +37,7 @@ static bool use(const char *name)
            && value == 32768;
 }
 
-/* Runs the rest of the block in a child of this process. */
+/* Runs the block in a forked child of this process. */
 #define FORKED                                              \
     do {                                                    \
         fflush(stdout);                                     \
@@ -53,7 +53,7 @@ static bool use(const char *name)
 
 static void test_questions(void)
 {
-    group("count, properties, load and links: without CUDA, and a child can use it afterwards");
+    group("count, properties, usage and links do not initialize CUDA, so a forked child can use it");
     IN_CHILD("SOFTCUDA=devices=3,memory=64m") {
         ctrt_device_properties facts;
         ctrt_usage usage;
@@ -66,7 +66,8 @@ static void test_questions(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
         CHECK_OK(ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
         CHECK(link.direct == 1, "direct: %d", link.direct);
-        CHECK(INITS() == 0 && CONTEXTS() == 0, "cuInit was called %d times, %d contexts were made", (int)INITS(), (int)CONTEXTS());
+        CHECK(INITS() == 0 && CONTEXTS() == 0, "cuInit was called %d times, %d contexts were created", (int)INITS(),
+              (int)CONTEXTS());
         for (int i = 0; i < 2; i++)
             FORKED {
                 CHECK(use(i == 0 ? "cuda:2" : "cuda:0"), "%s", ctrt_error_message());
@@ -77,7 +78,7 @@ static void test_questions(void)
     }
     CHILD_END;
 
-    group("use, fork: the child is told, and the parent goes on");
+    group("fork after use: the child gets an error, and the parent still works");
     IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
         find_control();
         CHECK(use("cuda:0"), "%s", ctrt_error_message());
@@ -96,12 +97,12 @@ static void test_questions(void)
     }
     CHILD_END;
 
-    group("without NVML the driver is asked");
+    group("without NVML the driver counts the devices");
     IN_CHILD("SOFTCUDA=devices=2,fail=nvmlInit_v2@1:9+") {
         ctrt_usage usage;
         find_control();
         CHECK(ctrt_device_count("cuda") == 2 && INITS() == 1, "%d devices, cuInit %d times", ctrt_device_count("cuda"), (int)INITS());
-        CHECK(CONTEXTS() == 0, "counting made a context");
+        CHECK(CONTEXTS() == 0, "the device count created a context");
         CHECK_FAILS(ctrt_device_get_usage(&usage, "cuda:0"), CTRT_ERR_BACKEND, "NVML does not tell its load (error 9)");
     }
     CHILD_END;
@@ -123,13 +124,13 @@ static void *ask_all_the_time(void *unused)
 
 static void test_threads(void)
 {
-    group("forks while other threads ask: the children ask too");
+    group("fork while other threads query devices: the children can query too");
     if (!forks_beside_threads())
         return;
     IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
         pthread_t threads[2];
         for (int i = 0; i < 2; i++)
-            CHECK(pthread_create(&threads[i], NULL, ask_all_the_time, NULL) == 0, "no thread");
+            CHECK(pthread_create(&threads[i], NULL, ask_all_the_time, NULL) == 0, "cannot create a thread");
         for (int i = 0; i < 40; i++)
             FORKED {
                 ctrt_usage usage;
@@ -147,7 +148,7 @@ static void test_threads(void)
 
 static void test_facts(void)
 {
-    group("facts before and after a device is opened are the same");
+    group("properties are the same before and after a device is opened");
     IN_CHILD("SOFTCUDA=devices=2,memory=64m,sms=7,cc=8.0") {
         ctrt_device_properties before, after;
         memset(&before, 0, sizeof before);
@@ -166,7 +167,7 @@ static void test_facts(void)
     }
     CHILD_END;
 
-    group("devices are known by UUID: in the order of CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES, remapped once");
+    group("CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devices by UUID");
     IN_CHILD("SOFTCUDA=devices=3", "CUDA_VISIBLE_DEVICES=2,0") {
         ctrt_device_properties facts;
         find_control();
@@ -186,7 +187,7 @@ static void test_facts(void)
     }
     CHILD_END;
 
-    group("devices that are hidden or not used get no context");
+    group("hidden and unused devices get no context");
     IN_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
         ctrt_device_properties facts;
         find_control();
@@ -204,7 +205,7 @@ static void test_facts(void)
 
 static void test_usage(void)
 {
-    group("memory, processes and the table, as nvidia-smi would show them");
+    group("memory, processes and the utilization table as in nvidia-smi");
     IN_CHILD("SOFTCUDA=devices=2,memory=64m", "SOFTNVML_PROCESSES=1:4242:33554432,0:77:1048576", "CTRT_MEMORY=direct") {
         ctrt_usage usage;
         ctrt_process list[4];
@@ -235,7 +236,7 @@ static void test_usage(void)
     }
     CHILD_END;
 
-    group("when memory runs out, it is told which other process has most of it");
+    group("an out-of-memory error names the process with the most memory");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432", "CTRT_MEMORY=direct") {
         ctrt_device *device = NULL;
         CTRT_AUTO(tensor) x = NULL;
@@ -245,8 +246,8 @@ static void test_usage(void)
         find_control();
         *(void **)&alloc = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), "cuMemAlloc_v2");
         CHECK_OK(ctrt_device_get(&device, "cuda:0"));
-        CHECK_OK(ctrt_device_synchronize(device));                     /* its context is this thread's now */
-        CHECK(alloc != NULL && alloc(&address, 40 << 20) == 0, "no memory beside ctrt");
+        CHECK_OK(ctrt_device_synchronize(device)); /* makes the device's context current in this thread */
+        CHECK(alloc != NULL && alloc(&address, 40 << 20) == 0, "cuMemAlloc outside ctrt failed");
         CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "(most by process 99994242: 32.00 MiB)");
         CHECK_OK(ctrt_memory_last_oom(&report, device));
         CHECK(strstr(report, "\"processes\": [{\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"}, {\"pid\": 99990077,") != NULL, "%s", report);
@@ -254,7 +255,7 @@ static void test_usage(void)
     }
     CHILD_END;
 
-    group("the child of a fork asks NVML by itself");
+    group("a forked child initializes NVML itself");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
         find_control();
@@ -271,7 +272,7 @@ static void test_usage(void)
     }
     CHILD_END;
 
-    group("shutdown gives all of the device back, and it can be had again");
+    group("shutdown frees all device memory, and the device can be opened again");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
         find_control();
@@ -300,7 +301,7 @@ static void test_reasons(void)
         { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=GPU-ff", "[hidden] CUDA_VISIBLE_DEVICES=GPU-ff", CTRT_ERR_NO_DEVICE },
         { "SOFTCUDA=devices=1,fail=cuDevicePrimaryCtxRetain@1:46", "CUDA_DEVICE_ORDER=", "cuda:0: [busy]", CTRT_ERR_NO_DEVICE },
     };
-    group("why there is no device, through the API; auto goes on to the cpu");
+    group("the reason for a missing device is reported, and auto selects the cpu");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         IN_CHILD(cases[i].soft, cases[i].visible) {
             ctrt_device *device = NULL;
@@ -309,7 +310,7 @@ static void test_reasons(void)
             CHECK(ctrt_is_available("cuda", &why) == late, "%s: available", cases[i].words);
             CHECK(late || strstr(why, cases[i].words) != NULL, "%s: why: %s", cases[i].words, why);
             CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), cases[i].status, cases[i].words);
-            CHECK(device == NULL, "a device came out");
+            CHECK(device == NULL, "the failed call set the device");
             if (!late) {
                 CHECK(ctrt_device_count("cuda") == 0, "%d devices", ctrt_device_count("cuda"));
                 CHECK_OK(ctrt_device_auto(&device));
@@ -321,7 +322,7 @@ static void test_reasons(void)
 
 TEST_MAIN
 {
-    unsetenv("CTRT_TEST_GPU");          /* over the driver in software alone */
+    unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
     test_questions();
     test_threads();

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each function of the CUDA driver fails once, over the driver in software, while a device is opened and while a step runs: a status with a message, no crash, and
- * the next step is right again unless the device is gone for good. Then memory that runs out, kernels that go wrong, replays, indices out of range. */
+/* Makes each function of the software CUDA driver fail once, while a device is opened and during a step. The failure
+ * must give a status with a message, and the next step must be correct unless the device is lost. Also tests
+ * out-of-memory errors, faulting kernels, replays and indices out of range. */
 #include "soft_begin.h"
 
 #include "child.h"
 #include "tensors.h"
 
-#define OUT_OF_MEMORY   2                   /* the driver's numbers */
+#define OUT_OF_MEMORY   2                   /* error codes of the CUDA driver */
 #define UNKNOWN         999
 #define ILLEGAL_ADDRESS 700
 
 static const struct softcuda_control *soft;
 
-/* Allocations, copies both ways, a product, a reduction, streams and events; *value is 96. */
+/* Runs allocations, copies in both directions, a product, a reduction, streams and events. *value must be 96. */
 static ctrt_status step(double *value, ctrt_device *device)
 {
     ctrt_tensor *x = NULL, *y = NULL, *z = NULL, *host = NULL;
@@ -30,11 +31,11 @@ static ctrt_status step(double *value, ctrt_device *device)
     if (status == CTRT_OK)
         status = ctrt_add_scalar_(y, ctrt_float(1));
     if (status == CTRT_OK)
-        status = ctrt_matmul(&z, x, y);                 /* eights */
+        status = ctrt_matmul(&z, x, y);                 /* every element is 8 */
     if (status == CTRT_OK)
         status = ctrt_stream_push(side);
     if (status == CTRT_OK) {
-        status = ctrt_sub_scalar_(z, ctrt_float(2));    /* sixes, on another stream */
+        status = ctrt_sub_scalar_(z, ctrt_float(2));    /* every element is 6; runs on another stream */
         (void)ctrt_stream_pop();
     }
     if (status == CTRT_OK)
@@ -67,7 +68,8 @@ static void check_step(const char *what, ctrt_device *device)
 
 /* ---- each function once ---- */
 
-/* A driver that cannot be initialised is not asked again, and neither is one that does not show a device. */
+/* These functions are not called again after a failure: a driver that cannot be initialized, or a device without a
+ * UUID, stays unavailable. */
 static bool kept(const char *name)
 {
     return strcmp(name, "cuInit") == 0 || strncmp(name, "cuDeviceGetUuid", 15) == 0 || strncmp(name, "cuGetProcAddress", 16) == 0 || strcmp(name, "cuDriverGetVersion") == 0;
@@ -80,7 +82,7 @@ static void one_fails(const char *name, int error, bool opening)
         double value = 0;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         if (opening) {
-            /* The library is loaded by the first question, so that its table can be had before the device is opened. */
+            /* This call loads the driver, so that faults can be injected before the device is opened. */
             (void)ctrt_is_available("cuda", NULL);
             soft = soft_control();
             if (soft == NULL || !soft->inject(name, soft->calls(name) + 1, error, false))
@@ -89,21 +91,24 @@ static void one_fails(const char *name, int error, bool opening)
         ctrt_status status = ctrt_device_get(&device, "cuda:0");
         soft = soft_control();
         if (status == CTRT_OK && !opening) {
-            check_step("before", device);
+            check_step("before the fault", device);
             CHECK(soft->inject(name, soft->calls(name) + 1, error, false), "%s cannot be made to fail", name);
         }
         if (status == CTRT_OK)
             status = step(&value, device);
-        CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d says only \"%s\"", name, (int)status, ctrt_error_message());
-        CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or a failure", name, value);
+        CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d with the short message \"%s\"",
+              name, (int)status, ctrt_error_message());
+        CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or an error", name, value);
         soft->inject_clear();
         if (status != CTRT_ERR_DEVICE_LOST && ctrt_device_get(&device, "cuda:0") != CTRT_OK)
-            CHECK(opening && kept(name), "%s: the device does not open afterwards: %s", name, ctrt_error_message());
+            CHECK(opening && kept(name), "%s: the device does not open after the fault: %s", name,
+                  ctrt_error_message());
         else if (status != CTRT_ERR_DEVICE_LOST && recover(device))
             check_step(name, device);
         if (device != NULL && status != CTRT_ERR_DEVICE_LOST) {
             CHECK_OK(ctrt_shutdown());
-            CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device are left", name, (unsigned long long)soft->live_bytes(0));
+            CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device remain allocated", name,
+                  (unsigned long long)soft->live_bytes(0));
         }
     }
     CHILD_END;
@@ -111,28 +116,29 @@ static void one_fails(const char *name, int error, bool opening)
 
 static void test_each(int error, bool opening)
 {
-    group("each function of the driver fails once with error %d, %s", error, opening ? "from the opening of a device on" : "in a step");
+    group("each driver function fails once with error %d, %s", error,
+          opening ? "from the opening of a device" : "during a step");
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
-    if (!CHECK(soft != NULL, "no driver in software: %s", dlerror()))
+    if (!CHECK(soft != NULL, "no software driver: %s", dlerror()))
         return;
     int tried = 0;
     const char *name;
     for (int i = 0; (name = soft->name(i)) != NULL; i++) {
-        /* What explains a failure may not fail at the same time. */
+        /* Functions that describe an error must not fail at the same time. */
         if (strncmp(name, "cu", 2) != 0 || strncmp(name, "cublas", 6) == 0 || strncmp(name, "cuGetError", 10) == 0)
             continue;
         one_fails(name, error, opening);
         tried++;
     }
-    CHECK(tried > 50, "only %d functions", tried);
+    CHECK(tried > 50, "only %d functions were tested", tried);
 }
 
-/* ---- what goes wrong for good, or later ---- */
+/* ---- out of memory, lost devices and deferred errors ---- */
 
 static void test_memory(void)
 {
-    group("memory runs out: the cache is given back, then a report; the program goes on");
+    group("out of memory: the cache is freed, then an error is reported, and the device stays usable");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_device *device = NULL;
         ctrt_tensor *a = NULL, *b = NULL;
@@ -142,14 +148,14 @@ static void test_memory(void)
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(50 << 18), CTRT_F32, device));
         ctrt_tensor_release(&b);
-        check_step("after", device);
+        check_step("after the error", device);
     }
     CHILD_END;
 }
 
 static void test_captured_memory(void)
 {
-    group("memory runs out in a capture: nothing of what it has recorded is given back for that");
+    group("out of memory in a capture does not free memory of recorded work");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m", "CTRT_MEMORY=caching") {
         ctrt_device *device = NULL;
         ctrt_tensor *a = NULL, *b = NULL, *out = NULL, *sum = NULL;
@@ -161,7 +167,7 @@ static void test_captured_memory(void)
         CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 << 18), ctrt_float(1), CTRT_F32, device));
         ctrt_tensor_release(&a);
         const ctrt_status more = ctrt_full(&b, CTRT_SHAPE(40 << 18), ctrt_float(1), CTRT_F32, device);
-        CHECK(more == CTRT_ERR_OUT_OF_MEMORY, "40 MiB behind 30 MiB that are recorded: status %d", (int)more);
+        CHECK(more == CTRT_ERR_OUT_OF_MEMORY, "40 MiB after 30 MiB of recorded work: status %d", (int)more);
         CHECK_OK(ctrt_add_scalar_(out, ctrt_float(1)));
         if (ctrt_capture_end(&graph, device) == CTRT_OK) {
             CHECK_OK(ctrt_capture_replay(graph));
@@ -174,21 +180,21 @@ static void test_captured_memory(void)
         ctrt_tensor_release(&b);
         ctrt_tensor_release(&sum);
         ctrt_tensor_release(&out);
-        check_step("after", device);
+        check_step("after the capture", device);
     }
     CHILD_END;
 }
 
 static void test_illegal(void)
 {
-    group("a kernel touches what is not there: the device is lost, and says so wherever it is asked");
+    group("an illegal access in a kernel: every later call reports a lost device");
     IN_CHILD("CTRT_MEMORY=caching") {
         ctrt_device *device = NULL, *cpu = NULL;
         ctrt_tensor *x = NULL, *y = NULL, *z = NULL;
         double value = 0;
         CHECK_OK(ctrt_device_get(&device, "cuda:0"));
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        check_step("before", device);
+        check_step("before the fault", device);
         soft = soft_control();
         soft->tell(false);
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, device));
@@ -199,9 +205,9 @@ static void test_illegal(void)
         CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "cuda:0");
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
-        CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* others go on */
+        CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* other devices still work */
         CHECK_OK(ctrt_item(&value, x));
-        CHECK(value == 5, "%g", value);
+        CHECK(value == 5, "the cpu's value is %g, expected 5", value);
         ctrt_tensor_release(&x);
     }
     CHILD_END;
@@ -209,7 +215,7 @@ static void test_illegal(void)
 
 static void test_replay(void)
 {
-    group("a replay that fails draws no random numbers, and the next one draws them");
+    group("a failed replay does not advance the random generator");
     IN_CHILD("CTRT_MEMORY=caching") {
         static const char *const names[] = { "cuGraphLaunch", "cuMemcpyHtoDAsync_v2" };
         ctrt_device *device = NULL;
@@ -236,7 +242,8 @@ static void test_replay(void)
                 CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
                 soft->inject_clear();
                 CHECK_OK(ctrt_generator_get(device, NULL, &after));
-                CHECK(after == before, "%s: the generator went from %llu to %llu", names[i - 1], (unsigned long long)before, (unsigned long long)after);
+                CHECK(after == before, "%s: the generator's offset changed from %llu to %llu", names[i - 1],
+                      (unsigned long long)before, (unsigned long long)after);
             }
             CHECK_OK(ctrt_capture_replay(graph));
             CHECK_OK(ctrt_to_host(got, sizeof got, x, CTRT_F32));
@@ -245,14 +252,15 @@ static void test_replay(void)
         ctrt_graph_release(&graph);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
-        CHECK(soft->live_bytes(0) == 0, "%llu bytes of the device are left", (unsigned long long)soft->live_bytes(0));
+        CHECK(soft->live_bytes(0) == 0, "%llu bytes of the device remain allocated",
+              (unsigned long long)soft->live_bytes(0));
     }
     CHILD_END;
 }
 
 static void test_replayed_index(void)
 {
-    group("an index out of range in a replay is the failure of the stream where it was replayed, and of no other");
+    group("an index out of range in a replay fails only the stream of the replay");
     IN_CHILD("CTRT_MEMORY=caching") {
         ctrt_device *device = NULL;
         ctrt_tensor *x = NULL, *index = NULL, *y = NULL, *sum = NULL;
@@ -300,7 +308,7 @@ static void test_replayed_index(void)
 
 static void test_index(void)
 {
-    group("an index out of range: named with op, number, value and range; the stream is usable again after a reset");
+    group("an index out of range is reported with op, element, value and range");
     IN_CHILD("CTRT_MEMORY=caching") {
         ctrt_device *device = NULL;
         ctrt_tensor *x = NULL, *index = NULL, *y = NULL, *sum = NULL;
@@ -331,7 +339,7 @@ TEST_MAIN
 {
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
-        skip_rest("failures are injected into the driver in software alone");
+        skip_rest("faults can be injected only into the software driver");
     test_each(UNKNOWN, false);
     test_each(OUT_OF_MEMORY, false);
     test_each(UNKNOWN, true);

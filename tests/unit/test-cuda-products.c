@@ -438,7 +438,7 @@ static void test_choices(void)
                 CHECK_OK(ctrt_narrow(&y, y, 0, 0, 1));
                 CHECK_OK(ctrt_narrow(&y, y, 1, 0, 1));
                 CHECK_OK(ctrt_item(&got, y));
-                CHECK(got == (tf32 ? 1.0 : fine), "%.9g", got);
+                CHECK(got == (tf32 ? 1.0 : fine), "element 0 is %.9g", got);
             }
         }
         CHILD_END;

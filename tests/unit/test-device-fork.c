@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices and fork, also while other threads are inside the library. On fake backends, without hardware. */
+/* Tests devices and fork, also while other threads are inside the library. Uses fake backends. */
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -9,10 +9,10 @@
 #include "folder.h"
 #include "registry/registry.h"
 
-static char *folder;                    /* two fake backends, memory policies */
-static char *fake_only;                 /* fake and memory policies */
+static char *folder;                    /* two fake backends and memory policies */
+static char *fake_only;                 /* one fake backend and memory policies */
 
-/* Runs checks in a fork of this (already used) process. */
+/* Runs the checks in a forked child of this process, which has already used the library. */
 #define IN_FORK                                                                 \
     do {                                                                        \
         fflush(stdout);                                                         \
@@ -29,9 +29,10 @@ static char *fake_only;                 /* fake and memory policies */
 
 static void test_fork(void)
 {
-    group("counting, forking, then using the device in the child");
+    group("a forked child can use a device that the parent only counted");
     IN_CHILD(folder_path(fake_only, NULL)) {
-        CHECK(ctrt_device_count("fake") == 3 && ctrt_is_available("fake", NULL), "cannot count");
+        CHECK(ctrt_device_count("fake") == 3 && ctrt_is_available("fake", NULL),
+              "the fake backend does not have 3 devices");
         IN_FORK
             ctrt_device *device = NULL;
             CHECK_OK(ctrt_device_get(&device, "fake:1"));
@@ -39,7 +40,7 @@ static void test_fork(void)
         FORK_END;
     }
     CHILD_END;
-    group("a device that was opened before the fork: an error in the child, work as ever in the parent");
+    group("a device opened before the fork gives an error in the child and works in the parent");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL, *other = NULL;
         CHECK_OK(ctrt_device_get(&device, "fake:0"));
@@ -60,7 +61,7 @@ static void test_fork(void)
         CHECK_OK(ctrt_device_synchronize(device));
     }
     CHILD_END;
-    group("host memory follows a fork");
+    group("a device with host memory works in the forked child");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_HOST=1") {
         ctrt_device *device = NULL;
         CHECK_OK(ctrt_device_get(&device, "fake:0"));
@@ -80,7 +81,7 @@ static void *forks(void *argument)
         pid_t child = fork();
         if (child == 0) {
             ctrt_device *device = NULL;
-            alarm(20); /* a lock that nobody will ever leave is a failure, not a hang */
+            alarm(20); /* turns a deadlock into a failure */
             _exit(ctrt_device_get(&device, "fake:2") != CTRT_OK || !ctrt_is_available("better", NULL));
         }
         int status = 1;
@@ -126,7 +127,7 @@ static void test_fork_threads(void)
 
 TEST_MAIN
 {
-    search_installed_folder = "/nonexistent";       /* an installed ctrt is not what is tested here */
+    search_installed_folder = "/nonexistent";       /* do not test an installed ctrt */
     folder = folder_new();
     fake_only = folder_new();
     folder_actor(folder, "backend-fake");

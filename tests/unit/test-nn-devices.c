@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules, optimizers and checkpoints on a device whose memory the host cannot touch; its missing kernels fall back.
+/* Tests modules, optimizers and checkpoints on a toy device whose memory the host cannot access. Missing kernels of
+ * the device fall back to the cpu.
  *
- * The optimizers' kernels do not fall back, because an optimizer without them computes its step with tensor ops, whose
- * results differ in the last bits. The toy devices here have these two kernels, so that they compute what the
- * cpu does. */
+ * The optimizers' kernels do not fall back: without them an optimizer computes its step with tensor ops, whose
+ * results differ in the last bits. The toy devices have these two kernels, so that their results equal the cpu's. */
 #include <math.h>
 #include <unistd.h>
 
@@ -66,7 +66,7 @@ static ctrt_status take_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_d
     return ctrt_optimizer_step(optimizer);
 }
 
-/* Parameters and buffers of a and b have the same bits, wherever they lie. */
+/* Returns whether parameters and buffers of a and b have the same bits, on any device. */
 static bool same(ctrt_module *a, ctrt_module *b)
 {
     const char *name;
@@ -93,10 +93,10 @@ static void copy_of(ctrt_module *to, ctrt_module *from)
     }
 }
 
-/* A network that travels while it is trained stays equal to its twin that does not. */
+/* Trains two equal networks. One moves between devices, and both must stay equal. */
 static void travelling(bool adamw)
 {
-    group("training while travelling, %s", adamw ? "AdamW" : "SGD");
+    group("a network that moves between devices trains as one that does not, %s", adamw ? "AdamW" : "SGD");
     CTRT_AUTO(module) home = NULL, away = NULL;
     CTRT_AUTO(optimizer) home_optimizer = NULL, away_optimizer = NULL;
     ctrt_device *const route[] = { cpu, toy, toy, second, cpu }, *device = NULL;
@@ -116,13 +116,13 @@ static void travelling(bool adamw)
         CHECK_OK(ctrt_module_device(&device, away));
         CHECK(device == route[turn], "turn %d: the module is on %s", turn, ctrt_device_name(device));
         CHECK(ctrt_tensor_device(weight) == route[turn] && ctrt_tensor_requires_grad(weight),
-              "turn %d: the handle moved", turn);
-        CHECK(turn == 0 || ctrt_tensor_device(ctrt_tensor_grad(weight)) == route[turn], "turn %d: the gradient moved",
-              turn);
+              "turn %d: the weight is on another device or does not require grad", turn);
+        CHECK(turn == 0 || ctrt_tensor_device(ctrt_tensor_grad(weight)) == route[turn],
+              "turn %d: the gradient is on another device", turn);
         if (!CHECK_OK(take_step(home, home_optimizer, cpu, turn)) || !CHECK_OK(take_step(away, away_optimizer,
                                                                                          route[turn], turn)))
             return;
-        CHECK(same(home, away), "turn %d: the traveller differs", turn);
+        CHECK(same(home, away), "turn %d: the moved network differs", turn);
         CHECK_OK(ctrt_optimizer_state(&state, away_optimizer, 0, adamw ? "exp_avg" : "momentum_buffer"));
         CHECK(ctrt_tensor_device(state) == route[turn], "turn %d: the optimizer's state is on %s", turn,
               ctrt_device_name(ctrt_tensor_device(state)));
@@ -139,12 +139,12 @@ static void mixed(void)
     CHECK_OK(ctrt_module_child(NULL, &child, net, 3));
     CHECK_OK(ctrt_module_to(child, toy, CTRT_DTYPE_DEFAULT));
     CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on toy:");
-    CHECK(device == NULL, "a failure leaves the variable alone");
+    CHECK(device == NULL, "a failed call set the device");
     CTRT_AUTO(tensor) x = NULL;
     CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_forward(&x, net, x), CTRT_ERR_DEVICE, "Sequential: 3: Linear: ");
 
-    /* One common norm, on whichever devices the gradients are. */
+    /* One norm of all gradients, on several devices. */
     ctrt_tensor *first, *last;
     CHECK_OK(ctrt_module_tensor(&first, net, "0.bias"));
     CHECK_OK(ctrt_module_tensor(&last, net, "3.bias"));
@@ -188,10 +188,10 @@ static void checkpoints(void)
     CHECK_OK(ctrt_module_to(a, toy, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_save(a, path));
     CHECK(size > 100 && file_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
-          "a device's file is the cpu's");
+          "the checkpoint of the device differs from that of the cpu");
     CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_load(b, path));
-    CHECK(same(a, b), "read back onto another device");
+    CHECK(same(a, b), "the module loaded on another device differs");
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", toy));
     CHECK(ctrt_tensor_device(t) == toy, "read onto %s", ctrt_device_name(ctrt_tensor_device(t)));
@@ -200,12 +200,12 @@ static void checkpoints(void)
 
 TEST_MAIN
 {
-    group("devices");
+    group("the devices open");
     if (!CHECK_OK(ctrt_param_set("CTRT_FALLBACK", "cpu")) || !CHECK_OK(ctrt_device_get(&cpu, "cpu"))
         || !CHECK_OK(toy_open(&toy, TOY_FULL)) || !CHECK_OK(toy_open(&second, TOY_FULL)))
         return done();
     toy->overlays[0] = second->overlays[0] = &optimizer_kernels;
-    ctrt_log_set_level(CTRT_LOG_ERROR);             /* of fallbacks we know */
+    ctrt_log_set_level(CTRT_LOG_ERROR);             /* hides the warnings about fallbacks */
     travelling(false);
     travelling(true);
     mixed();

@@ -225,7 +225,8 @@ static void many(void)
         CHECK_OK(ctrt_module_add_parameter(root, text, tensor));
         ctrt_tensor_release(&tensor);
     }
-    CHECK(ctrt_module_parameter_count(root) == 1000, "%zu", ctrt_module_parameter_count(root));
+    CHECK(ctrt_module_parameter_count(root) == 1000, "%zu parameters, expected 1000",
+          ctrt_module_parameter_count(root));
     CHECK_OK(ctrt_module_parameter(&name, NULL, root, 999));
     CHECK(strcmp(name, "p999") == 0, "the last is %s", name);
     ctrt_module_release(&root);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pinned host memory: size classes, reuse, figures, giving back; and why a device is not there, for each cause. */
+/* Tests pinned host memory (size classes, reuse, statistics, trimming), and the reasons that are reported for a
+ * missing device. */
 #include "core/memory/pinned_cache.h"
 
 #include "ctrt/memory.h"
@@ -34,7 +35,7 @@ static int64_t stat_of(ctrt_device *device, const char *key)
 
 static void test_reuse(void)
 {
-    group("a block is reused, but not while a device copies from it; what nobody has is given back");
+    group("a block is reused, but not while a device copies from it; unused blocks are freed");
     IN_CHILD("CTRT_SIM=devices=1,latency=30ms") {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
@@ -43,14 +44,14 @@ static void test_reuse(void)
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
         void *place = ctrt_tensor_data(a);
         ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* of the same class */
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
         CHECK(ctrt_tensor_data(a) == place, "the block was not reused");
         CHECK_OK(ctrt_fill_(a, ctrt_float(2)));
         CHECK_OK(ctrt_to_non_blocking(&there, a, device, &left));
-        CHECK(left, "not asynchronous");
+        CHECK(left, "the copy was synchronous");
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(b) != place, "handed out while the device reads it");
+        CHECK(ctrt_tensor_data(b) != place, "the block was reused while the device reads it");
         static const struct { const char *key; int64_t value; } want[] = {
             { "host.active_requests.current", 1 },   { "host.active_requests.peak", 1 },
             { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
@@ -69,7 +70,7 @@ static void test_reuse(void)
                   && stat_of(device, "host.host_alloc_time.avg") <= stat_of(device, "host.host_alloc_time.max")
                   && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"),
                   "the times are not in order");
-        CHECK(total(there) == 2020, "%g", total(there));
+        CHECK(total(there) == 2020, "the copy's sum is %g, expected 2020", total(there));
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
         CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device",
@@ -80,13 +81,13 @@ static void test_reuse(void)
                   && stat_of(device, "host.num_host_free") == 2 && stat_of(device, "host.allocations.freed") == 2,
                   "%lld blocks are held",
               (long long)stat_of(device, "host.allocations.current"));
-        CHECK(stat_of(device, "host.allocated_bytes.peak") == 8192, "the peak is gone");
+        CHECK(stat_of(device, "host.allocated_bytes.peak") == 8192, "the trim changed the peak");
         ctrt_memory_reset_peak(device);
         CHECK(stat_of(device, "host.allocated_bytes.peak") == 0, "the peak was not reset");
         CHECK(sim_read(0).host_bytes == 0, "%llu bytes", (unsigned long long)sim_read(0).host_bytes);
     }
     CHILD_END;
-    group("pinned memory that runs out: a status, and a second try after giving back");
+    group("out of pinned memory: unused blocks are freed and the allocation is retried");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL;
@@ -95,7 +96,7 @@ static void test_reuse(void)
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device));
         CHECK_OK(sim->inject(0, "host:1"));
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));      /* the second try succeeds */
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));      /* the retry succeeds */
         ctrt_tensor_release(&a);
         CHECK_OK(sim->inject(0, "host:1+"));
         CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
@@ -103,7 +104,7 @@ static void test_reuse(void)
     CHILD_END;
 }
 
-/* ---- beside device memory ---- */
+/* ---- limits shared with device memory ---- */
 
 static int told;
 
@@ -118,29 +119,32 @@ static void note_report(void *user, ctrt_device *device, size_t bytes, const cha
 
 static void test_limit(void)
 {
-    group("under a limit, each kind of memory has what the other keeps unused");
+    group("under a limit, pinned and device memory free each other's unused blocks");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL;
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));     /* 20 MiB, kept when let go of */
-        ctrt_tensor_release(&a);
-        CHECK(pinned_held(device) == 20 << 20, "%llu", (unsigned long long)pinned_held(device));
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK(pinned_held(device) == 0, "%llu pinned bytes are kept", (unsigned long long)pinned_held(device));
-        ctrt_tensor_release(&b);
-        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu", (unsigned long long)ctrt_memory_reserved(device));
+        /* These 20 MiB stay cached after the release. */
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes are kept",
+        ctrt_tensor_release(&a);
+        CHECK(pinned_held(device) == 20 << 20, "%llu bytes are pinned", (unsigned long long)pinned_held(device));
+        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+        CHECK(pinned_held(device) == 0, "%llu pinned bytes remain cached", (unsigned long long)pinned_held(device));
+        ctrt_tensor_release(&b);
+        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu bytes are reserved",
+              (unsigned long long)ctrt_memory_reserved(device));
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes remain cached",
               (unsigned long long)ctrt_memory_reserved(device));
         ctrt_tensor_release(&a);
-        /* Without a limit neither is any help to the other. */
+        /* Without a limit the two kinds do not free each other's blocks. */
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
         CHECK(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device) == CTRT_ERR_OUT_OF_MEMORY,
-              "there is too much memory");
-        CHECK(pinned_held(device) == 20 << 20, "%llu pinned bytes are kept", (unsigned long long)pinned_held(device));
+              "an allocation larger than the device did not fail");
+        CHECK(pinned_held(device) == 20 << 20, "%llu pinned bytes remain cached",
+              (unsigned long long)pinned_held(device));
     }
     CHILD_END;
-    group("pinned memory that runs out is reported like any other");
+    group("out of pinned memory is reported like out of device memory");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         static char report[4096];
         ctrt_device *device = sim_open("sim:0");
@@ -154,23 +158,24 @@ static void test_limit(void)
         CHECK(strstr(ctrt_error_message(), "Release pinned tensors") &&
               strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
               ctrt_error_message());
-        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"), "%d: %s",
-              told, report);
+        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"),
+              "%d reports: %s", told, report);
         CHECK_OK(ctrt_memory_last_oom(&last, device));
         CHECK(last != NULL && strcmp(last, report) == 0, "%s", last);
         free(last);
         CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
-        CHECK(ooms == 1, "%lld", (long long)ooms);
+        CHECK(ooms == 1, "num_ooms is %lld, expected 1", (long long)ooms);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "The device has enough free memory: raise the limit of 1.00 MiB");
         CHECK(strstr(report, "\"refused_by_limit\": true"), "%s", report);
-        CHECK(stat_of(device, "num_oom_rejections") == 1, "%lld", (long long)stat_of(device, "num_oom_rejections"));
+        CHECK(stat_of(device, "num_oom_rejections") == 1, "num_oom_rejections is %lld, expected 1",
+              (long long)stat_of(device, "num_oom_rejections"));
     }
     CHILD_END;
 }
 
-/* ---- why a device is not there ---- */
+/* ---- reasons for a missing device ---- */
 
 static void test_reasons(void)
 {
@@ -184,13 +189,13 @@ static void test_reasons(void)
         { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
         { "CTRT_PLUGIN_PATH=/nowhere", "no file backend-sim.so" },
     };
-    group("a device that is not there says why, for each cause, and asking opens nothing");
+    group("the reason for a missing device is reported");
     for (size_t i = 0; i < COUNT(causes); i++) {
         IN_CHILD(causes[i].setting, "CTRT_LOG=error") {
             const char *why = NULL;
             ctrt_device *device = NULL;
             if (strstr(causes[i].setting, "PLUGIN_PATH") && ctrt_is_available("sim", NULL))
-                exit(0);                    /* an installed one is found as well */
+                exit(0);                    /* an installed plugin is found too */
             CHECK(!ctrt_is_available("sim", &why), "%s: available", causes[i].setting);
             CHECK(why != NULL && strstr(why, causes[i].reason), "%s: %s", causes[i].setting, why);
             CHECK(ctrt_device_count("sim") == 0, "%s: %d devices", causes[i].setting, ctrt_device_count("sim"));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Caches are emptied when memory is short: with a FIFO in the place of the kernel's file, each write to which counts as pressure. */
+/* Tests that caches are trimmed under memory pressure. A FIFO replaces the kernel's pressure file; each write to the
+ * FIFO counts as pressure. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,8 @@ static void nap(void)
     nanosleep(&(struct timespec){ 0, 2000000 }, NULL);
 }
 
-/* Threads of this process with the watcher's name; *blocked: the signals that the last one blocks. */
+/* Returns the number of threads of this process that have the watcher's name. *blocked receives the signals that the
+ * last one blocks. */
 static int watchers(unsigned long long *blocked)
 {
     int count = 0;
@@ -91,7 +93,7 @@ static bool holds(ctrt_tensor *tensor, float value)
     return true;
 }
 
-/* Waits until the cpu's policy holds at most `bytes`; what it holds then. */
+/* Waits until the cpu's policy has reserved at most `bytes`. Returns the reserved bytes. */
 static uint64_t shrinks_to(uint64_t bytes)
 {
     uint64_t held = ctrt_memory_reserved(cpu());
@@ -111,7 +113,7 @@ static void hear(void *ignored, ctrt_log_level level, const char *component, con
     times_heard++;
 }
 
-/* ---- what is asked for ---- */
+/* ---- CTRT_MEMORY_PRESSURE ---- */
 
 static void test_grammar(void)
 {
@@ -135,7 +137,7 @@ static void test_grammar(void)
         { "on:some -1 1000000", false, false, NULL },
         { "on:some 99999999999999999999 1000000", false, false, NULL },
     };
-    group("what CTRT_MEMORY_PRESSURE may say");
+    group("values of CTRT_MEMORY_PRESSURE are parsed");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct pressure_wish wish;
         ctrt_status status = pressure_parse(&wish, cases[i].text);
@@ -156,7 +158,7 @@ static void test_grammar(void)
 
 static void test_off(void)
 {
-    group("no thread unless asked for");
+    group("no watcher thread by default");
     IN_CHILD("CTRT_MEMORY_PRESSURE_FILE=/nowhere") {
         ctrt_tensor *x = filled(4 * MIB, 1);
         CHECK(watchers(NULL) == 0, "there are %d watchers", watchers(NULL));
@@ -169,7 +171,7 @@ static void test_off(void)
 
 static void test_trim(void)
 {
-    group("pressure empties the cache, and nothing else");
+    group("pressure trims the cache and does not change live tensors");
     IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_MEMORY=caching") {
         ctrt_tensor *kept = filled(24 * MIB, 3), *gone = NULL;
         for (int round = 1; round <= 3; round++) {
@@ -184,7 +186,7 @@ static void test_trim(void)
                   (unsigned long long)before, (unsigned long long)after);
             CHECK(holds(kept, 3), "a live tensor lost its values");
         }
-        CHECK(pressure_trims() == 3, "trimmed %llu times, pressed 3 times", (unsigned long long)pressure_trims());
+        CHECK(pressure_trims() == 3, "trimmed %llu times, expected 3", (unsigned long long)pressure_trims());
         ctrt_tensor_release(&kept);
     }
     CHILD_END;
@@ -192,12 +194,12 @@ static void test_trim(void)
 
 static void test_pinned(void)
 {
-    group("pressure gives back what is pinned for a device and not used");
+    group("pressure frees unused pinned memory");
     IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_SIM=devices=1,latency=300ms") {
         ctrt_device *device = NULL;
         ctrt_tensor *kept = NULL, *gone = NULL;
         if (!ctrt_is_available("sim", NULL)) {
-            printf("# not run: pinned memory under pressure, without the simulated device\n");
+            printf("# not run: pinned memory under pressure, because the simulated device is missing\n");
             exit(0);
         }
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
@@ -208,7 +210,8 @@ static void test_pinned(void)
         CHECK(watchers_become(1) == 1 && press(), "the FIFO has no reader: %s", strerror(errno));
         for (int i = 0; i < 5000 && pinned_held(device) > (uint64_t)MIB; i++)
             nap();
-        CHECK(pinned_held(device) == (uint64_t)MIB, "%llu bytes are pinned after it", (unsigned long long)pinned_held(device));
+        CHECK(pinned_held(device) == (uint64_t)MIB, "%llu bytes are pinned after the trim",
+              (unsigned long long)pinned_held(device));
         ctrt_tensor *there = NULL;
         bool left = false;
         CHECK_OK(ctrt_to_non_blocking(&there, kept, device, &left));
@@ -216,7 +219,7 @@ static void test_pinned(void)
         CHECK(left && press(), "the copy was not asynchronous, or the FIFO has no reader");
         for (int i = 0; i < 5000 && pressure_trims() < 2; i++)
             nap();
-        CHECK(pinned_held(device) == (uint64_t)MIB, "memory was given back that is being copied");
+        CHECK(pinned_held(device) == (uint64_t)MIB, "memory was freed while a copy reads it");
         CHECK_OK(ctrt_device_synchronize(device));
         for (int i = 0; i < 5000 && pinned_held(device) > 0; i++) {
             press();
@@ -268,26 +271,27 @@ static void test_threads(void)
             pthread_join(threads[i], NULL);
             CHECK(churners[i].good, "thread %d got an error or wrong values", i);
         }
-        CHECK(pressure_trims() > 5, "pressed 100 times, trimmed %llu", (unsigned long long)pressure_trims());
+        CHECK(pressure_trims() > 5, "trimmed %llu times after 100 writes", (unsigned long long)pressure_trims());
         CHECK(ctrt_memory_allocated(cpu()) == 0, "%llu bytes are allocated", (unsigned long long)ctrt_memory_allocated(cpu()));
     }
     CHILD_END;
 }
 
-/* ---- life ---- */
+/* ---- watcher thread ---- */
 
 static void test_life(void)
 {
-    group("one watcher, no signals, an end and another start");
+    group("one watcher thread, which blocks signals, stops and starts again");
     IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting) {
         unsigned long long blocked = 0;
         cpu();
         CHECK(watchers_become(1) == 1, "%d watchers after opening the cpu", watchers(NULL));
         CHECK_OK(pressure_start());
         CHECK(watchers(&blocked) == 1, "%d watchers after a second start", watchers(NULL));
-        CHECK(blocked >> (SIGTERM - 1) & blocked >> (SIGINT - 1) & 1, "the watcher takes signals: blocked are %llx", blocked);
+        CHECK(blocked >> (SIGTERM - 1) & blocked >> (SIGINT - 1) & 1,
+              "the watcher does not block SIGTERM and SIGINT: %llx", blocked);
         pressure_stop();
-        CHECK(watchers_become(0) == 0, "%d watchers after the end", watchers(NULL));
+        CHECK(watchers_become(0) == 0, "%d watchers after the stop", watchers(NULL));
         CHECK(!press() && errno == ENXIO, "the FIFO still has a reader");
         pressure_stop();
         CHECK_OK(pressure_start());
@@ -299,10 +303,10 @@ static void test_life(void)
 static void test_fork(void)
 {
 #if defined(__SANITIZE_THREAD__)
-    printf("# not run: threads started in the child of a fork, which the thread sanitizer does not allow\n");
+    printf("# not run: threads in a forked child, which ThreadSanitizer does not support\n");
     return;
 #endif
-    group("the child of a fork has a watcher of its own as soon as it draws memory");
+    group("a forked child starts its own watcher at its first allocation");
     IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_MEMORY=caching") {
         ctrt_tensor *x = filled(8 * MIB, 1);
         CHECK(watchers_become(1) == 1, "%d watchers", watchers(NULL));
@@ -311,7 +315,7 @@ static void test_fork(void)
         pid_t child = fork();
         if (child == 0) {
             tap_state.failed = 0;
-            CHECK(watchers(NULL) == 0, "a watcher followed the fork");
+            CHECK(watchers(NULL) == 0, "the child has a watcher before its first allocation");
             x = filled(64 * MIB, 2);
             CHECK(watchers_become(1) == 1, "%d watchers in the child", watchers(NULL));
             ctrt_tensor_release(&x);
@@ -324,7 +328,7 @@ static void test_fork(void)
             exit(tap_state.failed > 0);
         }
         child_join(child, __FILE__, __LINE__);
-        CHECK(watchers(NULL) == 1, "the parent's watcher is gone");
+        CHECK(watchers(NULL) == 1, "the parent has no watcher");
         x = filled(8 * MIB, 3);
         ctrt_tensor_release(&x);
         CHECK(press() && shrinks_to(0) == 0, "the parent's cache was not emptied");
@@ -332,11 +336,11 @@ static void test_fork(void)
     CHILD_END;
 }
 
-/* ---- nothing to watch ---- */
+/* ---- no pressure file ---- */
 
 static void test_absent(void)
 {
-    group("nothing to watch: said once, and all else works");
+    group("a missing or unsuitable pressure file is logged once, and allocations work");
     char file[96], setting[160], kept[32] = "";
     snprintf(file, sizeof file, "%s/precious", folder);
     snprintf(setting, sizeof setting, "CTRT_MEMORY_PRESSURE_FILE=%s", file);
@@ -352,8 +356,8 @@ static void test_absent(void)
             ctrt_tensor *x = filled(4 * MIB, 1);
             CHECK_OK(pressure_start());
             CHECK(times_heard == 1 && strstr(heard, settings[i] + strlen("CTRT_MEMORY_PRESSURE_FILE=")) != NULL,
-                  "said %d times: \"%s\"", times_heard, heard);
-            CHECK(watchers(NULL) == 0, "a thread watches nothing");
+                  "logged %d times: \"%s\"", times_heard, heard);
+            CHECK(watchers(NULL) == 0, "a watcher runs without a pressure file");
             ctrt_tensor_release(&x);
         }
         CHILD_END;
@@ -364,20 +368,21 @@ static void test_absent(void)
             kept[0] = '\0';
         fclose(in);
     }
-    CHECK(strcmp(kept, "precious") == 0, "a file that is no pressure file was written to: \"%s\"", kept);
+    CHECK(strcmp(kept, "precious") == 0, "a regular file was overwritten: \"%s\"", kept);
     unlink(file);
 }
 
-/* The kernel's own file, where there is one: the trigger is accepted, or it is said why not. */
+/* With the kernel's own file, if it exists: the trigger is accepted, or a log message gives the reason. */
 static void test_kernel(void)
 {
-    group("the kernel's pressure file");
+    group("the kernel's pressure file is watched, or the reason is logged");
     IN_CHILD("CTRT_MEMORY_PRESSURE=on", "CTRT_LOG=info") {
         ctrt_log_set_callback(hear, NULL);
         cpu();
         if (times_heard > 0)
             printf("# %s\n", heard);
-        CHECK(watchers_become(times_heard == 0) == (times_heard == 0), "%d watchers; said: \"%s\"", watchers(NULL), heard);
+        CHECK(watchers_become(times_heard == 0) == (times_heard == 0), "%d watchers; logged: \"%s\"", watchers(NULL),
+              heard);
     }
     CHILD_END;
 }

@@ -54,8 +54,8 @@ static const struct trust_case {
     { "other", 0755, -1, -1, "other/backend-link.so", NULL },
     { "above", 0777, -1, -1, "other/folder-link/backend-fake.so", "folder ROOT/above can be written" },
     { "other", 01777, -1, -1, "other/folder-link/backend-fake.so", NULL },
+    /* User 4321 owns the link, but cannot replace it, because only root can write to the folder. */
     { "other/above-link", -1, 4321, -1, "other/above-link/folder/backend-fake.so", NULL },
-    /* No other user can replace the link. */
     { "other", 01777, -1, -1, "other/loose-link/folder/backend-fake.so",
       "entry ROOT/other/loose-link belongs to user 4321" },
     { "above", 0777, -1, -1, "other/above-link/../other/backend-link.so", "folder ROOT/above can be written" },
@@ -131,7 +131,7 @@ static void swap_folders(void)
     CHECK(rename(swap_from, swap_aside) == 0 && rename(swap_in, swap_from) == 0, "rename failed");
 }
 
-/* The load tests need root, because only a process of root requires trusted files. */
+/* The load tests need root, because only a process of root or a set-user-ID process requires trusted files. */
 static void test_trust_swap(void)
 {
     if (geteuid() != 0)

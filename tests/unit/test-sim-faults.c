@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulated devices: what goes wrong by request: faults, errors and reset. */
+/* Tests faults, errors and reset of simulated devices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -90,17 +90,17 @@ static void ops_fail(void)
     MUST(sim->queue->error(device, bad, &sequence));
     REQUIRE_EQUAL(sequence, 0);
     MUST(sim_add(device, bad, 56, &x, 1));
-    MUST(sim_add(device, bad, 57, &x, 1));                      /* fails, which nobody hears yet */
+    MUST(sim_add(device, bad, 57, &x, 1));                      /* fails; the error is not reported yet */
     MUST(sim_add(device, bad, 58, &x, 1));
     MUST(sim->queue->host_call(device, bad, called, &was_called));
     MUST(sim->queue->event_record(device, event, bad));
-    MUST(sim->queue->wait_event(device, good, event));          /* comes through all the same */
+    MUST(sim->queue->wait_event(device, good, event));          /* passes although the queue failed */
     MUST(sim_add(device, good, 1, &y, 5));
     MUST(sim->queue->synchronize(device, good));
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
     REQUIRE_EQUAL(done, true);
-    REQUIRE_EQUAL(value_of(device, &x), 1);                             /* the first ran, what followed was dropped */
+    REQUIRE_EQUAL(value_of(device, &x), 1);                             /* the first op ran, later ones were dropped */
     REQUIRE_EQUAL(was_called, false);
     MUST_FAIL(sim->queue->synchronize(device, bad), CTRT_ERR_BACKEND, "sim:0, queue 1: add (f32), call 57: failed by fault op:add@2");
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "call 57");
@@ -111,7 +111,7 @@ static void ops_fail(void)
     MUST(sim->queue->error(device, good, &sequence));
     REQUIRE_EQUAL(sequence, 0);
     REQUIRE_EQUAL(value_of(device, &y), 5);
-    void *block = sim_alloc(device, 512);                       /* allocations have nothing to do with it */
+    void *block = sim_alloc(device, 512);                       /* allocations do not depend on the error */
     sim->memory->free(device, block, 512);
     MUST(sim->queue->reset(device, bad));
     MUST(sim_add(device, bad, 59, &x, 1));
@@ -119,7 +119,7 @@ static void ops_fail(void)
     REQUIRE_EQUAL(value_of(device, &x), 2);
     REQUIRE_EQUAL(sim_counted(0).failures, 1);
 
-    /* Any op, whichever comes third; counted from now. */
+    /* Fails the third op, of any kind, counted from now. */
     MUST(control->inject(0, "op:3"));
     MUST(sim_add(device, good, 1, &y, 1));
     MUST(sim_run_op(device, good, 2, "neg", CTRT_F32, FAKE_VIEWS(&y), 1, FAKE_VIEWS(&y), 1, NULL));
@@ -130,7 +130,7 @@ static void ops_fail(void)
     sim->device->close(device);
 }
 
-/* What the kernel itself refuses comes out with the kernel's status and words. */
+/* An error of the kernel itself is reported with the kernel's status and message. */
 static void kernels_refuse(void)
 {
     float table[4] = { 1, 2, 3, 4 };
@@ -183,7 +183,7 @@ static void a_device_is_lost(void)
     MUST(sim->queue->event_record(device, event, NULL));
     MUST(sim->queue->wait_event(other, NULL, event));
     MUST(sim_add(other, NULL, 1, &y, 3));
-    REQUIRE_EQUAL(value_of(other, &y), 3);                              /* nobody hangs, the other device works */
+    REQUIRE_EQUAL(value_of(other, &y), 3);                              /* the other device works */
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_DEVICE_LOST, "sim:0, queue 0: sim:0 is lost (fault lost:3)");
     MUST_FAIL(sim->queue->synchronize(device, queue), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
     MUST_FAIL(sim_add(device, queue, 1, &x, 1), CTRT_ERR_DEVICE_LOST, "lost");
@@ -192,7 +192,7 @@ static void a_device_is_lost(void)
     MUST_FAIL(sim->memory->copy_peer(other, y.data, device, x.data, 4, NULL), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
     MUST_FAIL(sim->queue->reset(device, NULL), CTRT_ERR_DEVICE_LOST, "lost");
     MUST_FAIL(sim->device->memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
-    sim->memory->free(device, x.data, 4);                       /* giving back works, as everywhere */
+    sim->memory->free(device, x.data, 4);                       /* freeing memory of a lost device works */
     REQUIRE_EQUAL(sim_counted(0).live_blocks, 0);
     MUST(control->clear(0));
     MUST(sim->queue->reset(device, NULL));
@@ -230,7 +230,7 @@ static void be_first(void *argument)
     __atomic_compare_exchange_n(&who_was_first, &nobody, argument, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* With delays the order across queues changes from time to time; the order on each does not. */
+/* With delays the order across queues varies; the order on each queue does not. */
 static void work_comes_late(void)
 {
     int first[2] = { 0, 0 };
@@ -253,21 +253,21 @@ static void work_comes_late(void)
 TEST_MAIN
 {
     sim_reload();
-    group("allocations fail");
+    group("the selected allocations and events fail");
     allocations_fail();
-    group("faults of one device");
+    group("a fault can apply to one device");
     faults_of_one_device();
-    group("ops fail");
+    group("a failed op stops its queue until a reset");
     ops_fail();
-    group("kernels refuse");
+    group("an error of a kernel is reported");
     kernels_refuse();
-    group("copies corrupt");
+    group("a copy fault changes one byte");
     copies_corrupt();
-    group("a device is lost");
+    group("a lost device reports an error in every call until a reset");
     a_device_is_lost();
-    group("a link lies");
+    group("a link fault copies wrong data");
     a_link_lies();
-    group("work comes late");
+    group("random delays change the order across queues");
     work_comes_late();
     return done();
 }

@@ -313,7 +313,7 @@ static void kernels(void)
     for (int i = 0; i < N; i++)
         REQUIRE(got[i] == a[i] * b[i] + 0.5f, "element %d is %g", i, got[i]);
 
-    /* Attributes and strides: sums over reversed rows. The caller overwrites the attributes before the kernel runs. */
+    /* Attributes and strides: sums over reversed rows. The caller may overwrite the attributes after the call. */
     ctrt_view matrix = x, sums = sim_vector(sim_alloc(device, 10 * sizeof(float)), 10);
     matrix.ndim = 2, matrix.flags = 0;
     matrix.shape[0] = 10, matrix.shape[1] = 100;

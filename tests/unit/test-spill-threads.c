@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` under several threads with streams of their own, whose tensors together are twice what the devices hold; some
- * are read by all, some travel between devices. */
+/* Tests the spill policy with several threads that have their own streams. Their tensors need twice the memory of
+ * the devices; all threads read some tensors, and others are copied between devices. */
 #include "sims.h"
 
 #define THREADS 4
-#define OWN     24                          /* tensors of a thread */
+#define OWN     24                          /* tensors per thread */
 #define SHARED  8
 #define N       (128 * 1024)                /* elements: half a MiB */
 #define ROUNDS  80
 
 static ctrt_device *devices[2];
-static ctrt_tensor *shared[SHARED];         /* tensor i is full of 100 + i */
+static ctrt_tensor *shared[SHARED];         /* every element of tensor i is 100 + i */
 
 struct worker {
     pthread_t thread;
     int number;
     uint64_t random;
     ctrt_tensor *own[OWN];
-    double value[OWN];                      /* of every element */
+    double value[OWN];                      /* value of every element */
     char error[512];
     float got[N];
 };
@@ -28,7 +28,7 @@ static int pick(struct worker *w, int n)
     return (int)((w->random >> 33) % (uint64_t)n);
 }
 
-/* Is every element `value`? */
+/* Checks that every element is `value`. */
 static ctrt_status verify(struct worker *w, ctrt_tensor *x, double value, const char *what)
 {
     float *got = w->got;
@@ -69,7 +69,7 @@ static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *t
     default:
         CTRT_TRY(verify(w, w->own[a], w->value[a], "a tensor of its own"));
     }
-    if (w->value[c] > 1e6) {                /* floats stay exact */
+    if (w->value[c] > 1e6) {                /* keeps float sums exact */
         CTRT_TRY(ctrt_full(&w->own[c], CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, here));
         w->value[c] = 1;
     }
@@ -112,7 +112,7 @@ static void run(void)
         shared[i] = full(100 + i, N, devices[0]);
     for (int t = 0; t < THREADS; t++) {
         workers[t] = (struct worker){ .number = t, .random = 77 + (uint64_t)t };
-        CHECK(pthread_create(&workers[t].thread, NULL, start, &workers[t]) == 0, "no thread");
+        CHECK(pthread_create(&workers[t].thread, NULL, start, &workers[t]) == 0, "cannot create a thread");
     }
     for (int t = 0; t < THREADS; t++) {
         pthread_join(workers[t].thread, NULL);
@@ -122,14 +122,16 @@ static void run(void)
         CHECK(total(shared[i]) == (double)N * (100 + i), "shared tensor %d has changed", i);
         ctrt_tensor_release(&shared[i]);
     }
-    CHECK(sim_read(0).copy_bytes[CTRT_COPY_TO_HOST] > 0, "nothing was moved");
+    CHECK(sim_read(0).copy_bytes[CTRT_COPY_TO_HOST] > 0, "no bytes were copied to the host");
     for (int d = 0; d < 2; d++) {
         CHECK_OK(ctrt_memory_release_all(devices[d]));
         const sim_counters now = sim_read(d);
-        CHECK(ctrt_memory_allocated(devices[d]) == 0 && now.live_bytes == 0, "sim:%d: %llu bytes are left", d,
+        CHECK(ctrt_memory_allocated(devices[d]) == 0 && now.live_bytes == 0, "sim:%d: %llu bytes remain allocated", d,
               (unsigned long long)now.live_bytes);
-        CHECK(now.host_allocs == now.host_frees && now.bad_frees == 0 && now.failures == 0, "sim:%d: %llu pinned blocks are left, %llu bad "
-              "frees, %llu failures", d, (unsigned long long)(now.host_allocs - now.host_frees), (unsigned long long)now.bad_frees,
+        CHECK(now.host_allocs == now.host_frees && now.bad_frees == 0 && now.failures == 0,
+              "sim:%d: %llu pinned blocks remain, %llu bad "
+              "frees, %llu failures",
+              d, (unsigned long long)(now.host_allocs - now.host_frees), (unsigned long long)now.bad_frees,
               (unsigned long long)now.failures);
     }
 }

@@ -505,7 +505,7 @@ static void test_every_allocation(void)
             ctrt_split_result result = { 0 };
             ctrt_status status = ctrt_split_step(&result, split, ROWS, rows, &program);
             const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
-            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "%d: %s", n, ctrt_error_message());
+            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
             CHECK(sim->clear(0) == CTRT_OK, "the faults were not cleared");
             failures += hit;
             if (status == CTRT_OK) {

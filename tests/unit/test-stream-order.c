@@ -109,7 +109,7 @@ static void test_report(void)
         CHECK_OK(ctrt_neg(&z, x));                          /* both streams read */
         CHECK(ctrt_race_count() == 0, "two concurrent reads were reported");
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* b writes while a may still read */
-        CHECK(ctrt_race_count() == 1, "%llu", (unsigned long long)ctrt_race_count());
+        CHECK(ctrt_race_count() == 1, "%llu races were reported, expected 1", (unsigned long long)ctrt_race_count());
         CHECK(strstr(told, "add") && strstr(told, "exp") && strstr(told, "writes") && strstr(told, "reads") && strstr(told, "[1000]"),
               "%s", told);
         CHECK_OK(ctrt_stream_synchronize(a));
@@ -282,9 +282,9 @@ static void test_lying_link(void)
         ctrt_log_set_callback(listen, NULL);
         CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
         CHECK_OK(ctrt_to_device(&y, x, d1));
-        CHECK(total(y) == 4 * N, "%g", total(y));
+        CHECK(total(y) == 4 * N, "the copy's sum is %g", total(y));
         CHECK_OK(ctrt_to_device(&z, y, d0));
-        CHECK(total(z) == 4 * N, "%g", total(z));
+        CHECK(total(z) == 4 * N, "the sum of the copy back is %g", total(z));
         CHECK(sim_read(1).peer_copies == 1, "%llu copies by the link", (unsigned long long)sim_read(1).peer_copies);
         CHECK(sim_read(0).peer_copies == 2, "the other direction does not use its link");
         ctrt_log_set_callback(NULL, NULL);

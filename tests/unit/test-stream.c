@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events: which is current, what runs when, what is asynchronous. On simulated devices, whose work takes as
- * long as it is told to. */
+/* Tests streams and events: the current stream, ordering, and asynchronous calls. Runs on simulated devices, whose
+ * work takes a configured time. */
 #include "sims.h"
 
 #define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
 
 static void test_asynchronous(void)
 {
-    group("a call returns at once, waiting takes the time of the work");
+    group("ops return before their work is done, and synchronize waits for it");
     IN_CHILD(SLOW) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
@@ -24,10 +24,10 @@ static void test_asynchronous(void)
         CHECK_OK(ctrt_stream_synchronize(stream));
         double done = seconds_now() - start;
         CHECK_OK(ctrt_stream_query(stream, &idle));
-        CHECK(idle, "the stream is busy after it was waited for");
+        CHECK(idle, "the stream is busy after synchronize");
         CHECK(done >= 0.058, "two ops of 30 ms took %.1f ms", done * 1e3);
-        CHECK(put < 0.5 * done, "putting the work there took %.1f of %.1f ms", put * 1e3, done * 1e3);
-        CHECK(total(y) == 2000, "%g", total(y));
+        CHECK(put < 0.5 * done, "the enqueue took %.1f of %.1f ms", put * 1e3, done * 1e3);
+        CHECK(total(y) == 2000, "the sum is %g, expected 2000", total(y));
     }
     CHILD_END;
 }
@@ -35,7 +35,7 @@ static void test_asynchronous(void)
 static void test_handles(void)
 {
     enum { MANY = 100 };
-    group("streams: no two live ones share a queue, and queues serve again");
+    group("live streams have different queues, and queues of released streams are reused");
     IN_CHILD("CTRT_SIM=devices=1") {
         ctrt_device *device = sim_open("sim:0");
         ctrt_stream *streams[MANY] = { NULL };
@@ -43,18 +43,19 @@ static void test_handles(void)
         for (int i = 0; i < MANY; i++) {
             CHECK_OK(ctrt_stream_new(&streams[i], device, i % 2 ? -1 : 0));
             for (int j = 0; j < i; j++)
-                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j], "%d and %d",
-                      i, j);
-            CHECK(ctrt_stream_device(streams[i]) == device, "stream %d", i);
-            CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "%d", ctrt_stream_priority(streams[i]));
+                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j],
+                      "streams %d and %d share a queue", i, j);
+            CHECK(ctrt_stream_device(streams[i]) == device, "stream %d is on another device", i);
+            CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "the priority is %d",
+                  ctrt_stream_priority(streams[i]));
         }
         const uint64_t queues = sim_read(0).queues, id = ctrt_stream_id(streams[7]);
         CHECK(queues == before + MANY, "%llu queues", (unsigned long long)queues);
         for (int i = 0; i < MANY; i++)
             ctrt_stream_release(&streams[i]);
         CHECK_OK(ctrt_stream_new(&streams[0], device, 0));
-        CHECK(sim_read(0).queues == queues, "a queue that nobody had did not serve again");
-        CHECK(ctrt_stream_id(streams[0]) > id, "a new life has an old id");
+        CHECK(sim_read(0).queues == queues, "the queue of a released stream was not reused");
+        CHECK(ctrt_stream_id(streams[0]) > id, "the new stream has the id of a released one");
         ctrt_stream_release(&streams[0]);
     }
     CHILD_END;
@@ -76,49 +77,49 @@ static void *look_at_current(void *device)
 
 static void test_current(void)
 {
-    group("current streams are the thread's; guards nest and restore");
+    group("each thread has its own current streams; push and pop nest");
     IN_CHILD("CTRT_SIM=devices=2") {
         ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *now = NULL;
         CTRT_AUTO(stream) a = NULL, b = NULL, first = NULL;
         CHECK_OK(ctrt_stream_new(&a, d0, 0));
         CHECK_OK(ctrt_stream_new(&b, d1, 0));
         CHECK_OK(ctrt_stream_default(&first, d0));
-        CHECK(current(d0) == first, "the default stream is not current at first");
+        CHECK(current(d0) == first, "the current stream is not the default stream at the start");
         CHECK_OK(ctrt_stream_push(a));
-        CHECK(current(d0) == a, "push");
+        CHECK(current(d0) == a, "the pushed stream is not current");
         CHECK_OK(ctrt_stream_push(b));
-        CHECK(current(d0) == a && current(d1) == b, "a push for another device changed this one's");
+        CHECK(current(d0) == a && current(d1) == b, "a push for another device changed this device's stream");
         CHECK_OK(ctrt_device_get_current(&now, "sim"));
-        CHECK(now == d1, "pushing a stream makes its device current");
+        CHECK(now == d1, "the pushed stream's device is not current");
         CHECK_OK(ctrt_stream_push(NULL));
-        CHECK(current(d0) == a, "NULL");
+        CHECK(current(d0) == a, "a push of NULL changed the current stream");
         CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "ctrt_stream_push");
         pthread_t thread;
         void *seen = NULL;
         pthread_create(&thread, NULL, look_at_current, d0);
         pthread_join(thread, &seen);
-        CHECK(seen == first, "a new thread begins with another stream than the default one");
+        CHECK(seen == first, "the current stream of a new thread is not the default stream");
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_device_get_current(&now, "sim"));
-        CHECK(now == d0 && current(d1) != b, "pop");
+        CHECK(now == d0 && current(d1) != b, "pop did not restore the device and the stream");
         CHECK_OK(ctrt_device_push(d1));
         CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
         CHECK_OK(ctrt_device_pop());
         CHECK_OK(ctrt_stream_pop());
-        CHECK(current(d0) == first, "the last pop");
+        CHECK(current(d0) == first, "the last pop did not restore the default stream");
         CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
         CHECK_OK(ctrt_stream_set_current(a));
-        ctrt_stream_release(&a);                /* the thread still has it */
+        ctrt_stream_release(&a);                /* the thread still holds a reference */
         CHECK_OK(ctrt_stream_new(&a, d0, 0));
-        CHECK(current(d0) != a, "a current stream was given to somebody else");
+        CHECK(current(d0) != a, "a new stream is the same as the current one");
     }
     CHILD_END;
 }
 
 static void test_events(void)
 {
-    group("events: order, time, and what is refused");
+    group("events: completion, elapsed time and invalid uses");
     IN_CHILD(SLOW) {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(event) from = NULL, to = NULL, plain = NULL, foreign = NULL;
@@ -144,7 +145,7 @@ static void test_events(void)
         CHECK_OK(ctrt_event_record(to, NULL));
         CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
         CHECK_OK(ctrt_event_query(to, &done));
-        CHECK(!done, "done before its time");
+        CHECK(!done, "the event is done before its work");
         CHECK_OK(ctrt_event_synchronize(to));
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
         CHECK(ms >= 29 && ms < 3000, "an op of 30 ms took %g ms", ms);
@@ -155,7 +156,7 @@ static void test_events(void)
     CHILD_END;
 }
 
-/* Bytes of a pinned tensor, written by the host behind the library's back. */
+/* Overwrites a pinned tensor's memory without the library. */
 static void poison(ctrt_tensor *x)
 {
     memset(ctrt_tensor_data(x), 0xee, (size_t)ctrt_tensor_numel(x) * 4);
@@ -163,51 +164,52 @@ static void poison(ctrt_tensor *x)
 
 static void test_non_blocking(void)
 {
-    group("copies that the caller does not wait for");
+    group("non-blocking copies");
     IN_CHILD(SLOW) {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         CTRT_AUTO(tensor) plain = full(3, 1000, cpu), pinned = NULL, there = NULL, back = NULL;
         bool left = true;
         CHECK_OK(ctrt_to_non_blocking(&there, plain, device, &left));
-        CHECK(!left, "a copy from pageable memory was left to the device");
-        CHECK(!ctrt_tensor_is_pinned(plain), "ordinary memory is called pinned");
+        CHECK(!left, "a copy from pageable memory was asynchronous");
+        CHECK(!ctrt_tensor_is_pinned(plain), "pageable memory is reported as pinned");
         CHECK_OK(ctrt_pin_memory(&pinned, plain, device));
-        CHECK(ctrt_tensor_is_pinned(pinned) && ctrt_tensor_device(pinned) == cpu, "pin_memory");
+        CHECK(ctrt_tensor_is_pinned(pinned) && ctrt_tensor_device(pinned) == cpu,
+              "the result of pin_memory is not pinned, or not on the cpu");
         CHECK_OK(ctrt_device_synchronize(device));
         double start = seconds_now();
         CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
-        CHECK(left && seconds_now() - start < 0.025, "a copy from pinned memory was waited for: %g s",
+        CHECK(left && seconds_now() - start < 0.025, "a copy from pinned memory was synchronous: %g s",
               seconds_now() - start);
-        /* The library waits before it lets anybody write what the device still reads. */
+        /* A write must wait until the device has read the memory. */
         CHECK_OK(ctrt_zero_(pinned));
-        CHECK(seconds_now() - start >= 0.028, "written while the device read it");
+        CHECK(seconds_now() - start >= 0.028, "the memory was written while the device read it");
         CHECK(total(there) == 3000, "the device got %g", total(there));
-        /* And memory that is let go of stays as it is until then. */
+        /* Released memory must not be reused before the copy is done. */
         CHECK_OK(ctrt_fill_(pinned, ctrt_float(5)));
         CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
         ctrt_tensor_release(&pinned);
         CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(1000), CTRT_F32, device));
         poison(pinned);
         CHECK(left && total(there) == 5000, "left %d, the device got %g", left, total(there));
-        /* To the host: whoever reads waits. */
+        /* A copy to the host: reads of the result must wait. */
         start = seconds_now();
         CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
-        CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was waited for");
-        CHECK(total(back) == 5000, "%g", total(back));
+        CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
+        CHECK(total(back) == 5000, "the sum is %g, expected 5000", total(back));
         CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
         CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
-        CHECK(left, "copy_non_blocking_ into pinned memory was waited for");
+        CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
         double value = 0;
         CTRT_AUTO(tensor) one = NULL;
         CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
         CHECK_OK(ctrt_item(&value, one));
-        CHECK(value == 10, "%g", value);
+        CHECK(value == 10, "element 7 is %g, expected 10", value);
         CHECK_OK(ctrt_add(&back, back, back));
-        CHECK(total(back) == 20000, "%g", total(back));
+        CHECK(total(back) == 20000, "the sum is %g, expected 20000", total(back));
     }
     CHILD_END;
-    group("without an accelerator nothing is pinned, and all the same calls work");
+    group("without an accelerator the same calls work, and nothing is pinned");
     IN_CHILD("CTRT_BACKENDS=cpu") {
         ctrt_device *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
@@ -217,22 +219,22 @@ static void test_non_blocking(void)
         bool left = true, idle = false;
         double ms = -1;
         CHECK_OK(ctrt_pin_memory(&y, x, NULL));
-        CHECK(!ctrt_tensor_is_pinned(y), "pinned for nobody");
+        CHECK(!ctrt_tensor_is_pinned(y), "memory was pinned without an accelerator");
         CHECK_OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL));
         CHECK_OK(ctrt_to_non_blocking(&y, x, cpu, &left));
-        CHECK(!left, "asynchronous on a synchronous device");
+        CHECK(!left, "the copy was asynchronous on a synchronous device");
         CHECK_OK(ctrt_stream_new(&side, cpu, 0));
         CHECK_OK(ctrt_stream_push(side));
         CHECK_OK(ctrt_stream_current(&stream, cpu));
-        CHECK(stream == side, "current");
+        CHECK(stream == side, "the pushed stream is not current");
         CHECK_OK(ctrt_stream_query(stream, &idle));
-        CHECK(idle, "busy");
+        CHECK(idle, "the stream is busy");
         CHECK_OK(ctrt_event_new(&from, cpu, true));
         CHECK_OK(ctrt_event_new(&to, cpu, true));
         CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_event_record(to, side));
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 0 && ms < 1000, "%g", ms);
+        CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
         CHECK_OK(ctrt_stream_wait_event(side, to));
         CHECK_OK(ctrt_tensor_record_stream(x, side));
         CHECK_OK(ctrt_stream_pop());
@@ -243,9 +245,9 @@ static void test_non_blocking(void)
 
 static void test_fork(void)
 {
-    group("the child of a fork is told what it cannot use");
+    group("in a forked child, devices of the parent give an error");
     IN_CHILD("CTRT_SIM=devices=2") {
-        CHECK(ctrt_device_count("sim") == 2, "%d", ctrt_device_count("sim"));
+        CHECK(ctrt_device_count("sim") == 2, "%d devices, expected 2", ctrt_device_count("sim"));
         pid_t early = fork();
         if (early == 0) {
             ctrt_device *device = NULL;
@@ -285,12 +287,12 @@ static void test_fork(void)
     CHILD_END;
 }
 
-/* What a process that does that writes before it dies. */
+/* Captures the error output of a process that reads device memory from the host. */
 static void test_forgotten_copy(void)
 {
-    group("the host that touches device memory dies at once, and is told whose it is");
+    group("a host access to device memory ends the process and names the op and tag");
     int ends[2];
-    CHECK(pipe(ends) == 0, "no pipe");
+    CHECK(pipe(ends) == 0, "pipe failed");
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -312,14 +314,15 @@ static void test_forgotten_copy(void)
     text[used] = '\0';
     close(ends[0]);
     int status = 0;
-    CHECK(waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0), "it went on");
+    CHECK(waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0),
+          "the process did not end");
     CHECK(strstr(text, "host read memory of sim:0") && strstr(text, "matmul") && strstr(text, "encoder.layer1"), "%s",
           text);
 }
 
 static void test_waits_counted(void)
 {
-    group("the host's waits are counted: item, copies to the host, synchronizing; ops are none");
+    group("waits of the host are counted: item, copies to the host and synchronization");
     IN_CHILD("CTRT_SIM=devices=1") {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(stream) stream = NULL;
@@ -347,7 +350,7 @@ static void test_waits_counted(void)
         WAITS(ctrt_event_synchronize(event), 1);
         WAITS(ctrt_device_synchronize(device), 1);
         WAITS(ctrt_item(&value, here), 0);
-        CHECK(ctrt_device_synchronizations(cpu) == 0, "the cpu is waited for");
+        CHECK(ctrt_device_synchronizations(cpu) == 0, "waits for the cpu are counted");
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
         const char *found = text != NULL ? strstr(text, "\"sim:0\"") : NULL;
         found = found != NULL ? strstr(found, "\"synchronizations_total\": ") : NULL;
