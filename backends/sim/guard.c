@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/sim/guard.c: a SIGSEGV handler that reports host accesses to device memory.
  *
- * The handler runs in the thread that faulted, at any point of the program, so it takes no lock and allocates nothing.
- * It writes one line and calls the previous SIGSEGV handler, so that the program terminates as it would without the
- * handler. */
+ * The handler runs in the thread that faulted, at any point of the program, so it takes no lock and allocates no
+ * memory. It writes one line and calls the previous SIGSEGV handler, so that the program terminates as it would without
+ * the handler. */
 #include "sim.h"
 
 #include <signal.h>
@@ -112,8 +112,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-/* Installs the handler once, and again if the program has restored the default action after that. A handler that the
- * program installed later is left in place, because it may call this one. */
+/* Installs the handler once, and again if the program has restored the default action after that. Does not replace a
+ * handler that the program has installed later, because that handler may call this one. */
 static void install(void)
 {
     struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK }, present;

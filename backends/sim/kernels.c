@@ -150,9 +150,9 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
         }
     }
     ctrt_status status = work->kernel->cpu->run(call);
-    /* The kernel may have loaded a library whose exit handler frees resources that kernels use. Work must be over
-     * before that. Exit handlers run in reverse order of registration, so this one is registered after the kernel's
-     * first run. */
+    /* The kernel may have loaded a library whose exit handler frees resources that kernels use. All work must be
+     * complete before that. Exit handlers run in reverse order of registration, so this one is registered after the
+     * kernel's first run. */
     if (!atomic_exchange_explicit(&((struct sim_kernel *)(uintptr_t)work->kernel)->ran, true, memory_order_relaxed))
         atexit(sim_stop_at_exit);
     if (status == CTRT_OK)
@@ -275,7 +275,7 @@ ctrt_status sim_kernels_init(void)
     sim_kernel_table.kernels = &kernels[0].base;
     sim_kernel_table.count = count;
     sim_kernel_table.prepare = prepare;
-    kernel_count = count;               /* last, so that a child forked before this line rebuilds the kernels */
+    kernel_count = count;               /* set last: a child that is forked before this line rebuilds the kernels */
     return CTRT_OK;
 }
 

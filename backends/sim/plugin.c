@@ -22,7 +22,8 @@ static const ctrt_component components[] = {
       .table = &sim_control_table },
 };
 
-/* Options are read whenever devices are counted, described or opened, so that the program can set them until then. */
+/* The options are read each time devices are counted, described or opened, so that the program can change them before
+ * that. */
 static ctrt_status init(const ctrt_host *host)
 {
     struct sim_options options;

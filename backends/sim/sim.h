@@ -237,7 +237,7 @@ struct sim_timepoint {
 
 struct sim_work {
     struct sim_work *next;
-    /* Called by the worker. On failure, returns the status after sim_work_fails stored the message in the queue. */
+    /* Called by the worker. On failure, stores the message in the queue with sim_work_fails and returns the status. */
     ctrt_status (*run)(struct sim_queue *queue, struct sim_work *work);
     void (*drop)(struct sim_work *work);        /* frees what the work refers to; NULL: nothing */
     bool always;                                /* runs even after a failure */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/sim/worker.c: the worker thread of a queue, and simulated time.
  *
- * A work item with a duration of 20 us starts when it was enqueued or, if later, when the previous item ended in
- * simulated time, and ends 20 us after that. The worker sleeps until then if the work was faster. Sleeping slightly too
- * long does not accumulate, because the next deadline is computed from this one. */
+ * In simulated time, a work item starts when it was enqueued or, if that is later, when the previous item ended. A work
+ * item with a duration of 20 us ends 20 us after its start. If the actual work takes less time, the worker sleeps until
+ * that end. The error of sleeping slightly too long does not accumulate, because the next end is computed from this
+ * one. */
 #include "sim.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/api.h: types and constants of the CUDA driver API (13.0) that softcuda implements.
  *
- * Facts from NVIDIA's CUDA Driver API reference, with names of ctrt's own. No header of the CUDA toolkit is
- * included. */
+ * The values and layouts are from NVIDIA's CUDA Driver API reference; the names are ctrt's. No header of the CUDA
+ * toolkit is included. */
 #ifndef SOFTCUDA_API_H
 #define SOFTCUDA_API_H
 

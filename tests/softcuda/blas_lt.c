@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas_lt.c: a fake libcublasLt.so.13, and .12, which reports the version numbers of CUDA 12. Matrices
- * are described by attributes. An algorithm is a number that does not affect the result but may require a workspace. It
- * is valid for the operand alignments that were requested when it was found; other operands are rejected.
+/* tests/softcuda/blas_lt.c: a fake libcublasLt.so.13; also built as libcublasLt.so.12, which reports the version
+ * numbers of CUDA 12. Matrices are described by attributes. An algorithm is a number that does not affect the result
+ * but may require a workspace. An algorithm is valid only for the operand alignments of the query that returned it;
+ * operands with other alignments are rejected.
  *
  * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" sets the version, "bias=no" makes the epilogue with a bias
  * unsupported, "create=no" makes cublasLtCreate fail. */
@@ -103,7 +104,7 @@ static const unsigned char prefer_widths[PREFER_ATTRIBUTES] = {
     [0] = 4, [PREFER_WORKSPACE] = 8, [3] = 4, [5] = 4, [6] = 4, [7] = 4, [8] = 4, [9] = 4, [12] = 8,
 };
 
-/* Whether this is version 12, by the name of this file. */
+/* Returns true if this library is version 12, which is determined by its file name. */
 static bool is_12(void)
 {
     Dl_info info;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/block.c: runs the threads of a block as fibers.
  *
- * A fiber runs one thread after another. If a thread has to wait for others, its fiber is suspended and another fiber
- * continues, with threads that are ready, else with threads that have not started. So a kernel without barriers needs
- * only one fiber and costs one call per thread. If no thread can continue and not all have reached the barrier, the
- * block has diverged; that is reported, and the launch fails. */
+ * A fiber runs one thread after another. If a thread must wait for others, its fiber is suspended and another fiber
+ * runs: one whose thread is ready or, if there is none, one that starts the next threads. Therefore a kernel without
+ * barriers needs only one fiber, and one call per thread. If no thread can continue and not all threads have reached
+ * the barrier, the block has diverged. Then the error is reported and the launch fails. */
 #include "runner.h"
 
 #include <stdarg.h>
@@ -53,7 +53,7 @@ void runner_ready(struct softcuda_runner *r, unsigned thread)
     ready(r, thread);
 }
 
-/* The number of the `i`-th thread to start. */
+/* Returns the number of the `i`-th thread to start. */
 static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 {
     if (r->launch->order == ORDER_FORWARD)
@@ -64,7 +64,8 @@ static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 
 static void run_threads(void);
 
-/* All running threads have reached the barrier: makes them ready, and `except`, the caller, running. */
+/* Called when all running threads have reached the barrier. Makes them ready, except the calling thread `except`, which
+ * becomes running. */
 static void open_barrier(struct softcuda_runner *r, unsigned except)
 {
     r->barrier_result = r->barrier_sum;
@@ -118,8 +119,8 @@ static void diverged(struct softcuda_runner *r)
     runner_fail(r, SOFTCUDA_FAILED, "the block diverges: %s%s%s", first, second[0] != '\0' ? ", " : "", second);
 }
 
-/* Continues with another thread or fiber, because the running fiber waits or has no thread. Returns when this fiber is
- * resumed. */
+/* Runs another thread or fiber, because the current fiber waits or has no thread to run. Returns when the current fiber
+ * is resumed. */
 static void reschedule(struct softcuda_runner *r)
 {
     for (;;) {
@@ -281,7 +282,7 @@ static void fill_shared(unsigned block)
 {
     const size_t bytes = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     const size_t dynamic = (size_t)(softcuda_here.dynamic_end - softcuda_here.dynamic);
-    /* large ones only for some blocks, to save time */
+    /* large shared memory is filled only for some blocks, to save time */
     if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))
         memset(softcuda_here.shared, 0xff, bytes);
     if (dynamic > 0)

@@ -39,7 +39,7 @@ struct softcuda_race {
     uint32_t written, read;                     /* epochs */
     uint32_t written_warp, read_warp;           /* warp epochs of those threads */
     uint16_t writer, reader;
-    uint8_t many_lanes, many_warps;             /* threads besides `reader` also read: in its warp; in other warps */
+    uint8_t many_lanes, many_warps;             /* other threads than `reader` read too: in its warp; in other warps */
 };
 
 /* State of the running kernel thread; one per host thread. */
@@ -54,8 +54,8 @@ struct softcuda_here {
     char *shared, *shared_end;                  /* static shared memory */
     char *dynamic_end;
     const char *image, *image_end;              /* the library */
-    const char *host, *host_end;                /* the range last used outside the device: pinned memory, another
-                                                 * device's or virtual memory */
+    const char *host, *host_end;                /* the last range used that is not in the device: pinned memory, memory
+    of another device, or virtual memory */
     struct softcuda_runner *runner;
     struct softcuda_race *races;                /* accesses since the last barrier, by word of shared memory */
     uint32_t epoch;                             /* number of barriers so far */
@@ -104,7 +104,8 @@ SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, 
 enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719,
                       SOFTCUDA_ASSERTED = 710 };
 SOFTCUDA_EXPORT void softcuda_fault(int code, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
-/* Checks an access that the fast checks of watch.c did not accept: returns if it is allowed, else reports a fault. */
+/* Checks an access that the fast checks of watch.c did not accept. Returns if the access is allowed, otherwise reports
+ * a fault. */
 SOFTCUDA_EXPORT void softcuda_touch(const void *address, size_t bytes, int write);
 /* Checks the first access of an operation to a unit of device memory against the order of streams. */
 SOFTCUDA_EXPORT void softcuda_order(const void *address, int write);

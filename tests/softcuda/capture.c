@@ -148,7 +148,7 @@ static bool join(struct stream *stream, struct capture *capture)
     return true;
 }
 
-/* *taken: the capture has recorded the wait, so the stream's thread must not wait. */
+/* *taken: set to true if the capture has recorded the wait; then the stream's thread must not wait. */
 result capture_wait(struct stream *stream, struct event *event, bool *taken)
 {
     result made = CUDA_SUCCESS;

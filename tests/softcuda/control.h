@@ -17,8 +17,8 @@ struct softcuda_control {
     /* Number of calls of an entry point so far, by its symbol ("cuMemAlloc_v2") or its name ("cuMemAlloc", all versions
      * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
     int64_t (*calls)(const char *name);
-    /* Makes call number `at` (from 1) of `name` return `error`; `on`: all later calls too. Does not wait for anything.
-     * An unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
+    /* Makes call number `at` (from 1) of `name` return `error`; if `on`, all later calls too. Does not block. An
+     * unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
     bool (*inject)(const char *name, int64_t at, int error, bool on);
     void (*inject_clear)(void);
     /* Symbols of functions by number, from 0; NULL after the last. For tests that let each function fail once. */
@@ -37,7 +37,7 @@ struct softcuda_control {
     /* Makes a launch of `kernel` (NULL: any), after skipping `skip` launches, set the error of its context to `error`,
      * as a faulty kernel would. */
     void (*inject_kernel)(const char *kernel, int skip, int error);
-    /* Number of errors that kernels made so far: faults and races; and the text of the last one. */
+    /* Number of errors of kernels so far (faults and races), and the text of the last one. */
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
     /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */

@@ -31,7 +31,7 @@ static void illegal(struct stream *stream, const char *what, const void *at, siz
     device_fail(stream->device, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* Whether the memory exists on a device, and is writable if `write`. */
+/* Returns true if the memory is allocated on a device and, if `write`, is writable. */
 static bool good(address at, size_t bytes, bool write)
 {
     return space_usable(at, bytes) && (!write || space_device(at) != NULL || virtual_writable(at, bytes));

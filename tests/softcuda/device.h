@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/device.h: the parts of CUDA C++ that kernels use, for g++ -std=gnu++17.
  *
- * A thread of a kernel is a fiber: block.c runs the threads one after another, and switches to another thread where one
- * waits for others. A kernel is
+ * A thread of a kernel is a fiber. block.c runs the threads one after another, and switches to another thread when a
+ * thread waits for others. A kernel is defined by
  *
  *     SOFTCUDA_KERNEL(name, struct name_args, max_threads_of_a_block)    the parameter is called `a`
  *     { ... }
@@ -91,7 +91,8 @@ static inline unsigned softcuda_full(unsigned mask) { return mask; }
 #define __ballot_sync(mask, p)  ((unsigned)softcuda_warp(SOFTCUDA_BALLOT, mask, (p) != 0, 0, 32, __FILE__, __LINE__))
 #define __any_sync(mask, p)     ((int)(__ballot_sync(mask, p) != 0))
 #define __all_sync(mask, p)     ((int)(__ballot_sync(mask, (p) == 0) == 0))
-/* The hardware chooses which lanes run together. One lane alone is a valid choice, which programs must handle. */
+/* On a GPU, the hardware determines the active lanes. A single active lane is a valid result, which kernels must
+ * support. */
 #define __activemask()          (1u << (softcuda_here.linear & 31))
 #define __match_any_sync(mask, value) \
     ((unsigned)softcuda_warp(SOFTCUDA_MATCH, mask, softcuda_word(value), 0, 32, __FILE__, __LINE__))

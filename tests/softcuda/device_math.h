@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_math.h: vector types and mathematical functions of CUDA C++. Functions with the same name in
- * libm are libm's. */
+/* tests/softcuda/device_math.h: vector types and mathematical functions of CUDA C++. Functions that have the same name
+ * in libm are those of libm. */
 #ifndef SOFTCUDA_DEVICE_MATH_H
 #define SOFTCUDA_DEVICE_MATH_H
 
@@ -37,7 +37,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* ---- minimum and maximum; for floats as fminf and fmaxf, which return the other operand for a NaN ---- */
+/* ---- minimum and maximum; for floats, fminf and fmaxf, which return the other operand if one is NaN ---- */
 
 #define SOFTCUDA_MIN_MAX(type) \
     static inline type min(type a, type b) { return b < a ? b : a; } \

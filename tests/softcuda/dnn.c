@@ -313,7 +313,7 @@ static int put(struct handle *handle, struct dnn_job *job, const void *alpha, co
     if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm)
         || (workspace_of(algorithm) > 0 && workspace == NULL))
         return BAD_PARAM;
-    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels read 16 bytes at once */
+    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels load vectors of 16 bytes */
         return EXECUTION_FAILED;
     job->alpha = scale_of(job, alpha);
     job->beta = scale_of(job, beta);

@@ -72,7 +72,7 @@ static result write_all(const double *values, address at, int type, size_t n)
     return made;
 }
 
-/* Index of element [a,b,c,d]. */
+/* Returns the index of element [a,b,c,d]. */
 static size_t place(const struct dnn_job *j, const int s[4], int a, int b, int c, int d)
 {
     return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b

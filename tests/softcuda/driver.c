@@ -11,7 +11,7 @@
 
 enum { EXTRA = 128 };                       /* functions of the other libraries */
 
-/* Only the addresses of the functions are used here, so the prototypes do not matter. */
+/* Only the addresses of the functions are used here, so their prototypes need not be correct. */
 #define ENTRY(name, version, symbol) extern void at_##name##version(void) __asm__(#symbol);
 #include "entry.def"
 #undef ENTRY
@@ -239,7 +239,7 @@ static int64_t calls_of(const char *name)
 {
     int64_t sum = -1;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        bool again = false;                     /* several rows may have the same symbol */
+        bool again = false;                     /* several rows of entry.def may have the same symbol */
         for (size_t j = 0; j < i; j++)
             again |= strcmp(rows[j].symbol, rows[i].symbol) == 0;
         if (!again && (strcmp(rows[i].name, name) == 0 || strcmp(rows[i].symbol, name) == 0))

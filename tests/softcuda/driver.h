@@ -33,7 +33,7 @@ result driver_enter(const char *symbol, atomic_llong *calls, int needs);
             return entered;                                                        \
     } while (0)
 atomic_llong *driver_counter(const char *symbol);
-/* The thread runs a host function in stream order, which must not call the driver. */
+/* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
 
 /* ---- options.c: SOFTCUDA=... ---- */
@@ -116,7 +116,7 @@ address space_virtual(void);                        /* start of the range for vi
 void space_copy(void *to, const void *from, size_t bytes);
 void space_fill(address to, const void *pattern, size_t width, size_t count);
 void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
-void space_poison(address begin, size_t bytes);     /* AddressSanitizer reports accesses of the host */
+void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer report accesses by the host */
 
 /* ---- memory.c ---- */
 
@@ -139,7 +139,7 @@ uint64_t host_pinned_bytes(void);
 /* ---- vmm.c: virtual memory ---- */
 
 bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write);
-/* whether some device may write to all mapped pages of the range */
+/* true if a device may write to all mapped pages of the range */
 bool virtual_writable(address begin, size_t bytes);
 bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes);
 
@@ -204,7 +204,7 @@ void op_free(struct op *op);
 
 /* ---- event.c ---- */
 
-/* A point in a stream that is reached once. */
+/* A point in a stream. The stream reaches it once. */
 struct mark {
     atomic_int references;
     atomic_bool done;
@@ -227,7 +227,8 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken);
 void capture_forget(struct event *event);
 void capture_invalidate(struct stream *stream);
 void capture_abandon(struct stream *stream);
-/* Returns an error if the calling thread must not make a call that would disturb a capture. */
+/* Called before a call that is unsafe during a capture. If a capture forbids such calls to the calling thread,
+ * invalidates the capture and returns an error. */
 result capture_unsafe_call(void);
 
 struct event {

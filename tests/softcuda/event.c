@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/event.c: events, and marks: points in streams with the time at which they were reached. */
+/* tests/softcuda/event.c: events and marks. A mark is a point in a stream, with the time at which it was reached. */
 #include "order.h"
 
 #include <stdlib.h>

@@ -119,7 +119,7 @@ struct fiber *fiber_new(void (*entry)(void))
 
 void fiber_free(struct fiber *fiber)
 {
-    /* Suspended functions have left poisoned stack frames. */
+    /* A suspended fiber that is reused still has stack frames that AddressSanitizer has poisoned. */
     if (__asan_unpoison_memory_region != NULL)
         __asan_unpoison_memory_region(fiber->stack, fiber->bytes);
     pthread_mutex_lock(&lock);

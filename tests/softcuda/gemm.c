@@ -28,8 +28,8 @@ typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alp
 static sgemm host_sgemm;
 static dgemm host_dgemm;
 
-/* At load time instead of at first use, because a stream's thread may still exist when the process ends, and the memory
- * that a failed dlopen leaves with a thread would look like a leak. */
+/* Opens the BLAS at load time and not at first use: a failed dlopen allocates memory for its thread, and if a stream's
+ * thread still exists when the process ends, a leak checker would report this memory. */
 __attribute__((constructor)) static void find_blas(void)
 {
     static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
@@ -215,8 +215,8 @@ static double gelu_slope(double x)
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
 }
 
-/* Writes or reads one column of the auxiliary data that the forward epilogue saves for the backward epilogue: one bit
- * per element for ReLU, numbers for GELU. */
+/* Writes or reads one column of the auxiliary data that the forward epilogue saves for the backward epilogue. The data
+ * is one bit per element for ReLU, and one number per element for GELU. */
 static result aux_column(const struct product *p, int batch, int64_t column, double *values, bool write)
 {
     const bool bits = (p->epilogue & (EPILOGUE_RELU | EPILOGUE_DRELU)) != 0;

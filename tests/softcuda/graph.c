@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/graph.c: graphs of operations, and their execution.
  *
- * A graph runs node by node on the thread of the stream that it is launched on: in the recorded order, or, with
- * SOFTCUDA=order=random or reverse, in another order that the dependencies allow. This reveals missing dependencies. */
+ * The thread of the stream on which a graph is launched runs the nodes one by one, in the recorded order or, with
+ * SOFTCUDA=order=random or reverse, in another order that the dependencies allow. Other orders reveal missing
+ * dependencies. */
 #include "graph.h"
 
 #include <stdlib.h>

@@ -57,7 +57,7 @@ static bool add(void *begin, size_t bytes, bool ours, unsigned flags)
     return true;
 }
 
-/* Removes and returns the range that begins at `begin`. NULL: there is none of that kind. */
+/* Removes and returns the range of that kind that begins at `begin`. Returns NULL if there is none. */
 static struct range *take(const void *begin, bool ours)
 {
     pthread_mutex_lock(&lock);

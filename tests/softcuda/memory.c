@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/memory.c: allocations of device memory.
  *
- * There are gaps between blocks, so that an access beyond the end of a block does not hit another one. Addresses are
+ * There are gaps between blocks, so that an access beyond the end of a block is not inside another block. Addresses are
  * allocated cyclically. */
 #include "order.h"
 
@@ -31,7 +31,7 @@ size_t memory_rounded(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Index of the first block that begins after `where`. */
+/* Returns the index of the first block that begins after `where`. */
 static size_t behind(const struct blocks *b, address where)
 {
     size_t low = 0, high = b->n;
@@ -60,7 +60,8 @@ void memory_give(struct device *device, size_t bytes)
     device->live -= bytes;
 }
 
-/* Finds a free range of `bytes` from `from` on; 0: none before `end`. *at: its index in the list. */
+/* Returns the address of a free range of `bytes` in [from, end), or 0 if there is none. *at: the index for its block in
+ * the list. */
 static address search(const struct blocks *b, address from, address end, size_t bytes, size_t *at)
 {
     size_t i = behind(b, from);

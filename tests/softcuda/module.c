@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/module.c: libraries, modules and kernels.
  *
- * The contents of an image are ignored if its format is plausible: kernels are looked up by name in libsoftkernels.so,
- * which is in the folder of libcuda.so.1 (or at the path of SOFTCUDA=kernels=PATH). The image "softcuda:PATH" names
- * another library. */
+ * Only the format of an image is checked; its contents are ignored. Kernels are looked up by name in libsoftkernels.so,
+ * which is in the directory of libcuda.so.1 (or at the path set by SOFTCUDA=kernels=PATH). The image "softcuda:PATH"
+ * names another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 

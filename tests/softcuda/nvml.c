@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nvml.c: a fake libnvidia-ml.so.1: the devices of softcuda as nvidia-smi would show them.
+/* tests/softcuda/nvml.c: a fake libnvidia-ml.so.1: the devices of softcuda, in the form in which NVML reports GPUs.
  *
  * It reports all devices, independent of CUDA_VISIBLE_DEVICES, and does not initialize the driver. Calls are counted,
  * and failures can be injected as for the driver (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded).

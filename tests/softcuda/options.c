@@ -238,7 +238,7 @@ int options_visible(const char *text, int hardware, int *visible)
         for (int i = 0; i < n; i++)
             if (visible[i] == which) {
                 free(copy);
-                return 0;                       /* a duplicate hides all devices */
+                return 0;                       /* a device that is listed twice hides all devices */
             }
         visible[n++] = (int)which;
     }

@@ -2,12 +2,12 @@
 /* tests/softcuda/order.c: detects missing happens-before relations between streams, with vector clocks (Lamport 1978;
  * Mattern 1989; as race detectors for threads do).
  *
- * Each stream counts its operations. Its clock holds up to which operation it is ordered after each other stream,
- * through events and through what the host had waited for when it enqueued the operation. All threads of the host count
- * as one party, so more operations may be considered ordered than really are, but never fewer. For each unit of 512
- * bytes of memory, the last operation that wrote it and the last two that read it are recorded. An operation that
- * accesses what an unordered operation wrote, or writes what an unordered operation read, is reported, because the
- * program is wrong even if the result was right this time. Atomic operations of kernels are not checked. */
+ * Each stream counts its operations. Its clock stores, for each other stream, the number of the last operation after
+ * which it is ordered, either through events or through host waits that preceded the enqueueing. All host threads share
+ * one clock, so the detector may consider unordered operations as ordered, but never the reverse. For each unit of 512
+ * bytes of memory, the last operation that wrote it and the last two that read it are recorded. If an operation
+ * accesses memory that an unordered operation wrote, or writes memory that an unordered operation read, this is
+ * reported as an error, even if the result was correct in this run. Atomic operations of kernels are not checked. */
 #include "order.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/pool.c: stream-ordered memory allocation.
  *
- * Memory is allocated when the call returns, and freed when its stream reaches the free. A pool keeps the freed bytes
- * reserved on the device for its own later allocations, until the pool is trimmed, or until the host waits for a stream
- * while more than the threshold is kept. As in CUDA, an allocation is an operation of its stream: uses of the memory on
- * other streams must be ordered after it (checked by order.c). */
+ * Memory is allocated when the call returns, and freed when its stream reaches the free. A pool keeps freed memory
+ * reserved on the device for its own later allocations. It returns this memory when it is trimmed, or when the host
+ * waits for a stream and the pool keeps more than its threshold. As in CUDA, an allocation is an operation of its
+ * stream: uses of the memory on other streams must be ordered after it (checked by order.c). */
 #include "order.h"
 
 #include <stdlib.h>
@@ -114,7 +114,7 @@ void pools_drop(const struct device *device)
     pthread_mutex_unlock(&lock);
 }
 
-/* The caller holds the lock. Uses the bytes that the pool keeps first. */
+/* The caller holds the lock. First uses the memory that the pool keeps. */
 static result take(address *out, size_t bytes, struct pool *pool)
 {
     const uint64_t whole = memory_rounded(bytes), lent = whole < pool->kept ? whole : pool->kept;

@@ -31,8 +31,8 @@ void runner_launch(const struct launch *launch, struct outcome *outcome);
 /* Frees the state of a thread that has run launches. Call before the thread exits. */
 void runner_end_thread(void);
 
-/* memory.c: whether a kernel on `device` may access memory outside its own device's blocks. If not, describes the
- * memory in `text`. */
+/* memory.c: whether a kernel on `device` may access memory outside its own device's blocks. If it may not, describes
+ * the memory in `text`. */
 bool runner_allowed(const void *address, size_t bytes, bool write, unsigned device, char *text, size_t text_bytes);
 
 #endif

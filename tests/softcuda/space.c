@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/space.c: the address ranges of all devices, and the map of accessible bytes.
  *
- * The ranges of the devices are contiguous and followed by a range for virtual memory. There are many more addresses
- * than memory, so that addresses of freed blocks are not reused soon and later accesses to them are detected. Kernels
+ * The ranges of the devices are contiguous and followed by a range for virtual memory. The ranges are much larger than
+ * the memory, so that addresses of freed blocks are not reused soon, and accesses to freed blocks are detected. Kernels
  * and copies check the map of accessible bytes (block.h). The host must not access device memory, which is poisoned if
  * AddressSanitizer is linked. */
 #define _GNU_SOURCE

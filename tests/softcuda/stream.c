@@ -60,7 +60,7 @@ static void unlink_stream(struct stream *stream)
         *place = stream->next;
 }
 
-/* Removes a destroyed stream from its device, unless new work came. Called and returns with stream->lock. */
+/* Removes a destroyed stream from its device, unless new work was enqueued. Called and returns with stream->lock. */
 static bool leave_device(struct stream *stream)
 {
     pthread_mutex_unlock(&stream->lock);
@@ -298,7 +298,7 @@ bool stream_is_idle(struct stream *stream)
     return idle;
 }
 
-/* Waits for marks instead of streams, because a stream may be closed meanwhile. */
+/* Waits for marks and not for streams, because a stream may be closed during the wait. */
 void device_wait_idle(struct device *device)
 {
     struct mark *marks[256];

@@ -39,7 +39,7 @@ SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
     const int rows = a.b_turned ? 8 : 16, columns = a.b_turned ? 16 : 8;
     for (int i = lane; i < 256; i += 32)
         left[i / 16][i % 16] = a.a[i];
-    for (int i = lane; i < 16 * 24; i += 32)                /* elements beside b are read too */
+    for (int i = lane; i < 16 * 24; i += 32)                /* also reads elements next to b */
         right[i / 24][i % 24] = i / 24 < rows && i % 24 < columns ? a.b[i / 24 * columns + i % 24] : 0;
     __syncwarp();
     uint32_t x[4], y[4];
@@ -55,7 +55,7 @@ SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
         a.out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i] - 1;
 }
 
-/* The same by shuffles, into one element. */
+/* The same sum with shuffles, stored in one element. */
 SOFTCUDA_KERNEL(sum_warp, struct vector_args, 1024)
 {
     __shared__ float part[32];
@@ -143,7 +143,7 @@ SOFTCUDA_KERNEL(places, struct number_args, 1024)
     a.out[block * blockDim.x * blockDim.y * blockDim.z + thread] = (uint64_t)block << 32 | thread;
 }
 
-/* Accesses to a neighbour's element, ordered only by __syncwarp. */
+/* Accesses an element of a neighbouring thread; only __syncwarp orders the accesses. */
 SOFTCUDA_KERNEL(warp_neighbours, struct number_args, 64)
 {
     __shared__ uint64_t shared[64];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that this project declares with NVIDIA's
- * headers. With a CUDA toolkit, the compiler compares them; otherwise the test is skipped. */
+ * headers. If a CUDA toolkit is installed, they are compared at compile time; otherwise the test is skipped. */
 #include <stdio.h>
 
 #include "facts-libraries.h"
@@ -101,8 +101,8 @@ SAME_SIZE(uuid, CUuuid);
 #define RESULT_ROW(name, number, text) SAME(number, CUDA_##name);
 RESULTS(RESULT_ROW)
 
-/* The backend's declarations cannot be included together with cuda.h either, so two files compile the same list of
- * pairs. */
+/* cuda.h and the backend's declarations cannot be included in one file, so the same list of pairs is compiled in two
+ * files. */
 static const long long theirs[] = {
 #define FACT(backends, headers) (long long)(headers),
 #include "facts.def"

@@ -2,8 +2,8 @@
 /* tests/softcuda/warp.c: warp operations with 32 lanes.
  *
  * An operation is performed when all running lanes of its mask have reached it with the same mask. The source lane of a
- * shuffle is computed as the PTX ISA defines for shfl. A value read from a lane that does not participate is undefined
- * in CUDA; here all its bits are set. */
+ * shuffle is computed as the PTX ISA defines for shfl. In CUDA, a value read from a lane that does not participate is
+ * undefined; here all bits of the value are set. */
 #include "warp.h"
 
 #include <stdlib.h>
@@ -68,7 +68,7 @@ void warp_begin(struct softcuda_runner *r)
     }
 }
 
-/* The lane whose value `lane` receives. */
+/* Returns the lane whose value `lane` receives. */
 static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
 {
     const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment,
@@ -136,8 +136,8 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
     }
 }
 
-/* Performs the operation if all lanes have arrived, and makes its lanes ready, except `except`, which is running.
- * Returns whether it was performed. */
+/* If all lanes have arrived, performs the operation, makes its lanes ready, except the running lane `except`, and
+ * returns true. */
 static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, unsigned except)
 {
     struct warp *warp = &r->warps[w];

@@ -2,8 +2,8 @@
 /* tests/softcuda/watch.c: linked into every library of kernels: checks each memory access of a kernel before it is
  * made.
  *
- * The compiler calls these functions instead of inlining AddressSanitizer's checks (-fsanitize=kernel-address with all
- * checks as calls), and where an index is outside an array of known size (-fsanitize=bounds). */
+ * The compiler calls these functions at each access, because kernels are compiled with -fsanitize=kernel-address and
+ * all checks as calls, and at each index that is outside an array of known size (-fsanitize=bounds). */
 #define _GNU_SOURCE
 #include "block.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where programs reach into autograd: hooks, retained gradients, functions of their own. */
+/* Tests what programs can add to autograd: gradient hooks, retained gradients and user-defined functions. */
 #include "autograd_check.h"
 
 /* ---- hooks ---- */
@@ -69,7 +69,7 @@ static ctrt_status other_shape(void *user, ctrt_tensor **grad)
 
 static void hooks(void)
 {
-    group("hooks on a tensor that an op made");
+    group("hooks of a non-leaf run in order on the summed gradient, and can be removed");
     struct seen first = {.factor = 2}, second = {0}, leaf = {.factor = 10}, done = {0};
     uint64_t id1, id2, id3, id4;
     ctrt_tensor *x = VECTOR(true, 3), *u = NULL, *v = NULL, *y = NULL, *k = VECTOR(false, 1);
@@ -78,7 +78,7 @@ static void hooks(void)
     CHECK_OK(ctrt_tensor_add_hook(u, see, &second, &id2));
     CHECK_OK(ctrt_tensor_add_hook(x, see, &leaf, &id3));
     CHECK_OK(ctrt_tensor_add_accumulate_hook(x, see_leaf, &done, &id4));
-    CHECK_OK(ctrt_mul(&y, u, u));                       /* two gradients of u: the hook sees their sum */
+    CHECK_OK(ctrt_mul(&y, u, u));                       /* u gets two gradients; its hooks get their sum */
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     CHECK(first.calls == 1 && first.sum == 24, "the first hook: %d calls, saw %g, expected 24", first.calls, first.sum);
     CHECK(second.calls == 1 && second.sum == 48, "the second hook: %d calls, saw %g, expected 48", second.calls, second.sum);
@@ -90,7 +90,7 @@ static void hooks(void)
     CHECK_FAILS(ctrt_tensor_remove_hook(u, id1), CTRT_ERR_NOT_FOUND, NULL);
     CHECK_OK(ctrt_tensor_remove_hook(x, id3));
     CHECK_OK(ctrt_tensor_remove_hook(x, id4));
-    ctrt_tensor_release(&u);                            /* the remaining hook lives in the graph */
+    ctrt_tensor_release(&u);                            /* the graph keeps the remaining hook */
     CHECK_OK(ctrt_backward(y));
     CHECK(first.calls == 1 && second.calls == 2 && second.sum == 24, "after removal: %d and %d calls, saw %g", first.calls, second.calls, second.sum);
     VALUES("grad", ctrt_tensor_grad(x), 1920 + 96);
@@ -100,7 +100,7 @@ static void hooks(void)
     RELEASE(&x, &y);
     nothing_left();
 
-    group("a hook that fails");
+    group("backward returns the error of a failing hook and restores grad mode");
     struct seen bad = {.result = CTRT_ERR_STATE};
     x = VECTOR(true, 3);
     CHECK_OK(ctrt_exp(&u, x));
@@ -111,7 +111,7 @@ static void hooks(void)
     RELEASE(&x, &u, &y);
     nothing_left();
 
-    group("a hook that removes itself and the next, and one that makes another shape");
+    group("a hook can remove itself and the next one; a hook that returns another shape fails");
     struct remover remover = {0};
     struct seen next = {0};
     x = VECTOR(true, 3);
@@ -127,7 +127,7 @@ static void hooks(void)
     RELEASE(&x, &y);
     nothing_left();
 
-    group("a hook that runs another graph");
+    group("a hook can run backward of another graph");
     double inner = 0;
     x = VECTOR(true, 3);
     CHECK_OK(ctrt_exp(&u, x));
@@ -139,7 +139,7 @@ static void hooks(void)
     RELEASE(&x, &u, &y);
     nothing_left();
 
-    group("retained gradients");
+    group("retained gradients of non-leaf tensors accumulate");
     x = VECTOR(true, 3);
     CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(4)));
     CHECK_OK(ctrt_mul_scalar(&v, u, ctrt_float(5)));
@@ -149,21 +149,21 @@ static void hooks(void)
     CHECK_OK(ctrt_tensor_retain_grad(x));
     CHECK_FAILS(ctrt_tensor_retain_grad(k), CTRT_ERR_AUTOGRAD, NULL);
     CHECK_OK(ctrt_square(&y, v));
-    ctrt_tensor_release(&v);                            /* died before its gradient came */
+    ctrt_tensor_release(&v);                            /* released before its gradient is computed */
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     VALUES("grad of u", ctrt_tensor_grad(u), 600);
     VALUES("grad of x", ctrt_tensor_grad(x), 2400);
-    CHECK_OK(ctrt_backward(y));                         /* adds to both */
+    CHECK_OK(ctrt_backward(y));                         /* accumulates in both */
     VALUES("grad of u", ctrt_tensor_grad(u), 1200);
     VALUES("grad of x", ctrt_tensor_grad(x), 4800);
-    CHECK(ctrt_tensor_grad(y) == NULL, "a gradient was kept unasked");
+    CHECK(ctrt_tensor_grad(y) == NULL, "y has a gradient without ctrt_tensor_retain_grad");
     RELEASE(&x, &u, &y, &k);
     nothing_left();
 }
 
 static void order(void)
 {
-    group("the youngest node runs first");
+    group("backward runs the most recently created ready node first");
     int clock = 0, at[4] = {0};
     struct seen seen[4] = {{0}};
     ctrt_tensor *x = VECTOR(true, 3), *u[4] = {NULL}, *y = NULL;
@@ -181,11 +181,11 @@ static void order(void)
     nothing_left();
 }
 
-/* ---- functions ---- */
+/* ---- user-defined functions ---- */
 
 struct counts { int forward, backward, destroyed; bool save_result; };
 
-/* (a, b) -> (a b, a + b); b may be a constant. */
+/* pair: (a, b) -> (a b, a + b); b may be a constant. */
 static ctrt_status pair_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
 {
     struct counts *counts = ctrt_function_user(context);
@@ -225,7 +225,7 @@ static void pair_destroy(ctrt_function_context *context)
 
 static const ctrt_function pair = {sizeof pair, "pair", pair_forward, pair_backward, pair_destroy};
 
-/* y = exp(x), whose derivative is the saved result. */
+/* power: y = exp(x), whose derivative is the saved result. */
 static ctrt_status power_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
 {
     (void)n_out, (void)n_in;
@@ -270,7 +270,7 @@ static const ctrt_function wrong = {sizeof wrong, "wrong", pass_forward, wrong_b
 
 static void functions(void)
 {
-    group("functions of one's own");
+    group("a user-defined function gives results and gradients and is destroyed once");
     for (int save_result = 0; save_result < 2; save_result++) {
         struct counts counts = {.save_result = save_result};
         ctrt_tensor *a = VECTOR(true, 2, 3), *b = VECTOR(true, 5, 7), *out[2] = {NULL}, *y = NULL;
@@ -278,7 +278,7 @@ static void functions(void)
         CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
         VALUES("a b", out[0], 10, 21);
         VALUES("a + b", out[1], 7, 10);
-        CHECK(strcmp(ctrt_tensor_grad_fn(out[1]), "pair") == 0, "made by %s", ctrt_tensor_grad_fn(out[1]));
+        CHECK(strcmp(ctrt_tensor_grad_fn(out[1]), "pair") == 0, "grad_fn is %s, expected pair", ctrt_tensor_grad_fn(out[1]));
         CHECK_OK(ctrt_mul_scalar(&y, out[0], ctrt_float(3)));
         CHECK_OK(ctrt_add(&y, y, out[1]));
         CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
@@ -286,28 +286,28 @@ static void functions(void)
         VALUES("da", ctrt_tensor_grad(a), 16, 22);
         VALUES("db", ctrt_tensor_grad(b), 7, 10);
         CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "retain_graph");
-        CHECK(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0, "called %d, %d, %d times", counts.forward, counts.backward,
+        CHECK(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0, "forward, backward, destroy ran %d, %d, %d times, expected 1, 1, 0", counts.forward, counts.backward,
               counts.destroyed);
         RELEASE(&y, &out[0], &out[1]);
-        CHECK(counts.destroyed == 1, "destroyed %d times", counts.destroyed);
+        CHECK(counts.destroyed == 1, "destroy ran %d times, expected 1", counts.destroyed);
 
-        /* Only the second result is used: the first one's gradient is NULL. */
+        /* Only the second result is used, so backward gets NULL as gradient of the first one. */
         CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
         CHECK_OK(ctrt_sum(&y, out[1], CTRT_ALL_DIMS));
         CHECK_OK(ctrt_backward(y));
         VALUES("da", ctrt_tensor_grad(a), 17, 23);
         RELEASE(&y, &out[0], &out[1]);
 
-        /* Nothing to record. */
+        /* Without grad mode the function is not recorded and is destroyed at once. */
         ctrt_no_grad {
             CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
         }
-        CHECK(!ctrt_tensor_requires_grad(out[0]) && counts.destroyed == 3, "recorded without grad mode, or %d destroyed", counts.destroyed);
+        CHECK(!ctrt_tensor_requires_grad(out[0]) && counts.destroyed == 3, "the result requires grad without grad mode, or destroy ran %d times, expected 3", counts.destroyed);
         RELEASE(&a, &b, &out[0], &out[1]);
         nothing_left();
     }
 
-    group("a function's derivative is derived");
+    group("a user-defined function whose backward uses ops can be differentiated three times");
     ctrt_tensor *x = VECTOR(true, 1.5), *y = NULL, *d = NULL;
     CHECK_OK(ctrt_function_apply(&power, NULL, &y, 1, &x, 1));
     CHECK_OK(ctrt_grad(&d, y, &x, 1, NULL, false, true, false));
@@ -319,10 +319,10 @@ static void functions(void)
     RELEASE(&x, &y, &d);
     nothing_left();
 
-    group("functions that return an operand, or misbehave");
+    group("a function may return its operand; missing results and gradients of another shape are errors");
     x = VECTOR(true, 2, 3);
     CHECK_OK(ctrt_function_apply(&reverse, NULL, &y, 1, &x, 1));
-    CHECK(y != x && ctrt_tensor_is_leaf(x), "the operand itself got the history");
+    CHECK(y != x && ctrt_tensor_is_leaf(x), "the function's result is the operand itself, or the operand is no leaf any more");
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(y));
     VALUES("grad", ctrt_tensor_grad(x), -1, -1);
@@ -337,7 +337,7 @@ static void functions(void)
     RELEASE(&x, &y);
     nothing_left();
 
-    group("a function's saved tensor is changed");
+    group("backward fails if a saved tensor of a function was changed in place");
     struct counts counts = {0};
     x = VECTOR(true, 2, 3);
     ctrt_tensor *b = VECTOR(false, 1, 1), *out[2] = {NULL}, *in[2] = {x, b};
@@ -352,7 +352,7 @@ static void functions(void)
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     hooks();

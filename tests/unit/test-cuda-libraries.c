@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the cuda backend opens NVIDIA's libraries, and how much workspace they get: over the driver in software (tests/softcuda). */
+/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, on the software driver
+ * (tests/softcuda). */
 #include "soft_begin.h"
 
 #include <sys/resource.h>
@@ -26,7 +27,7 @@ static int64_t calls(const char *name)
     return soft->calls(name) > 0 ? soft->calls(name) : 0;
 }
 
-/* ones[1,4,6,6] by ones[4,4,3,3]: 36 everywhere. */
+/* Creates the operands ones[1,4,6,6] and ones[4,4,3,3] of a convolution whose result is 36 everywhere. */
 static void operands(ctrt_tensor **x, ctrt_tensor **w)
 {
     CHECK_OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu));
@@ -64,7 +65,7 @@ static void test_captures(void)
     }
     CHILD_END;
 
-    group("the first convolution may come in a capture; one whose capture cannot open cuDNN uses other kernels, the next one cuDNN");
+    group("cuDNN opens during a capture; if it cannot, the capture uses other kernels and later convolutions cuDNN");
     for (int refused = 0; refused < 2; refused++)
         IN_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
@@ -72,14 +73,14 @@ static void test_captures(void)
             if (open_device()) {
                 operands(&x, &w);
                 if (refused) {
-                    void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* its functions are known from now on */
-                    CHECK(library != NULL && soft->inject("cudnnCreate", 1, 1001, false), "cannot inject");
+                    void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* inject() needs the library loaded */
+                    CHECK(library != NULL && soft->inject("cudnnCreate", 1, 1001, false), "libcudnn.so.9 did not load, or the fault was not injected");
                 }
                 CHECK_OK(ctrt_capture_begin(gpu));
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 CHECK_OK(ctrt_capture_end(&graph, gpu));
-                CHECK(calls("cudnnCreate") == 1 && calls("cudnnConvolutionForward") == (refused ? 0 : 2), "%d times created, %d times used",
+                CHECK(calls("cudnnCreate") == 1 && calls("cudnnConvolutionForward") == (refused ? 0 : 2), "cudnnCreate was called %d times, cudnnConvolutionForward %d times",
                       (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
                 for (int i = 1; i < 3; i++) {
                     CHECK_OK(ctrt_fill_(w, ctrt_float(i)));
@@ -88,9 +89,9 @@ static void test_captures(void)
                 }
                 ctrt_graph_release(&graph);
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-                check_sum(y, 2 * CONVOLVED, "afterwards");
-                CHECK(calls("cudnnCreate") == 1 + refused && calls("cudnnConvolutionForward") == (refused ? 1 : 3), "afterwards: %d times created, "
-                      "%d times used", (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
+                check_sum(y, 2 * CONVOLVED, "after the capture");
+                CHECK(calls("cudnnCreate") == 1 + refused && calls("cudnnConvolutionForward") == (refused ? 1 : 3), "after the capture: cudnnCreate was called %d times, "
+                      "cudnnConvolutionForward %d times", (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
             }
         }
         CHILD_END;
@@ -107,14 +108,14 @@ static void count_report(void *user, ctrt_device *device, size_t bytes, const ch
 static void test_workspace(void)
 {
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; } cases[] = {
-        { "100 MiB, less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0, 100 },
-        { "100 MiB, more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0, 0 },
-        { "1100 MiB of a large device", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0 },
-        { "100 MiB where 64 are allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0, 0 },
-        { "100 MiB where 200 are allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
-        { "100 MiB where 60 are free: the next algorithm", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
+        { "100 MiB requested, less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0, 100 },
+        { "100 MiB requested, more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0, 0 },
+        { "1100 MiB requested on a large device", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0 },
+        { "100 MiB requested, 64 allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0, 0 },
+        { "100 MiB requested, 200 allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
+        { "100 MiB requested, 60 free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
     };
-    group("workspaces of convolutions: up to 1 GiB or an eighth of the device, or as set; with too little free memory an algorithm that needs less");
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free, an algorithm that needs less");
     for (size_t i = 0; i < COUNT(cases); i++)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
@@ -129,14 +130,14 @@ static void test_workspace(void)
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
                 CHECK(used == cases[i].workspace, "%s: %lld MiB were used, expected %lld", cases[i].what, (long long)used, (long long)cases[i].workspace);
-                CHECK(calls("cudnnConvolutionForward") == 1, "%s: not by cuDNN", cases[i].what);
+                CHECK(calls("cudnnConvolutionForward") == 1, "%s: the convolution did not run in cuDNN", cases[i].what);
                 check_sum(y, CONVOLVED, cases[i].what);
-                CHECK(reports == 0, "%s: %d reports of memory that ran out", cases[i].what, reports);
+                CHECK(reports == 0, "%s: %d out-of-memory callbacks, expected 0", cases[i].what, reports);
             }
         }
         CHILD_END;
 
-    group("a capture goes on when the first workspace does not fit");
+    group("a capture continues when the workspace of the first algorithm does not fit");
     IN_CHILD("SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100") {
         CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
         ctrt_graph *graph = NULL;
@@ -150,25 +151,25 @@ static void test_workspace(void)
             CHECK_OK(ctrt_capture_end(&graph, gpu));
             CHECK_OK(ctrt_capture_replay(graph));
             check_sum(y, CONVOLVED, "the replay");
-            CHECK(reports == 0, "%d reports of memory that ran out", reports);
+            CHECK(reports == 0, "%d out-of-memory callbacks, expected 0", reports);
             ctrt_graph_release(&graph);
         }
     }
     CHILD_END;
 }
 
-/* ---- failures that pass ---- */
+/* ---- transient failures ---- */
 
 static void test_transient(void)
 {
-    group("libraries that cannot be opened for want of file descriptors are taken when there are some again");
+    group("libraries that could not be opened for lack of file descriptors are used once descriptors are available");
     IN_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
         CTRT_AUTO(tensor) x = NULL, w = NULL, a = NULL, y = NULL;
         struct rlimit limit;
-        if (open_device() && CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit of files")) {
+        if (open_device() && CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit failed")) {
             operands(&x, &w);
             CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
-            check_sum(a, 64, "all that needs files otherwise");
+            check_sum(a, 64, "ones before the limit is set");
             for (int given = 0; given < 2; given++) {
                 CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ given ? limit.rlim_cur : 0, limit.rlim_max }) == 0, "cannot set the limit");
                 CHECK_OK(ctrt_matmul(&y, a, a));

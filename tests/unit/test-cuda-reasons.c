@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why there is no CUDA device: each cause, with the files and the answers of the driver that go with it, has its word and its text. */
+/* Tests the messages that say why there is no CUDA device: each case sets files and driver results, and expects a code
+ * and a text. */
 #include "cuda_bed.h"
 
 #define NOT_THERE "libcuda.so.1: cannot open shared object file: No such file or directory"
@@ -9,9 +10,9 @@ static const struct reason_case {
     const struct file *files;
     const char *const *settings;
     const char *no_cuda, *no_entry;
-    int init, version, mig, nvml;               /* nvml: -1 there is none; else what its init gives */
-    bool none, unprivileged;                    /* none: the driver counts no device */
-    ctrt_status status;                         /* 0: "no device" or "not supported" */
+    int init, version, mig, nvml;               /* nvml: result of nvmlInit, or -1 without NVML */
+    bool none, unprivileged;                    /* none: the driver has no devices */
+    ctrt_status status;                         /* 0: CTRT_ERR_NO_DEVICE or CTRT_ERR_NOT_SUPPORTED */
 } reasons[] = {
     { "no GPU", "[no-gpu]", "no NVIDIA GPU in this machine", bare, .no_cuda = NOT_THERE },
     { "no PCI to be seen", "[no-driver]", "neither its kernel module nor libcuda.so.1", no_bus, .no_cuda = NOT_THERE },
@@ -69,7 +70,7 @@ static const struct reason_case {
 
 static void test_reasons(void)
 {
-    group("why there is no device: each cause has its word and its text");
+    group("each cause of a missing device gives its code and text");
     for (size_t i = 0; i < COUNT_OF(reasons); i++) {
         const struct reason_case *c = &reasons[i];
         show(c->files);
@@ -88,9 +89,9 @@ static void test_reasons(void)
         CHECK(c->status != CTRT_OK ? a.status == c->status : a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
         CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->name, c->code, a.message);
         CHECK(strstr(a.message, c->words) != NULL, "%s: the text lacks \"%s\": %s", c->name, c->words, a.message);
-        CHECK(strlen(a.message) < 420, "%s: %zu letters: %s", c->name, strlen(a.message), a.message);
+        CHECK(strlen(a.message) < 420, "%s: %zu bytes, expected fewer than 420: %s", c->name, strlen(a.message), a.message);
     }
-    group("the probe says no where the library is missing, in 255 letters");
+    group("cuda_probe returns 0 with the reason, in 255 bytes, if libcuda is missing, and does not call cuInit");
     for (size_t i = 0; i < COUNT_OF(reasons); i++) {
         char text[256] = "?";
         if (reasons[i].no_cuda == NULL)
@@ -103,11 +104,11 @@ static void test_reasons(void)
     }
     char text[256] = "?";
     fake_machine_reset();
-    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0', "a library that is there: %s", text);
+    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0', "cuda_probe failed although libcuda is there: %s", text);
     CHECK(fake_machine.inits == 0, "the probe called cuInit");
 }
 
-/* The table of doc/cuda.md and the cases name the same words. */
+/* The table of doc/cuda.md and the cases above must have the same codes. */
 static void test_table(void)
 {
     char path[4096], line[4096];
@@ -116,7 +117,7 @@ static void test_table(void)
     int words = 0;
     snprintf(path, sizeof path, "%s/doc/cuda.md", srcdir != NULL ? srcdir : ".");
     FILE *in = fopen(path, "r");
-    group("every word of the manual's table has a case, and every case is in the table");
+    group("every code of the table in doc/cuda.md has a case, and every case's code is in the table");
     if (!CHECK(in != NULL, "%s cannot be read", path))
         return;
     while (fgets(line, sizeof line, in) != NULL) {
@@ -135,7 +136,7 @@ static void test_table(void)
         }
     }
     fclose(in);
-    CHECK(words > 15, "the table has %d words", words);
+    CHECK(words > 15, "the table has %d codes, expected more than 15", words);
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         CHECK(seen[i], "%s: %s is not in the table", reasons[i].name, reasons[i].code);
 }

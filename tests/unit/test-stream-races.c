@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The race detector, CTRT_STREAM_ORDER=check: programs that are right, of which nothing is reported, and programs that
- * are wrong. */
+/* Tests the race detector, CTRT_STREAM_ORDER=check: correct programs give no report, programs with races give the
+ * expected number of reports. */
 #include "sims.h"
 
 #define N 1000
-#define READERS 9                           /* more than a storage has places for */
+#define READERS 9                           /* more than a storage records */
 
 static ctrt_device *device;
 static ctrt_stream *first, *a, *b, *readers[READERS];
-static ctrt_tensor *x, *grid;               /* [N] and [8, 8], written on the default stream; all have waited for it */
+static ctrt_tensor *x, *grid;               /* [N] and [8, 8], written on the default stream, which all others wait for */
 
 static void wait_for(ctrt_stream *stream, ctrt_stream *other)
 {
@@ -30,7 +30,7 @@ static void writes(ctrt_stream *stream, ctrt_tensor *tensor)
     CHECK_OK(ctrt_stream_pop());
 }
 
-/* The elements begin, begin + step, ... of dimension `dim` of `of`. */
+/* Returns a view of the elements begin, begin + step, ... of dimension `dim` of `of`. */
 static ctrt_tensor *part(ctrt_tensor *of, int dim, int64_t begin, int64_t end, int64_t step)
 {
     ctrt_tensor *view = NULL;
@@ -38,7 +38,7 @@ static ctrt_tensor *part(ctrt_tensor *of, int dim, int64_t begin, int64_t end, i
     return view;
 }
 
-/* Two streams write two parts of a tensor at the same time. */
+/* Writes two parts of a tensor on two streams without a wait between them. */
 static void write_parts(ctrt_tensor *of, int dim, int64_t begin_a, int64_t end_a, int64_t begin_b, int64_t end_b,
                         int64_t step)
 {
@@ -81,7 +81,7 @@ static void halves(void) { write_parts(x, 0, 0, N / 2, N / 2, N, 1); }
 static void columns(void) { write_parts(grid, 1, 0, 3, 3, 8, 1); }
 static void every_second(void) { write_parts(x, 0, 0, N, 1, N, 2); }
 
-/* Neighbouring columns, with gaps in each other dimension, so that none of them merge. */
+/* Writes neighbouring columns of a tensor with gaps in every other dimension, so that no dimensions can be merged. */
 static void columns_of_most_dimensions(void)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -149,7 +149,7 @@ static void written_while_read(void)
     writes(b, x);
 }
 
-/* What record_stream keeps is the memory, not the order. */
+/* ctrt_tensor_record_stream only delays the reuse of the memory; it does not order accesses. */
 static void recorded_for_a_wait(void)
 {
     reads(a, x);
@@ -160,7 +160,7 @@ static void recorded_for_a_wait(void)
 static void written_first_elsewhere(void)
 {
     CTRT_AUTO(tensor) y = NULL;
-    reads(first, x);                        /* the memory is free behind this */
+    reads(first, x);                        /* the block that y gets is free after this work */
     CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(N), CTRT_F32, device));
     writes(a, y);
 }
@@ -187,25 +187,25 @@ static const struct row {
     unsigned reports;
 } rows[] = {
     { "PyTorch's pattern: wait_stream, record_stream, a later read", pytorch_pattern, 0 },
-    { "readers beside readers", readers_beside_readers, 0 },
-    { "readers beside readers of parts that two streams wrote", readers_of_joined_parts, 0 },
-    { "two halves", halves, 0 },
-    { "columns", columns, 0 },
-    { "even and odd elements", every_second, 0 },
-    { "tiles", tiles, 0 },
-    { "columns of a tensor of 8 dimensions", columns_of_most_dimensions, 0 },
-    { "parts handed over by events", pipeline_right, 0 },
-    { "written, and read without a wait", unwaited, 1 },
-    { "written while it is read", written_while_read, 1 },
-    { "record_stream for a wait", recorded_for_a_wait, 1 },
-    { "written first on another stream than it was allocated on", written_first_elsewhere, 1 },
-    { "halves that overlap", overlapping_halves, 1 },
-    { "columns that overlap", overlapping_columns, 1 },
-    { "every fourth column, from 0 and from 4", same_columns_of_a_step, 1 },
-    { "a row and a column", row_and_column, 1 },
-    { "the second part read after the first one's event", pipeline_wrong, 1 },
-    { "a write behind all readers but one", last_of_many_readers, 1 },
-    { "a write that two streams race with", twice_wrong, 2 },
+    { "many streams read one tensor", readers_beside_readers, 0 },
+    { "two streams read parts that two streams wrote", readers_of_joined_parts, 0 },
+    { "two streams write two halves", halves, 0 },
+    { "two streams write separate columns", columns, 0 },
+    { "two streams write even and odd elements", every_second, 0 },
+    { "two streams write separate tiles", tiles, 0 },
+    { "two streams write separate columns of a tensor of 8 dimensions", columns_of_most_dimensions, 0 },
+    { "each part is read after an event of its write", pipeline_right, 0 },
+    { "a read without a wait for the write", unwaited, 1 },
+    { "a write without a wait for a read", written_while_read, 1 },
+    { "record_stream instead of a wait", recorded_for_a_wait, 1 },
+    { "the first write on another stream than the allocation's", written_first_elsewhere, 1 },
+    { "two streams write overlapping halves", overlapping_halves, 1 },
+    { "two streams write overlapping columns", overlapping_columns, 1 },
+    { "two streams write every fourth column, from 0 and from 4", same_columns_of_a_step, 1 },
+    { "one stream writes a row, another reads a column", row_and_column, 1 },
+    { "the second part is read after the first part's event", pipeline_wrong, 1 },
+    { "a write that waits for all readers but one", last_of_many_readers, 1 },
+    { "two streams race with one write", twice_wrong, 2 },
 };
 
 static char told[2000];
@@ -236,7 +236,7 @@ static void begin(void)
         wait_for(readers[i], first);
 }
 
-/* The streams live as long as the process. */
+/* Releases the tensors. The streams live until the child process ends. */
 static void end(void)
 {
     CHECK_OK(ctrt_device_synchronize(device));
@@ -266,12 +266,12 @@ static void test_rows(void)
     }
 }
 
-/* Not every C library can walk the stack. */
+/* A C library without backtrace() gives reports without call sites. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 static void test_sites(void)
 {
-    group("a report names both ops, streams, labels and calls");
+    group("a report names both ops with their streams, labels and call sites");
 #ifdef __SANITIZE_THREAD__
     skip_group("a race on purpose, which the thread sanitizer finds too");
     return;
@@ -289,7 +289,7 @@ static void test_sites(void)
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
         CHECK(strstr(told, here) != NULL && strstr(told, there) != NULL, "%s", told);
         const char *call = strstr(told, "run-public(");
-        CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL), "no calls: %s",
+        CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL), "the report lacks the two call sites: %s",
               told);
         end();
     }

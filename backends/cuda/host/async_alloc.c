@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/host/async_alloc.c: stream-ordered memory allocation from a memory pool of the driver (CTRT_CUDA_POOL).
  *
- * Each device has a pool of its own, so that the settings of the default pool, which the whole process shares, are not
- * changed. The pool keeps freed memory, because its release threshold is larger than any device's memory. The memory is
- * released when an allocation would otherwise fail, or when the program trims it.
+ * Each device has its own pool, because the default pool, and its settings, are shared by the whole process. The pool
+ * keeps freed memory, because its release threshold is larger than any device's memory. The memory is released when an
+ * allocation would otherwise fail, or when the program trims it.
  *
  * During a capture the driver would turn an allocation on the captured stream into a graph node, whose memory exists
  * only during replays; but ctrt's captures own their memory for their whole lifetime. Therefore memory for a captured
@@ -170,7 +170,7 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Waits for the queues first, so that memory whose free is still pending after the queues' work is returned, too. */
+/* Waits for the queues first, so that memory whose free is still pending on a queue is returned too. */
 void cuda_async_alloc_trim(void *handle)
 {
     struct cuda_device *device = handle;

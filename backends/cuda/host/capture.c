@@ -3,8 +3,8 @@
  *
  * The capture mode is relaxed, so that memory may be allocated from the driver during a capture; the core keeps that
  * memory for the lifetime of the graph. Components whose first use may synchronize (fat binaries, cuBLASLt) are loaded
- * before the capture begins. cuDNN is only opened by the first convolution, because opening it takes long and uses much
- * memory.
+ * before the capture begins. cuDNN is not: only the first convolution opens it, because opening it takes long and uses
+ * much memory.
  *
  * A captured kernel cannot report a failure in the error record of a queue, because the graph can be replayed on any
  * queue. Therefore each graph has an error record of its own, and a list of the queues whose replays may not have
@@ -271,7 +271,7 @@ static void destroy(void *handle, void *object)
 {
     struct cuda_device *device = handle;
     if (cuda_forked(device))
-        cuda_host->free(object);            /* a lock may be held permanently; the driver's objects are the parent's */
+        cuda_host->free(object);            /* a forked child cannot use the locks and the driver */
     else if (object != NULL)
         graph_free(device, object, cuda_driver.context_set(device->context) == CU_OK);
 }

@@ -61,7 +61,7 @@ struct cuda_device {
     struct cuda_mapping *mappings;
     struct cuda_block *blocks;              /* ipc.c */
     struct cuda_graph *graphs;              /* capture.c */
-    _Atomic uint64_t peers_checked, peers_direct;   /* bit i: copies from device i were tested; go directly (peers.c) */
+    _Atomic uint64_t peers_checked, peers_direct;   /* bit i: device i: copy was tested; copies are direct (peers.c) */
     struct cuda_async_alloc *async_alloc;   /* async_alloc.c; NULL: no stream-ordered allocation */
     atomic_int captures;                    /* number of captures in progress */
     void *libraries[16];                    /* state of cublaslt.c and cudnn.c, by enum cuda_library_slot */
@@ -192,8 +192,8 @@ struct cuda_entry {
     _Atomic uint64_t roomy;                 /* bit i: may use more than 48 KiB of shared memory on device i */
 };
 
-/* An entry of the kernel table, with the device kernels "op_dtype_variant" that it launches. Entries of a family share
- * a run(). */
+/* An entry of the kernel table, with the device kernels "op_dtype_variant" that it launches. All entries of a family
+ * have the same run(). */
 #define CUDA_VARIANTS 8
 struct cuda_kernel {
     ctrt_kernel base;                       /* first member: cuda_kernel_of() casts */
@@ -227,7 +227,7 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin,
  * that are resident on the device at the same time (kernels use grid-stride loops). */
 unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned block);
 /* For libraries that enqueue work themselves: makes the device's context current and returns the call's stream.
- * *dropped: the queue has failed, so nothing must be enqueued. */
+ * *dropped: set to true if the queue has failed; then the caller must not enqueue anything. */
 ctrt_status cuda_stream_of(const ctrt_call *call, cu_stream *stream, bool *dropped);
 /* Call after a library has enqueued the work: records the call's op for error messages. */
 void cuda_noted(const ctrt_call *call);

@@ -3,7 +3,7 @@
  *
  * The driver only returns an error number, and not always the most specific one. The cause is derived from the files of
  * its kernel module. Each message begins with a keyword in brackets for programs; doc/cuda.md lists the keywords. The
- * files only explain a failure of the driver; they never cause one. */
+ * files are used only to explain a failure of the driver; their contents never make a device unavailable. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -124,8 +124,8 @@ static bool tell_changed(void)
     return changed;
 }
 
-/* Returns true if the driver numbers devices by PCI bus ID, as nvidia-smi does. By default it begins with the
- * fastest. */
+/* Returns true if the driver numbers devices by PCI bus ID, as nvidia-smi does. By default, the driver numbers them
+ * from the fastest device on. */
 static bool ordered_by_pci(void)
 {
     const char *order = getenv("CUDA_DEVICE_ORDER");
@@ -174,7 +174,7 @@ static void add_place(ctrt_device_info *facts)
 
 enum answer { ANSWERED, NO_DEVICES, ASK_DRIVER };
 
-/* Fills `found` from NVML if NVML provides the same information as the driver would; else returns ASK_DRIVER. On
+/* Fills `found` from NVML if NVML provides the same information as the driver. Otherwise returns ASK_DRIVER. On
  * NO_DEVICES, writes the reason to `why`. `all`, *present: the GPUs in NVML's list. */
 static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_t bytes)
 {

@@ -3,8 +3,8 @@
  * driver.
  *
  * After cuInit, children that a process forks cannot use CUDA. Therefore devices are counted and described through
- * NVML, which is not part of CUDA, until one of them is opened; without NVML, through the driver. Devices are
- * ordered as in CUDA_VISIBLE_DEVICES if it is set, else as in nvidia-smi. UUIDs identify a device in both NVML and
+ * NVML, which is not part of CUDA, until one of them is opened. If NVML is not available, the driver is used. Devices
+ * are ordered as in CUDA_VISIBLE_DEVICES if it is set, else as in nvidia-smi. UUIDs identify a device in both NVML and
  * the driver. */
 #ifndef CUDA_DISCOVERY_H
 #define CUDA_DISCOVERY_H

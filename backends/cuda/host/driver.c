@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WANTED 12000                        /* API version 12.0, which driver 525 and later have */
+#define WANTED 12000                        /* API version 12.0, supported by driver 525 and later */
 
 struct cuda_driver cuda_driver;
 int cuda_driver_version;

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Maximum pages of a mapping: 20 MiB, as in PyTorch's expandable segments; mapping 2 MiB at a time would take 512 pairs
- * of driver calls per GiB. */
+/* Maximum pages of a mapping: 20 MiB, as in PyTorch's expandable segments. With 2 MiB per mapping, 512 pairs of driver
+ * calls per GiB would be needed. */
 #define PIECE_PAGES 10
 
 /* Memory that the driver maps and unmaps as a whole. Pages that the caller unmaps stay mapped in the driver until all

@@ -64,12 +64,12 @@ static bool trial_passes(struct cuda_device *to, struct cuda_device *from)
     return right;
 }
 
-/* Without peer access the driver copies through host memory. Memory of pages.c is only accessible to its own device, so
- * its copies always take that path. */
+/* Without peer access, the driver copies through host memory. Memory of pages.c is accessible only to its own device,
+ * so the driver always copies it through host memory. */
 static void enable(struct cuda_device *device, struct cuda_device *peer)
 {
     if (cuda_driver.context_set(device->context) == CU_OK && cuda_can_access_peer(device, peer))
-        (void)cuda_driver.context_enable_peer(peer->context, 0);    /* another user of CUDA may have done it already */
+        (void)cuda_driver.context_enable_peer(peer->context, 0);    /* may have been enabled already */
 }
 
 /* Returns true if cuMemcpyPeerAsync from `from` to `to` works; runs the test at the first call. */

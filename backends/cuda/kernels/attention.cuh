@@ -17,8 +17,8 @@
  * The 16 lanes that share a row of s read neighbouring rows of b (the row pitch is an odd multiple of 16 bytes, so that
  * no two of the 8 lanes that are served together access the same bank). The two halves of a warp read rows of a that
  * are 4 rows apart (4 pitches are 16 banks). The weights go through `room`; only the 16 lanes that share a row write
- * and read that row. For 64 x 64 x 4 products, a warp reads 12 times 128 bytes and executes 64 multiplications, so that
- * arithmetic is the limit.
+ * and read that row. For 64 x 64 x 4 products, a warp reads 12 times 128 bytes and executes 64 multiplications, so the
+ * kernel is compute-bound.
  *
  * matrix_team (f16, bf16): 4 warps of 16 rows each, on tensor cores (mma.cuh). The result of one product has the
  * register layout of the left operand of the next, so that the weights stay in registers. ldmatrix reads 8 rows of 16

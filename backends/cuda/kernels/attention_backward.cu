@@ -2,11 +2,13 @@
 /* backends/cuda/kernels/attention_backward.cu: gradients of attention from q, k, v, y and the logsumexp of the rows
  * (FlashAttention-2, Dao 2023). The scores are recomputed tile by tile and never stored.
  *
- * A first kernel computes delta, sum(dy * y) of each row, which reads 2 L V values. Two passes follow: blocks of keys
- * loop over the queries and compute dk and dv; blocks of queries loop over the keys and compute dq. Flops: 2 L S times
- * 2 E + 2 V and times 2 E + V, about half when causal. A single pass would save E + V of 4 E + 3 V, but many blocks
- * would have to add to dq in varying order. Here one block sums each result in a fixed order, so results are bitwise
- * reproducible. Bytes: own operands and results once, the other side once per OWN rows, mostly from the L2 cache.
+ * A first kernel computes delta, sum(dy * y) of each row, which reads 2 L V values. Two passes follow. In the first,
+ * blocks own keys, loop over the queries and compute dk and dv, with 2 L S (2 E + 2 V) flops. In the second, blocks own
+ * queries, loop over the keys and compute dq, with 2 L S (2 E + V) flops. A causal mask saves about half of them. A
+ * single pass would need 2 L S (3 E + 2 V) flops, but many blocks would have to add to dq, in an order that depends on
+ * timing. With two passes, one block sums each result in a fixed order, so results are bitwise reproducible. Bytes: a
+ * block reads its own operands and writes its results once; it reads the other side's operands once, mostly from the L2
+ * cache.
  *
  * With the block's own operands a, b and the other side c, d (pass over keys: k, v and q, dy; over queries: q, dy and
  * k, v):
@@ -94,7 +96,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                 const int row = first + team::row(r), column = j + team::column(i);
                 const W shift = KEYS ? statistics[team::column(i)] : logsumexp[r];
                 const W off = KEYS ? statistics[STEP + team::column(i)] : delta[r];
-                /* Without branches: the mask uses & and |, and is applied before the exponential. */
+                /* Uses no branches: the mask is computed with & and |, and is applied before the exponential. */
                 const bool out = hidden & ((column >= step_rows) | (a.causal & (KEYS ? row > column : column > row)));
                 const W weight = power<T>::of(out ? -infinity<W>() : t.at(r, i) * factor - shift);
                 u.at(r, i) = out ? W(0) : weight * (u.at(r, i) - off);

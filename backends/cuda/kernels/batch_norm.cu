@@ -4,18 +4,18 @@
  * Each takes three kernels. The first computes two sums per channel, in pieces: NAME_r along vectors, NAME_q along
  * elements, NAME_c along columns when S is 1. The second, NAME_f, joins the sums with one warp per channel and computes
  * what the third needs. The third writes y or dx: NAME_v in vectors, NAME_n by element. x (for the gradient also dy) is
- * read twice, and memory is the limit.
+ * read twice. The kernels are memory-bound.
  *
  * Mean and variance are computed in one pass, from the sums of d and d^2 in f64, where d is the distance from the
  * channel's first value. The cancellation in sum(d^2) - sum(d)^2 / n is small unless the first value is very far from
- * all others, and even then f64 has enough digits. Along rows, a thread first adds a few values in the type in which
+ * all others, and even then f64 is precise enough. Along rows, a thread first adds a few values in the type in which
  * they are computed, as distances e from one of them; D is the distance of that one from the channel's first value. The
- * sum of d is then the sum of e and of D, and the sum of d^2 is sum(e^2) + 2 D sum(e) + the sum of D^2. This matters
- * because many GPUs execute two f64 operations in the time of 64 f32 operations. */
+ * sum of d is then the sum of e and of D, and the sum of d^2 is sum(e^2) + 2 D sum(e) + the sum of D^2. This reduces
+ * the number of f64 operations, because many GPUs execute only two f64 operations in the time of 64 f32 operations. */
 #include "norm.cuh"
 
-/* The number of vectors that a thread loads before it uses the first. The compiler moves no load across the divisions
- * by sizes and the stores of results in between. */
+/* The number of vectors that a thread loads before it uses the first. Several are loaded first, because the compiler
+ * does not move loads across the index divisions and the stores of results. */
 template <int M> constexpr int loads = 4 / M;
 
 /* Sums over this block's piece of a channel and stores the two sums in partial. f(constants(channel), in, first,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/binary.cu: add, sub, mul, div, maximum, minimum.
  *
- * Each result takes two loads and one store; memory is the limit. */
+ * Each result takes two loads and one store; the kernels are memory-bound. */
 #include "elementwise.cuh"
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_2(op##_##type, T, T, T, __VA_ARGS__)

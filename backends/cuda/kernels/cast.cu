@@ -2,7 +2,8 @@
 /* backends/cuda/kernels/cast.cu: copies from one dtype to another, cast_FROM_TO. Signed and unsigned integers of a size
  * share one TO, because the bits are the same.
  *
- * Each element is read once and written once; memory is the limit. The size of vectors follows the larger type. */
+ * Each element is read once and written once; the kernels are memory-bound. The larger type determines the number of
+ * elements per vector. */
 #include "elementwise.cuh"
 
 /* A floating-point value becomes an integer by truncation toward zero to 64 bits, so that values outside the target

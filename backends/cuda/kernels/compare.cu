@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/compare.cu: comparisons and logical ops with results of one byte, and where.
  *
- * Memory is the limit. gt and ge use the kernels of lt and le with swapped operands. Signed and unsigned integers share
- * the kernels of eq, ne and the logical ops. */
+ * The kernels are memory-bound. gt and ge use the kernels of lt and le with swapped operands. Signed and unsigned
+ * integers share the kernels of eq, ne and the logical ops. */
 #include "elementwise.cuh"
 
 #define ASK(op, type, T, ...) ELEMENTWISE(op##_##type, 2, 2, uint8_t, T, T, T, (work<T> x, work<T> y), __VA_ARGS__)

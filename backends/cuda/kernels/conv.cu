@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/conv.cu: convolution and its gradients, for systems without a library that computes them.
  *
- * Dense convolutions are implicit matrix products (conv.cuh). The limit is multiplications, and the computation of
- * addresses, which costs about a third of that. Tiles are oriented so that neighbouring threads access adjacent
- * elements: pixels for contiguous data, channels for channels-last data. With few channels per group (depthwise), there
- * is no data to share, and a thread computes one element; memory and caches are the limit. A weight gradient sums over
- * all pixels, which are split into parts that are added in order. */
+ * Dense convolutions are implicit matrix products (conv.cuh). They are compute-bound: by the multiplications, and by
+ * the computation of addresses, which takes about a third of the time of the multiplications. Tiles are oriented so
+ * that neighbouring threads access adjacent elements: pixels for contiguous data, channels for channels-last data. With
+ * few channels per group (depthwise), threads cannot share data, and a thread computes one element; this is bound by
+ * memory and caches. A weight gradient sums over all pixels, which are split into parts that are added in order. */
 #include "conv.cuh"
 
 /* ---- dense ---- */
@@ -173,8 +173,8 @@ template <typename T> DEVICE void all_patches(const conv_args &a)
         patches<T, false, false>(a);
 }
 
-/* Iterates in the order of the result, so that stores coalesce. c is often only a 3x3 kernel's 9 elements, but the
- * reads of a warp still fall into few rows. */
+/* Iterates in the order of the result, so that stores coalesce. c is often only 9, the elements of a 3x3 kernel, but
+ * even then the reads of a warp access few rows. */
 template <typename T> DEVICE void turn(const conv_turn_args &a)
 {
     const T *const from = static_cast<const T *>(a.from);

@@ -16,7 +16,7 @@ DEVICE int quotient(int n, const conv_divider &d)
     return (int)divide((uint32_t)n, divider{ d.divisor, d.magic, d.shift });
 }
 
-/* A pixel of y; for gradients of x, a pixel of x. there: it is inside the image. */
+/* A pixel of y; for gradients of x, a pixel of x. `there`: the pixel is inside the image. */
 struct pixel {
     int image, row, column;
     bool there;

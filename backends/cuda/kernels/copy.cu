@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/copy.cu: copies within a dtype, transposing copies, fill.
  *
- * Each byte is read and written once; memory is the limit. A transposing copy reads along one dimension and writes
- * along another; without a tile in shared memory, one side would access a sector of 32 bytes per element. A block has
- * loads of 4 to 8 KiB in flight, a multiprocessor 32 to 64 KiB. */
+ * Each byte is read and written once; the kernels are memory-bound. A transposing copy reads along one dimension and
+ * writes along another; without a tile in shared memory, one side would access a sector of 32 bytes per element. A
+ * block has loads of 4 to 8 KiB in flight, a multiprocessor 32 to 64 KiB. */
 #include "copy_args.h"
 #include "elementwise.cuh"
 

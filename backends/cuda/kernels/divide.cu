@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/divide.cu: floor_divide, remainder, fmod, pow.
  *
- * Arithmetic is the limit: fmod iterates once per 24 bits or so of difference between the exponents of its operands, an
- * f32 power takes about 60 instructions, an integer quotient 20 to 100. */
+ * The kernels are compute-bound: fmod iterates once per about 24 bits of difference between the exponents of its
+ * operands, an f32 power takes about 60 instructions, an integer quotient 20 to 100. */
 #include "divide_args.h"
 #include "elementwise.cuh"
 
@@ -39,7 +39,7 @@ template <typename T> DEVICE T floored(T x, T y)
 FLOATING_LONG_2(fmod, fmodf(x, y), fmodf(x, y), fmod(x, y))
 FLOATING_LONG_2(remainder, floored_rest(x, y), floored_rest(x, y), floored_rest(x, y))
 FLOATING_LONG_2(floor_divide, floored(x, y), floored(x, y), floored(x, y))
-/* Not inlined: pow in f64 is long, and inside the loops the compiler would run out of registers. */
+/* Not inlined, because pow in f64 is long, and inlined into the loops it would spill registers. */
 __device__ __noinline__ double power_f64(double x, double y) { return pow(x, y); }
 
 FLOATING_LONG_2(pow, powf(x, y), powf(x, y), power_f64(x, y))
@@ -65,7 +65,7 @@ ELEMENTWISE_LONG_1(pow_bf16_short, bf16, bf16, short_power(x, a.flag))
 
 /* ---- integers: a divisor of 0 is an error; the minimum divided by -1 wraps ---- */
 
-/* Not inlined: the 64-bit division is long. */
+/* Not inlined, because the 64-bit division is long. */
 __device__ __noinline__ int64_t quotient_of(int64_t x, int64_t y) { return x / y; }
 DEVICE int32_t quotient_of(int32_t x, int32_t y) { return x / y; }
 
@@ -116,7 +116,7 @@ template <typename T> DEVICE T integer_floored(T x, T y)
     return (T)(quotient - is_beside(rest, y));
 }
 
-/* Each thread records whether it met a divisor of 0 and reports that once, at its end. */
+/* Each thread records whether a divisor was 0, and reports this once, at its end. */
 #define DIVIDE_KERNEL(name, loop, T, function)                                                                      \
     KERNEL_BOUNDS(name, elementwise_args, ELEMENTWISE_THREADS)                                                      \
     {                                                                                                               \

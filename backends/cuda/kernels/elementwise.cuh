@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/elementwise.cuh: the loops of all elementwise kernels.
  *
- * Each byte is read and written once, so memory bandwidth is the limit, and the number of bytes in flight matters: an
- * H200 needs about 25 KiB per multiprocessor. Contiguous operands are processed in vectors of 16 bytes; a thread loads
- * UNROLL of them before it uses the first. For strided operands, the index is divided by the shape (multiplications,
- * see kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
+ * Each byte is read and written once, so the kernels are memory-bound, and enough loads must be in flight: on an H200,
+ * about 25 KiB per multiprocessor. Contiguous operands are processed in vectors of 16 bytes; a thread loads UNROLL of
+ * them before it uses the first. For strided operands, the index is divided by the shape (multiplications, see
+ * kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
  * scale per row), else for four elements of a thread at a time. */
 #ifndef CUDA_ELEMENTWISE_CUH
 #define CUDA_ELEMENTWISE_CUH
@@ -24,8 +24,8 @@ template <typename T> DEVICE T load_one(const elementwise_args &a, int input, in
     return a.in[input] != nullptr ? static_cast<const T *>(a.in[input])[place] : number_of<T>(a.number[input]);
 }
 
-/* A vector as it was loaded from memory. It is split into elements only where these are used, so that no load waits for
- * an earlier one. */
+/* A vector as it was loaded from memory. The vector is split into elements only where they are used, so that no load
+ * waits for an earlier load. */
 template <int BYTES> struct alignas(BYTES) loaded {
     uint32_t words[BYTES / 4];
 };
@@ -52,7 +52,7 @@ template <typename T, int K> DEVICE loaded_as<T, K> load_vector(const elementwis
 }
 
 /* As `loaded`, for a vector that begins at any vector-aligned element, or whose elements all repeat `one`. `one` has
- * its own member so that, here too, no load waits for an earlier one. */
+ * its own member for the same reason. */
 template <typename T, int K> struct wide_loaded {
     loaded_as<T, K> all;
     T one;

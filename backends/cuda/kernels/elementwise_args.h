@@ -28,7 +28,7 @@ struct elementwise_args {
     struct kernel_error *error;             /* for ops that can fail */
     uint64_t sequence;
     int32_t flag;                           /* defined by the op */
-    /* For the strided kernels. Dimension 0 is the slowest. */
+    /* For the strided kernels. Dimension 0 is the outermost. */
     int32_t ndim;
     /* Nonzero: a step of the loop processes a vector along the last dimension instead of one element. The shape and the
      * strides of the last dimension then count vectors. */

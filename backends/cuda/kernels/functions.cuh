@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/functions.cuh: activation functions and gradients that CUDA's math library lacks.
  *
- * Three variants: `exact` for f32 (error of an ulp or a few); `quick` for f16 and bf16, computed in f32 with an error
- * of 2^-16 by the hardware's exponential and reciprocal instructions; and double. `quick` saves a dozen instructions,
- * without which kernels of 2-byte types would be slower than memory bandwidth allows. The formulas are those of
+ * There are three variants: `exact` for f32, with an error of one to a few ulps; `quick` for f16 and bf16, computed in
+ * f32 with an error of 2^-16 by the hardware's exponential and reciprocal instructions; and double. `quick` saves about
+ * a dozen instructions. Without this saving, kernels for 2-byte types would be compute-bound. The formulas are those of
  * backends/cpu/kernels/math_f32.h, which states the errors of the polynomials. */
 #ifndef CUDA_FUNCTIONS_CUH
 #define CUDA_FUNCTIONS_CUH

@@ -29,9 +29,9 @@ struct pick {
     int64_t place, first;
 };
 
-/* Copies the selected elements. A thread loads several indices, then their values, then stores the results, because
- * each index and value is a separate wait for memory, and the compiler moves no load across stores and error
- * reports. */
+/* Copies the selected elements. A thread loads several indices, then their values, then stores the results. If it
+ * processed the elements one by one, it would wait for memory for each index and each value, because the compiler does
+ * not move loads across stores and error reports. */
 template <typename V, typename F> DEVICE void pick_all(const index_args &a, F where)
 {
     constexpr int unroll = 2;

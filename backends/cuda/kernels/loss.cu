@@ -3,8 +3,8 @@
  *
  * The logits are read once (twice with label smoothing, the second time from caches). In one pass, a thread keeps the
  * largest logit and the sum of exponentials relative to it, with one exponential per logit and one more per vector. The
- * gradient reads and writes rows * classes elements. Rows are read in vectors, between unaligned ends. A warp processes
- * a row of up to 2048 classes, a block a longer one. */
+ * gradient reads and writes rows * classes elements. Rows are read in vectors, except for the unaligned elements at
+ * both ends. A warp processes a row of up to 2048 classes, a block a longer one. */
 #include "loss_args.h"
 #include "row.cuh"
 

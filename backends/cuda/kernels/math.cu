@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/math.cu: roots, exponentials, logarithms, trigonometric functions, activations.
  *
- * 8 bytes per element in f32, 4 in f16: memory is the limit if a function takes fewer than about 50 and 25
- * instructions. f32 has an error of an ulp or two (functions.cuh, and CUDA's math library). f16 and bf16 are computed
- * in f32. In f64, the f64 units are the limit. */
+ * The kernels move 8 bytes per element in f32 and 4 in f16. They are memory-bound if a function takes fewer than about
+ * 50 instructions in f32 and 25 in f16. f32 has an error of an ulp or two (functions.cuh, and CUDA's math library). f16
+ * and bf16 are computed in f32. In f64, the kernels are bound by the f64 units. */
 #include "elementwise.cuh"
 #include "functions.cuh"
 

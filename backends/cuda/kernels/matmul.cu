@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/matmul.cu: matrix products of every dtype, for systems without a library, and for integers.
  *
- * gemm.cuh describes the algorithm and its limits. The large tile serves products with enough tiles to fill the device.
- * The small tile serves all others, and 8-byte types, for which the sums of a large tile do not fit into registers. */
+ * gemm.cuh describes the algorithm and its limits. The large tile is used for products with enough tiles to occupy the
+ * device. The small tile is used for all other products, and for 8-byte types, for which the sums of a large tile do
+ * not fit into registers. */
 #include "gemm.cuh"
 #include "matmul_args.h"
 

@@ -2,10 +2,10 @@
 /* backends/cuda/kernels/norm.cu: layer_norm of rows [rows, n], and its gradient.
  *
  * Forward reads x and writes y. A row is kept (row.cuh) between mean, variance and result: in a warp's registers
- * (NAME_w in vectors, NAME_v by element) or in a block's shared memory (NAME_b). A row that is too long for that, or
- * long and not made of whole vectors, is read again from the L2 cache (NAME_l; in vectors between unaligned ends). The
- * gradient dx reads dy and x and writes dx, in the same way. The gradients of weight and bias read both once more,
- * along columns (NAME_c), and are joined by NAME_f. Memory is the limit of all kernels. */
+ * (NAME_w in vectors, NAME_v by element) or in a block's shared memory (NAME_b). A row that does not fit there, or a
+ * long row that is not made of whole vectors, is read again from the L2 cache (NAME_l, which processes vectors between
+ * the unaligned ends). The gradient dx reads dy and x and writes dx, in the same way. The gradients of weight and bias
+ * read both once more, along columns (NAME_c), and are joined by NAME_f. All kernels are memory-bound. */
 #include "norm.cuh"
 
 /* All threads compute it, once per row. GPUs with few f64 units would take longer for it in f64 than for the row, so

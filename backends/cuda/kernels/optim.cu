@@ -2,8 +2,8 @@
 /* backends/cuda/kernels/optim.cu: sgd_step and adam_step on many tensors in one launch.
  *
  * A block processes 4096 elements of one tensor, which it finds by its block index. Each operand is read once and each
- * result written once: adam moves 7 values per element, sgd 3, or 5 with momentum. Memory is the limit. f16 and bf16
- * parameters are updated in f32 and rounded; their states are f32. */
+ * result written once: adam moves 7 values per element, sgd 3, or 5 with momentum. The kernels are memory-bound. f16
+ * and bf16 parameters are updated in f32 and rounded; their states are f32. */
 #include "kernel.h"
 #include "optim_args.h"
 

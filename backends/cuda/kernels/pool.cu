@@ -4,8 +4,8 @@
  * A thread computes one element of the result; neighbouring threads compute adjacent elements, and overlapping windows
  * are read from caches. Pooling reads x and writes y and 8 bytes of index per element of y; with windows of 2x2, these
  * 8 bytes are a third of the traffic in f32 and half of it in f16. The gradient iterates over the elements of the
- * input: each one checks, in order, which of the windows over it had it as their largest element. No two threads add to
- * the same element, so results are bitwise reproducible. */
+ * input: for each element, the kernel checks, in order, for which of the windows that contain it this element was the
+ * maximum. No two threads add to the same element, so results are bitwise reproducible. */
 #include "pool_args.h"
 
 /* The type in which values are compared: 4 or 8 bytes. */

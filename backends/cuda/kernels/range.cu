@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/range.cu: arange, tril, triu.
  *
- * Memory is the limit. arange writes once. tril and triu read the elements that they keep and write everything, in
- * 16-byte vectors that may span rows. */
+ * The kernels are memory-bound. arange writes each element once. tril and triu read the elements that they keep and
+ * write all elements, in 16-byte vectors that may span rows. */
 #include "kernel.h"
 #include "range_args.h"
 
@@ -16,7 +16,7 @@ template <typename T, typename F> DEVICE void arange(const arange_args &a, F f)
         out[i] = f(i);
 }
 
-/* Two separate roundings; the compiler must not contract them into an fma. */
+/* Rounds twice; the compiler must not contract the operations into an FMA. */
 DEVICE double element(const arange_args &a, int64_t i) { return __dadd_rn(a.start, __dmul_rn((double)i, a.step)); }
 
 #define ARANGE(type, T, ...)                                                                                        \

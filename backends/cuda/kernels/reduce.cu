@@ -9,7 +9,7 @@ template <> struct wide_of<double> { using type = double; };
 template <> struct wide_of<f16> { using type = double; };
 template <> struct wide_of<bf16> { using type = double; };
 
-/* The type in which a few elements are summed first; quick: whether they are. */
+/* The type in which a few elements are summed first. `quick`: true if they are summed first. */
 template <typename T> struct part_of {
     using type = int32_t;
     static constexpr bool quick = sizeof(T) <= 2;

@@ -2,16 +2,16 @@
 /* backends/cuda/kernels/reduce.cuh: the loops of all reductions.
  *
  * A reducer R folds elements of type R::in into an R::acc. Each reducer has three kernels. `rows`: a team of threads
- * walks along the elements of one accumulator. `columns`: adjacent elements belong to different accumulators, and each
- * thread has its own column. `join`: merges the accumulators of pieces, which exist when there are too few results to
- * occupy the device. The shape and strides alone determine which thread folds which element, and merges form a fixed
+ * iterates over the elements of one accumulator. `columns`: adjacent elements belong to different accumulators, and
+ * each thread has its own column. `join`: merges the accumulators of pieces, which exist when there are too few results
+ * to occupy the device. The shape and strides alone determine which thread folds which element, and merges form a fixed
  * tree, so the same input gives the same bits.
  *
- * Every element is read once; n * sizeof(in) bytes are the limit. Rows load 16 bytes, several times at once; columns
- * load eight lines of 128 bytes per warp. A conversion to f64 and an f64 addition per element would be slower than
- * memory, on GPUs with 2 f64 units per multiprocessor for all types and on all GPUs for 2-byte types. Therefore f32 is
- * first summed in f32, 4 elements at a time along rows and 8 along columns; shorter types are first summed in f32 or
- * 32-bit integers, 8 or 16 elements at a time. */
+ * Every element is read once, and the kernels are memory-bound. The `rows` kernel has several loads of 16 bytes per
+ * thread in flight; the `columns` kernel loads eight lines of 128 bytes per warp. A conversion to f64 and an f64
+ * addition per element would take longer than reading the element: for all types on GPUs with 2 f64 units per
+ * multiprocessor, and for 2-byte types on all GPUs. Therefore f32 is first summed in f32, 4 elements at a time along
+ * rows and 8 along columns; shorter types are first summed in f32 or 32-bit integers, 8 or 16 elements at a time. */
 #ifndef CUDA_REDUCE_CUH
 #define CUDA_REDUCE_CUH
 

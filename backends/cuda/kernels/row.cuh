@@ -29,8 +29,8 @@ template <typename N, int K, int R> struct held {
     }
 };
 
-/* The type in which unchanged values are kept: in registers, which are scarce, the type of the operand; else the type
- * in which they are computed. */
+/* The type in which unchanged values are kept: in registers, of which there are few, the type of the operand; in shared
+ * memory, the type in which they are computed. */
 template <typename T, int R> struct kept_of { using type = T; };
 template <typename T> struct kept_of<T, 0> { using type = work<T>; };
 template <typename T, int R> using kept = typename kept_of<T, R>::type;

@@ -2,12 +2,13 @@
 /* backends/cuda/kernels/softmax.cu: softmax, log_softmax and their gradients over the middle dimension of [outer, n,
  * inner].
  *
- * Forward moves 2 operands and backward 3, and memory is the limit. The exponentials of f16 rows would be the next
- * limit, so softmax computes each once and keeps it. inner 1: a row of up to 1024 elements is kept in a warp's
- * registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one in a block's shared memory
- * (NAME_b). A row that does not fit there, or is long and not made of whole vectors, is read twice, the second time
- * mostly from the L2 cache (NAME_l; in vectors between unaligned ends). inner > 1: neighbouring threads have
- * neighbouring columns, several threads share a column, and a column is read twice (NAME_c). */
+ * Forward moves 2 operands and backward 3, and the kernels are memory-bound. For f16 rows, exponentials take almost as
+ * long as memory accesses, so softmax computes each exponential once and keeps it. inner 1: a row of up to 1024
+ * elements is kept in a warp's registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one
+ * in a block's shared memory (NAME_b). A row that does not fit there, or a long row that is not made of whole vectors,
+ * is read twice, the second time mostly from the L2 cache (NAME_l, which processes vectors between the unaligned ends).
+ * inner > 1: neighbouring threads have neighbouring columns, several threads share a column, and a column is read twice
+ * (NAME_c). */
 #include "row.cuh"
 #include "softmax_args.h"
 

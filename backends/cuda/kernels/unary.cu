@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/unary.cu: unary functions that are not transcendental: signs, rounding, clamping.
  *
- * Each element is read and written once with a few instructions, so memory is the limit. */
+ * Each element is read and written once, with a few instructions, so the kernels are memory-bound. */
 #include "elementwise.cuh"
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_1(op##_##type, T, T, __VA_ARGS__)

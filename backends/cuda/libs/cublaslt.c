@@ -120,9 +120,9 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     return lt;
 }
 
-/* Opens the first library that works, by place and then by version; one that is too new for the driver loads but fails
- * in cublasLtCreate. Returns &no_library if there is none, or NULL after a temporary failure: then the next product
- * tries again. */
+/* Opens the first library that works, searching by place and then by version. A library that is too new for the driver
+ * can be loaded, but its cublasLtCreate fails. Returns &no_library if there is none, or NULL after a temporary failure:
+ * then the next product tries again. */
 static struct lt *open_lt(struct cuda_device *device)
 {
     static struct lt_library libraries[COUNT_OF(names)];

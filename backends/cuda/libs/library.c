@@ -46,8 +46,8 @@ static void append_loader(struct cuda_library_failure *why, const char *name)
         why->transient |= strstr(text, words[i]) != NULL;
 }
 
-/* Returns true if a file can be opened. Checked before dlopen(), because a loader that once failed to open its cache
- * (ld.so.cache) ignores the cache permanently. */
+/* Returns true if a file can be opened. This is checked before dlopen(), because the dynamic loader, once it has failed
+ * to open its cache (ld.so.cache), ignores the cache permanently. */
 static bool can_open(struct cuda_library_failure *why)
 {
     const int file = open("/", O_PATH | O_CLOEXEC);

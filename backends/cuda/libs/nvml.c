@@ -2,9 +2,9 @@
 /* backends/cuda/libs/nvml.c: NVML, the driver's management library, on which nvidia-smi is based; loaded at run time.
  *
  * NVML is not part of CUDA: it creates no context, and a process that used it may fork children that use CUDA. nvmlInit
- * can take a second per GPU if nothing keeps the GPUs initialised (as nvidia-persistenced does), and after nvmlShutdown
- * so can the initialisation of the driver. Therefore a process initialises NVML once and never shuts it down. A forked
- * child initialises NVML for itself and never shuts down its parent's session. */
+ * can take a second per GPU if no process keeps the GPUs initialised (as nvidia-persistenced does). The initialisation
+ * of the driver after nvmlShutdown can take as long. Therefore a process initialises NVML once and never shuts it down.
+ * A forked child initialises NVML for itself and never shuts down its parent's session. */
 #include "host/discovery.h"
 #include "nvml_api.h"
 
@@ -49,7 +49,7 @@ static void seek(void)
     for (size_t i = 0; found != NULL && i < COUNT_OF(entries); i++) {
         void *address = dlsym(found, entries[i].symbol);
         if (address == NULL && entries[i].needed)
-            return;                             /* older than 525; stays loaded for other users */
+            return;                             /* driver older than 525; the library stays loaded for other users */
         *(void **)((char *)&nvml + entries[i].place) = address;
     }
     library = found;

@@ -2,13 +2,13 @@
 /* backends/cuda/ops/attention.c: fused attention and its gradients: which calls the kernels support, and their
  * launches. The core composes all other calls of matrix products and softmax.
  *
- * Choice with CTRT_CUDA_ATTENTION=auto: composed attention moves at least 16 bytes per score forward and 28 backward,
- * between products of 4 E and 8 E flops. The fused kernels move almost no bytes per score and skip the scores that a
- * causal mask hides. With f16 and bf16 both use tensor cores, and composed attention is limited by memory bandwidth.
- * With f32 and f64 neither uses tensor cores, and the fused backward kernels compute 7 products instead of 5, but their
- * memory grows with L + S instead of L S. If f32 products may use tf32 (CTRT_CUDA_TF32), the library multiplies several
- * times as fast as the fused kernels; then f32 attention is composed, as long as the scores fit into an eighth of the
- * device's memory. */
+ * With CTRT_CUDA_ATTENTION=auto, the choice depends on the bytes and flops per score. Composed attention moves at least
+ * 16 bytes per score forward and 28 backward, between products of 4 E and 8 E flops. The fused kernels move almost no
+ * bytes per score and skip the scores that a causal mask hides. With f16 and bf16 both use tensor cores, and composed
+ * attention is limited by memory bandwidth. With f32 and f64 neither uses tensor cores, and the fused backward kernels
+ * compute 7 products instead of 5, but their memory grows with L + S instead of L S. If f32 products may use tf32
+ * (CTRT_CUDA_TF32), the library multiplies several times as fast as the fused kernels; then f32 attention is composed,
+ * as long as the scores fit into an eighth of the device's memory. */
 #include "host/fatbin.h"
 #include "kernels/attention_args.h"
 #include "host/options.h"

@@ -31,7 +31,7 @@ void cuda_conv_args(struct conv_args *args, const struct cuda_conv *conv);
 /* conv_product.c: computes the convolution as matrix products by cuBLASLt over patches written to the workspace
  * (im2col). Returns false if it does not support this convolution; the caller then uses another implementation. */
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* *bytes: the workspace that cuda_conv_product() uses: at most `room` bytes for patches, plus the workspace of
+/* *bytes: the workspace that cuda_conv_product() uses, at most `room` bytes for patches, plus the workspace of
  * cuBLASLt. Returns false if it does not support this convolution. */
 bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t room, size_t *bytes);
 

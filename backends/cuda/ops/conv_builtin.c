@@ -53,8 +53,8 @@ static int64_t tiles_of(int64_t n)
     return (n + CONV_SIDE - 1) / CONV_SIDE;
 }
 
-/* Divides the pixels of a weight gradient into parts, so that there are blocks for the whole device and a part is long
- * enough to be worth storing its partial sums. Depends only on shapes, device and options, so that results are
+/* Divides the pixels of a weight gradient into parts: enough parts to occupy the device, but each long enough that
+ * storing its partial sums takes little time. Depends only on shapes, device and options, so that results are
  * reproducible. `whole`: a single part. */
 static void cut_pixels(const struct cuda_device *device, const struct cuda_conv *v, bool whole, int64_t *part,
                        int64_t *parts)

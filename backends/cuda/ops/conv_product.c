@@ -22,7 +22,7 @@
 #include "product.h"
 
 #define ALIGNED(bytes) (((bytes) + 255) / 256 * 256)
-#define LEAST 8                             /* minimum input and output channels; below, the library is not faster */
+#define LEAST 8                 /* minimum number of input and output channels; for fewer, the library is not faster */
 #define MOST ((int64_t)INT32_MAX)
 
 struct plan {

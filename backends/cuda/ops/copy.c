@@ -36,8 +36,8 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 
 /* ---- transposing ---- */
 
-/* Minimum size of a transposed dimension. A smaller one leaves most of a tile empty, and the caches then serve the
- * strided kernel as well. */
+/* Minimum size of a transposed dimension. A smaller dimension leaves most of a tile empty, and then the strided kernel
+ * is as fast because of the caches. */
 #define TRANSPOSE_LEAST 16
 
 /* If `out` has stride 1 in its last dimension and `in` in another, returns that other dimension; else -1. */

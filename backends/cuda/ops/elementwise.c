@@ -119,8 +119,8 @@ static void *operand_data(const struct walk *w, uint32_t operand)
     return operand == 0 ? w->args->out : (void *)(uintptr_t)w->args->in[operand - 1];
 }
 
-/* Returns true if the operand can be accessed in vectors of `width` elements along the last dimension. *spread: by
- * repeating one element, because that dimension has stride 0. */
+/* Returns true if the operand can be accessed in vectors of `width` elements along the last dimension. *spread: set to
+ * true if the vector repeats one element, because that dimension has stride 0. */
 static bool takes_vectors(const struct walk *w, uint32_t operand, int64_t width, bool *spread)
 {
     const int last = w->ndim - 1;
