@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/spill_pinned.c: pinned host memory for blocks that are AWAY, cached for reuse.
  *
- * A buffer whose last copy is not done can be reused at once, because the new queue is made to wait. The host waits
+ * A buffer whose last copy is not done can be reused immediately, because the new queue is made to wait. The host waits
  * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
 #include "spill.h"
 

@@ -159,7 +159,7 @@ static int look_at_node(const char *path)
     return faccessat(AT_FDCWD, full, R_OK | W_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
-/* The same by opening the node, as the driver does. */
+/* Like look_at_node, but opens the node, as the driver does. */
 static int open_node(const char *path)
 {
     char full[PATH_MAX];
