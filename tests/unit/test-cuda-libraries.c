@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, on the software driver
- * (tests/softcuda). */
+/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, with the CUDA driver
+ * in software (tests/softcuda). */
 #include "soft_begin.h"
 
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ static bool open_device(void)
     if (!CHECK_OK(ctrt_device_get(&gpu, "cuda:0")))
         return false;
     soft = soft_control();
-    return CHECK(soft != NULL, "no driver in software");
+    return CHECK(soft != NULL, "the CUDA driver in software is not loaded");
 }
 
 static int64_t calls(const char *name)
@@ -196,7 +196,7 @@ static void test_transient(void)
 TEST_MAIN
 {
     if (getenv("CTRT_TEST_GPU") != NULL) {
-        printf("1..0 # SKIP counts calls of the driver in software\n");
+        printf("1..0 # SKIP requires the CUDA driver in software\n");
         return 0;
     }
     soft_begin(argv);
