@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/spill_pinned.c: pinned host memory for blocks that are AWAY, cached for reuse.
  *
- * A buffer whose last copy is not done can be reused at once, because the new queue is made to wait. The host waits
- * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
+ * A buffer whose last copy is not done can be reused immediately, because the new queue is made to wait for that copy.
+ * The host waits only before it frees memory. Memory is freed only if the limit is reached or the system runs out of
+ * memory. */
 #include "spill.h"
 
 static bool fence_made(struct spill *self, struct buffer *buffer)
@@ -38,7 +39,7 @@ bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
     return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
 }
 
-/* Returns false if the end of the work on its queue cannot be waited for now. */
+/* Returns false if the thread cannot wait now for the work on the buffer's queue. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
     if (!fence_made(self, buffer))
