@@ -10,7 +10,7 @@
 #define BIN_COUNT        64                     /* maximum number of blocks in a thread's list */
 #define BIN_BYTES        ((size_t)256 << 10)    /* maximum bytes in a list; a list of two blocks is always allowed */
 #define POOL_CACHE_BYTES ((size_t)8 << 20)      /* maximum bytes in all lists of a thread for one pool */
-#define BATCH_BYTES      ((size_t)8 << 10)      /* up to this block size, lists are filled with several blocks at a time */
+#define BATCH_BYTES      ((size_t)8 << 10)      /* lists of blocks up to this size are filled with several blocks */
 #define LARGEST          (SIZE_MAX / 4)
 
 const ctrt_host *host;
