@@ -17,10 +17,9 @@
  * are then guarded by the policy's lock and count blocks in these lists as allocated. Before a segment is requested
  * from the source, and before any statistic is read, all lists are flushed into the heaps.
  *
- * A block freed with a fence is added to the heap immediately, and the choice of the next block never depends on
- * whether a fence is done. All blocks of a pool are used in the order of its queue. Therefore, when a block with a
- * fence is split, the queue waits for the fence; the first part keeps the fence for its first user, and the rest needs
- * no fence.
+ * A block freed with a fence is put into the heap immediately, and the choice of the next block never depends on
+ * whether a fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is
+ * split, the queue waits for the fence, the first part keeps the fence for its first user, and the rest needs none.
  *
  * The host waits for work without the lock. The exceptions are fence_join and fence_wait: if host memory runs out, or
  * if a queue cannot be made to wait, they block with the lock held. Then other threads block too, but not permanently,
@@ -167,7 +166,7 @@ static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t 
     update_peaks(pools, kind, 0);
 }
 
-/* Has the effect of adding `amount` to the statistic and then subtracting it. */
+/* Has the effect of two calls of count_in_pool that add `amount` and then subtract it. */
 static inline void count_and_undo(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
     pools[kind].allocated += amount < 0 ? -amount : amount;

@@ -52,7 +52,7 @@ struct block {                          /* the cookie */
     bool arrived;                       /* HERE, with a buffer: the copy to the device succeeded */
     bool copying;                       /* LEAVING: a copy to the host is in progress */
     ctrt_status outcome;                /* LEAVING: result so far */
-    bool ahead;                         /* was prefetched and not used since */
+    bool ahead;                         /* was prefetched and has not been used after that */
     bool follow;                        /* was moved to the device because it was used, so unuse may prefetch the next
                                          * block */
     uint64_t left;                      /* AWAY: sequence number of its move to the host */

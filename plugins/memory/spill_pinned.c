@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/spill_pinned.c: pinned host memory for blocks that are AWAY, cached for reuse.
  *
- * A buffer whose last copy is not done can be reused immediately, because the new queue is made to wait for that copy.
- * The host waits only before it frees memory. Memory is freed only if the limit is reached or the system runs out of
- * memory. */
+ * A buffer whose last copy is not done can be reused immediately, because the new queue is made to wait. The host waits
+ * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
 #include "spill.h"
 
 static bool fence_made(struct spill *self, struct buffer *buffer)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-base.c: bad input to base.h, device.h, memory.h. */
+/* Bad input to base.h, device.h and memory.h, for test-bad-input.c. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -55,14 +55,14 @@ static void device(void)
     memset(long_name, 'a', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
     BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, long_name));
-    FINE(spec.type[0] == '\0');                         /* untouched on failure */
+    FINE(spec.type[0] == '\0');                         /* unchanged on failure */
     BAD(INVALID_ARGUMENT, ctrt_device_format(NULL, 10, &spec));
     BAD(INVALID_ARGUMENT, ctrt_device_format(buffer, sizeof buffer, NULL));
     BAD(INVALID_ARGUMENT, ctrt_device_format(buffer, 0, &(ctrt_device_spec){ "cpu", -1 }));
     BAD(INVALID_ARGUMENT, ctrt_device_get(NULL, "cpu"));
     BAD(INVALID_ARGUMENT, ctrt_device_get(&device, "cpu:7"));
     BAD(NO_DEVICE, ctrt_device_get(&device, "quantum"));
-    FINE(strstr(ctrt_error_message(), "cpu") != NULL);  /* the known ones are named */
+    FINE(strstr(ctrt_error_message(), "cpu") != NULL);  /* the message lists the known types */
     BAD(NO_DEVICE, ctrt_device_get(&device, "fake:99"));
     BAD(INVALID_ARGUMENT, ctrt_device_get(&device, long_name));
     FINE(device == NULL);
@@ -171,7 +171,7 @@ static void memory_scopes_and_limits(void)
 
 static void memory_release(void)
 {
-    /* Tensors of the test live. */
+    /* The test's tensors still exist, so these calls may fail. */
     FINE(ctrt_memory_release_all(NULL) == CTRT_OK || strstr(ctrt_error_message(), "still hold") != NULL);
     FINE(ctrt_shutdown() == CTRT_OK || strstr(ctrt_error_message(), "still hold") != NULL);
     FINE(ctrt_memory_allocated(NULL) == ctrt_memory_allocated(p.cpu));

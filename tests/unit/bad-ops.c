@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-ops.c: bad input to ops.h. */
+/* Bad input to ops.h, for test-bad-input.c. */
 #include <math.h>
 #include <stdint.h>
 
 #include "bad-input.h"
 
-/* ---- the functions of ops of the forms UNARY and BINARY, from ctrt/ops.def ---- */
+/* ---- ops of the forms UNARY and BINARY in ctrt/ops.def ---- */
 
 enum { DTYPES_ALL, DTYPES_NUMBERS, DTYPES_FLOATS };
 enum {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-tensor.c: bad input to tensor.h. */
+/* Bad input to tensor.h, for test-bad-input.c. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 #define NINE     CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1)
 #define NEGATIVE CTRT_SHAPE(2, -3)
 #define HUGE_    CTRT_SHAPE(INT64_MAX / 2, 4)
-#define BYTES    CTRT_SHAPE(INT64_MAX / 4)                  /* elements fit, bytes do not */
+#define BYTES    CTRT_SHAPE(INT64_MAX / 4)                  /* the number of bytes overflows */
 #define NOTHING  ctrt_ints_of(NULL, 2)
 static const ctrt_dtype no_dtype = (ctrt_dtype)77;
 
-/* Each factory, told wrong shapes and dtypes. */
+/* Calls a factory with bad shapes and dtypes. */
 #define FACTORY(call_with)                                          \
     BAD(INVALID_ARGUMENT, call_with(NULL, CTRT_SHAPE(2), CTRT_F32));\
     BAD(SHAPE, call_with(&out, NEGATIVE, CTRT_F32));                \

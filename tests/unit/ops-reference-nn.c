@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops-reference-nn.c: how the cases of ops_conv, ops_norm, ops_loss, ops_activation, ops_attention and
- * ops_optimizer are called. */
+/* Calls the ops of the reference cases in ops_conv, ops_norm, ops_loss, ops_activation, ops_attention and
+ * ops_optimizer. */
 #include "ops-reference.h"
 
 static void two(int64_t out[2], const struct ref_case *c, const char *name)
@@ -91,7 +91,8 @@ static ctrt_status attention(struct ref_case *c)
                                              number(c, "scale", 0));
 }
 
-/* The module, with its parameters from the file; their gradients are the parameters' own. */
+/* Runs a MultiheadAttention module with parameters from the file. The module's parameters become the case's leaves, so
+ * that their gradients are compared. */
 static ctrt_status multi_head(struct ref_case *c)
 {
     static const char *const names[4][2] = {
@@ -120,8 +121,8 @@ static ctrt_status multi_head(struct ref_case *c)
     return ctrt_forward_n(&c->out[0], net, inputs, 3);
 }
 
-/* A padding index below 0 counts from the end in PyTorch; in ctrt -1 says that there is none, so it is told by
- * its place. */
+/* In PyTorch a negative padding index counts from the end. In ctrt -1 means no padding, so a negative index of the file
+ * is converted. */
 static ctrt_status embedding(struct ref_case *c)
 {
     int64_t padding = -1;
@@ -135,7 +136,7 @@ static ctrt_status embedding(struct ref_case *c)
 
 /* ---- optimizers ---- */
 
-/* Five steps of one parameter; the result is the parameter after each of them. */
+/* Runs five steps of one parameter. The result is the parameter after each step. */
 static ctrt_status five_steps(struct ref_case *c, ctrt_optimizer *optimizer)
 {
     CTRT_AUTO(tensor) p = NULL, g = NULL;
@@ -172,7 +173,7 @@ static ctrt_status sgd(struct ref_case *c)
     return five_steps(c, optimizer);
 }
 
-/* PyTorch's defaults: lr 1e-3, weight decay 1e-2; the latter is 0 in ctrt, where zero is "none". */
+/* PyTorch's default weight decay is 1e-2, that of ctrt is 0. The default lr is 1e-3 in both. */
 static ctrt_status adamw(struct ref_case *c)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
@@ -206,7 +207,7 @@ static ctrt_status clip_grad_norm(struct ref_case *c)
         c->out_names[1 + k] = name;
     }
     CTRT_TRY(ctrt_clip_grad_norm_(&norm, two_parameters, number(c, "max_norm", 0)));
-    for (int k = 0; k < 2; k++) {                       /* wherever the gradients are now */
+    for (int k = 0; k < 2; k++) {                       /* clipping may have replaced the gradient tensors */
         ctrt_tensor *parameter;
         CTRT_TRY(ctrt_module_tensor(&parameter, two_parameters, k ? "b" : "a"));
         ctrt_tensor_assign(&c->out[1 + k], ctrt_tensor_grad(parameter));
@@ -220,7 +221,7 @@ static ctrt_status clip_grad_norm(struct ref_case *c)
 const struct ref_op ref_nn_ops[] = {
     ROW(conv2d),
     ROW(max_pool2d),
-    { "layer_norm", layer_norm, NULL, 2e-4 }, /* one case lies at 1000 with a spread of 1 */
+    { "layer_norm", layer_norm, NULL, 2e-4 }, /* one case has values around 1000 with a spread of 1 */
     ROW(batch_norm),
     ROW(cross_entropy),
     ROW(mse_loss),
@@ -228,7 +229,7 @@ const struct ref_op ref_nn_ops[] = {
     { "gelu_tanh", gelu, NULL, 0 },
     ROW(silu),
     ROW(attention),
-    { "multi_head", multi_head, NULL, 1e-5 }, /* the gradient of the keys' bias is 0 in mathematics: noise */
+    { "multi_head", multi_head, NULL, 1e-5 }, /* the exact gradient of the keys' bias is 0 */
     ROW(embedding),
     ROW(sgd),
     ROW(adamw),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives, first and second, against differences, where an op has forms that the conformance suite does not try: numbers as operands,
- * products of vectors and batches, weights and reductions of losses, views, changes in place; and that nothing of the graphs is left. */
+/* Tests first and second derivatives against finite differences for forms of ops that the conformance suite does not
+ * cover: scalar operands, products of vectors and batches, weights and reductions of losses, views, in-place changes.
+ * Also tests that no graph nodes are leaked. */
 #include "gradcheck.h"
 
-/* ---- the functions ---- */
+/* ---- the functions under test ---- */
 
 #define F(name, ...)                                                                                      \
     static ctrt_status name(ctrt_tensor **out, ctrt_tensor *const *in, const void *argument)              \
@@ -77,7 +78,7 @@ F(f_cat_many, ctrt_tensor *many[12]; for (int i = 0; i < 12; i++) many[i] = in[i
 F(f_chunk, ctrt_tensor *p[3] = {NULL}; int n; CTRT_TRY(ctrt_chunk(p, &n, in[0], 3, 2)); ctrt_status s = ctrt_mul(out, p[0], p[1]);
   for (int i = 0; i < n; i++) ctrt_tensor_release(&p[i]); return s;)
 
-/* Changes in place, of a clone so that the input stays a leaf. */
+/* In-place ops run on a clone, so that the input stays a leaf. */
 #define INPLACE(name, ...) F(name, CTRT_TRY(ctrt_clone(out, in[0])); ctrt_tensor *y = *out; (void)y; __VA_ARGS__)
 INPLACE(f_add_, return ctrt_add_(y, in[1]);)
 INPLACE(f_mul_, return ctrt_mul_(y, in[1]);)
@@ -95,26 +96,27 @@ INPLACE(f_masked_fill_, ctrt_tensor *c = NULL; CTRT_TRY(ctrt_gt_scalar(&c, in[0]
         ctrt_status s = ctrt_masked_fill_(y, c, ctrt_float(3)); ctrt_tensor_release(&c); return s;)
 INPLACE(f_fill_row, ctrt_tensor *t = NULL; CTRT_TRY(ctrt_select(&t, y, 0, 1)); ctrt_status s = ctrt_fill_(t, ctrt_float(2));
         ctrt_tensor_release(&t); if (!s) s = ctrt_mul(out, y, in[0]); return s;)
-/* Through views: a row times another row, twice, with a view made before and one after. */
+/* In-place ops on the views a and b of y. b is selected from c, a view created before y was changed. */
 INPLACE(f_view_, ctrt_tensor *a = NULL, *b = NULL, *c = NULL; ctrt_status s = ctrt_select(&a, y, 0, 0); if (!s) s = ctrt_transpose(&c, y, 0, 1);
         if (!s) s = ctrt_mul_(a, in[1]); if (!s) s = ctrt_select(&b, c, 1, 1); if (!s) s = ctrt_add_(b, a); if (!s) s = ctrt_exp_(b);
         if (!s) s = ctrt_mul(&b, b, a); if (!s) s = ctrt_mul(out, y, b); if (!s) s = ctrt_add(out, *out, y);
         ctrt_tensor_release(&a); ctrt_tensor_release(&b); ctrt_tensor_release(&c); return s;)
 INPLACE(f_row_times_row, ctrt_tensor *a = NULL, *b = NULL; ctrt_status s = ctrt_select(&a, y, 0, 0); if (!s) s = ctrt_select(&b, y, 0, 1);
         if (!s) s = ctrt_mul_(a, b); ctrt_tensor_release(&a); ctrt_tensor_release(&b); return s;)
-/* A constant that gets a history through a view; the other view of it, made before, has to notice. */
+/* An in-place op on the view v of a constant makes the constant require grad. The view w, created before the op, must
+ * require grad too. */
 F(f_into_constant, ctrt_tensor *base = NULL, *v = NULL, *w = NULL; ctrt_status s = ctrt_ones(&base, CTRT_SHAPE(3, 4), CTRT_F64, NULL);
   if (!s) s = ctrt_slice(&v, base, 0, 0, 2, 1); if (!s) s = ctrt_select(&w, base, 1, 2); if (!s) s = ctrt_mul_(v, in[0]);
   if (!s) s = ctrt_mul(&w, w, w); if (!s) s = ctrt_unsqueeze(&w, w, 1); if (!s) s = ctrt_mul(out, base, w);
   ctrt_tensor_release(&base); ctrt_tensor_release(&v); ctrt_tensor_release(&w); return s;)
-/* A base that is not contiguous: a dense copy of a transposed tensor. */
+/* The base is dense but not contiguous, because it is computed from a transposed tensor. */
 F(f_strided_base, ctrt_tensor *t = NULL, *v = NULL; ctrt_status s = ctrt_transpose(&t, in[0], 0, 1); if (!s) s = ctrt_mul_scalar(&t, t, ctrt_float(2));
   if (!s) s = ctrt_slice(&v, t, 0, 1, 3, 1); if (!s) s = ctrt_mul_(v, v); if (!s) s = ctrt_mul(out, t, t);
   ctrt_tensor_release(&t); ctrt_tensor_release(&v); return s;)
 
-/* ---- the table ---- */
+/* ---- the cases ---- */
 
-enum kind { ANY, POSITIVE, SEPARATE, INDEX, ZEROS };            /* SEPARATE: no two elements close; ZEROS: some are 0 */
+enum kind { ANY, POSITIVE, SEPARATE, INDEX, ZEROS };            /* SEPARATE: distinct elements; ZEROS: some are 0 */
 #define NDIM(...) {__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static const ctrt_conv2d_options conv_full = {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
@@ -125,7 +127,7 @@ struct input {
     enum kind kind;
     int64_t shape[5];
     int ndim;
-    int64_t limit;                  /* INDEX: below this */
+    int64_t limit;                  /* INDEX: elements are below it */
 };
 #define IN(kind, ...) {kind, NDIM(__VA_ARGS__), 0}
 #define AT(limit, ...) {INDEX, NDIM(__VA_ARGS__), limit}
@@ -237,16 +239,16 @@ static ctrt_tensor *make(const struct input *input)
     int64_t n = ctrt_tensor_numel(tensor);
     for (int64_t i = 0; input->kind == SEPARATE && i < n; i++)      /* a permutation of steps of 0.13, jittered; never near 0 */
         gradcheck_values(tensor)[i] = 0.13 * (double)((i * 7 + 3) % (n % 7 ? n : n + 1)) - 0.7 + gradcheck_uniform(0, 0.02);
-    for (int64_t i = 0; input->kind == ZEROS && i < n; i++)         /* rows with none, one and two */
+    for (int64_t i = 0; input->kind == ZEROS && i < n; i++)         /* rows with no, one and two zeros */
         if (i == 4 || i == 6 || i == 7)
             gradcheck_values(tensor)[i] = 0;
     return tensor;
 }
 
-/* Rows of the padding index are looked up like others, but get no gradient. */
+/* The row of the padding index is looked up as any other row, but gets no gradient. */
 static void padding(void)
 {
-    group("embedding with padding");
+    group("embedding: the padding row gets no gradient");
     ctrt_tensor *w = gradcheck_tensor(CTRT_SHAPE(3, 2), -1, 1), *at = NULL, *y = NULL, *d = NULL, *dd = NULL;
     const int64_t index[] = {2, 0, 2, 1, 0};
     CHECK_OK(ctrt_from_data(&at, index, 5, CTRT_SHAPE(5, 1), CTRT_I64, NULL));
@@ -268,7 +270,7 @@ static void padding(void)
 TEST_MAIN
 {
     ctrt_device *device = NULL;
-    group("there is a device to run on");
+    group("the cpu device opens");
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     padding();

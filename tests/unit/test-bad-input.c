@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-bad-input.c: bad input to every public function: a status and a message, no crash, nothing written.
+/* Calls every public function with bad input: each call must return its status and a message, must not crash and must
+ * not write its output. The calls are in bad-*.c.
  *
- * The functions are read from the headers when the test runs: one that no call below names is a failure. One
- * TAP line a function. */
+ * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure.
+ * Each function has one TAP line. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 struct props p;
 ctrt_tensor *out;
 
-/* ---- what was called ---- */
+/* ---- the functions and their calls ---- */
 
 static struct function {
     char name[64];
@@ -43,7 +44,7 @@ static const char *name_end(const char *at)
     return at + strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
 }
 
-/* Every ctrt_NAME( in the text; `first` gets the first. */
+/* Finds every "ctrt_NAME(" in the text, counts a call of it if `count` is set, and returns the first function. */
 static struct function *each_call(const char *text, bool count)
 {
     struct function *first = NULL;
@@ -101,10 +102,10 @@ void told_bad(const char *expression, ctrt_status got, int want)
 void told_fine(const char *expression, bool fine)
 {
     if (!fine)
-        fail(expression, "is not so");
+        fail(expression, "is false");
 }
 
-/* ---- what is declared ---- */
+/* ---- the declared functions ---- */
 
 static void declare(const char *name, size_t length)
 {
@@ -132,7 +133,7 @@ static void read_header(const char *path)
         fclose(in);
 }
 
-/* The functions that ops.h declares for the rows of ctrt/ops.def. */
+/* The functions that ops.h declares by ctrt/ops.def. */
 #define UNARY_no(name)   #name,
 #define UNARY_yes(name)  #name, #name "_",
 #define BINARY_no(name)  #name, #name "_scalar",
@@ -154,7 +155,7 @@ static void read_headers(void)
     DIR *open = opendir(folder);
     for (struct dirent *entry; open && (entry = readdir(open)) != NULL;) {
         size_t length = strlen(entry->d_name);
-        /* What plugin.h declares, plugins define. */
+        /* plugin.h declares functions that plugins define. */
         if (length < 2 || strcmp(entry->d_name + length - 2, ".h") || !strcmp(entry->d_name, "plugin.h"))
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
@@ -164,7 +165,7 @@ static void read_headers(void)
         closedir(open);
 }
 
-/* ---- things to misuse ---- */
+/* ---- objects for the calls ---- */
 
 static bool props_make(void)
 {
@@ -184,7 +185,7 @@ static bool props_make(void)
     if (!status) status = ctrt_sgd_new(&p.sgd, p.linear, &(ctrt_sgd_options){ .lr = 0.1 });
     if (status)
         printf("Bail out! %s\n", ctrt_error_message());
-    /* A device whose memory the host cannot read, played by a test plugin. */
+    /* The device of a test plugin whose memory the host cannot read. */
     if (ctrt_device_get(&p.other, "fake:0") != CTRT_OK
         || ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other) != CTRT_OK)
         printf("# no second device: %s\n", ctrt_error_message());

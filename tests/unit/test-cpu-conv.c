@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads of convolutions on the cpu. */
+/* Tests that convolutions on the cpu start no threads with CTRT_NUM_THREADS=1, and give the results of a reference in
+ * double precision. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -96,7 +97,7 @@ static void conv(const char *path, const struct geometry *g, ctrt_dtype dtype, b
     fake_free(&x), fake_free(&w), fake_free(&dy), fake_free(&y), fake_free(&dx), fake_free(&dw), fake_free(&bias);
 }
 
-/* CTRT_NUM_THREADS binds the library's threads as well as ours. Runs first: threads that were started stay. */
+/* CTRT_NUM_THREADS limits oneDNN's threads and the backend's. */
 static void one_thread(void)
 {
     setenv("CTRT_NUM_THREADS", "1", 1);
@@ -118,11 +119,9 @@ static void one_thread(void)
     REQUIRE(count == 1, "with CTRT_NUM_THREADS=1 the process has %d threads", count);
 }
 
-/* ---- pooling ---- */
-
 TEST_MAIN
 {
-    group("one thread");
+    group("CTRT_NUM_THREADS=1: convolutions by oneDNN and by the backend start no threads");
     one_thread();
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's own elementary functions of float, against the C library's of double, in units of the last
- * place: over a sample of all floats, in every instruction set that this processor has. */
+/* Tests the cpu backend's elementary functions of float against the C library's functions of double, in units of the
+ * last place, for a sample of all floats and every instruction set of this processor. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,8 +14,8 @@ static double reciprocal(double x) { return 1 / x; }
 static double gelu(double x) { return 0.5 * x * erfc(-x * M_SQRT1_2); }
 static double gelu_tanh(double x) { return x * sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
 
-/* `most`: ulps allowed. gelu's larger bounds are for its left tail: the tanh form is e^u there, and u, as large as
- * 88, is rounded to float. (With the definitions' 1 + erf and 1 + tanh nothing would be left of the tail.) */
+/* `most` is the error allowed, in ulps. The bounds of gelu are larger because of its left tail, where the tanh form is
+ * e^u and u, as large as 88, is rounded to float. (The definitions' 1 + erf and 1 + tanh would cancel to 0 there.) */
 static const struct function {
     const char *op;
     double (*reference)(double x);
@@ -33,7 +33,7 @@ static const struct function {
 #define COUNT (1 << 16)
 static float x[COUNT], y[COUNT];
 
-/* Distance of y from the exact value, in units of the last place of float there. */
+/* Returns the distance of `got` from the exact value in units of the last place of float. */
 static double ulps(float got, double exact)
 {
     if (isnan(exact) || isnan(got))
@@ -41,7 +41,7 @@ static double ulps(float got, double exact)
     float rounded = (float)exact;
     if (got == rounded)
         return 0;
-    if (isinf(rounded) || isinf(got)) {             /* near the largest float either may be right */
+    if (isinf(rounded) || isinf(got)) {             /* near the largest float both results are allowed */
         double edge = 0x1.fffffep+127;
         return fabs(fabs(exact) - edge) < edge * 1e-6 && signbit(got) == signbit(rounded) ? 0 : INFINITY;
     }
@@ -80,7 +80,7 @@ static void check(const char *isa)
         const struct function *f = &functions[k];
         double worst = 0;
         uint32_t where = 0, at = 0;
-        /* 16 times 65536 floats spread over all bit patterns, and as many among those of magnitude 2^-12 to 16. */
+        /* Samples 16 * 65536 floats of all bit patterns, and as many of magnitude 2^-12 to 16. */
         for (uint32_t part = 0; part < 16; part++) {
             double off = worst_of(f, part * 4093, 65537, &at);
             if (off > worst)
@@ -103,11 +103,11 @@ static void test_avx512(void) { check("avx512"); }
 
 TEST_MAIN
 {
-    group("baseline");
+    group("the elementary functions are within their bounds: baseline");
     test_baseline();
-    group("avx2");
+    group("the elementary functions are within their bounds: avx2");
     test_avx2();
-    group("avx512");
+    group("the elementary functions are within their bounds: avx512");
     test_avx512();
     return done();
 }

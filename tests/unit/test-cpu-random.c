@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's random numbers: Philox4x32-10 against its published test vectors, and each distribution against
- * plugin.h's description, computed here word by word. */
+/* Tests the random numbers of the cpu backend: Philox4x32-10 against its published test vectors, and each distribution
+ * against the description in plugin.h, computed here word by word. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "fake_host.h"
 
-/* ---- Philox once more, from the paper (Salmon et al. 2011) ---- */
+/* ---- an independent Philox, from the paper (Salmon et al. 2011) ---- */
 
 static void philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
@@ -21,7 +21,7 @@ static void philox(uint32_t out[4], const uint32_t counter[4], const uint32_t ke
     memcpy(out, c, sizeof c);
 }
 
-/* The reference above is itself held to Random123's known answers (kat_vectors, philox4x32 10). */
+/* Checks the Philox above against Random123's known answers (kat_vectors, philox4x32 10). */
 static void test_known_answers(void)
 {
     static const struct { uint32_t counter[4], key[2], want[4]; } cases[] = {
@@ -46,7 +46,7 @@ static uint32_t word(uint64_t seed, uint64_t block, int which)
     return words[which];
 }
 
-/* Word i of the stream of 32-bit words, pair i of the stream of pairs. */
+/* word32 returns word i of the stream of 32-bit words, word64 returns pair i of the stream of pairs. */
 static uint32_t word32(const ctrt_random_attributes *a, int64_t i) { return word(a->seed, a->offset + (uint64_t)i / 4, (int)(i % 4)); }
 static uint64_t word64(const ctrt_random_attributes *a, int64_t i)
 {
@@ -65,11 +65,12 @@ static fake_tensor generate(const char *op, ctrt_dtype dtype, int64_t n, const c
 static const ctrt_random_attributes streams[] = {
     { .size = sizeof streams[0], .seed = 0, .offset = 0, .a = 0, .b = 1 },
     { .size = sizeof streams[0], .seed = 0x123456789abcdef0u, .offset = 0xfffffff0u, .a = -3, .b = 5 },    /* carries into word 1 */
-    { .size = sizeof streams[0], .seed = UINT64_MAX, .offset = UINT64_MAX - 3, .a = 2, .b = 0.25 },       /* wraps around */
+    /* the offset wraps around */
+    { .size = sizeof streams[0], .seed = UINT64_MAX, .offset = UINT64_MAX - 3, .a = 2, .b = 0.25 },
 };
 static const int64_t lengths[] = { 0, 1, 2, 5, 64, 1023, 5000 };
 
-/* The very first words, through the kernel: f32 uniforms of seed 0 show the upper 24 bits of the first vector. */
+/* The f32 uniforms of seed 0 must be the upper 24 bits of the first known answer. */
 static void test_first_words(void)
 {
     static const uint32_t want[] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
@@ -89,7 +90,8 @@ static void test_uniform(void)
             fake_tensor bf16 = generate("uniform", CTRT_BF16, lengths[k], &streams[s]);
             fake_tensor f64 = generate("uniform", CTRT_F64, lengths[k], &streams[s]);
             for (int64_t i = 0; i < lengths[k]; i++) {
-                volatile float product = (float)(word32(&streams[s], i) >> 8) * 0x1p-24f * scale;     /* rounded before the sum */
+                /* rounded before the addition */
+                volatile float product = (float)(word32(&streams[s], i) >> 8) * 0x1p-24f * scale;
                 float want = product + lo;
                 volatile double wide = (double)(word64(&streams[s], i) >> 11) * 0x1p-53 * (streams[s].b - streams[s].a);
                 REQUIRE(((float *)f32.view.data)[i] == want, "uniform, element %lld is %.9g, expected %.9g",
@@ -125,7 +127,7 @@ static void test_normal(void)
         }
 }
 
-/* A million numbers have the moments they should have. */
+/* The mean, variance and fourth moment of a million normals must be near 0, 1 and 3. */
 static void test_moments(void)
 {
     static const int64_t n = 1000000;
@@ -200,8 +202,8 @@ static void test_dropout(void)
         }
 }
 
-/* The same numbers from every instruction set and any number of threads, f32 normals to the last bit or the one
- * before. */
+/* Every instruction set and number of threads must give the same f32 uniforms, and normals that differ by at most
+ * 5e-6 (3 + |x|). */
 static void test_same_everywhere(void)
 {
     static const char *const isas[] = { "baseline", "avx2", "avx512" }, *const threads[] = { "1", "2", "3" };
@@ -232,23 +234,23 @@ static void test_same_everywhere(void)
 TEST_MAIN
 {
     fake_load(NULL);
-    group("known answers");
+    group("the reference Philox gives Random123's known answers");
     test_known_answers();
-    group("first words");
+    group("the first f32 uniforms of seed 0 are the first known answer");
     test_first_words();
-    group("uniform");
+    group("uniform equals its description in plugin.h");
     test_uniform();
-    group("normal");
+    group("normal equals its description in plugin.h");
     test_normal();
-    group("moments");
+    group("normals have mean 0, variance 1 and fourth moment 3");
     test_moments();
-    group("randint");
+    group("randint equals its description in plugin.h and rejects an empty range");
     test_randint();
-    group("bernoulli");
+    group("bernoulli equals its description in plugin.h");
     test_bernoulli();
-    group("dropout");
+    group("dropout equals its description in plugin.h");
     test_dropout();
-    group("same everywhere");
+    group("every instruction set and number of threads gives the same uniforms and, within rounding, normals");
     test_same_everywhere();
     return done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Factories: values, dtypes, layout, and what each refuses. */
+/* Tests the functions that create tensors: values, dtypes, strides, and rejected arguments. */
 #include <math.h>
 
 #include "tensors.h"
@@ -12,7 +12,7 @@ static ctrt_tensor *y;
 
 static void constants(void)
 {
-    group("zeros, ones, full, empty, of every dtype");
+    group("zeros, ones, full and empty give their values in every dtype");
     for (size_t i = 0; i < COUNT(dtypes); i++) {
         const double two = dtypes[i] == CTRT_BOOL ? 1 : 2;
         CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2, 2), dtypes[i], cpu));
@@ -26,9 +26,10 @@ static void constants(void)
         SHAPE_IS(y, 2, 0, 3);
         STRIDES_ARE(y, 3, 3, 1);
         CHECK_OK(ctrt_zeros(&y, CTRT_SCALAR_SHAPE, dtypes[i], cpu));
-        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1, "a 0-dim tensor");
+        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1,
+              "the tensor of CTRT_SCALAR_SHAPE does not have 0 dimensions and 1 element");
     }
-    group("dtypes that were not named");
+    group("CTRT_DTYPE_DEFAULT selects the default dtype");
     CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
     DTYPE_IS(y, CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
@@ -49,7 +50,7 @@ static void constants(void)
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_F16, cpu));
     DTYPE_IS(y, CTRT_F16);
 
-    group("what constants refuse");
+    group("zeros, ones, full and empty reject bad arguments and do not change the output");
     const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     CHECK_FAILS(ctrt_zeros(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "zeros: out is NULL");
     CHECK_FAILS(ctrt_ones(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "ones");
@@ -70,7 +71,7 @@ static void constants(void)
     ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
-    VALUES_ARE(y, -4);                          /* untouched by all that failed */
+    VALUES_ARE(y, -4);                          /* unchanged by the failed calls */
 }
 
 static void sequences(void)
@@ -88,7 +89,7 @@ static void sequences(void)
         { 0, 1, 0.3, true, CTRT_I64, CTRT_I64, 4, { 0, 0, 0, 0 } },
         { 0, -3, -1, true, CTRT_F16, CTRT_F16, 3, { 0, -1, -2 } },
     };
-    group("arange");
+    group("arange counts as PyTorch's does and rejects ranges that do not end");
     for (size_t i = 0; i < COUNT(good); i++) {
         ctrt_scalar numbers[3] = { ctrt_float(good[i].start), ctrt_float(good[i].end), ctrt_float(good[i].step) };
         if (!good[i].floats)
@@ -101,7 +102,7 @@ static void sequences(void)
         DTYPE_IS(y, good[i].got);
         check_values(what, __LINE__, y, good[i].values, good[i].count);
     }
-    /* Integers that doubles cannot tell apart. */
+    /* Integers that are the same number as double. */
     int64_t exact[3] = { 0 };
     CHECK_OK(ctrt_arange(&y, ctrt_int(INT64_MAX - 3), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu));
     CHECK_OK(ctrt_to_host(exact, sizeof exact, y, CTRT_I64));
@@ -110,7 +111,7 @@ static void sequences(void)
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(0), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "step is 0");
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(-1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), ctrt_int(2), CTRT_I64, cpu),
-                CTRT_ERR_INVALID_ARGUMENT, "does not lead");       /* the two are one double */
+                CTRT_ERR_INVALID_ARGUMENT, "does not lead");       /* both are the same double */
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(5), ctrt_int(0), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
     CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(INFINITY), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
     CHECK_FAILS(ctrt_arange(&y, ctrt_float(NAN), ctrt_float(1), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
@@ -121,7 +122,7 @@ static void sequences(void)
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(300), ctrt_int(305), ctrt_int(1), CTRT_I8, cpu), CTRT_ERR_OVERFLOW, "i8");
     CHECK_FAILS(ctrt_arange(NULL, ctrt_int(0), ctrt_int(5), ctrt_int(1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
 
-    group("eye");
+    group("eye has ones on the diagonal");
     CHECK_OK(ctrt_eye(&y, 2, 3, CTRT_F32, cpu));
     VALUES_ARE(y, 1, 0, 0, 0, 1, 0);
     CHECK_OK(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu));
@@ -138,10 +139,10 @@ static void sequences(void)
 
 static void from_data(void)
 {
-    group("from_data");
+    group("from_data copies data of any alignment and rejects wrong counts");
     float values[6] = { 1, 2, 3, 4, 5, 6 };
     CHECK_OK(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
-    values[0] = 77;                                             /* it was copied */
+    values[0] = 77;                                             /* from_data copied the values */
     VALUES_ARE(y, 1, 2, 3, 4, 5, 6);
     unsigned char bytes[1 + sizeof(double)];                    /* data need not be aligned */
     double number = -2.5;
@@ -171,18 +172,19 @@ static void count_free(void *user, void *data)
 
 static void from_blob(void)
 {
-    group("from_blob");
+    group("from_blob uses the program's memory and frees it with the last view");
     float values[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     int user;
     ctrt_tensor *x = NULL, *part = NULL;
     CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 2), CTRT_SHAPE(4, 1), CTRT_F32, count_free, &user));
     VALUES_ARE(x, 0, 1, 4, 5);
-    CHECK(ctrt_tensor_data(x) == values, "it was copied");
+    CHECK(ctrt_tensor_data(x) == values, "from_blob copied the memory");
     CHECK_OK(ctrt_select(&part, x, 0, 1));
     ctrt_tensor_release(&x);
-    CHECK(freed == 0, "freed while a view lives");
+    CHECK(freed == 0, "the memory was freed while a view exists");
     CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
-    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6, "writing goes to the program's memory");
+    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6,
+          "a write to the tensor did not change the program's memory");
     ctrt_tensor_release(&part);
     CHECK(freed == 1 && freed_user == &user && freed_data == values, "freed %d times, user %p, data %p", freed, freed_user, freed_data);
     CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));        /* row major */
@@ -200,30 +202,31 @@ static void from_blob(void)
     CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, count_free, NULL), CTRT_ERR_OVERFLOW, NULL);
     CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, (ctrt_dtype)-4, count_free, NULL), CTRT_ERR_DTYPE, NULL);
     CHECK_FAILS(ctrt_from_blob(NULL, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    CHECK(freed == 1 && x == NULL, "a failing call took the memory");
+    CHECK(freed == 1 && x == NULL, "a failed call kept the memory, or freed it");
 }
 
 static void like(void)
 {
-    group("empty_like, zeros_like, ones_like, full_like");
+    group("empty_like, zeros_like, ones_like and full_like keep dtype and dense strides");
     ctrt_tensor *x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), *t = NULL, *e = NULL, *s = NULL, *image = COUNTING(2, 3, 2, 2), *cl = NULL;
     CHECK_OK(ctrt_t(&t, x));
     CHECK_OK(ctrt_zeros_like(&y, t, CTRT_DTYPE_DEFAULT, NULL));
     DTYPE_IS(y, CTRT_I32);
     SHAPE_IS(y, 3, 2);
-    STRIDES_ARE(y, 1, 3);                       /* dense: the order of dimensions is kept */
+    STRIDES_ARE(y, 1, 3);                       /* dense input: its order of dimensions is kept */
     VALUES_ARE(y, 0, 0, 0, 0, 0, 0);
     CHECK_OK(ctrt_expand(&e, x, CTRT_SHAPE(2, 2, 3)));
     CHECK_OK(ctrt_ones_like(&y, e, CTRT_F64, cpu));
     DTYPE_IS(y, CTRT_F64);
-    STRIDES_ARE(y, 6, 3, 1);                    /* not dense: row major */
+    STRIDES_ARE(y, 6, 3, 1);                    /* input that is not dense: row major */
     CHECK_OK(ctrt_slice(&s, x, 1, 0, 3, 2));
     CHECK_OK(ctrt_full_like(&y, s, ctrt_int(7), CTRT_DTYPE_DEFAULT, NULL));
     STRIDES_ARE(y, 2, 1);
     VALUES_ARE(y, 7, 7, 7, 7);
     CHECK_OK(ctrt_contiguous(&cl, image, CTRT_CHANNELS_LAST));
     CHECK_OK(ctrt_empty_like(&y, cl, CTRT_DTYPE_DEFAULT, NULL));
-    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST), "channels-last is kept");
+    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST),
+          "the result of a channels-last tensor is not channels-last");
     CHECK_FAILS(ctrt_empty_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
     CHECK_FAILS(ctrt_empty_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_zeros_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
@@ -231,7 +234,7 @@ static void like(void)
     CHECK_FAILS(ctrt_full_like(&y, x, ctrt_float(1e300), CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_OVERFLOW, "i32");
     CHECK_FAILS(ctrt_empty_like(&y, x, (ctrt_dtype)99, cpu), CTRT_ERR_DTYPE, "99");
 
-    group("new_empty, new_zeros, new_ones, new_full, new_tensor: dtype and device of another");
+    group("new_empty, new_zeros, new_ones, new_full and new_tensor take dtype and device from a tensor");
     for (size_t i = 0; i < COUNT(dtypes); i++) {
         ctrt_tensor *z = NULL;
         const float data[2] = { 1, 0 };
@@ -250,7 +253,7 @@ static void like(void)
         CHECK_OK(ctrt_new_tensor(&y, z, data, 2, CTRT_SHAPE(2), CTRT_F32, NULL));
         DTYPE_IS(y, dtypes[i]);
         VALUES_ARE(y, 1, 0);
-        CHECK(ctrt_tensor_device(y) == cpu, "device");
+        CHECK(ctrt_tensor_device(y) == cpu, "the device is not cpu");
         ctrt_tensor_release(&z);
     }
     CHECK_FAILS(ctrt_new_empty(&y, NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
@@ -271,18 +274,18 @@ static void like(void)
 
 static void lives(void)
 {
-    group("retain, release, assign");
+    group("retain, release and assign change the reference count");
     ctrt_tensor *a = COUNTING(2), *b = ctrt_tensor_retain(a), *c = NULL;
-    CHECK(b == a && ctrt_tensor_retain(NULL) == NULL, "retain gives what it got");
+    CHECK(b == a && ctrt_tensor_retain(NULL) == NULL, "retain did not return its argument");
     ctrt_tensor_release(&a);
-    CHECK(a == NULL, "release nulls");
+    CHECK(a == NULL, "release did not set the pointer to NULL");
     VALUES_ARE(b, 0, 1);
     ctrt_tensor_assign(&c, b);
     ctrt_tensor_assign(&c, c);
     ctrt_tensor_release(&b);
     VALUES_ARE(c, 0, 1);
     ctrt_tensor_assign(&c, NULL);
-    CHECK(c == NULL, "assigning NULL");
+    CHECK(c == NULL, "assigning NULL did not set the pointer to NULL");
     ctrt_tensor_assign(NULL, NULL);
     ctrt_tensor_release(&c);
     ctrt_tensor_release(NULL);

@@ -474,7 +474,7 @@ static void check_index(void)
     }
 }
 
-/* So many indices that the kernel sorts them in more than one pass. In the first case nearly all indices select one
+/* So many indices that the backend sorts them, in several sorts. In the first case nearly all indices select one
  * row. */
 static void check_large_index(void)
 {

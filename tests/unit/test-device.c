@@ -419,7 +419,8 @@ static void test_late_changes(void)
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int opened = 0; opened < 2; opened++) {
-            group("a warning at most once when %s is set after devices were %s", cases[i].name, opened ? "opened" : "counted");
+            group("a warning at most once when %s is set after devices were %s", cases[i].name,
+                  opened ? "opened" : "counted");
             IN_CHILD(folder_path(fake_only, NULL)) {
                 ctrt_device *device = NULL;
                 ctrt_log_set_callback(keep_log, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Printing: every case of tests/reference/printing.txt to the letter, from row-major and from strided memory. */
+/* Tests that tensors print exactly as in tests/reference/printing.txt, from row-major and from strided memory. */
 #include "ctrt/ctrt.h"
 #include "tensor/format.h"
 #include "tests/reference/ref.h"
@@ -11,7 +11,8 @@ static int64_t option(const struct ref_file *file, const char *name, const char 
     return record ? record->i[0] : otherwise;
 }
 
-/* The elements in memory where each dimension steps over one element more than it has to, fastest dimension first. */
+/* Sets up `view` on new memory with the record's elements: in row-major order or, with `strided`, with the smallest
+ * stride in dimension 0 and a gap of one element after each dimension. The caller frees the memory. */
 static void *laid_out(ctrt_view *view, const struct ref_record *record, ctrt_dtype dtype, bool strided)
 {
     int64_t reach = 1;
@@ -40,7 +41,7 @@ static void *laid_out(ctrt_view *view, const struct ref_record *record, ctrt_dty
 
 static void reference(void)
 {
-    group("as PyTorch prints");
+    group("tensors print as in PyTorch");
     struct ref_file *file = ref_load("printing.txt");
     if (!CHECK(file != NULL, "no reference file"))
         return;
@@ -84,12 +85,12 @@ static void suffixes(void)
         { { NULL, "AddBackward0", true }, 2, "tensor([1., 2.], grad_fn=<AddBackward0>)" },
         { { "cuda:1", "LogSoftmaxBackward0", true }, 2, "tensor([1., 2.], device='cuda:1', grad_fn=<LogSoftmaxBackward0>)" },
         { { "cuda:0", NULL, true }, 0, "tensor([], device='cuda:0', requires_grad=True)" },
-        /* a suffix that the line has no room for begins a new one */
+        /* a suffix that does not fit into the line starts a new line */
         { { "cuda:1", NULL, false }, 9,
           "tensor([1., 2., 3., 4., 5., 6., 7., 8., 9.],\n       device='cuda:1')" },
     };
     float values[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
-    group("suffixes");
+    group("suffixes for device, dtype, requires_grad and grad_fn");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct format_options options = format_defaults;
         if (cases[i].numel == 9)
@@ -114,7 +115,7 @@ static void suffixes(void)
 
 static void public_function(void)
 {
-    group("ctrt_tensor_format");
+    group("ctrt_tensor_format formats tensors and rejects bad arguments");
     ctrt_tensor *x = NULL;
     char *text = NULL;
     const float values[4] = { 1, 2.5f, -3, 4 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-op-dtypes.c: the result type of each op for each dtype, and what PyTorch refuses:
- * tests/reference/op_dtypes.txt and can_cast.txt.
+/* Tests the result dtype of each op for each dtype, and the dtypes that it rejects, against PyTorch's
+ * (tests/reference/op_dtypes.txt and can_cast.txt).
  *
- * One TAP line an op; an op that ctrt lacks is skipped by name. */
+ * Each op has one TAP line. An op that ctrt does not have is skipped. */
 #include <fnmatch.h>
 
 #include "../reference/ref.h"
@@ -56,7 +56,7 @@ static ctrt_status cat_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     return ctrt_cat(out, both, 2, 0);
 }
 
-/* A number takes part as a 0-dim tensor does. */
+/* A scalar operand of where is passed as a 0-dim tensor. */
 static ctrt_status where_scalar(ctrt_tensor **out, ctrt_tensor *t, ctrt_scalar number)
 {
     CTRT_AUTO(tensor) other = NULL;
@@ -104,21 +104,21 @@ static const struct op { const char *name; unary one; binary two;
     OF(where_float),
 };
 
-/* What ctrt does otherwise, on purpose. `dtypes`: a pattern of the operands'; told once an op. */
+/* Intended differences from PyTorch, printed once for each op. `dtypes` is a pattern of the operands' dtypes. */
 static const struct { const char *op, *dtypes, *torch, *gives, *reason;
 } different[] = {
-    { "any", "u8", "u8", "bool", "PyTorch keeps u8 for history's sake" },
-    { "all", "u8", "u8", "bool", "PyTorch keeps u8 for history's sake" },
+    { "any", "u8", "u8", "bool", "PyTorch keeps u8 for compatibility" },
+    { "all", "u8", "u8", "bool", "PyTorch keeps u8 for compatibility" },
     { "sign", "bool", "bool", "error", "a bool has no sign; the message says to cast" },
-    { "square", "bool", "i64", "error", "as all arithmetic of one bool; the message says to cast" },
+    { "square", "bool", "i64", "error", "as all arithmetic of one bool operand; the message says to cast" },
     { "gelu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
     { "silu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
     { "sub", "* bool", "error", "the first",
-      "a difference of a number and a truth has a meaning; only two bools are refused" },
-    { "sub", "bool *", "error", "the second", "likewise" },
+      "only a difference of two bools is rejected" },
+    { "sub", "bool *", "error", "the second", "only a difference of two bools is rejected" },
 };
 
-/* ---- rows ---- */
+/* ---- rows of the reference files ---- */
 
 static const struct op *find(const char *name)
 {
@@ -130,7 +130,7 @@ static const struct op *find(const char *name)
 
 static char details[4096];
 static int number, failures, checked;
-static unsigned told;                   /* rows of `different` that were met in this op */
+static unsigned told;                   /* bit set: rows of `different` that this op used */
 
 __attribute__((format(printf, 1, 2)))
 static void fail(const char *format, ...)
@@ -189,7 +189,7 @@ static void one_row(const struct op *op, const char *a_name, const char *b_name,
         fail("%s of %s: got %s, expected %s%s%s", op->name, operands, got, want, status ? ": " : "",
              status ? ctrt_error_message() : "");
     if (status && (ctrt_error_message()[0] == '\0' || status == CTRT_ERR_INTERNAL || status == CTRT_ERR_BACKEND))
-        fail("%s of %s: a refusal should say why: '%s', %s", op->name, operands, ctrt_error_message(),
+        fail("%s of %s: the error has no message or a wrong status: '%s', %s", op->name, operands, ctrt_error_message(),
              ctrt_status_string(status));
     checked++;
     ctrt_tensor_release(&a);
@@ -220,7 +220,7 @@ static void result_types(void)
     free(bytes);
 }
 
-/* a.add_(b): allowed when the common type of both may be written into a's. */
+/* a.add_(b) is allowed if the promoted dtype of a and b can be cast to the dtype of a. */
 static void casts_in_place(void)
 {
     char *bytes = ref_read_bytes("can_cast.txt"), *rest = bytes;
@@ -262,7 +262,7 @@ TEST_MAIN
     result_types();
     casts_in_place();
     if (checked < 1500)
-        fail("only %d rows were looked at", checked);
+        fail("only %d rows were checked, expected at least 1500", checked);
     end_op("rows", true);
     printf("1..%d\n", number);
     return failures != 0;

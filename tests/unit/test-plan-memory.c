@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of a planned step, and of a step in pieces, fails once: a status each time, nothing lost, figures exact. */
+/* Makes each allocation of a planned step and of a step in micro-batches fail. Each failure must give
+ * CTRT_ERR_OUT_OF_MEMORY, leak nothing and keep the statistics exact. */
 #include "base/host_alloc.h"
 #include "tap.h"
 #include "plan_models.h"
@@ -16,7 +17,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
     return ctrt_backward(loss);
 }
 
-/* The step planned: what the plan made is let go of whatever happens. */
+/* Runs a step under a memory plan. Gradients created under the plan are released even on failure. */
 static ctrt_status planned(struct training *run)
 {
     CTRT_AUTO(memory_plan) plan = NULL;
@@ -39,7 +40,7 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     struct training run;
     ctrt_memory_stats before, after;
     double loss;
-    group("%s of %s: each allocation fails", what, model->name);
+    group("%s of %s: each failing allocation gives a status and leaks nothing", what, model->name);
     CHECK_OK(training_begin(&run, model, device));
     CHECK_OK(training_step(&loss, &run));
     CHECK_OK(step(&run));
@@ -48,7 +49,8 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(step(&run));
     const uint64_t allocations = alloc_fail_at(0, false);
-    CHECK(allocations > 50, "only %llu allocations", (unsigned long long)allocations);
+    CHECK(allocations > 50,
+          "the step made only %llu allocations, expected more than 50", (unsigned long long)allocations);
     uint64_t failures = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
@@ -66,7 +68,7 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     }
     CHECK(failures > allocations / 4, "only %llu of %llu failed", (unsigned long long)failures, (unsigned long long)allocations);
     CHECK_OK(training_step(&loss, &run));
-    CHECK(loss > 0.01 && loss < 20, "the loss is %g afterwards", loss);
+    CHECK(loss > 0.01 && loss < 20, "the loss after the failures is %g, expected 0.01 to 20", loss);
     training_end(&run);
     CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
 }
@@ -77,12 +79,12 @@ TEST_MAIN
     setenv("CTRT_LOG", "error", 1);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         ctrt_device *device = NULL;
-        group("%s", names[i]);
+        group("the device %s opens", names[i]);
         if (!CHECK_OK(ctrt_device_get(&device, names[i])))
             continue;
-        fail_each("a plan", planned, &models[2], device);
-        fail_each("a plan", planned, &models[12], device);
-        fail_each("pieces", in_pieces, &models[11], device);
+        fail_each("a planned step", planned, &models[2], device);
+        fail_each("a planned step", planned, &models[12], device);
+        fail_each("a step in micro-batches", in_pieces, &models[11], device);
     }
     return done();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans: the predicted peak of a step is the measured one, to the byte, and the plan leaves no trace. */
+/* Memory plans: the predicted peak of a step equals the measured peak, and a plan has no side effects. */
 #include "sims.h"
 #include "plan_models.h"
 
@@ -11,11 +11,12 @@ static ctrt_memory_prediction predict(struct training *run, double *loss)
     CHECK_OK(training_step(loss, run));
     CHECK(ctrt_memory_plan_fits(plan), "%s does not fit", run->model->name);
     CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-    CHECK(plan == NULL, "the plan is still there");
+    CHECK(plan == NULL, "ctrt_memory_plan_end did not set the plan to NULL");
     return found;
 }
 
-/* Two steps, each planned first: in the second one, gradients and states are there and the cache is warm. */
+/* Two steps, each predicted first. Before the second one, gradients and optimizer state exist and the cache has free
+ * blocks. */
 static void check_model(const struct model *model, ctrt_device *device)
 {
     struct training run;
@@ -25,7 +26,7 @@ static void check_model(const struct model *model, ctrt_device *device)
         const uint64_t before = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
         ctrt_memory_prediction found = predict(&run, &loss);
         CHECK(loss == 0, "%s: a planned loss is %g", model->name, loss);
-        CHECK(found.allocated_before == before && found.reserved_before == reserved, "%s: before the step",
+        CHECK(found.allocated_before == before && found.reserved_before == reserved, "%s: wrong bytes allocated or reserved before the step",
               model->name);
         ctrt_memory_reset_peak(device);
         CHECK_OK(training_step(&loss, &run));
@@ -35,25 +36,25 @@ static void check_model(const struct model *model, ctrt_device *device)
         CHECK(loss > 0.1 && loss < 20, "%s: the loss is %g", model->name, loss);
         CHECK(found.peak_allocated == peak, "%s, step %d: %llu predicted, %llu measured", model->name, step,
               (unsigned long long)found.peak_allocated, (unsigned long long)peak);
-        CHECK(found.peak_reserved == drawn, "%s, step %d: %llu predicted as reserved, %llu measured", model->name, step,
+        CHECK(found.peak_reserved == drawn, "%s, step %d: %llu reserved bytes predicted, %llu measured", model->name, step,
               (unsigned long long)found.peak_reserved, (unsigned long long)drawn);
-        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak, "%s, step %d: %llu requested, %llu measured",
+        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak, "%s, step %d: %llu requested bytes predicted, %llu measured",
               model->name, step, (unsigned long long)found.peak_requested,
               (unsigned long long)figures.requested_bytes[CTRT_POOL_ALL].peak);
-        CHECK(found.allocated_after == ctrt_memory_allocated(device), "%s, step %d: %llu predicted for its end, %llu measured", model->name,
+        CHECK(found.allocated_after == ctrt_memory_allocated(device), "%s, step %d: %llu bytes predicted after the step, %llu measured", model->name,
               step, (unsigned long long)found.allocated_after, (unsigned long long)ctrt_memory_allocated(device));
         CHECK(found.fits && found.failed_bytes == 0 && found.peak_op[0] != '\0', "%s: fits %d, peak in \"%s\"",
               model->name, found.fits,
               found.peak_op);
     }
     training_end(&run);
-    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", model->name,
+    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes were not freed", model->name,
           (unsigned long long)ctrt_memory_allocated(device));
 }
 
 static void test_peaks(const char *policy, const char *name)
 {
-    group("%s, %s: predicted and measured peaks of %zu models", name, policy, COUNT(models));
+    group("%s, %s: predicted peaks of %zu models equal measured ones", name, policy, COUNT(models));
     IN_CHILD(policy, "CTRT_SIM=devices=1,memory=512m") {
         ctrt_device *device = NULL;
         ctrt_manual_seed(1);
@@ -64,7 +65,7 @@ static void test_peaks(const char *policy, const char *name)
     CHILD_END;
 }
 
-/* Losses of a few steps, all planned first or none. */
+/* Computes the losses of a few steps. planned: each step is predicted first. */
 static void train(double losses[5], const struct model *model, ctrt_device *device, bool planned)
 {
     struct training run;
@@ -84,7 +85,7 @@ static void train(double losses[5], const struct model *model, ctrt_device *devi
 
 static void test_no_trace(const char *name)
 {
-    group("%s: training is the same, bit for bit, with a plan before each step", name);
+    group("%s: a plan before each step does not change the losses", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=512m") {
         ctrt_device *device = NULL;
         double plain[5], planned[5];
@@ -104,8 +105,8 @@ static void test_no_trace(const char *name)
 
 /* ---- the limit ---- */
 
-/* The step of the model on a device of `bytes`: planned, and in earnest. A device that cannot hold the model itself:
- * neither. */
+/* Predicts and runs a step of the model on a device of `bytes`. Sets *planned and *real to whether the step fits. Both
+ * are false if the model itself does not fit. */
 static void fits_in(uint64_t bytes, const char *policy, const struct model *model, bool *planned, bool *real)
 {
     char setting[64], answer[2] = { 0, 0 };
@@ -144,12 +145,12 @@ static void fits_in(uint64_t bytes, const char *policy, const struct model *mode
 
 static void test_limit(const char *policy)
 {
-    group("%s: what fits is told to 512 bytes", policy);
+    group("%s: a plan predicts whether a step fits, exact to 512 bytes", policy);
     for (size_t i = 0; i < COUNT(models); i++) {
         const struct model *model = &models[i];
-        uint64_t low = 0, high = 64 << 20;              /* fits not, fits */
+        uint64_t low = 0, high = 64 << 20;              /* low does not fit, high fits */
         bool planned, real;
-        /* The least memory that the step takes in earnest. */
+        /* Find the least memory that the real step needs. */
         while (high - low > 512) {
             const uint64_t middle = (low / 512 + high / 512) / 2 * 512;
             fits_in(middle, policy, model, &planned, &real);
@@ -167,7 +168,7 @@ static void test_limit(const char *policy)
 
 static void test_what_if(void)
 {
-    group("limits of the program's, and of a device that is not there");
+    group("a plan honours a limit of its own and the limit of the device");
     IN_CHILD("CTRT_SIM=devices=1,memory=256m") {
         struct training run;
         ctrt_device *device = sim_open("sim:0");
@@ -182,7 +183,7 @@ static void test_what_if(void)
             CHECK_OK(training_step(&loss, &run));
             CHECK_OK(ctrt_memory_plan_end(&small, &plan));
             CHECK(small.fits == !over, "%d bytes too few: fits %d", over, small.fits);
-            CHECK(over || small.peak_allocated == found.peak_allocated, "%llu and %llu",
+            CHECK(over || small.peak_allocated == found.peak_allocated, "a peak of %llu, expected %llu",
                   (unsigned long long)small.peak_allocated,
                   (unsigned long long)found.peak_allocated);
             CHECK((small.failed_bytes > 0) == over && (small.failed_op[0] != '\0') == over,
@@ -192,16 +193,16 @@ static void test_what_if(void)
         CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
         CHECK_OK(training_step(&loss, &run));
-        CHECK(!ctrt_memory_plan_fits(plan), "over the program's limit");
+        CHECK(!ctrt_memory_plan_fits(plan), "a running plan over the device's limit fits");
         CHECK_OK(ctrt_memory_plan_end(&small, &plan));
-        CHECK(!small.fits, "over the program's limit");
+        CHECK(!small.fits, "a step over the device's limit fits");
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
         training_end(&run);
     }
     CHILD_END;
 }
 
-/* ---- what is there before, meanwhile, and after ---- */
+/* ---- tensors created before, in and after a plan ---- */
 
 static float element(ctrt_tensor *x)
 {
@@ -214,7 +215,7 @@ static float element(ctrt_tensor *x)
 
 static void test_tensors(const char *name)
 {
-    group("%s: tensors from before keep their values, new ones are zeros, older ones may go", name);
+    group("%s: in a plan, older tensors keep their values and can be freed, and new ones are zeros", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = NULL;
         ctrt_memory_plan *plan = NULL;
@@ -231,17 +232,17 @@ static void test_tensors(const char *name)
         const uint64_t allocated = ctrt_memory_allocated(device);
         CHECK_OK(ctrt_memory_get_stats(&before, device));
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-        CHECK(ctrt_memory_allocated(device) == allocated, "a plan begins with %llu bytes",
+        CHECK(ctrt_memory_allocated(device) == allocated, "%llu bytes are allocated at the start of a plan",
               (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
         CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
         CHECK_OK(ctrt_zero_(kept));
         CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
         CHECK_OK(ctrt_add(&fresh, kept, kept));
-        CHECK(element(fresh) == 0, "a sum is %g", element(fresh));
+        CHECK(element(fresh) == 0, "a sum in a plan is %g, expected 0", element(fresh));
         CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
         CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
-        CHECK(host[0] == 0 && host[7] == 0, "the host reads %g", host[0]);
+        CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a plan is %g, expected 0", host[0]);
         CHECK_OK(ctrt_copy_(kept, fresh));
         CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
         CHECK_OK(ctrt_to_device(&back, there, cpu));
@@ -251,33 +252,33 @@ static void test_tensors(const char *name)
         CHECK_FAILS(ctrt_memory_plan_begin(&(ctrt_memory_plan *){ NULL }, device), CTRT_ERR_STATE, "already running");
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-        CHECK(found.left_blocks == 2 && found.left_bytes >= 4032, "%llu blocks of %llu bytes are left",
+        CHECK(found.left_blocks == 2 && found.left_bytes >= 4032, "%llu blocks of %llu bytes were left by the plan",
               (unsigned long long)found.left_blocks, (unsigned long long)found.left_bytes);
         CHECK_OK(ctrt_memory_get_stats(&after, device));
         CHECK(after.allocation[CTRT_POOL_ALL].allocated == before.allocation[CTRT_POOL_ALL].allocated && after.allocation[CTRT_POOL_ALL].freed == before.allocation[CTRT_POOL_ALL].freed + 1, "%llu allocations, %llu frees in a plan",
               (unsigned long long)(after.allocation[CTRT_POOL_ALL].allocated - before.allocation[CTRT_POOL_ALL].allocated), (unsigned long long)(after.allocation[CTRT_POOL_ALL].freed - before.allocation[CTRT_POOL_ALL].freed));
-        CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes", (unsigned long long)ctrt_memory_allocated(device));
-        CHECK(element(kept) == 3, "a tensor from before has %g", element(kept));
+        CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes are allocated, expected fewer than 8192", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(element(kept) == 3, "a tensor from before the plan has %g, expected 3", element(kept));
 
-        /* What is left: an error where there is no memory, zeros where it is the host's. Neither is counted. */
+        /* A tensor left by a plan has no memory, so using it is an error. On the cpu it has zeros. It is not counted. */
         if (strcmp(name, "cpu") != 0)
             CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a plan");
         else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
-            CHECK(element(back) == 3, "0 and 3 are %g", element(back));
+            CHECK(element(back) == 3, "0 + 3 is %g", element(back));
         ctrt_tensor_release(&back);
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-        ctrt_tensor_release(&fresh);            /* in another plan */
+        ctrt_tensor_release(&fresh);            /* freed in another plan */
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-        CHECK(found.left_blocks == 0 && found.peak_allocated == found.allocated_before, "an empty plan");
-        ctrt_tensor_release(&there);            /* and outside of all */
+        CHECK(found.left_blocks == 0 && found.peak_allocated == found.allocated_before, "a plan without allocations has left blocks or a higher peak");
+        ctrt_tensor_release(&there);            /* freed outside any plan */
         ctrt_tensor_release(&kept);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed", (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_memory_get_stats(&after, device));
         CHECK(after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed, "%llu and %llu", (unsigned long long)after.allocation[CTRT_POOL_ALL].allocated, (unsigned long long)after.allocation[CTRT_POOL_ALL].freed);
         CHECK_FAILS(ctrt_memory_plan_end(&found, &plan), CTRT_ERR_INVALID_ARGUMENT, "plan");
         CHECK_FAILS(ctrt_memory_plan_begin(NULL, device), CTRT_ERR_INVALID_ARGUMENT, "out");
         CHECK_FAILS(ctrt_memory_plan_set_limit(NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "plan");
-        CHECK(!ctrt_memory_plan_fits(NULL), "nothing fits");
+        CHECK(!ctrt_memory_plan_fits(NULL), "the plan NULL fits");
         ctrt_memory_plan_release(&plan);
         ctrt_memory_plan_release(NULL);
     }
@@ -286,7 +287,7 @@ static void test_tensors(const char *name)
 
 static void test_nothing_drawn(void)
 {
-    group("a plan of 40 GiB on a device of 1 MiB takes no memory and no kernel");
+    group("a plan of 40 GiB on a device of 1 MiB allocates no memory and launches no kernel");
     IN_CHILD("CTRT_SIM=devices=1,memory=1m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
@@ -310,20 +311,20 @@ static void test_nothing_drawn(void)
               (unsigned long long)found.failed_bytes, found.failed_tag);
         CHECK(found.peak_requested == 30000000000 && strcmp(found.peak_op, "matmul") == 0 &&
               strcmp(found.peak_tag, "giants") == 0,
-              "a peak of %llu bytes in %s of %s", (unsigned long long)found.peak_requested, found.peak_op,
+              "a peak of %llu bytes in op %s with tag %s", (unsigned long long)found.peak_requested, found.peak_op,
               found.peak_tag);
         CHECK(found.largest_request == 10000000000 && found.allocations >= 4, "%llu allocations",
               (unsigned long long)found.allocations);
-        CHECK(found.allocated_after == 0 && found.left_blocks == 0, "%llu bytes are left",
+        CHECK(found.allocated_after == 0 && found.left_blocks == 0, "%llu bytes were not freed",
               (unsigned long long)found.allocated_after);
-        CHECK(after.allocs == before.allocs && after.launches == before.launches, "the device worked");
+        CHECK(after.allocs == before.allocs && after.launches == before.launches, "the device allocated memory or launched kernels");
     }
     CHILD_END;
 }
 
 static void test_early_ends(void)
 {
-    group("plans whose steps end early leave nothing");
+    group("plans whose steps end early leave no memory");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         struct training run;
         ctrt_device *device = sim_open("sim:0");
@@ -335,7 +336,7 @@ static void test_early_ends(void)
         good = predict(&run, &loss);
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
         const uint64_t before = ctrt_memory_allocated(device);
-        for (int stop = 0; stop < 5; stop++) {          /* steps that end early: their tensors go, the plan ends */
+        for (int stop = 0; stop < 5; stop++) {          /* the step ends early, its tensors are freed */
             CTRT_AUTO(tensor) out = NULL;
             CHECK_OK(ctrt_memory_plan_begin(&plan, device));
             if (stop > 0)
@@ -352,7 +353,7 @@ static void test_early_ends(void)
             CHECK(found.left_blocks == 0 && ctrt_memory_allocated(device) == before, "stop %d: %llu bytes", stop,
                   (unsigned long long)ctrt_memory_allocated(device));
         }
-        CHECK(good.fits, "it does not fit");
+        CHECK(good.fits, "the whole step does not fit");
         training_end(&run);
         CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left",
               (unsigned long long)ctrt_memory_allocated(device));
@@ -360,23 +361,23 @@ static void test_early_ends(void)
     CHILD_END;
 }
 
-/* Once a plan has passed the size of the device it goes on as if there were no end, whatever the policies go by. */
+/* A plan that exceeds the size of the device continues as if memory were unlimited, under every policy. */
 static void test_beyond(const char *policy)
 {
-    group("%s: a plan goes on beyond the size of the device", policy);
+    group("%s: a plan continues beyond the size of the device", policy);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", policy) {
         ctrt_device *device = sim_open("sim:0");
         ctrt_tensor *held = NULL, *many[10] = { NULL }, *giant = NULL;
         ctrt_memory_plan *plan = NULL;
         ctrt_memory_prediction found;
         uint64_t before = 0;
-        for (int round = 0; round < 2; round++) {       /* in the second one the policy has something */
+        for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
             CHECK_OK(ctrt_memory_plan_begin(&plan, device));
             for (int i = 0; i < 10; i++)
                 CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
             CHECK_OK(ctrt_empty(&giant, CTRT_SHAPE(100 << 18), CTRT_F32, device));
             CHECK_OK(ctrt_relu_(giant));
-            CHECK(!ctrt_memory_plan_fits(plan), "220 MiB fit into 64");
+            CHECK(!ctrt_memory_plan_fits(plan), "220 MiB fit into 64 MiB");
             for (int i = 0; i < 10; i++)
                 ctrt_tensor_release(&many[i]);
             ctrt_tensor_release(&giant);
@@ -391,7 +392,7 @@ static void test_beyond(const char *policy)
             before = (uint64_t)30 << 20;
         }
         CHECK_FAILS(ctrt_empty(&giant, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        CHECK(total(held) == 3.0 * (30 << 18), "what was there has changed");
+        CHECK(total(held) == 3.0 * (30 << 18), "the plan changed a tensor from before");
         ctrt_tensor_release(&held);
         CHECK_OK(ctrt_device_synchronize(device));
     }
@@ -400,8 +401,8 @@ static void test_beyond(const char *policy)
 
 /* ---- memory that moves ---- */
 
-/* Which block goes to the host is the one used least recently; copies and fills are uses. *drawn: what is drawn then
- * tells. */
+/* The policy spill moves the least recently used block to the host; copies and fills count as uses. *drawn, the
+ * reserved bytes, shows which block was moved. */
 static ctrt_status use_and_take(uint64_t *drawn, int way, ctrt_device *device)
 {
     CTRT_AUTO(tensor) large = NULL;
@@ -428,7 +429,7 @@ static ctrt_status use_and_take(uint64_t *drawn, int way, ctrt_device *device)
 
 static void test_moving(void)
 {
-    group("spill: copies and fills are uses, in a plan as in earnest");
+    group("spill: copies and fills count as uses, in a plan and for real");
     for (int way = 0; way < 5; way++) {
         IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=12m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
@@ -440,15 +441,15 @@ static void test_moving(void)
             CHECK_OK(ctrt_memory_plan_end(&found, &plan));
             CHECK_OK(use_and_take(&drawn, way, device));
             CHECK(planned == drawn && drawn == (way < 4 ? 6 << 20 : 4 << 20) + (700 << 12),
-                  "way %d: %llu predicted, %llu measured", way,
+                  "case %d: %llu bytes predicted, %llu measured", way,
                   (unsigned long long)planned, (unsigned long long)drawn);
-            CHECK(found.fits, "it does not fit");
+            CHECK(found.fits, "the plan does not fit");
             CHECK_OK(ctrt_device_synchronize(device));
         }
         CHILD_END;
     }
 
-    group("spill: operands that have no room together are the op's failure");
+    group("spill: an op whose operands do not fit together fails");
     IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL;
@@ -460,9 +461,9 @@ static void test_moving(void)
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
         CHECK_OK(ctrt_full(&a, CTRT_SHAPE(1 << 20), ctrt_float(1), CTRT_F32, device));
         CHECK_OK(ctrt_full(&b, CTRT_SHAPE(1 << 20), ctrt_float(2), CTRT_F32, device));
-        CHECK(ctrt_memory_plan_fits(plan), "two times 4 MiB do not fit into 10");
+        CHECK(ctrt_memory_plan_fits(plan), "two times 4 MiB do not fit into 10 MiB");
         CHECK_OK(ctrt_add(&c, a, b));
-        CHECK(!ctrt_memory_plan_fits(plan), "three times 4 MiB fit into 10");
+        CHECK(!ctrt_memory_plan_fits(plan), "three times 4 MiB fit into 10 MiB");
         CHECK_OK(ctrt_exp(&later, b));
         ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
@@ -486,7 +487,7 @@ static void test_moving(void)
 static atomic_int at_work, stop;
 static ctrt_memory_plan *others_plan;
 
-/* Plans steps for the cpu as fast as it can. */
+/* Runs plans for the cpu in a loop until `stop` is set. */
 static void *plan_all_the_time(void *argument)
 {
     ctrt_device *cpu = argument;
@@ -506,7 +507,7 @@ static void *plan_all_the_time(void *argument)
     return NULL;
 }
 
-/* In the child: real work on the cpu, and a plan. */
+/* Runs an op and a plan on the cpu, in the child process. */
 static void works_in_child(ctrt_device *cpu)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -517,7 +518,7 @@ static void works_in_child(ctrt_device *cpu)
     CHECK(element(x) == 1, "exp(0) is %g in the child", element(x));
     CHECK_OK(ctrt_memory_plan_begin(&plan, cpu));
     CHECK_OK(ctrt_exp(&x, x));
-    CHECK(element(x) == 0, "a plan computes %g", element(x));
+    CHECK(element(x) == 0, "in a plan the value is %g, expected 0", element(x));
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_memory_plan_end(&found, &plan));
     CHECK(found.peak_allocated >= 4000, "%llu bytes predicted", (unsigned long long)found.peak_allocated);
@@ -525,7 +526,7 @@ static void works_in_child(ctrt_device *cpu)
 
 static void test_fork_beside_plan(void)
 {
-    group("a child forked while another thread plans has its devices back");
+    group("a child forked while another thread runs a plan can use the device");
     if (!forks_beside_threads())
         return;
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
@@ -539,7 +540,7 @@ static void test_fork_beside_plan(void)
                 sched_yield();
             pid_t child = fork();
             if (child == 0) {
-                alarm(20);              /* a hang ends by a signal */
+                alarm(20);              /* a hang ends with SIGALRM */
                 tap_state.failed = 0;
                 ctrt_memory_plan *lost = others_plan;
                 works_in_child(cpu);
@@ -561,7 +562,7 @@ static void test_forks(void)
 {
     static const char *const names[] = { "cpu", "sim:0" };
     for (size_t i = 0; i < COUNT(names); i++) {
-        group("%s: a child forked by the thread that plans goes on with its plan, and ends it", names[i]);
+        group("%s: a child forked by the thread that runs a plan continues and ends the plan", names[i]);
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
             ctrt_device *device = NULL, *cpu = NULL;
             ctrt_memory_plan *plan = NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promotion, against every pair that PyTorch was asked about (tests/reference/promotion.txt). */
+/* Tests type promotion against PyTorch's results for all pairs of operands (tests/reference/promotion.txt). */
 #include "tensor/shape.h"
 #include "tap.h"
 
-/* A tensor without memory: promotion looks at dtype and dimensions alone. */
+/* Returns a tensor without memory, because promotion reads only dtype and dimensions. */
 static ctrt_tensor *operand(const char *kind, ctrt_dtype dtype)
 {
     static const int64_t size = 3, stride = 1;
@@ -50,7 +50,7 @@ static FILE *reference(const char *name)
 
 static void pairs(void)
 {
-    group("result types of all pairs, as PyTorch's");
+    group("the result types of all pairs are PyTorch's");
     char line[256];
     int count = 0;
     FILE *in = reference("promotion.txt");
@@ -81,11 +81,12 @@ static void pairs(void)
 
 static void three_buckets(void)
 {
-    group("dimensioned, 0-dim and number together");
+    group("promotion of a tensor with dimensions, a 0-dim tensor and a number");
     static const struct { ctrt_dtype dim, zero, number, wanted; } cases[] = {
-        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },       /* same category: the dimensioned one wins */
+        /* same category: the tensor with dimensions decides */
+        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },
         { CTRT_I32, CTRT_F16, CTRT_DTYPE_DEFAULT, CTRT_F16 },
-        { CTRT_I32, CTRT_F16, CTRT_F64, CTRT_F16 },                 /* a floating 0-dim beats a floating number */
+        { CTRT_I32, CTRT_F16, CTRT_F64, CTRT_F16 },                 /* the 0-dim tensor decides, not the number */
         { CTRT_I32, CTRT_I64, CTRT_F64, CTRT_F32 },
         { CTRT_BOOL, CTRT_BOOL, CTRT_I64, CTRT_I64 },
         { CTRT_BOOL, CTRT_U8, CTRT_I64, CTRT_U8 },
@@ -113,7 +114,7 @@ static void three_buckets(void)
 
 static void bad_input(void)
 {
-    group("bad input");
+    group("bad input is rejected, and the output is unchanged");
     ctrt_dtype got = CTRT_I16;
     ctrt_tensor *none[2] = { NULL, NULL };
     ctrt_scalar strange = { .kind = (ctrt_scalar_kind)9 };

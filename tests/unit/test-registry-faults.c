@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shortage or failure of the moment while a plugin is searched, judged and loaded is an error of that call alone: the next call uses
- * the plugin. Failures come from the functions below, which stand before the C library's, and from resource limits. */
+/* A temporary failure while a plugin is searched, validated and loaded is an error of that call only, and the next call
+ * uses the plugin. Failures come from the functions below, which replace those of the C library, and from resource
+ * limits. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libintl.h>
@@ -17,7 +18,7 @@
 
 enum { OPEN, READ };
 
-/* The n-th call of one function fails; n 0: none does. */
+/* Makes the n-th call of one function fail; n = 0: none. */
 static struct { int function, nth, error, injected; } *fault;
 
 static bool fails(int function)
@@ -47,7 +48,7 @@ int open(const char *path, int flags, ...)
     return fails(OPEN) ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-/* Error 0: a short read. */
+/* fault->error 0 makes a short read. */
 ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
 {
     if (fails(READ)) {
@@ -65,7 +66,8 @@ static bool transient(ctrt_status status)
     return status == CTRT_ERR_IO || status == CTRT_ERR_OUT_OF_MEMORY;
 }
 
-/* Fails each call of `function` in turn, each in a process of its own. `harmless`: the library goes on after that error. */
+/* Makes each call of `function` fail in turn, each in a new process. `harmless`: the library continues after that
+ * error. */
 static void inject(int function, int error, bool harmless)
 {
     int failed = 0;
@@ -87,19 +89,19 @@ static void inject(int function, int error, bool harmless)
         failed++;
     }
     if (failed == 0)
-        skip_group("the library calls this function by another name in this build");
+        skip_group("the library does not call this function by this name in this build");
 }
 
 static void limit(int resource, rlim_t value, struct rlimit *before)
 {
     struct rlimit now;
-    CHECK(getrlimit(resource, before) == 0, "getrlimit");
+    CHECK(getrlimit(resource, before) == 0, "getrlimit failed");
     now = *before;
     now.rlim_cur = value;
     CHECK(setrlimit(resource, &now) == 0, "setrlimit");
 }
 
-/* Runs with `from`, `from` + `step` and so on, until the device is there at once. */
+/* Repeats with limits `from`, `from` + `step` and so on, until the device opens at the first call. */
 static void raise_limit(int resource, rlim_t from, rlim_t step)
 {
     int *refused = (int *)(void *)(fault + 1), limits = 0;
@@ -131,7 +133,7 @@ static rlim_t address_space(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Makes a catalogue in which one message of the loader has another text, and has it used from now on. */
+/* Creates a message catalogue that translates one message of the dynamic loader, and activates it. */
 static void translate_loader(void)
 {
     static const char from[] = "failed to map segment from shared object", to[] = "kein Platz";
@@ -169,14 +171,14 @@ TEST_MAIN
         group("%s", cases[i].name);
         inject(cases[i].function, cases[i].error, cases[i].harmless);
     }
-    group("few descriptors");
+    group("a limit on file descriptors fails one call only");
     raise_limit(RLIMIT_NOFILE, 3, 1);
-    group("little address space");
+    group("a limit on address space fails one call only");
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
     skip_group("sanitizers reserve address space");
 #else
     raise_limit(RLIMIT_AS, address_space(), 32768);
-    group("little address space, and messages of the loader in another language");
+    group("a limit on address space with translated messages of the loader fails one call only");
     if (setlocale(LC_ALL, "C.UTF-8") == NULL) {
         skip_group("no locale C.UTF-8");
     } else {

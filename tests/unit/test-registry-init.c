@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plugins that are found and initialised by several threads, by inits of other plugins, and beside forks. */
+/* Tests the loading and initialisation of plugins from several threads, from the init of other plugins, and with
+ * concurrent forks. */
 #include <pthread.h>
 #include <time.h>
 
@@ -31,7 +32,7 @@ static void test_threads(void)
     folder_actor(folder, "backend-fake");
     folder_actor(folder, "backend-better");
     folder_actor(folder, "backend-init-fails");
-    group("eight threads at once");
+    group("eight threads load plugins at the same time");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         pthread_t threads[8];
         for (int i = 0; i < 8; i++)
@@ -78,10 +79,10 @@ static void *use_ping(void *name)
     return (void *)(intptr_t)registry_use(&component, CTRT_COMPONENT_BACKEND, name);
 }
 
-#define FORK_ROUNDS 40                      /* each forks 100 us later than the one before */
+#define FORK_ROUNDS 40                      /* each round forks 100 us later than the one before */
 
 #ifdef __SANITIZE_THREAD__
-/* The child of a fork has not leaked the threads of the parent. */
+/* ThreadSanitizer must not report the parent's threads as leaked in a forked child. */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
@@ -102,7 +103,7 @@ static void test_init(void)
     folder_actor(folder, "backend-init-thread-forks");
     folder_actor(folder, "backend-needs-fork");
     folder_actor(folder, "backend-needs-fork-late");
-    group("init starts and joins a thread that uses the host");
+    group("an init can start and join a thread that calls the host table");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         alarm(60);
@@ -110,7 +111,7 @@ static void test_init(void)
         CHECK(component->state == PLUGIN_LOADED, "state %d", (int)component->state);
     }
     CHILD_END;
-    group("two plugins that need each other while they are initialised, from one thread and from two");
+    group("two plugins whose inits need each other fail without deadlock, from one thread and from two");
     for (int threads = 1; threads <= 2; threads++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
@@ -119,14 +120,15 @@ static void test_init(void)
             if (threads == 2)
                 CHECK(pthread_create(&other, NULL, use_ping, "init-pong") == 0, "no thread");
             CHECK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-ping") != CTRT_OK,
-                  "a plugin without what it needs");
+                  "init-ping loaded although it needs init-pong");
             void *status = NULL;
             if (threads == 2)
-                CHECK(pthread_join(other, &status) == 0 && status != NULL, "a plugin without what it needs");
+                CHECK(pthread_join(other, &status) == 0 && status != NULL,
+                      "init-pong loaded although it needs init-ping");
         }
         CHILD_END;
     }
-    group("a fork beside an init: the child can use the plugin");
+    group("a child forked during an init in another thread can use the plugin");
     for (int round = 0; round < FORK_ROUNDS && forks_beside_threads(); round++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             pthread_t other;
@@ -148,7 +150,7 @@ static void test_init(void)
     }
     static const char *const needing[] = { "needs-fork", "needs-fork-late" };
     for (size_t i = 0; i < sizeof needing / sizeof needing[0]; i++) {
-        group("an init forks while the init of %s waits for it", needing[i]);
+        group("an init can fork while the init of %s waits for it", needing[i]);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
             pthread_t other;
@@ -161,7 +163,7 @@ static void test_init(void)
         CHILD_END;
     }
     for (int opened = 0; opened <= 1; opened++) {
-        group("a thread that init waits for forks, %s",
+        group("a thread that an init waits for can fork, %s",
               opened ? "while a device is opened" : "while the plugin is looked up");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
@@ -174,7 +176,7 @@ static void test_init(void)
         }
         CHILD_END;
     }
-    group("an init that lacked something for the moment is called again");
+    group("an init that failed for a temporary reason is called again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-short"), CTRT_ERR_IO,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plugins: honest ones are found by name, lying ones refused with a reason, and each file's fate is listed. */
+/* Plugins: valid ones are found by name, invalid ones are refused with a reason, and the listing has the state of each
+ * file. */
 #include <pthread.h>
 #include <sys/types.h>
 
@@ -10,9 +11,9 @@
 #include "folder.h"
 #include "registry/internal.h"
 
-#define QUIET "CTRT_LOG=error"          /* refusals are warned of, and here there are many */
+#define QUIET "CTRT_LOG=error"          /* suppresses the warnings about refused plugins */
 
-/* The listing's row of that file (by the end of its path); false when there is none. */
+/* Finds the listing's entry whose path ends with `file`. Returns false when there is none. */
 static bool row_of(ctrt_plugin_info *info, const char *file)
 {
     for (size_t i = 0; ctrt_plugin_list(info, i) == CTRT_OK; i++) {
@@ -86,7 +87,7 @@ static char *folder_of_lies(void)
 static void test_lies(void)
 {
     char *folder = folder_of_lies();
-    group("each lying plugin is refused, with its reason, when asked for");
+    group("each invalid plugin is refused with a reason when it is requested");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -99,7 +100,7 @@ static void test_lies(void)
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
     }
     CHILD_END;
-    group("the listing has each of them with state and reason");
+    group("the listing has the state and the reason of each plugin");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
             ctrt_plugin_info info;
@@ -139,7 +140,7 @@ static void test_late_refusals(void)
         folder_actor(folder, stem);
     }
     folder_actor(folder, "memory-policy-null");
-    group("what comes out at first use is refused then, and stays so");
+    group("errors found at first use refuse the plugin permanently");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         for (size_t i = 0; i < 6; i++) {
@@ -162,23 +163,23 @@ static void test_names(void)
 {
     char *one = folder_new(), *two = folder_new();
     folder_actor(one, "backend-fake");
-    folder_actor(one, "backend-other-name");            /* its component is called fake, score 50 */
+    folder_actor(one, "backend-other-name");            /* its component is called fake and has score 50 */
     folder_actor(two, "backend-fake");
     folder_actor(two, "backend-better");
     folder_plugin(two, "memory-direct");
-    group("asking for a backend opens its file alone");
+    group("requesting a backend opens only the files of that name");
     IN_CHILD(folder_path(one, two)) {
         const struct component *component;
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
-        CHECK(strstr(component->file->path, one) != NULL, "it came from %s", component->file->path);
+        CHECK(strstr(component->file->path, one) != NULL, "fake was loaded from %s", component->file->path);
         int opened = 0;
         for (size_t i = 0; i < registry_file_count; i++)
             opened += registry_files[i]->plugin != NULL;
         CHECK(opened == 2, "%d files were opened, expected the two called backend-fake.so", opened);
-        CHECK(ctrt_error_message()[0] == '\0', "nothing failed, yet there is a message: %s", ctrt_error_message());
+        CHECK(ctrt_error_message()[0] == '\0', "a successful call set the message: %s", ctrt_error_message());
     }
     CHILD_END;
-    group("of two components with one name one is used, and the other says for whom it stands back");
+    group("of two components with one name one is used, and the reason of the other names it");
     IN_CHILD(folder_path(one, two)) {
         ctrt_plugin_info info;
         CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0 &&
@@ -193,7 +194,7 @@ static void test_names(void)
         CHECK(row_of(&info, path) && strcmp(info.state, "ready") == 0, "%s: %s", info.state, info.reason);
     }
     CHILD_END;
-    group("an unknown name: where it was searched, what is known, what may be meant");
+    group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
         const struct component *component;
         ctrt_plugin_info info;
@@ -208,7 +209,7 @@ static void test_names(void)
         for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
             found = found || (strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 &&
                               strcmp(info.file, "") == 0);
-        CHECK(found, "the listing lacks the name that was asked for in vain");
+        CHECK(found, "the listing has no entry for the unknown name");
     }
     CHILD_END;
     folder_remove(one);
@@ -222,16 +223,16 @@ static void test_versions(void)
     folder_actor(folder, "backend-probe-long");
     folder_actor(folder, "backend-fake");
     folder_actor(folder, "kernels-fake-extra");
-    group("a plugin of a later minor version, whose structs have grown");
+    group("a plugin of a later minor version with larger structs is accepted");
     IN_CHILD(folder_path(folder, NULL)) {
         const struct component *component;
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown"));
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown-too"));
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-long"));
-        CHECK(strlen(component->reason) == 255, "an unterminated reason has %zu characters", strlen(component->reason));
+        CHECK(strlen(component->reason) == 255, "an unterminated reason has %zu characters, expected 255", strlen(component->reason));
     }
     CHILD_END;
-    group("kernels laid over a backend");
+    group("an overlay adds kernels to its backend only");
     IN_CHILD(folder_path(folder, NULL)) {
         const ctrt_kernel_table *tables[3] = { NULL };
         size_t count = 0;
@@ -318,7 +319,7 @@ static bool param_listed(const char *name)
     return false;
 }
 
-/* Is there a warning about CTRT_FAKE_DEVICES that names both of its owners? */
+/* Sets *warned if the line is a warning about CTRT_FAKE_DEVICES that names both plugins that declare it. */
 static void hear_owners(void *warned, ctrt_log_level level, const char *component, const char *text)
 {
     (void)component;
@@ -351,14 +352,14 @@ static void test_verdicts(void)
             const ctrt_status second = registry_use(&component, CTRT_COMPONENT_BACKEND, orders[i].second);
             CHECK(warned, "no warning names both plugins");
             CHECK(ctrt_device_count("fake") == orders[i].count, "%d devices", ctrt_device_count("fake"));
-            /* 2 is none of the words that init-thief declares. */
+            /* 2 is not an allowed value of init-thief's parameter. */
             const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
             CHECK(of_thief == (orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN), "init-thief: status %d",
                   (int)of_thief);
         }
         CHILD_END;
     }
-    group("a probe that cannot tell is asked again");
+    group("a probe that fails temporarily is called again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"), CTRT_ERR_IO,
@@ -366,7 +367,7 @@ static void test_verdicts(void)
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"));
     }
     CHILD_END;
-    group("a component that is asked again after its plugin was initialised is judged like the others");
+    group("a component that changed after its plugin was initialised is validated again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         const struct component *component;
         CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");
@@ -374,7 +375,7 @@ static void test_verdicts(void)
                     "kernel 1 (abs): required slot run is NULL");
     }
     CHILD_END;
-    group("a backend without the one that it stands over is listed as absent");
+    group("a backend whose underlying backend is missing is listed as absent");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         ctrt_plugin_info info;
         CHECK(row_of(&info, "backend-over.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "nobody"),
@@ -382,7 +383,7 @@ static void test_verdicts(void)
               info.reason);
     }
     CHILD_END;
-    group("parameters of a plugin whose devices are not there are listed");
+    group("parameters of a plugin without devices are listed");
     IN_CHILD(folder_path(absent, NULL), QUIET) {
         ctrt_plugin_info info;
         CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");

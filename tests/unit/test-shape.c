@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic of shapes and strides. */
+/* Tests the arithmetic of shapes and strides: text, strides, dimensions, broadcasting, inferred sizes, views. */
 #include "tensor/create.h"
 #include "tap.h"
 
@@ -15,21 +15,23 @@ static const char *text(const int64_t *shape, int ndim)
 static void texts(void)
 {
     char buffer[SHAPE_TEXT_BYTES];
-    group("text");
-    CHECK(strcmp(shape_text(buffer, NULL, 0), "[]") == 0, "no dimensions: %s", buffer);
-    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0, "two: %s", buffer);
+    group("shape_text formats shapes and truncates long ones");
+    CHECK(strcmp(shape_text(buffer, NULL, 0), "[]") == 0, "no dimensions: %s, expected []", buffer);
+    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0,
+          "two dimensions: %s, expected [2, 3]", buffer);
     int64_t many[100];
     for (int i = 0; i < 100; i++)
         many[i] = INT64_MIN;
     shape_text(buffer, many, 100);
-    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && strstr(buffer, ", ...]"), "a long list: %s", buffer);
+    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && strstr(buffer, ", ...]"), "a long shape is not truncated: %s", buffer);
     shape_text(buffer, many, 8);
-    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."), "the longest of a tensor: %s", buffer);
+    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."),
+          "the longest shape of a tensor is truncated: %s", buffer);
 }
 
 static void checks(void)
 {
-    group("checking a shape from outside");
+    group("shape_check rejects invalid shapes");
     const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     CHECK_OK(shape_check("test", CTRT_SCALAR_SHAPE, CTRT_F32));
     CHECK_OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32));
@@ -53,7 +55,7 @@ static void strides(void)
         { 3, { 2, 0, 3 }, { 3, 3, 1 }, { 0 } },              /* a size of 0 counts as 1, as in PyTorch */
         { 0, { 0 }, { 0 }, { 0 } },
     };
-    group("strides");
+    group("row-major and channels-last strides, and the flags of a view");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t got[4] = { 0 };
         shape_strides(got, cases[i].shape, cases[i].ndim);
@@ -84,9 +86,11 @@ static void strides(void)
         memcpy(view.strides, views[i].strides, sizeof views[i].strides);
         view_refresh(&view);
         CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
-        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous, "view %zu: contiguous", i);
-        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last, "view %zu: channels-last", i);
-        CHECK(view.flags & CTRT_VIEW_HOST_SCALAR, "view %zu: other flags stay", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous,
+              "view %zu: CTRT_VIEW_CONTIGUOUS is wrong", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
+              "view %zu: CTRT_VIEW_CHANNELS_LAST is wrong", i);
+        CHECK(view.flags & CTRT_VIEW_HOST_SCALAR, "view %zu: CTRT_VIEW_HOST_SCALAR was removed", i);
     }
 }
 
@@ -99,7 +103,7 @@ static void dims(void)
         { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" },
         { INT64_MIN, 3, "[-3, 2]" }, { INT64_MAX, 8, "[-8, 7]" },
     };
-    group("dimensions");
+    group("negative dimensions are normalised, dimensions out of range are rejected");
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         int got = -9;
         CHECK_OK(shape_dim(&got, "test", good[i].dim, good[i].ndim));
@@ -108,19 +112,19 @@ static void dims(void)
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         int got = -9;
         CHECK_FAILS(shape_dim(&got, "test", bad[i].dim, bad[i].ndim), CTRT_ERR_SHAPE, bad[i].words);
-        CHECK(got == -9, "a failing call wrote %d", got);
+        CHECK(got == -9, "a failed call wrote %d", got);
     }
     uint32_t set = 0;
     CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 3));
-    CHECK(set == 7, "all of 3: %x", set);
+    CHECK(set == 7, "all of 3 dimensions: %x, expected 7", set);
     CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(NULL, 0), 2));
-    CHECK(set == 3, "an empty list means all: %x", set);
+    CHECK(set == 3, "an empty list of 2 dimensions: %x, expected 3", set);
     CHECK_OK(shape_dims(&set, "test", LIST(0, -1), 4));
-    CHECK(set == 9, "0 and -1 of 4: %x", set);
+    CHECK(set == 9, "dimensions 0 and -1 of 4: %x, expected 9", set);
     CHECK_OK(shape_dims(&set, "test", LIST(-1), 0));
-    CHECK(set == 0, "-1 of a 0-dim tensor: %x", set);
+    CHECK(set == 0, "dimension -1 of a 0-dim tensor: %x, expected 0", set);
     CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 0));
-    CHECK(set == 0, "all of a 0-dim tensor: %x", set);
+    CHECK(set == 0, "all dimensions of a 0-dim tensor: %x, expected 0", set);
     CHECK_FAILS(shape_dims(&set, "test", LIST(1, -2), 3), CTRT_ERR_SHAPE, "dimension 1 is given twice");
     CHECK_FAILS(shape_dims(&set, "test", LIST(3), 3), CTRT_ERR_SHAPE, "out of range");
     CHECK_FAILS(shape_dims(&set, "test", LIST(0, 0), 0), CTRT_ERR_SHAPE, "twice");
@@ -139,7 +143,7 @@ static void broadcasting(void)
         { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 2, 1, -1, { 2, 3 }, { 2 }, { 0 } },
         { 1, 1, -1, { 2 }, { 0 }, { 0 } },
     };
-    group("broadcasting");
+    group("two shapes broadcast as in PyTorch");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t got[CTRT_MAX_DIMS] = { -7 };
         int ndim = -7;
@@ -147,12 +151,12 @@ static void broadcasting(void)
                                              cases[i].b_ndim);
         if (cases[i].ndim < 0) {
             CHECK_FAILS(status, CTRT_ERR_SHAPE, text(cases[i].a, cases[i].a_ndim));
-            CHECK(ndim == -7 && got[0] == -7, "case %zu: a failing call wrote", i);
+            CHECK(ndim == -7 && got[0] == -7, "case %zu: a failed call wrote its output", i);
             continue;
         }
         CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "%s with %s: %s",
               text(cases[i].a, cases[i].a_ndim), text(cases[i].b, cases[i].b_ndim), text(got, ndim));
-        int64_t onto[CTRT_MAX_DIMS];                         /* out may be one of the operands */
+        int64_t onto[CTRT_MAX_DIMS];                         /* the output may be an operand */
         memcpy(onto, cases[i].a, sizeof cases[i].a);
         ndim = cases[i].a_ndim;
         CHECK_OK(shape_broadcast(onto, &ndim, "test", onto, ndim, cases[i].b, cases[i].b_ndim));
@@ -184,7 +188,7 @@ static void inferring(void)
         { 0, 2, { INT64_MAX, INT64_MAX }, CTRT_ERR_SHAPE, "does not match" },
         { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, CTRT_ERR_SHAPE, "does not match" },
     };
-    group("inferring a size");
+    group("a size of -1 is inferred");
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         int64_t got[CTRT_MAX_DIMS];
         CHECK_OK(shape_infer(got, "test", ctrt_ints_of(good[i].wanted, good[i].ndim), good[i].numel));
@@ -206,12 +210,13 @@ static void viewing(void)
         { 2, 1, { 2, 3 }, { 3, 1 }, { 6 }, { 1 }, true },
         { 2, 1, { 2, 3 }, { 1, 2 }, { 6 }, { 0 }, false },                             /* transposed */
         { 2, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 }, true },
-        /* a run of every other element */
-        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },                       /* ... which is one run in all */
+        /* every second element; without a gap between the rows they can be merged */
+        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },
         { 2, 2, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 }, false },
         { 2, 3, { 2, 6 }, { 13, 2 }, { 2, 3, 2 }, { 13, 4, 2 }, true },
         { 2, 4, { 2, 3 }, { 7, 1 }, { 1, 2, 1, 3 }, { 14, 7, 3, 1 }, true },
-        { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },                        /* a size of 1 is nowhere */
+        /* the stride of a size of 1 is ignored */
+        { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },
         { 2, 1, { 3, 4 }, { 0, 1 }, { 12 }, { 0 }, false },                            /* expanded */
         { 2, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 }, true },
         { 1, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 }, true },
@@ -219,7 +224,7 @@ static void viewing(void)
         { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
         { 2, 3, { 0, 3 }, { 9, 2 }, { 3, 0, 2 }, { 2, 2, 1 }, true },
     };
-    group("viewing as another shape");
+    group("strides of a view with another shape, where one is possible");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         ctrt_view view = { .ndim = (uint8_t)cases[i].in_ndim, .dtype = CTRT_F32 };
         memcpy(view.shape, cases[i].shape, sizeof cases[i].shape);
@@ -230,7 +235,7 @@ static void viewing(void)
         CHECK(possible == cases[i].possible, "case %zu: possible %d", i, possible);
         if (!possible || !cases[i].possible)
             continue;
-        /* The strides of sizes 1 are free. */
+        /* The stride of a size of 1 may be anything. */
         for (int d = 0; d < cases[i].ndim; d++)
             CHECK(cases[i].to[d] == 1 || got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i,
                   text(got, cases[i].ndim),
@@ -257,7 +262,7 @@ static void spans(void)
         { 1, { 2 }, { -1 }, CTRT_F64, 0, { 0 }, CTRT_ERR_INVALID_ARGUMENT, "negative stride" },
     };
     int64_t elements = 0, got[CTRT_MAX_DIMS];
-    group("strides from outside, and how far they reach");
+    group("imported strides are checked, and the number of elements they span is computed");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const ctrt_status status = strides_import(got, &elements, "test", cases[i].shape, cases[i].strides,
                                                   cases[i].ndim,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt_shutdown: devices go back to what they were before, and are opened again. */
+/* ctrt_shutdown closes devices, frees their resources, and devices can be opened again. */
 #include <dirent.h>
 #include <sys/resource.h>
 
@@ -28,7 +28,7 @@ static int files_now(void)
     return count;
 }
 
-/* Training on both devices, with streams, events, pinned memory and copies. The loss of the last step. */
+/* Trains on both devices, with streams, events, pinned memory and copies. Returns the loss of the last step. */
 static double work(ctrt_device *const devices[2])
 {
     double loss = 0;
@@ -59,7 +59,7 @@ static double work(ctrt_device *const devices[2])
 
 static void test_rounds(const char *policy)
 {
-    group("%s: shutdown gives back memory, threads and files; the devices work again", policy);
+    group("%s: shutdown frees memory, threads and files, and the devices work again", policy);
     IN_CHILD(policy, "CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY_HISTORY=all") {
         ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") }, *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
@@ -71,28 +71,28 @@ static void test_rounds(const char *policy)
             CHECK(threads_now() == threads && files_now() == files,
                   "round %d: %d threads, %d files; after the first %d and %d", round,
                   threads_now(), files_now(), threads, files);
-            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK, "a device is open");
+            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK, "a device is still open");
             for (int d = 0; d < 2; d++) {
                 ctrt_device *before = devices[d];
                 CHECK_OK(ctrt_device_get(&devices[d], d == 0 ? "sim:0" : "sim:1"));
-                CHECK(devices[d] == before, "another handle");
+                CHECK(devices[d] == before, "a reopened device has another handle");
                 CHECK(ctrt_memory_allocated(devices[d]) == 0 && ctrt_memory_reserved(devices[d]) == 0,
                       "%llu bytes are reserved",
                       (unsigned long long)ctrt_memory_reserved(devices[d]));
             }
             again = work(devices);
             CHECK(first == again, "round %d: trained to %.17g and %.17g", round, first, again);
-            CHECK(threads_now() > threads, "no worker works");
+            CHECK(threads_now() > threads, "no worker thread runs");
             CHECK_OK(ctrt_shutdown());
         }
-        CHECK_OK(ctrt_shutdown());              /* nothing is open */
+        CHECK_OK(ctrt_shutdown());              /* no device is open */
     }
     CHILD_END;
 }
 
 static void test_closed(void)
 {
-    group("a closed device says so, whatever it is asked");
+    group("calls on a closed device return an error that names ctrt_shutdown");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL;
@@ -103,7 +103,7 @@ static void test_closed(void)
         ctrt_memory_plan *plan = NULL;
         ctrt_memory_stats figures;
         char *text = NULL;
-        CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* holds nothing */
+        CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* has no memory */
         CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
         CHECK_OK(ctrt_shutdown());
         CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE,
@@ -132,7 +132,7 @@ static void test_closed(void)
         free(text);
         ctrt_tensor_release(&y);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
-        CHECK(ctrt_memory_limit(device) == 10 << 20, "the limit is gone");
+        CHECK(ctrt_memory_limit(device) == 10 << 20, "the memory limit was not kept");
         CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device));
         CHECK(total(x) == 0, "the sum of zeros is %g", total(x));
         ctrt_tensor_release(&x);
@@ -143,7 +143,7 @@ static void test_closed(void)
 
 static void test_alive(void)
 {
-    group("what is alive keeps its device open, and is told; the other device closes");
+    group("live objects keep their device open and are named in the error; other devices close");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         sim_counters counters = { .size = sizeof counters };
@@ -153,7 +153,7 @@ static void test_alive(void)
         CTRT_AUTO(memory_plan) plan = NULL;
         CTRT_AUTO(tensor) left = NULL;
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
-        CHECK(sim->counters(1, &counters) != CTRT_OK, "sim:1 is open");
+        CHECK(sim->counters(1, &counters) != CTRT_OK, "sim:1 is still open");
         CHECK(total(x) == 3000, "the sum is %g", total(x));
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_stream_new(&stream, device, 0));
@@ -162,7 +162,7 @@ static void test_alive(void)
         CHECK_OK(ctrt_event_record(event, stream));
         CHECK_OK(ctrt_event_synchronize(event));
         ctrt_event_release(&event);
-        CHECK_OK(ctrt_stream_set_current(stream));      /* this thread's choice does not count, but the variable does */
+        CHECK_OK(ctrt_stream_set_current(stream));      /* the variable counts as a use, the current stream does not */
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
         ctrt_stream_release(&stream);
         CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
@@ -175,7 +175,7 @@ static void test_alive(void)
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a plan");
         ctrt_tensor_release(&left);
         CHECK_OK(ctrt_shutdown());
-        CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is open");
+        CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is still open");
         CHECK_OK(ctrt_device_get(&other, "sim:1"));
         CTRT_AUTO(tensor) y = full(2, 10, other);
         CHECK(total(y) == 20, "the sum is %g", total(y));
@@ -189,16 +189,16 @@ static void test_failed(void)
 {
     static const char *const faults[] = { "op:1", "lost:1" };
     for (size_t i = 0; i < COUNT(faults); i++) {
-        group("a device whose work failed (%s) closes, tells, and is as new", faults[i]);
+        group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works", faults[i]);
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
             ctrt_tensor *x = full(3, 1000, device), *y = NULL;
             CHECK_OK(ctrt_device_synchronize(device));
-            CHECK(sim->inject(0, faults[i]) == CTRT_OK, "the fault is refused");
+            CHECK(sim->inject(0, faults[i]) == CTRT_OK, "the fault was not accepted");
             (void)ctrt_exp(&y, x);
             ctrt_tensor_release(&x);
             ctrt_tensor_release(&y);
-            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "it says: %s",
+            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "the message is \"%s\"",
                   ctrt_error_message());
             CHECK_OK(ctrt_device_get(&device, "sim:0"));
             x = full(3, 1000, device);
@@ -212,7 +212,7 @@ static void test_failed(void)
 
 static void test_reopening_fails(void)
 {
-    group("a device that cannot be opened again stays closed, and opens later; a forked child opens it too");
+    group("a device that fails to reopen stays closed and can be opened later, also in a forked child");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CHECK_OK(ctrt_shutdown());

@@ -10,7 +10,7 @@ enum { DEVICES = 4, QUEUES = 4, THREADS = 8, ROUNDS = 60, N = 64 };
 
 static void *device[DEVICES], *queue[DEVICES][QUEUES];
 
-/* One thread's place: vectors of its own on each device. Failures are told when it has ended. */
+/* State of one thread, with its own vectors on each device. Failures are reported after the thread has ended. */
 struct player {
     int number;
     uint64_t random;
@@ -34,8 +34,8 @@ static uint64_t next_random(struct player *p)
         }                                                                                                      \
     } while (0)
 
-/* A vector travels from device to device, over queues that all threads share, and gets one more at each. Events order the steps;
- * queues, events, blocks and pinned memory come and go meanwhile. */
+/* Copies a vector from device to device on queues that all threads share and adds 1 on each device. Events order the
+ * steps. Queues, events, blocks and pinned memory are created and destroyed at the same time. */
 static void *play(void *argument)
 {
     struct player *p = argument;
@@ -130,9 +130,9 @@ static void together_with_delays(void)
 TEST_MAIN
 {
     sim_reload();
-    group("together");
+    group("threads share devices and queues");
     together();
-    group("together with delays");
+    group("threads share devices and queues that delay their work");
     together_with_delays();
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy `spill` over a source on paper: forks in the middle of a move, threads that wait for one another, figures,
- * fetching ahead. */
+/* The policy `spill` on a fake memory source: fork during a move, threads that wait for one another, statistics and
+ * prefetching. */
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static bool bed_spill(struct bed *bed, uint64_t bytes)
     return CHECK(spill->create(&bed->policy, &bed->paper.source, "") == CTRT_OK, "%s", host_error);
 }
 
-/* Work on `queue` uses the block: there is something to keep from then on. */
+/* Work on queue 1 uses the block, so its contents must be kept from then on. */
 static ctrt_status use(struct bed *bed, const ctrt_block *block)
 {
     void *address;
@@ -48,7 +48,7 @@ static void count_piece(const ctrt_memory_piece *piece, void *argument)
     ++*(int *)argument;
 }
 
-/* While a block leaves: the child lets go of all. */
+/* Called while a block moves to the host. The child process frees all blocks. */
 static void fork_now(struct paper *paper, void *address, size_t bytes)
 {
     (void)address, (void)bytes;
@@ -76,7 +76,7 @@ static void fork_now(struct paper *paper, void *address, size_t bytes)
 static void test_fork(void)
 {
     struct bed bed;
-    group("a child that is forked while a block moves can let go of all");
+    group("a child forked while a block moves can free all blocks");
     if (!bed_spill(&bed, 1 * MIB))
         return;
     forking = &bed;
@@ -94,9 +94,9 @@ static void test_fork(void)
     bed_end(&bed);
 }
 
-/* ---- threads that wait ---- */
+/* ---- waiting threads ---- */
 
-static atomic_long asked;               /* allocations */
+static atomic_long asked;               /* number of source allocations */
 
 static ctrt_status counted_alloc(void *state, void **address, size_t bytes, void *queue)
 {
@@ -122,7 +122,7 @@ static void test_waiting(void)
 {
     struct bed bed;
     struct waiter waiters[3];
-    group("threads that wait for a block to be let go of do not keep one another awake");
+    group("threads that wait for a block do not wake each other repeatedly");
     if (!bed_spill(&bed, 1 * MIB))
         return;
     bed.paper.source.alloc = counted_alloc;
@@ -140,8 +140,8 @@ static void test_waiting(void)
         pthread_join(waiters[i].thread, NULL);
         CHECK(waiters[i].status == CTRT_OK, "thread %d: %d", i, (int)waiters[i].status);
     }
-    CHECK(before == 3, "the source was asked %ld times while three threads waited", before);
-    CHECK(atomic_load(&asked) <= 3 + 4 * 3, "the source was asked %ld times in all", atomic_load(&asked));
+    CHECK(before == 3, "%ld source allocations while three threads waited, expected 3", before);
+    CHECK(atomic_load(&asked) <= 3 + 4 * 3, "%ld source allocations in total, expected at most 15", atomic_load(&asked));
     for (int i = 0; i < 3; i++)
         give(&bed, &waiters[i].block);
     give(&bed, &all);
@@ -168,7 +168,7 @@ static void test_two_devices(void)
 {
     struct bed here, there;
     pthread_t thread;
-    group("what a thread uses of one device does not count as what it holds of another");
+    group("a thread's blocks in use on one device do not stop it from waiting on another device");
     if (!bed_spill(&here, 1 * MIB) || !bed_spill(&there, 1 * MIB))
         return;
     ctrt_block source = take(&there, 512 * KIB, 1), all = take(&here, 1 * MIB, 1), more = { 0 };
@@ -177,7 +177,7 @@ static void test_two_devices(void)
     pthread_create(&thread, NULL, hold_a_while, &holder);
     while (!atomic_load(&holder.holds))
         sleep_ms(1);
-    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK, "did not wait for the other thread: %s",
+    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK, "alloc did not wait for the other thread: %s",
           host_error);
     pthread_join(thread, NULL);
     spill->unuse(there.policy, &source, QUEUE(1));
@@ -186,7 +186,7 @@ static void test_two_devices(void)
     if (more.address != NULL)
         give(&here, &more);
 
-    /* What it holds of the same one does: nobody else could let go of anything. */
+    /* Blocks in use on the same device do, because no other thread can free memory there. */
     all = take(&here, 1 * MIB, 1);
     CHECK(use(&here, &all) == CTRT_OK, "%s", host_error);
     struct timespec from, to;
@@ -195,16 +195,16 @@ static void test_two_devices(void)
           strstr(host_error, "in use and cannot be moved"), "%s",
           host_error);
     clock_gettime(CLOCK_MONOTONIC, &to);
-    CHECK(to.tv_sec - from.tv_sec < 2, "it waited for itself");
+    CHECK(to.tv_sec - from.tv_sec < 2, "the thread waited for itself");
     spill->unuse(here.policy, &all, QUEUE(1));
     give(&here, &all);
     bed_end(&here);
     bed_end(&there);
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
-/* What the policy says it has drawn is what the source knows. */
+/* Checks that the policy's statistics equal those of the source. */
 static void check_figures(struct bed *bed, const char *what)
 {
     const ctrt_memory_policy_stats stats = stats_of(bed);
@@ -220,7 +220,7 @@ static void test_figures(void)
 {
     struct bed bed;
     ctrt_block blocks[3];
-    group("figures, when each copy fails once");
+    group("statistics are exact when any one copy fails");
     for (long n = 0; n < 6; n++) {
         if (!bed_spill(&bed, 1 * MIB))
             return;
@@ -233,14 +233,14 @@ static void test_figures(void)
         const bool third = spill->alloc(bed.policy, &blocks[2], 512 * KIB, QUEUE(1)) == CTRT_OK;
         if (third)
             touch(&bed, &blocks[2]);
-        CHECK(third, "copy %ld: %s", n, host_error);         /* another one leaves instead */
-        check_figures(&bed, "after a block left");
+        CHECK(third, "copy %ld: %s", n, host_error);         /* another block moves instead */
+        check_figures(&bed, "after a block moved to the host");
         for (int round = 0; round < 4; round++)
             for (int i = 0; i < 2; i++)
                 if (use(&bed, &blocks[i]) == CTRT_OK)
                     spill->unuse(bed.policy, &blocks[i], QUEUE(1));
-        CHECK(paper_copies_left == 0, "there was no copy %ld", n);
-        check_figures(&bed, "after blocks came back");
+        CHECK(paper_copies_left == 0, "there were fewer than %ld copies", n);
+        check_figures(&bed, "after blocks moved back");
         for (int i = 0; i < 2 + third; i++)
             give(&bed, &blocks[i]);
         check_figures(&bed, "at the end");
@@ -248,7 +248,7 @@ static void test_figures(void)
     }
 }
 
-/* ---- ahead ---- */
+/* ---- prefetch ---- */
 
 static long spare, spare_refused;
 
@@ -264,7 +264,7 @@ static void test_ahead(void)
 {
     struct bed bed;
     ctrt_block blocks[6];
-    group("what is fetched ahead asks for spare memory alone");
+    group("prefetching allocates spare memory only");
     if (!bed_spill(&bed, 4 * MIB))
         return;
     bed.paper.source.alloc = counted_alloc;
@@ -275,33 +275,33 @@ static void test_ahead(void)
     }
     for (int i = 3; i < 6; i++)
         give(&bed, &blocks[i]);
-    touch(&bed, &blocks[0]);            /* 0 and 1 are away, and there is room */
-    CHECK(spare == 1 && spare_refused == 0, "%ld requests for spare memory, %ld were refused", spare, spare_refused);
+    touch(&bed, &blocks[0]);            /* blocks 0 and 1 are on the host, and memory is free */
+    CHECK(spare == 1 && spare_refused == 0, "%ld requests for spare memory, %ld failed", spare, spare_refused);
     atomic_store(&asked, 0);
     touch(&bed, &blocks[1]);
-    CHECK(atomic_load(&asked) == 0, "the other block had not come ahead");
+    CHECK(atomic_load(&asked) == 0, "block 1 was not prefetched");
     for (int i = 0; i < 3; i++)
         give(&bed, &blocks[i]);
     bed_end(&bed);
 
-    group("caching: spare memory is what is free, or what the source has");
+    group("caching: spare memory is a cached block or free memory of the source");
     if (!bed_make(&bed, caching, "", 44 * MIB, 0))
         return;
     ctrt_block kept = take(&bed, 12 * MIB, 1), other = take(&bed, 30 * MIB, 2), got = { 0 };
     give(&bed, &other);                 /* cached, for queue 2 */
-    CHECK(caching->alloc_spare(bed.policy, &got, 12 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "there was room");
-    CHECK(bed.paper.frees == 0, "something was given back for it");
+    CHECK(caching->alloc_spare(bed.policy, &got, 12 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "12 MiB were allocated for queue 1");
+    CHECK(bed.paper.frees == 0, "a spare allocation freed a cached segment");
     CHECK(caching->alloc_spare(bed.policy, &got, 30 * MIB, QUEUE(2)) == CTRT_OK, "%s", host_error);
     give(&bed, &got);
     CHECK(caching->alloc_spare(bed.policy, &got, 1 * MIB, QUEUE(1)) == CTRT_OK, "%s", host_error);
     give(&bed, &got);
     got = take(&bed, 12 * MIB, 1);
-    CHECK(bed.paper.frees > 0, "nothing was given back for it");
+    CHECK(bed.paper.frees > 0, "a normal allocation freed no cached segment");
     give(&bed, &got);
     give(&bed, &kept);
     bed_end(&bed);
 
-    group("arena: likewise");
+    group("arena: a spare allocation frees no chunk, a normal one does");
     if (!bed_make(&bed, arena, "chunk=16m", 32 * MIB, 0))
         return;
     kept = take(&bed, 1 * MIB, 1);

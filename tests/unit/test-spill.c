@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model that needs more memory than the device has: under the policy `spill` it trains all the same, to the same bits. */
+/* A model that needs more memory than the device has trains under the policy `spill`, with bitwise equal results. */
 #include "sims.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #define STEPS  3
 #define ROWS   65536
 #define WIDTH  16                           /* ROWS * WIDTH floats: 4 MiB */
-#define PAIRS  12                           /* of linear and gelu */
+#define PAIRS  12                           /* pairs of linear and gelu */
 #define WIDE   (WIDTH * 32)
 #define VALUES (PAIRS * (WIDTH * WIDTH + WIDTH) + WIDE * 128 + 128 + 128 * 10 + 10)
 
@@ -16,9 +16,9 @@ enum kind { SGD, ADAMW };
 
 struct outcome {
     double losses[STEPS];
-    float values[VALUES];                   /* of all parameters, one after the other */
+    float values[VALUES];                   /* values of all parameters, concatenated */
     int64_t count;
-    uint64_t to_host;                       /* bytes that this test itself had brought to the host */
+    uint64_t to_host;                       /* bytes that the test itself copied to the host */
 };
 
 static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, enum kind kind)
@@ -28,7 +28,7 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, enum ki
     return ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 1e-2, .momentum = 0.9 });
 }
 
-/* 24 saved activations of 4 MiB, a head with the larger parameters. */
+/* Creates a network with 24 saved activations of 4 MiB and a head with larger parameters. */
 static ctrt_status make(ctrt_module **out, ctrt_module **head, ctrt_device *device)
 {
     ctrt_module *layers[2 * PAIRS] = { NULL };
@@ -105,7 +105,7 @@ static void same(const char *what, const struct outcome *got, const struct outco
     CHECK(wrong == 0, "%s: %lld of %lld parameters differ", what, (long long)wrong, (long long)want->count);
 }
 
-/* Bytes that the policy sent to the host. */
+/* Returns the number of bytes that the policy copied to the host. */
 static uint64_t spilled(int device, const sim_counters *before, const struct outcome *out)
 {
     const sim_counters now = sim_read(device);
@@ -121,10 +121,10 @@ static void trains(ctrt_device *large, ctrt_device *small, enum kind kind, bool 
     ctrt_memory_reset_peak(large);
     if (!CHECK_OK(train(&want, large, kind, streams)))
         return;
-    CHECK(spilled(0, &before, &want) == 0, "%s: %llu bytes went to the host although all fits", what,
+    CHECK(spilled(0, &before, &want) == 0, "%s: %llu bytes were copied to the host although all fits", what,
           (unsigned long long)spilled(0, &before, &want));
     const uint64_t need = ctrt_memory_max_allocated(large);
-    CHECK(need >= 96 * MIB, "%s: the model needs %llu bytes only", what, (unsigned long long)need);
+    CHECK(need >= 96 * MIB, "%s: the model needs only %llu bytes", what, (unsigned long long)need);
     CHECK(isfinite(want.losses[0]) && want.losses[STEPS - 1] < want.losses[0], "%s: the loss went from %g to %g", what, want.losses[0],
           want.losses[STEPS - 1]);
 
@@ -132,16 +132,16 @@ static void trains(ctrt_device *large, ctrt_device *small, enum kind kind, bool 
     if (!CHECK_OK(train(&got, small, kind, streams)))
         return;
     const uint64_t out = spilled(1, &before, &got);
-    CHECK(out >= 32 * MIB * STEPS, "%s: %llu bytes went to the host, less than what cannot fit", what, (unsigned long long)out);
-    printf("# %s: needs %.1f MiB, %.1f MiB went to the host per step, %.1f came back\n", what, (double)need / MIB, (double)out / MIB / STEPS,
+    CHECK(out >= 32 * MIB * STEPS, "%s: %llu bytes were copied to the host, expected at least 32 MiB per step", what, (unsigned long long)out);
+    printf("# %s: needs %.1f MiB; copied per step: %.1f MiB to the host, %.1f MiB back\n", what, (double)need / MIB, (double)out / MIB / STEPS,
          (double)(sim_read(1).copy_bytes[CTRT_COPY_TO_DEVICE] - before.copy_bytes[CTRT_COPY_TO_DEVICE]) / MIB / STEPS);
     same(what, &got, &want);
-    CHECK(sim_read(1).peak_bytes <= 64 * MIB, "%s: peak %llu", what, (unsigned long long)sim_read(1).peak_bytes);
+    CHECK(sim_read(1).peak_bytes <= 64 * MIB, "%s: a peak of %llu bytes on a device of 64 MiB", what, (unsigned long long)sim_read(1).peak_bytes);
     CHECK_OK(ctrt_device_synchronize(small));
-    CHECK(ctrt_memory_allocated(small) == 0, "%s: %llu bytes are left", what, (unsigned long long)ctrt_memory_allocated(small));
+    CHECK(ctrt_memory_allocated(small) == 0, "%s: %llu bytes were not freed", what, (unsigned long long)ctrt_memory_allocated(small));
     CHECK_OK(ctrt_memory_release_all(small));
     const sim_counters after = sim_read(1);
-    CHECK(after.host_allocs == after.host_frees, "%s: %llu pinned blocks are left", what,
+    CHECK(after.host_allocs == after.host_frees, "%s: %llu pinned blocks were not freed", what,
           (unsigned long long)(after.host_allocs - after.host_frees));
     CHECK(after.bad_frees == 0 && after.failures == 0, "%s: %llu bad frees, %llu failures", what, (unsigned long long)after.bad_frees,
           (unsigned long long)after.failures);
@@ -151,7 +151,7 @@ TEST_MAIN
 {
     static const char *const policies[] = { "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill:prefetch=0+caching" };
     for (int p = 0; p < 2; p++) {
-        group(p == 0 ? "96 MiB on a device of 64" : "the same without fetching ahead");
+        group(p == 0 ? "96 MiB are trained on a device of 64 MiB" : "96 MiB are trained on a device of 64 MiB without prefetching");
         IN_CHILD("CTRT_SIM=devices=2,memory=256m/64m,poison=yes,jitter=20us", policies[p]) {
             ctrt_device *large = sim_open("sim:0"), *small = sim_open("sim:1");
             trains(large, small, SGD, false);

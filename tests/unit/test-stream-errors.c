@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors of work that fails after the call has returned: whose they are, what they say, who hears of them, and what works afterwards. */
+/* Errors of asynchronous work: which streams report an error, what the message contains, and what works afterwards. */
 #include "sims.h"
 
 #define N 100
 
-/* Not every C library can walk the stack. */
+/* NULL if the C library has no backtrace function. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 static void test_tagged(void)
 {
-    group("an op that fails late is named, on its stream alone; the stream can be reset");
+    group("an asynchronous error names the op, is reported on its stream only, and can be reset");
     IN_CHILD("CTRT_SIM=devices=2") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) one = NULL, two = NULL;
@@ -22,23 +22,23 @@ static void test_tagged(void)
         CHECK_OK(sim->inject(0, "op:exp@3"));
         CHECK_OK(ctrt_stream_push(two));
         for (int i = 0; i < 5; i++)
-            CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail; nobody knows yet */
-        CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(1 << 20), CTRT_F32, device));      /* an allocation does not hear of it */
+            CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
+        CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(1 << 20), CTRT_F32, device));      /* allocations do not report it */
         CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
-        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the third piece of work is not named: %s", ctrt_error_message());
+        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the message does not name the third call: %s", ctrt_error_message());
         CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* sticky */
         CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
         CHECK_FAILS(ctrt_sum(&z, y, CTRT_ALL_DIMS) != CTRT_OK ? CTRT_ERR_INTERNAL : ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_push(one));
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "another stream");
+        CHECK(total(z) == 2 * N, "wrong sum on another stream");
         CHECK_OK(ctrt_stream_synchronize(one));
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_reset(two));
         CHECK_OK(ctrt_stream_push(two));
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "after the reset");
+        CHECK(total(z) == 2 * N, "wrong sum after the reset");
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_device_synchronize(device));
     }
@@ -47,7 +47,7 @@ static void test_tagged(void)
 
 static void test_site(const char *watch, bool calls)
 {
-    group("a late error has the op's number, name, stream, module path and label%s", calls ? ", and the call" : "");
+    group("an asynchronous error has the op's number, name, stream, module path and label%s", calls ? ", and the call site" : "");
     IN_CHILD("CTRT_SIM=devices=1", watch) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) stream = NULL;
@@ -68,7 +68,7 @@ static void test_site(const char *watch, bool calls)
         CHECK_OK(ctrt_memory_tag_push("epoch 3"));
         CHECK_OK(ctrt_forward(&z, net, x));
         CHECK_OK(ctrt_memory_tag_pop());
-        for (int i = 0; i < 2000; i++)                      /* more than are kept of the calls */
+        for (int i = 0; i < 2000; i++)                      /* more calls than are recorded */
             if (!calls)
                 CHECK_OK(ctrt_neg(&y, x));
         snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
@@ -80,7 +80,7 @@ static void test_site(const char *watch, bool calls)
               message);
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 32, "another stream: %g", total(z));
+        CHECK(total(z) == 32, "the sum on another stream is %g, expected 32", total(z));
         CHECK_OK(ctrt_stream_reset(stream));
         CHECK_OK(ctrt_stream_synchronize(stream));
     }
@@ -89,14 +89,14 @@ static void test_site(const char *watch, bool calls)
 
 static void test_inherited(void)
 {
-    group("who uses what a failed stream should have made hears of it; who does not, does not");
+    group("an error is reported to streams that use results of the failed stream, and to no others");
     IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(stream) side = NULL, third = NULL;
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, far = NULL;
         CHECK_OK(ctrt_stream_new(&side, device, 0));
         CHECK_OK(ctrt_stream_new(&third, device, 0));
-        CHECK_OK(ctrt_to_device(&far, x, other));           /* the link is tried out */
+        CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(sim->inject(0, "op:neg@1"));
         CHECK_OK(ctrt_stream_push(side));
@@ -104,10 +104,10 @@ static void test_inherited(void)
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_push(third));
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "a stream that has nothing to do with it");
+        CHECK(total(z) == 2 * N, "wrong sum on an independent stream");
         CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream, behind the failed one */
-        CHECK_OK(ctrt_to_device(&far, z, other));           /* and on another device, behind that */
+        CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream, after the failed stream */
+        CHECK_OK(ctrt_to_device(&far, z, other));           /* on another device, after the default stream */
         CTRT_AUTO(tensor) here = NULL;
         ctrt_device *cpu = NULL;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
@@ -120,9 +120,9 @@ static void test_inherited(void)
         CHECK_OK(ctrt_stream_reset(there));
         CHECK_OK(ctrt_stream_reset(side));
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "after all were reset");
+        CHECK(total(z) == 2 * N, "wrong sum after the reset of all streams");
         CHECK_OK(ctrt_to_device(&far, z, other));
-        CHECK(total(far) == 2 * N, "on the other device");
+        CHECK(total(far) == 2 * N, "wrong sum on the other device after the reset");
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(ctrt_device_synchronize(other));
     }
@@ -131,14 +131,14 @@ static void test_inherited(void)
 
 static void test_blocking(void)
 {
-    group("CTRT_LAUNCH_BLOCKING=1: the call that fails is the one that says so");
+    group("CTRT_LAUNCH_BLOCKING=1: the failing call returns the error");
     IN_CHILD("CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
         CTRT_AUTO(stream) stream = NULL;
         double start = seconds_now();
         CHECK_OK(ctrt_add(&y, x, x));
-        CHECK(seconds_now() - start >= 0.0045, "the call did not wait");
+        CHECK(seconds_now() - start >= 0.0045, "the call returned before its work was complete");
         CHECK_OK(sim->inject(0, "op:exp@2"));
         CHECK_OK(ctrt_exp(&y, x));
         CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
@@ -151,7 +151,7 @@ static void test_blocking(void)
 
 static void test_lost(void)
 {
-    group("a device that is lost: a status, the others work, nothing hangs");
+    group("a lost device returns an error status, and other devices work");
     IN_CHILD("CTRT_SIM=devices=2") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other);
@@ -167,15 +167,15 @@ static void test_lost(void)
         CHECK_OK(ctrt_stream_default(&stream, device));
         status = ctrt_stream_reset(stream);
         CHECK(status == CTRT_ERR_DEVICE_LOST || status == CTRT_ERR_BACKEND, "a lost device was reset: %s", ctrt_status_string(status));
-        CHECK(total(z) == 2 * N, "the other device");
+        CHECK(total(z) == 2 * N, "wrong sum on the other device");
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed", (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
 
-/* A step that uses two streams. */
+/* Runs a training step on two streams. */
 static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
 {
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, loss = NULL, grad = NULL;
@@ -196,7 +196,7 @@ static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
 
 static void test_each(const char *what)
 {
-    group("a step with the n-th %s failing, for every n: a status, then the same result as before, nothing left", what);
+    group("a failure of the n-th %s, for every n, returns a status and leaks nothing, and the next step is correct", what);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL, first = NULL;
@@ -218,13 +218,13 @@ static void test_each(const char *what)
                 CHECK(status == (strcmp(what, "op") == 0 ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY), "n = %d: %s (%s)", n,
                       ctrt_status_string(status), ctrt_error_message());
             }
-            CHECK(!ended || value == want, "n = %d: %g, not %g", n, value, want);
+            CHECK(!ended || value == want, "n = %d: the result is %g, expected %g", n, value, want);
             CHECK_OK(ctrt_stream_reset(side));
             CHECK_OK(ctrt_stream_reset(first));
             CHECK_OK(ctrt_device_synchronize(device));
-            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes are left", n, (unsigned long long)ctrt_memory_allocated(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes were not freed", n, (unsigned long long)ctrt_memory_allocated(device));
             CHECK_OK(step(device, side, &value));
-            CHECK(value == want, "after n = %d: %g, not %g", n, value, want);
+            CHECK(value == want, "the step after n = %d: the result is %g, expected %g", n, value, want);
             if (ended && n > 3)
                 break;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same training on the cpu and on simulated devices gives the same bits: their kernels are the cpu's, and nothing is out of order,
- * whatever stream each step runs on. */
+/* Training on simulated devices gives the same bits as on the cpu, for one stream and for three, because simulated
+ * devices use the cpu's kernels and streams keep the order of dependent work. */
 #include "sims.h"
 
 #define STEPS  6
@@ -8,7 +8,7 @@
 
 struct outcome {
     double losses[STEPS];
-    float values[VALUES];                   /* of all parameters and buffers, one after the other */
+    float values[VALUES];                   /* values of all parameters and buffers, concatenated */
     int64_t count;
 };
 
@@ -61,7 +61,7 @@ static ctrt_status train(struct outcome *out, ctrt_device *device, bool streams)
 TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
-    group("a small network trained on the cpu and on simulated devices, on one stream and on three: the same bits");
+    group("a small network trained on simulated devices, with one stream and with three, has the same bits as on the cpu");
     IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
         static struct outcome want, got;
         for (int d = 0; d < 3; d++) {
@@ -72,7 +72,7 @@ TEST_MAIN
                 struct outcome *out = d == 0 && streams == 0 ? &want : &got;
                 if (!CHECK_OK(train(out, device, streams)))
                     continue;
-                CHECK(out->count == want.count && want.count > 1000, "%lld values", (long long)out->count);
+                CHECK(out->count == want.count && want.count > 1000, "wrong number of values: %lld", (long long)out->count);
                 CHECK(memcmp(out->losses, want.losses, sizeof want.losses) == 0, "%s, streams %d: the last loss is %.9g, not %.9g", names[d],
                       streams, out->losses[STEPS - 1], want.losses[STEPS - 1]);
                 int64_t wrong = 0;
@@ -81,7 +81,7 @@ TEST_MAIN
                 CHECK(wrong == 0, "%s, streams %d: %lld of %lld parameters differ", names[d], streams, (long long)wrong,
                       (long long)want.count);
             }
-            CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", names[d],
+            CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes were not freed", names[d],
                   (unsigned long long)ctrt_memory_allocated(device));
         }
         CHECK(want.losses[STEPS - 1] < want.losses[0], "the loss went from %g to %g", want.losses[0], want.losses[STEPS - 1]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes on on the devices: load, memory, processes, links, the table of them all, and choosing devices that are
- * free. On simulated devices, whose figures are exact. */
+/* Tests device usage: load, memory, processes, links, the table of all devices, and the selection of free devices. The
+ * devices are simulated, so that their numbers are exact. */
 #include <errno.h>
 #include <sys/wait.h>
 
@@ -14,7 +14,7 @@ static void sleep_ms(long milliseconds)
 
 static void test_usage(void)
 {
-    group("memory in use: exact, and asked without opening the device");
+    group("memory in use is exact and available without opening the device");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         ctrt_usage usage = { .busy = 99 };
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
@@ -40,10 +40,10 @@ static void test_usage(void)
               strcmp(process.name, program_invocation_short_name) == 0, "%zu: %d %s, %llu",
               count, (int)process.pid, process.name, (unsigned long long)process.memory);
         CHECK_OK(ctrt_device_get_processes(NULL, &count, 0, "sim:1"));
-        CHECK(count == 0, "%zu processes on a device that nobody uses", count);
+        CHECK(count == 0, "%zu processes on an unused device, expected 0", count);
     }
     CHILD_END;
-    group("load: the part of the time since it was asked for in which work ran");
+    group("the load is the fraction of time with running work since the last query");
     IN_CHILD("CTRT_SIM=devices=1,latency=50ms") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, 16, device);
@@ -52,16 +52,16 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
         sleep_ms(100);
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.busy == 0, "idle for 100 ms, and %d%% busy", usage.busy);
+        CHECK(usage.busy == 0, "the device was idle for 100 ms, but is %d%% busy", usage.busy);
         for (int i = 0; i < 4; i++)
             CHECK_OK(ctrt_add_(x, x));
         sleep_ms(100);
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.busy >= 80, "200 ms of work were put there 100 ms ago, and it is %d%% busy", usage.busy);
+        CHECK(usage.busy >= 80, "200 ms of work were enqueued 100 ms ago, but the device is %d%% busy", usage.busy);
         CHECK_OK(ctrt_device_synchronize(device));
     }
     CHILD_END;
-    group("a device that is not there, or hidden, has no load");
+    group("the usage of a missing or hidden device gives CTRT_ERR_NO_DEVICE");
     IN_CHILD("CTRT_SIM=devices=2", "CTRT_VISIBLE_DEVICES=sim:1") {
         ctrt_usage usage;
         CHECK_FAILS(ctrt_device_get_usage(&usage, "sim:1"), CTRT_ERR_NO_DEVICE, "sim:1");
@@ -69,7 +69,7 @@ static void test_usage(void)
         CHECK_FAILS(ctrt_device_get_processes(NULL, NULL, 0, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, "count is NULL");
     }
     CHILD_END;
-    group("a backend that tells no load: its memory, once it is open");
+    group("a backend without load reports memory once its device is open");
     IN_CHILD(NULL) {
         ctrt_usage usage;
         ctrt_device *cpu = NULL;
@@ -87,7 +87,7 @@ static void test_usage(void)
 
 static void test_table(void)
 {
-    group("the table");
+    group("the table lists every device with load, memory and name");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         char *table = NULL;
         CTRT_AUTO(tensor) x = full(1, 8 << 20, sim_open("sim:1"));
@@ -115,7 +115,7 @@ static void test_table(void)
     CHILD_END;
 }
 
-/* Names that are picked, "0,2"; "!" and the status for an error. */
+/* Returns the indices of the picked devices as "0,2", or "!" and the status if the call fails. */
 static const char *picked(const ctrt_pick_options *options, size_t room)
 {
     static char text[64];
@@ -143,7 +143,7 @@ static const char *picked(const ctrt_pick_options *options, size_t room)
 
 static void test_picking(void)
 {
-    group("devices that are free, in the order that was asked for");
+    group("free devices are picked in the requested order");
     IN_CHILD("CTRT_SIM=devices=4,memory=64m", "CTRT_MEMORY=direct") {
         CTRT_AUTO(tensor) a = full(1, 10 << 20, sim_open("sim:0"));     /* 40 of 64 MiB */
         CTRT_AUTO(tensor) b = full(1, 4 << 20, sim_open("sim:1"));      /* 16 */
@@ -153,7 +153,7 @@ static void test_picking(void)
             char name[16];
             snprintf(name, sizeof name, "sim:%d", i);
             CHECK_OK(ctrt_device_synchronize(sim_open(name)));
-            CHECK_OK(ctrt_device_get_usage(&usage, name));             /* load counts from here */
+            CHECK_OK(ctrt_device_get_usage(&usage, name));             /* the load is measured from here */
         }
         sleep_ms(20);
         PICKS("1,2,3", 8, .order = CTRT_PICK_FIRST);
@@ -170,7 +170,7 @@ static void test_picking(void)
         bool other = false;
         for (int i = 0; i < 200 && !other; i++)
             other = strcmp(picked(&(ctrt_pick_options){ .type = "sim", .order = CTRT_PICK_RANDOM }, 8), "1,2,3") != 0;
-        CHECK(other, "the random order never changes");
+        CHECK(other, "the random order is always the same");
 
         ctrt_device_spec spec;
         size_t count = 7;
@@ -196,7 +196,7 @@ static void test_picking(void)
         CHECK_FAILS(ctrt_pick_devices(&spec, NULL, 1, NULL), CTRT_ERR_INVALID_ARGUMENT, "count is NULL");
     }
     CHILD_END;
-    group("devices whose load is unknown are not free, unless one says so");
+    group("devices with unknown load are picked only if the options allow it");
     IN_CHILD(NULL) {
         ctrt_device_spec spec;
         size_t count = 0;
@@ -211,7 +211,7 @@ static void test_picking(void)
 
 static void test_links(void)
 {
-    group("links between devices");
+    group("links between devices follow their topology and visible indices");
     IN_CHILD("CTRT_SIM=devices=4,peers=ring", "CTRT_VISIBLE_DEVICES=sim:0,sim:2,sim:3") {
         static const struct { const char *from, *to; int direct; } cases[] = {
             { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
@@ -233,7 +233,7 @@ static void test_links(void)
 
 static void test_broken_link(void)
 {
-    group("a link that delivers something else is not direct once both devices are open");
+    group("a link that corrupts data is not direct once both devices are open");
     IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
         ctrt_device *device = NULL;
         for (int opened = 0; opened < 2; opened++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Views: shapes, strides, values, sharing, and what each refuses. */
+/* Views: shapes, strides, values, shared storage, and errors for invalid arguments. */
 #include "tensors.h"
 
-static ctrt_tensor *y;          /* takes every result, by the assignment rule */
+static ctrt_tensor *y;          /* receives every result, by the assignment rule */
 
 static void shares(ctrt_tensor *x)
 {
@@ -64,7 +64,7 @@ static void reshaping(void)
     CHECK_FAILS(ctrt_flatten(&y, x, 0, 3), CTRT_ERR_SHAPE, "out of range");
     CHECK_FAILS(ctrt_flatten(&y, NULL, 0, 3), CTRT_ERR_INVALID_ARGUMENT, "x is NULL");
     CHECK_FAILS(ctrt_flatten(NULL, x, 0, 1), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    SHAPE_IS(y, 0);                             /* untouched by all that failed */
+    SHAPE_IS(y, 0);                             /* unchanged by the failed calls */
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
     ctrt_tensor_release(&zero);
@@ -174,7 +174,7 @@ static void expanding(void)
     CHECK_OK(ctrt_expand(&y, scalar, CTRT_SHAPE(2, 2)));
     STRIDES_ARE(y, 0, 0);
     CHECK_OK(ctrt_expand(&y, x, CTRT_SHAPE(1, 3, 1)));
-    STRIDES_ARE(y, 3, 1, 1);                    /* a new size of 1 repeats nothing */
+    STRIDES_ARE(y, 3, 1, 1);                    /* a new dimension of size 1 repeats no element */
     CHECK_OK(ctrt_expand(&y, x, CTRT_SHAPE(3, 0)));
     SHAPE_IS(y, 3, 0);
     CHECK_OK(ctrt_empty(&zero, CTRT_SHAPE(0, 1), CTRT_F32, cpu));
@@ -230,7 +230,7 @@ static void parts(void)
         char what[64];
         snprintf(what, sizeof what, "slice case %zu", i);
         check_values(what, __LINE__, y, slices[i].values, slices[i].count);
-        CHECK(ctrt_tensor_shares_storage(v, y), "case %zu does not share", i);
+        CHECK(ctrt_tensor_shares_storage(v, y), "slice case %zu does not share the storage", i);
     }
     CHECK_OK(ctrt_slice(&y, x, -1, 0, 3, 2));
     VALUES_ARE(y, 0, 2, 3, 5);
@@ -282,14 +282,14 @@ static void chunks(void)
                   "%lld into %d: piece %d has %lld rows, expected %lld",
                   (long long)cases[i].n, cases[i].chunks, p + 1, (long long)ctrt_tensor_size(pieces[p], 1),
                   (long long)cases[i].rows[p]);
-            CHECK(ctrt_tensor_shares_storage(pieces[p], x), "piece %d does not share", p);
+            CHECK(ctrt_tensor_shares_storage(pieces[p], x), "piece %d does not share the storage", p);
             ctrt_tensor_release(&pieces[p]);
         }
         ctrt_tensor_release(&x);
     }
     ctrt_tensor *x = COUNTING(40), *pieces[40] = { NULL }, *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     int count = 77;
-    CHECK_OK(ctrt_chunk(pieces, &count, x, 40, 0));             /* more than fit on the stack */
+    CHECK_OK(ctrt_chunk(pieces, &count, x, 40, 0));             /* more than the internal array on the stack holds */
     CHECK(count == 40, "%d pieces", count);
     VALUES_ARE(pieces[39], 39);
     for (int p = 0; p < 40; p++)
@@ -301,7 +301,7 @@ static void chunks(void)
     CHECK_FAILS(ctrt_chunk(pieces, NULL, x, 2, 0), CTRT_ERR_INVALID_ARGUMENT, "count is NULL");
     CHECK_FAILS(ctrt_chunk(NULL, &count, x, 2, 0), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_chunk(pieces, &count, NULL, 2, 0), CTRT_ERR_INVALID_ARGUMENT, "x is NULL");
-    CHECK(count == 40 && pieces[0] == NULL, "a failing call wrote");
+    CHECK(count == 40 && pieces[0] == NULL, "a failed call set an output");
     ctrt_tensor *huge = NULL;
     CHECK_OK(ctrt_zeros(&huge, CTRT_SCALAR_SHAPE, CTRT_U8, cpu));
     CHECK_OK(ctrt_expand(&huge, huge, CTRT_SHAPE(INT64_MAX)));
@@ -326,7 +326,7 @@ static void strided(void)
     CHECK_OK(ctrt_as_strided(&y, x, CTRT_SCALAR_SHAPE, CTRT_SCALAR_SHAPE, 5));
     VALUES_ARE(y, 5);
     CHECK_OK(ctrt_slice(&y, x, 0, 4, 6, 1));
-    /* of the whole storage, whatever the view */
+    /* sizes and offset refer to the whole storage, not to the view */
     CHECK_OK(ctrt_as_strided(&y, y, CTRT_SHAPE(6), CTRT_SHAPE(1), 0));
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5);
     CHECK_OK(ctrt_as_strided(&y, x, CTRT_SHAPE(0, 5), CTRT_SHAPE(100, 100), 6));
@@ -363,10 +363,10 @@ static void sharing(void)
     CHECK(ctrt_tensor_version(x) == before + 1 && ctrt_tensor_version(y) == before + 1,
           "versions %u and %u after one write to %u",
           ctrt_tensor_version(x), ctrt_tensor_version(y), before);
-    ctrt_tensor_release(&x);                                    /* the storage outlives the tensor that made it */
+    ctrt_tensor_release(&x);                                    /* the storage outlives the tensor that created it */
     ctrt_tensor_release(&y);
     VALUES_ARE(part, 9, 9);
-    CHECK_OK(ctrt_reshape(&part, part, CTRT_SHAPE(2, 1)));      /* out is also the input */
+    CHECK_OK(ctrt_reshape(&part, part, CTRT_SHAPE(2, 1)));      /* the output is also the input */
     CHECK_OK(ctrt_t(&part, part));
     SHAPE_IS(part, 1, 2);
     ctrt_tensor_release(&part);
@@ -376,25 +376,25 @@ static void sharing(void)
 
 static void facts(void)
 {
-    group("facts, of tensors and of NULL");
+    group("properties of tensors and of NULL");
     ctrt_tensor *x = counting_of(CTRT_SHAPE(2, 3), CTRT_I16), *t = NULL;
     CHECK_OK(ctrt_t(&t, x));
     CHECK(ctrt_tensor_dtype(x) == CTRT_I16 && ctrt_tensor_ndim(x) == 2 && ctrt_tensor_numel(x) == 6,
-          "dtype, ndim, numel");
-    CHECK(ctrt_tensor_size(x, 1) == 3 && ctrt_tensor_size(x, -2) == 2, "sizes");
-    CHECK(ctrt_tensor_size(x, 2) == 0 && ctrt_tensor_size(x, -3) == 0, "sizes out of range");
-    CHECK(ctrt_tensor_device(x) == cpu, "device");
+          "wrong dtype, ndim or numel");
+    CHECK(ctrt_tensor_size(x, 1) == 3 && ctrt_tensor_size(x, -2) == 2, "wrong sizes");
+    CHECK(ctrt_tensor_size(x, 2) == 0 && ctrt_tensor_size(x, -3) == 0, "a size out of range is not 0");
+    CHECK(ctrt_tensor_device(x) == cpu, "wrong device");
     CHECK(ctrt_tensor_is_contiguous(x, CTRT_CONTIGUOUS_FORMAT) && !ctrt_tensor_is_contiguous(t, CTRT_CONTIGUOUS_FORMAT),
-          "contiguous");
-    CHECK(!ctrt_tensor_is_contiguous(x, CTRT_CHANNELS_LAST), "channels-last of 2 dimensions");
-    CHECK(ctrt_tensor_data(x) == ctrt_tensor_data(t) && ctrt_tensor_data(x) != NULL, "data");
+          "wrong contiguity");
+    CHECK(!ctrt_tensor_is_contiguous(x, CTRT_CHANNELS_LAST), "a tensor of 2 dimensions is contiguous in channels-last format");
+    CHECK(ctrt_tensor_data(x) == ctrt_tensor_data(t) && ctrt_tensor_data(x) != NULL, "the data pointers differ or are NULL");
     CHECK(ctrt_tensor_dtype(NULL) == CTRT_DTYPE_DEFAULT && ctrt_tensor_ndim(NULL) == 0 && ctrt_tensor_numel(NULL) == 0
               && ctrt_tensor_shape(NULL) == NULL && ctrt_tensor_strides(NULL) == NULL && ctrt_tensor_size(NULL, 0) == 0
               && ctrt_tensor_offset(NULL) == 0 && ctrt_tensor_device(NULL) == NULL && ctrt_tensor_data(NULL) == NULL
               && !ctrt_tensor_is_contiguous(NULL, CTRT_CONTIGUOUS_FORMAT) && !ctrt_tensor_shares_storage(NULL, x)
               && !ctrt_tensor_shares_storage(x, NULL) && !ctrt_tensor_shares_storage(NULL, NULL) &&
               ctrt_tensor_version(NULL) == 0,
-          "facts of NULL");
+          "wrong properties of NULL");
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&t);
 }

@@ -10,8 +10,9 @@
  *
  * P: pixels of y; Q: pixels of x; T: channels of x times kernel positions; S: channels of y times kernel positions; ':
  * transposed; turned: with dimensions 0 and 1 exchanged. Patches are written for as many images at a time as the
- * workspace can hold; a weight gradient needs the patches of all images at once. A 1 x 1 kernel with stride 1 and
- * without padding needs no patches, because they would be equal to the data itself (x; in the input gradient, dy). */
+ * workspace can hold; a weight gradient needs the patches of all images at the same time. A 1 x 1 kernel with stride 1
+ * and without padding needs no patches, because they would be equal to the data itself (x; in the input gradient,
+ * dy). */
 #include <string.h>
 
 #include "conv.h"
