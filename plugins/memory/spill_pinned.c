@@ -38,7 +38,7 @@ bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
     return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
 }
 
-/* Returns false if the end of the work on its queue cannot be waited for now. */
+/* Returns false if the thread cannot wait now for the work on the buffer's queue. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
     if (!fence_made(self, buffer))

@@ -55,7 +55,7 @@ struct cuda_device {
     bool pages, pools, posix_handles;       /* supports virtual memory, memory pools, POSIX handles */
     size_t page_bytes;                      /* granularity of virtual memory */
     size_t total_bytes;
-    struct cuda_queue *standard;            /* the queue that NULL stands for */
+    struct cuda_queue *standard;            /* the default queue, for queue handle NULL */
     pthread_mutex_t lock;                   /* protects the lists below */
     struct cuda_queue *queues;
     struct cuda_mapping *mappings;

@@ -149,8 +149,8 @@ static void look_around(struct machine *m)
 
 /* ---- device nodes ---- */
 
-/* Returns 0 if the permissions of a device node allow to open it, else an errno value. Does not open it, because that
- * initialises an idle GPU, which can take a second. */
+/* Returns 0 if the process has the permission to open a device node, else an errno value. Does not open the node,
+ * because opening it initialises an idle GPU, which can take a second. */
 static int look_at_node(const char *path)
 {
     char full[PATH_MAX];

@@ -24,7 +24,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *content;                       /* the file without its header; lines end in \n. NULL: none or not read */
-static bool was_read, refused;              /* refused: not a tuning file, or not readable */
+static bool was_read, refused;              /* refused: the file is not a tuning file or not readable */
 
 static void after_fork_in_child(void)
 {

@@ -100,7 +100,7 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     const int64_t rest = v->n % plan->images;
     for (int i = 0; i < 2; i++) {
         const int64_t images = i == 0 ? plan->images : rest;
-        /* NULL stands for the workspace's parts, because their alignment is the same. */
+        /* Pass NULL for the parts of the workspace, because their alignment is the same. */
         const struct cuda_product p = product_of(v, plan, 0, images > 0 ? images : plan->images, NULL, NULL);
         const size_t library = cuda_lt_workspace(device, &p);
         plan->library = library > plan->library ? library : plan->library;
