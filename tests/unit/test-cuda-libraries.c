@@ -123,8 +123,8 @@ static void test_workspace(void)
           "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
         { "100 MiB requested, 60 free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
     };
-    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free memory, "
-          "an algorithm that needs less");
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less "
+          "free memory, an algorithm that needs less");
     for (size_t i = 0; i < COUNT(cases); i++)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
