@@ -304,7 +304,7 @@ static void shrinking(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(save(path, 5));
     CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
-    CHECK(ctrt_tensor_numel(t) == 3, "%lld elements", (long long)ctrt_tensor_numel(t));
+    CHECK(ctrt_tensor_numel(t) == 3, "the open file has %lld elements, expected 3", (long long)ctrt_tensor_numel(t));
 }
 
 static atomic_bool stop;
@@ -373,10 +373,11 @@ static void loading_meanwhile(void)
     printf("# %d loads, %d failures\n", loaded, failed);
     CHECK(failed > 0, "no load failed");
     CHECK_OK(ctrt_load(net, in_folder("to")));
-    CHECK(weights_are(net, 1), "not loaded");
+    CHECK(weights_are(net, 1), "the weights are not 1 after loading the file");
 }
 
-/* Comparing every name of the file with every name of the module would take 10^9 comparisons, several seconds. */
+/* Comparing every name of the file with every name of the module would take more than 10^9 comparisons, several
+ * seconds. */
 static void many_names(void)
 {
     group("loading a file with many names that the module does not have is fast");
@@ -409,7 +410,7 @@ static void many_names(void)
     CHECK_FAILS(ctrt_load(net, in_folder("names")), CTRT_ERR_STATE, "not in the module: surplus0, surplus1");
     const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
     printf("# %.2f s\n", seconds);
-    CHECK(seconds < 2, "%.1f s", seconds);
+    CHECK(seconds < 2, "ctrt_load took %.1f s, expected less than 2 s", seconds);
 }
 
 TEST_MAIN

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, on the software driver
- * (tests/softcuda). */
+/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, with the CUDA driver
+ * in software (tests/softcuda). */
 #include "soft_begin.h"
 
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ static bool open_device(void)
     if (!CHECK_OK(ctrt_device_get(&gpu, "cuda:0")))
         return false;
     soft = soft_control();
-    return CHECK(soft != NULL, "no driver in software");
+    return CHECK(soft != NULL, "the CUDA driver in software is not loaded");
 }
 
 static int64_t calls(const char *name)
@@ -123,8 +123,8 @@ static void test_workspace(void)
           "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
         { "100 MiB requested, 60 free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
     };
-    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free memory, "
-          "an algorithm that needs less");
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less "
+          "free memory, an algorithm that needs less");
     for (size_t i = 0; i < COUNT(cases); i++)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
@@ -196,7 +196,7 @@ static void test_transient(void)
 TEST_MAIN
 {
     if (getenv("CTRT_TEST_GPU") != NULL) {
-        printf("1..0 # SKIP counts calls of the driver in software\n");
+        printf("1..0 # SKIP requires the CUDA driver in software\n");
         return 0;
     }
     soft_begin(argv);

@@ -197,7 +197,7 @@ static void references(const struct entry *entry, ctrt_device *device)
  * f32 parameter. */
 static void half(const struct entry *entry, ctrt_device *device)
 {
-    static const double start = 1, grad = 1.0 / 4096;           /* the square of the gradient underflows in f16 */
+    static const double start = 1, grad = 1.0 / 4096;           /* 0.001 times its square underflows in f16 */
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     double want = 0, states[OPTIM_STATES] = { 0 };
     group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name,
@@ -477,7 +477,8 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
 {
     struct values values;
     memset(&values, 0, sizeof values);
-    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));        /* no-op after the first step */
+    /* creates the state before the first step */
+    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));
     CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
     for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
         ctrt_tensor *state = NULL;

@@ -124,7 +124,7 @@ static void bad_input(void)
     CHECK_FAILS(ctrt_result_type(&got, NULL, 1, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensors is NULL");
     CHECK_FAILS(ctrt_result_type(&got, none, -1, NULL), CTRT_ERR_INVALID_ARGUMENT, "-1");
     CHECK_FAILS(ctrt_result_type(&got, NULL, 0, &strange), CTRT_ERR_INVALID_ARGUMENT, "kind 9");
-    CHECK(got == CTRT_I16, "a failing call wrote %s", ctrt_dtype_name(got));
+    CHECK(got == CTRT_I16, "a failed call wrote %s", ctrt_dtype_name(got));
     CHECK(ctrt_promote_types((ctrt_dtype)99, CTRT_F32) == CTRT_DTYPE_DEFAULT, "99 is no dtype");
     CHECK(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1) == CTRT_DTYPE_DEFAULT, "-1 is no dtype");
 }

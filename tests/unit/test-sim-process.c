@@ -375,7 +375,7 @@ TEST_MAIN
     sim_reload();
     group("a host access to device memory ends with SIGSEGV and names device, tensor and offset");
     the_host_touches();
-    group("fork with work enqueued: the child gets CTRT_ERR_FORKED from the parent's device, the parent's work goes on");
+    group("fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on");
     fork_beside_work();
     group("each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message");
     no_host_memory();
