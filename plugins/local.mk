@@ -1,4 +1,4 @@
-# Memory policies (and later strategies and communicators), each a plugin of its own.
+# Plugins that are not backends: memory policies. Each policy is a separate plugin.
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \

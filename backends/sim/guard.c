@@ -112,8 +112,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-/* Installs the handler once, and again if the program has restored the default action since. Does not replace a handler
- * that the program has installed later, because that handler may call this one. */
+/* Installs the handler once, and again if the program has restored the default action after that. Does not replace a
+ * handler that the program has installed later, because that handler may call this one. */
 static void install(void)
 {
     struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK }, present;

@@ -323,7 +323,7 @@ ctrt_status sim_kernels_init(void);
 ctrt_status sim_kernels_there(void);
 size_t sim_kernel_count(void);
 const char *sim_kernel_op(size_t i);
-/* Calls function(argument) with OpenMP limited to one thread, whatever CTRT_NUM_THREADS is. */
+/* Calls function(argument) with OpenMP limited to one thread, independent of CTRT_NUM_THREADS. */
 void sim_in_one_thread(void (*function)(void *argument), void *argument);
 
 extern const sim_control sim_control_table;

@@ -5,9 +5,9 @@
  * and only the bytes in use are counted, so fragmentation does not make allocations fail. The unused parts are holes of
  * the file and use no memory. With the option `holes`, the file is only as large as the memory.
  *
- * The host's mapping permits no access, so that the host faults at once if it reads data that it has not copied. The
- * workers' mapping of the file is at a constant distance from it. After the memory's own addresses, both mappings have
- * space for reservations. */
+ * The host's mapping permits no access, so that the host faults immediately if it reads data that it has not copied.
+ * The workers' mapping of the file is at a constant distance from it. After the memory's own addresses, both mappings
+ * have space for reservations. */
 #include "sim.h"
 
 #include <errno.h>

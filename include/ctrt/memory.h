@@ -42,7 +42,7 @@ typedef struct ctrt_host_memory_stats {
 
 /* All statistics of one device.
  *   - allocation: blocks in use by tensors.
- *   - active: those, and blocks that wait for streams. ctrt reuses such blocks at once, ordered after the pending
+ *   - active: those, and blocks that wait for streams. ctrt reuses such blocks immediately, ordered after the pending
  *     work, so the two are equal.
  *   - segment: segments that the policy allocated from the device.
  *   - inactive_split: free blocks that share their segment with blocks in use, so that the segment cannot be

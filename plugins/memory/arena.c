@@ -3,9 +3,9 @@
  *
  * Each queue has a region of chunks. A new block is placed at the end of the first chunk that has room for it, so there
  * is no search among blocks and no splitting, and after a step that freed all its blocks the next one uses the same
- * addresses. A chunk without used blocks is empty again, and free blocks at the end of a chunk are removed at once. A
- * free block is not reused while any block after it is used, so a block that outlives its step keeps all memory before
- * it in the chunk allocated. */
+ * addresses. A chunk without used blocks is empty again, and free blocks at the end of a chunk are removed immediately.
+ * A free block is not reused while any block after it is used, so a block that outlives its step keeps all memory
+ * before it in the chunk allocated. */
 #include <pthread.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ struct arena {
 
 /* Guards the data of all arenas; never held during a call of the source, which may be another arena. In a forked child
  * it is free. As in caching.h, fences that cannot be joined or ordered because host memory is exhausted are waited for
- * with the lock held, and this wait always ends. */
+ * with the lock held, and this wait always terminates. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- creation and destruction ---- */
@@ -195,7 +195,7 @@ static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_b
     chunk->used_bytes += bytes;
 }
 
-/* Allocates a chunk for at least `bytes`; releases the lock meanwhile. */
+/* Allocates a chunk for at least `bytes`. Releases the lock during the call of the source. */
 static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes, bool spare)
 {
     struct arena *arena = region->arena;

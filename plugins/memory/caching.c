@@ -8,9 +8,9 @@
 #include "config.h"
 
 #define BIN_COUNT        64                     /* maximum number of blocks in a thread's list */
-#define BIN_BYTES        ((size_t)256 << 10)    /* maximum bytes in a list, which may always hold two blocks */
+#define BIN_BYTES        ((size_t)256 << 10)    /* maximum bytes in a list; a list of two blocks is always allowed */
 #define POOL_CACHE_BYTES ((size_t)8 << 20)      /* maximum bytes in all lists of a thread for one pool */
-#define BATCH_BYTES      ((size_t)8 << 10)      /* lists of blocks up to this size are filled with several at a time */
+#define BATCH_BYTES      ((size_t)8 << 10)      /* lists of blocks up to this size are filled with several blocks */
 #define LARGEST          (SIZE_MAX / 4)
 
 const ctrt_host *host;
@@ -117,7 +117,7 @@ static void list_fill(struct thread_cache *cache, struct heap *heap, size_t byte
             block->fence = NULL;
         }
         if (block->bytes != bytes) {
-            heap_free(heap, block);             /* no host memory for the descriptor of the rest */
+            heap_free(heap, block);             /* out of host memory for the descriptor of the rest */
             return;
         }
         block->left = bin->head;
@@ -127,8 +127,8 @@ static void list_fill(struct thread_cache *cache, struct heap *heap, size_t byte
     }
 }
 
-/* Adds a freed small block to the thread's list; returns false if the block must go to its heap. Requires the policy's
- * lock. */
+/* Adds a freed small block to the thread's list. Returns false if the caller must free the block into its heap.
+ * Requires the policy's lock. */
 static bool list_add_freed(struct thread_cache *cache, struct block *block)
 {
     if (block->heap->kind != CTRT_POOL_SMALL || block->bytes > SMALL_LARGEST)
@@ -299,7 +299,7 @@ struct policy *policy_new(const ctrt_memory_source *source)
 {
     struct policy *policy = policies_reuse();
     if (policy != NULL) {
-        /* Its locks and its position in the list of policies stay. */
+        /* The policy's locks and its position in the list of policies do not change. */
         const size_t last = offsetof(struct policy, lock);
         memset(policy, 0, last);
     } else {

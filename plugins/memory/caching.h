@@ -11,18 +11,18 @@
  * Each queue has two heaps (heap.c), one for small and one for large blocks. A request splits the best-fitting free
  * block, the lowest address among equals; a freed block is merged with its free neighbours.
  *
- * Threads (threads.c): while only one thread uses a policy, it works on the heaps directly, without a lock, by exactly
- * the algorithm above. (The block freed last is kept outside the heap, because the next request usually returns exactly
+ * Threads (threads.c): while only one thread uses a policy, the thread uses the heaps directly, without a lock, exactly
+ * as described above. (The block freed last is kept outside the heap, because the next request usually returns exactly
  * that block.) From the second thread on, each thread has a cache: lists of small free blocks by exact size. The heaps
  * are then guarded by the policy's lock and count blocks in these lists as allocated. Before a segment is requested
  * from the source, and before any statistic is read, all lists are flushed into the heaps.
  *
- * A block freed with a fence goes into the heap at once, and the choice of the next block never depends on whether a
- * fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is split, the
- * queue waits for the fence, the first part keeps the fence for its first user, and the rest needs none.
+ * A block freed with a fence is put into the heap immediately, and the choice of the next block never depends on
+ * whether a fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is
+ * split, the queue waits for the fence, the first part keeps the fence for its first user, and the rest needs none.
  *
  * The host waits for work without the lock. The exceptions are fence_join and fence_wait: if host memory runs out, or
- * if a queue cannot be made to wait, they block with the lock held. Other threads block then, too, but not permanently,
+ * if a queue cannot be made to wait, they block with the lock held. Then other threads block too, but not permanently,
  * because work on a queue never calls a policy. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H
@@ -49,7 +49,7 @@ struct segment {
     char *address;
     size_t bytes;                               /* expandable: mapped and unmapped */
     bool expandable;
-    void *fence;                                /* must be done before the segment returns to the source */
+    void *fence;                                /* must be done before the segment is returned to the source */
 };
 
 struct heap {
@@ -75,7 +75,7 @@ struct pool {
 struct settings {
     size_t max_split; /* blocks of at least this size are never split; SIZE_MAX: all may be split */
     size_t large_segment, max_rounding;
-    double gc_threshold; /* share of the device's memory above which segments are collected; 0: never */
+    double gc_threshold; /* share of the device's memory; if more is reserved, unused segments are returned; 0: never */
     bool expandable, divided;
     bool plain; /* neither max_split nor expandable: the smallest sufficient block is always chosen */
     /* if `divided`: number of rounding steps between two powers of two, for each interval */
@@ -102,7 +102,7 @@ struct pool_cache {
 /* A thread's state for one policy. */
 struct thread_cache {
     _Atomic(struct policy *) policy;            /* NULL: the policy was destroyed */
-    atomic_bool busy;                           /* the thread is using its lists or the heaps */
+    atomic_bool busy;                           /* true while the thread uses its lists or the heaps */
     bool single_thread;                         /* only this thread uses the policy, so it needs no lists */
     struct pool_cache *last_used;               /* the element of pool_caches used last */
     struct pool_cache *pool_caches;
@@ -166,7 +166,7 @@ static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t 
     update_peaks(pools, kind, 0);
 }
 
-/* The same as adding `amount` and then subtracting it. */
+/* Has the effect of two calls of count_in_pool that add `amount` and then subtract it. */
 static inline void count_and_undo(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
     pools[kind].allocated += amount < 0 ? -amount : amount;
@@ -224,8 +224,8 @@ void segment_unlink(struct segment *segment);
 
 /* ---- grow.c: requires `growth` and the lock; the lock is released during calls of the source ---- */
 
-/* Returns a block of at least `bytes` after heap_alloc found none, from the source if necessary. Unless `spare`,
- * returns free memory to the source if it is out of memory. */
+/* Returns a block of at least `bytes`; called if heap_alloc found none. Requests memory from the source if necessary.
+ * If the source is out of memory and `spare` is false, first returns free memory to the source. */
 ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes, bool spare);
 /* Returns all completely free segments and pages to the source; returns the number of bytes. */
 size_t policy_release(struct policy *policy);

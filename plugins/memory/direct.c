@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/direct.c: a memory policy without caching. Each block is allocated from the source, and returned to it
- * when it is freed: ordered after the work that uses it if the source is CTRT_SOURCE_ORDERED, otherwise after the host
- * has waited for that work. */
+/* plugins/memory/direct.c: a memory policy without caching. Each block is allocated from the source, and returned to
+ * the source when it is freed. If the source is CTRT_SOURCE_ORDERED, the return is ordered after the work that uses the
+ * block; otherwise the host waits for that work first. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>

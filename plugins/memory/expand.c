@@ -2,9 +2,9 @@
 /* plugins/memory/expand.c: segments that grow and shrink by pages, if the source supports it.
  *
  * Each heap reserves an address range of 1 1/8 times the device's memory once, and maps pages at the lowest position
- * that yields a large enough block, so that sizes that change from step to step leave no unusable gaps. Unmapped memory
- * is a block, too, with a state of its own. When memory must be returned, the pages that are entirely in free blocks
- * are unmapped. */
+ * that results in a large enough block. Therefore sizes that change from step to step leave no unusable gaps. Unmapped
+ * memory is represented by blocks with their own state. When memory must be returned, the pages that are entirely in
+ * free blocks are unmapped. */
 #include "caching.h"
 
 static size_t up_to(size_t bytes, size_t unit)

@@ -85,8 +85,8 @@ size_t policy_release(struct policy *policy)
     return released + expand_release(policy);
 }
 
-/* Blocks that are never split cannot serve other requests. Returns the smallest of them that frees enough memory or, if
- * there is none, as many as necessary, the largest first. Returns false if all of them are not enough. */
+/* Blocks that are never split cannot be used for other requests. Returns the smallest of them that frees enough memory
+ * or, if there is none, as many as necessary, the largest first. Returns false if all of them are not enough. */
 static bool release_oversize(struct heap *heap, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
@@ -175,8 +175,8 @@ static ctrt_status request_segment(struct heap *heap, struct block **out, size_t
 }
 
 /* Requests memory from the source. `minimal`: after a segment of the usual size did not fit, request one that is just
- * large enough. A plan that exceeds the device's size also exceeds the reserved address range of an expandable segment;
- * from there on it uses separate segments of a multiple of the expansion step. */
+ * large enough. A dry run may exceed the device's memory, and then also the reserved address range of an expandable
+ * segment. In that case, requests use separate segments, whose size is a multiple of the expansion step. */
 static ctrt_status request_memory(struct heap *heap, struct block **out, size_t bytes, bool minimal)
 {
     const struct policy *policy = heap->pool->policy;
@@ -195,7 +195,8 @@ ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes, bool 
 {
     struct policy *policy = heap->pool->policy;
     if (policy->single_thread == NULL) {
-        /* Another thread's cache may hold a suitable block, or another thread may have requested memory meanwhile. */
+        /* Another thread's cache may hold a suitable block, or another thread may have requested memory in the
+         * meantime. */
         policy_pause(policy);
         heap->searches--;                       /* part of the same search */
         *out = heap_alloc(heap, bytes);

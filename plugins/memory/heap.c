@@ -86,7 +86,8 @@ void segment_unlink(struct segment *segment)
 
 /* ---- splitting and merging ---- */
 
-/* A change of the split statistics: of the number and size of the free blocks that are only a part of their segment. */
+/* A change of the split statistics, which are the number and the bytes of the free blocks that are only a part of their
+ * segment. */
 struct split_change {
     int64_t blocks, bytes;
 };
@@ -112,7 +113,7 @@ static inline struct split_change split_change_of_free(const struct block *block
     return change;
 }
 
-/* Not to be called for expandable segments: their free blocks are not counted, because their pages can be returned
+/* Do not call this for expandable segments. Their free blocks are not counted, because their pages can be returned
  * separately. */
 static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
 {
@@ -214,7 +215,8 @@ static size_t reach(const struct block *block)
     return block->bytes + (after != NULL && after->state == BLOCK_UNMAPPED ? after->bytes : 0);
 }
 
-/* Blocks of at least max_split serve only requests of at least max_split that leave less than max_rounding unused. */
+/* Blocks of at least max_split are used only for requests of at least max_split that leave less than max_rounding bytes
+ * unused. */
 struct block *heap_best_fit(const struct heap *heap, size_t bytes)
 {
     const struct settings *settings = &heap->pool->policy->settings;

@@ -2,7 +2,7 @@
 /* plugins/memory/settings.c: the options of the caching policy.
  *
  *   max_split=64m        blocks of at least this size are never split, so that large ones stay whole for large requests
- *   max_rounding=20m     such a block serves a request only if that leaves less than this unused
+ *   max_rounding=20m     such a block is used for a request only if less than this remains unused
  *   gc=0.8               above this share of the device's memory, segments that have long been unused are returned
  *   roundup=4            sizes are rounded up to one of this many steps between two powers of two; or by size:
  *                        [256:1,512:2,1024:4,>:8], where the first number, in MiB, is the start of an interval

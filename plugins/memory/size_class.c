@@ -53,7 +53,7 @@ void size_class_remove_slow(struct block **root, struct block *block)
     *at = a != NULL ? a : b;
 }
 
-/* Returns the first block of the first class from `class` on that is not empty. */
+/* Returns the first block of the first class that is not empty, searching from `class` on. */
 static struct block *first_from(const struct size_classes *size_classes, unsigned class)
 {
     unsigned word = class / 64;

@@ -3,8 +3,8 @@
  *
  * A size class holds one size (below 32 KiB) or a 32nd of the range between two powers of two. A bitmap marks the
  * classes that are not empty, so that finding the next larger block takes a few instructions. The blocks of a class
- * form a treap (Seidel and Aragon 1996) whose priorities are hashes of the addresses: usually it holds one block, and
- * it stays fast with thousands. */
+ * form a treap (Seidel and Aragon 1996) whose priorities are hashes of the addresses: usually a treap holds one block,
+ * and operations stay fast with thousands of blocks. */
 #ifndef CTRT_MEMORY_SIZE_CLASS_H
 #define CTRT_MEMORY_SIZE_CLASS_H
 
@@ -33,9 +33,9 @@ struct block {
     struct block *left, *right;
     enum block_state state;
     struct segment *segment;
-    void *fence;                                /* of a free block: must be done before the block is used */
+    void *fence;                                /* of a free block: the fence must be done before the block is used */
     uint64_t free_since;                        /* value of heap->searches when the block became free */
-    uint64_t reusable_at;                       /* heap_reuse holds while heap->version has this value */
+    uint64_t reusable_at;                       /* heap_reuse is valid while heap->version has this value */
 };
 
 struct size_classes {

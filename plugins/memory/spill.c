@@ -40,8 +40,8 @@ static size_t host_default(void)
     return pages > 0 && bytes > 0 ? (size_t)pages / 2 * (size_t)bytes : (size_t)1 << 30;
 }
 
-/* A policy must be beneath this one, because a backend frees memory at once, even if work uses it. The source does not
- * report whether it is a policy, so check the parameter. */
+/* A policy must be beneath this one, because a backend frees memory immediately, even if work uses it. The source does
+ * not report whether it is a policy, so check the parameter. */
 static ctrt_status check_stack(void)
 {
     static const ctrt_param memory = { sizeof memory, "CTRT_MEMORY", CTRT_PARAM_STRING, NULL, NULL, NULL };

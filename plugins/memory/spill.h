@@ -10,11 +10,11 @@
  *   LEAVING   a thread is moving it to the host
  *   COMING    a thread is moving it to the device
  *
- * All copies run on the block's home queue, after the work of the other queues that used it. A copy of the bytes is
- * released only when another one is known to be valid, because a queue that fails drops its copies: device memory is
- * freed after the host has verified the copy to it, and pinned memory is kept after the copy back until that copy is
- * verified, and copied again if the copy failed. One lock guards lists, places and counters; it is released during
- * requests for device or pinned memory and during waits. */
+ * All copies run on the block's home queue, after the work of the other queues that used it. A queue that fails does
+ * not execute its copies. Therefore a copy of the bytes is released only when another copy is known to be valid: device
+ * memory is freed after the copy to the host is known to have succeeded, and pinned memory is kept until the copy back
+ * to the device is known to have succeeded. If the copy back failed, it is repeated. One lock guards lists, places and
+ * counters; it is released during requests for device or pinned memory and during waits. */
 #ifndef CTRT_MEMORY_SPILL_H
 #define CTRT_MEMORY_SPILL_H
 
@@ -48,11 +48,11 @@ struct block {                          /* the cookie */
     enum place place;
     size_t bytes;
     uint32_t uses;                      /* number of calls of use without unuse */
-    bool written;                       /* was ever used, so it has content */
+    bool written;                       /* true after the first use: the block has content */
     bool arrived;                       /* HERE, with a buffer: the copy to the device succeeded */
     bool copying;                       /* LEAVING: a copy to the host is in progress */
     ctrt_status outcome;                /* LEAVING: result so far */
-    bool ahead;                         /* was prefetched and not used since */
+    bool ahead;                         /* was prefetched and has not been used after that */
     bool follow;                        /* was moved to the device because it was used, so unuse may prefetch the next
                                          * block */
     uint64_t left;                      /* AWAY: sequence number of its move to the host */
@@ -87,7 +87,7 @@ struct spill {
     char *names_from, *names_at, *names_end;
     struct buffer *buffers[SPILL_CLASSES];
     uint64_t clock, leavings;           /* last number of a use and of a move to the host */
-    uint64_t last_back;                 /* `left` of the block that came back last */
+    uint64_t last_back;                 /* `left` of the block that was moved to the device last */
     size_t here_bytes, away_bytes, pinned_bytes, away_count, here_count;
     size_t ceiling;                     /* bytes that fit on the device, as far as known */
     uint32_t leaving;                   /* number of blocks that are LEAVING */
@@ -142,9 +142,9 @@ void spill_buffers_trim(struct spill *self);
 
 /* ---- moving (spill_move.c); the lock must not be held, unless stated otherwise ---- */
 
-/* Allocates device memory for `bytes` on `queue`, and moves other blocks to the host if necessary. `must`: for a block
- * that exists already; then a lack of pinned memory must not be the reason to fail. Otherwise no blocks could be
- * exchanged when the device and the pinned memory are both full. */
+/* Allocates device memory for `bytes` on `queue`, and moves other blocks to the host if necessary. `must`: the memory
+ * is for an existing block; then the request does not fail because of a lack of pinned memory. Otherwise, no blocks
+ * could be exchanged when the device and the pinned memory are both full. */
 ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must);
 /* Moves a block to the device. The caller has set its place to COMING and removed it from its list. `ahead`: only if no
  * other block has to leave. */

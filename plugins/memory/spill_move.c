@@ -2,8 +2,8 @@
 /* plugins/memory/spill_move.c: moves blocks between device and host.
  *
  * The copy to the host and the freeing of the device memory are enqueued on the home queue of the memory, after the
- * home queue was made to wait for the other queues that used the block. So the source gets the memory back in the order
- * of that queue, as from any other program. */
+ * home queue was made to wait for the other queues that used the block. Therefore the memory is returned to the source
+ * in the order of that queue, as in any other program. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,8 @@ void spill_away_add(struct spill *self, struct block *block)
     block->place = AWAY;
     if (block->left == 0)
         block->left = ++self->leavings;
-    /* The list is sorted by `left`; a block whose move to the device failed has an old number. */
+    /* The list is sorted by `left`. A block whose move to the device failed has an old value, so it is not always
+     * inserted at the end. */
     struct block *before = self->away.last;
     while (before != NULL && before->left > block->left)
         before = before->before;
@@ -198,7 +199,7 @@ static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt
 static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 {
     const ctrt_memory_source *source = self->source;
-    struct buffer *buffer = block->buffer; /* the copy to the device comes before, on a queue that home waits for */
+    struct buffer *buffer = block->buffer; /* the copy to the device precedes, on a queue for which home waits */
     if (buffer != NULL && !block->arrived && buffer_outcome(self, buffer) != CTRT_OK)
         return CTRT_OK;
     ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home, must);
@@ -404,7 +405,7 @@ ctrt_status spill_assure(struct spill *self, struct block *block, void *queue)
     return status;
 }
 
-/* Allocates device memory for a block that comes back. */
+/* Allocates device memory for a block that is moved back to the device. */
 static ctrt_status room_back(struct spill *self, void **address, size_t bytes, void *queue, bool ahead)
 {
     const ctrt_memory_source *source = self->source;

@@ -85,7 +85,7 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
         block->class = class;
         self->names_at += whole;
     }
-    /* The range is used up: a larger name can be used, too. */
+    /* The range is exhausted, so use a free name of a larger class. */
     for (unsigned larger = class + 1; block == NULL && larger < SPILL_CLASSES; larger++)
         block = free_one(self, larger);
     if (block == NULL)

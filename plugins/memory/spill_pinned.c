@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/spill_pinned.c: pinned host memory for blocks that are AWAY, cached for reuse.
  *
- * A buffer whose last copy is not done can be reused at once, because the new queue is made to wait. The host waits
+ * A buffer whose last copy is not done can be reused immediately, because the new queue is made to wait. The host waits
  * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
 #include "spill.h"
 
@@ -38,7 +38,7 @@ bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
     return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
 }
 
-/* Returns false if the end of the work on its queue cannot be waited for now. */
+/* Returns false if the thread cannot wait now for the work on the buffer's queue. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
     if (!fence_made(self, buffer))

@@ -4,8 +4,9 @@
  * The hot path takes no lock. A thread sets its busy flag, checks the gate, and clears the flag when it is done, with
  * plain stores and loads. A thread that needs exclusive access (the first call of a second thread, a trim, a query of
  * statistics) closes the gate and makes the kernel execute a memory barrier on all processors that run this process
- * (membarrier(2)). After that, every other thread is either seen busy, and waited for, or sees the closed gate. If the
- * kernel does not support this, each entry executes a full barrier itself. */
+ * (membarrier(2)). After that, for every other thread, either the closing thread sees the other thread's busy flag and
+ * waits, or the other thread sees the closed gate. If the kernel does not support this, each entry executes a full
+ * barrier itself. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -50,8 +51,8 @@ static void barrier_on_all(void)
 {
     if (threads_fenced || membarrier(BARRIER) || (membarrier(BARRIER_REGISTER) && membarrier(BARRIER)))
         return;
-    /* membarrier worked when the program began and was forbidden later. Wait instead: stores of a processor
-     * become visible to the others in far less than a millisecond. */
+    /* membarrier worked when the program started and was forbidden later (for example by seccomp). Sleep instead,
+     * because stores of a processor become visible to other processors in far less than a millisecond. */
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -288,8 +289,8 @@ struct policy *policies_reuse(void)
 /* ---- fork: in the child the policies' locks are free and the data that they guard is consistent ----
  *
  * caches_lock is not taken around a fork, because it is taken before the policies' locks by threads that exit, and
- * because the other data that it guards is used only by the child's single thread. Nor are the growth locks
- * taken, because the source may take its own locks while a thread holds one. */
+ * because the other data that it guards is used only by the child's single thread. The growth locks are not taken
+ * either, because the source may take its own locks while a thread holds one. */
 
 static __thread struct policy *fork_first
     __attribute__((tls_model("initial-exec"))); /* policies created during the fork precede this one in the list */

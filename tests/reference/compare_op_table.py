@@ -431,8 +431,8 @@ def conv2d(r, Input):
 def max_pool2d(r, Input):
     kernel = pair(r, 1, 3)
     stride, dilation = pair(r, 1, 3), pair(r, 1, 2)
-    # A dilated window that lies in the padding alone has index -1; there
-    # PyTorch 2.15's backward writes outside of its memory.
+    # A dilated window that is entirely in the padding has index -1; for it, PyTorch 2.15's backward writes outside of
+    # its memory.
     padding = [r.randint(0, k // 2) if d == 1 else 0 for k, d in zip(kernel, dilation)]
     x = Input(r, (2, r.randint(1, 3), r.randint(1, 8), r.randint(1, 8)), dtype(r, integers=False), mode(r))
     options = C.Pool2dOptions(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation))

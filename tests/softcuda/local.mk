@@ -53,7 +53,7 @@ SUFFIXES += .c .cu .soft.o
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda/kernels -c -o $@ $<
 $(softcuda_driver_objects) $(softcuda_blas_objects): $(softcuda_headers)
 $(softcuda_kernel_objects): $(softcuda_headers) $(cuda_kernel_headers)
-# Linked into libraries of kernels, and itself built without sanitizers.
+# watch.c is linked into libraries of kernels, and is built without sanitizers.
 $(soft)/watch.soft.o: tests/softcuda/watch.c tests/softcuda/block.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 -g $(WARN_CFLAGS) -O2 -DSOFTCUDA_WATCH $(SOFTCUDA_FLAGS) \
 	    -c -o $@ $(top_srcdir)/tests/softcuda/watch.c
@@ -92,7 +92,7 @@ CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(soft
     $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o \
     $(soft)/nvml.soft.o
 
-# Tests of softcuda itself: one program beside libctrt's (tests/local.mk).
+# Tests of softcuda itself: one test program, in addition to those of libctrt (tests/local.mk).
 TESTS          += tests/softcuda/test-softcuda-blas.c tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
     tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c tests/softcuda/test-softcuda-streams.c
 check_PROGRAMS += run-softcuda

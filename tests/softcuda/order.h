@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/order.h: checks that uses of the same memory on different streams are ordered by the program.
+/* tests/softcuda/order.h: checks that the program orders uses of the same memory on different streams.
  * SOFTCUDA=streams=error|tell.
  *
  * If the option is off, all functions do nothing. */

@@ -122,7 +122,7 @@ static result take(address *out, size_t bytes, struct pool *pool)
     result made = memory_alloc(pool->device, out, bytes);
     if (made != CUDA_SUCCESS) {
         if (!memory_take(pool->device, lent))
-            pool->kept -= lent;                 /* another allocation has used the bytes meanwhile */
+            pool->kept -= lent;                 /* another allocation has used the bytes since then */
         return made;
     }
     pool->kept -= lent;

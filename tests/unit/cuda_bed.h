@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Test fixture for the discovery of backends/cuda, based on cuda_fake.h: a host table, recorded trees of /proc, /sys
- * and /dev, and a child process for each case, because discovery keeps its result for the life of the process. */
+ * and /dev, and a child process for each case, because a process keeps the result of its first discovery. */
 #ifndef CTRT_TESTS_CUDA_BED_H
 #define CTRT_TESTS_CUDA_BED_H
 

@@ -135,7 +135,8 @@ static void test_publishing(void)
     CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* not yet published */
     account_window_open(&account, &window);
     stop = publish_meanwhile;
-    account_alloc(&account, 64, 64);                                /* registers this thread and publishes the other one's cells */
+    /* registers this thread and publishes the other one's cells */
+    account_alloc(&account, 64, 64);
     if (!published_well)
         CHECK(done_soon(), "the other thread hangs");
     int64_t seen = 0;
@@ -148,7 +149,8 @@ static void test_publishing(void)
     CHECK(peak == 3, "the peak is %lld blocks, expected 3", (long long)peak);
     account_free(&account, 64, 64);
     CHECK(has(GIVE) && has(GIVE), "the other thread hangs");
-    CHECK(account_current(&account, ACCOUNT_BYTES) == 0, "%llu bytes are allocated, expected 0", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
+    CHECK(account_current(&account, ACCOUNT_BYTES) == 0,
+          "%llu bytes are allocated, expected 0", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
     account_window_close(&account, &window);
     end_test(thread);
 }

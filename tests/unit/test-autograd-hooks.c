@@ -278,7 +278,8 @@ static void functions(void)
         CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
         VALUES("a b", out[0], 10, 21);
         VALUES("a + b", out[1], 7, 10);
-        CHECK(strcmp(ctrt_tensor_grad_fn(out[1]), "pair") == 0, "grad_fn is %s, expected pair", ctrt_tensor_grad_fn(out[1]));
+        CHECK(strcmp(ctrt_tensor_grad_fn(out[1]), "pair") == 0,
+              "grad_fn is %s, expected pair", ctrt_tensor_grad_fn(out[1]));
         CHECK_OK(ctrt_mul_scalar(&y, out[0], ctrt_float(3)));
         CHECK_OK(ctrt_add(&y, y, out[1]));
         CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
@@ -286,7 +287,8 @@ static void functions(void)
         VALUES("da", ctrt_tensor_grad(a), 16, 22);
         VALUES("db", ctrt_tensor_grad(b), 7, 10);
         CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "retain_graph");
-        CHECK(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0, "forward, backward, destroy ran %d, %d, %d times, expected 1, 1, 0", counts.forward, counts.backward,
+        CHECK(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0,
+              "forward, backward, destroy ran %d, %d, %d times, expected 1, 1, 0", counts.forward, counts.backward,
               counts.destroyed);
         RELEASE(&y, &out[0], &out[1]);
         CHECK(counts.destroyed == 1, "destroy ran %d times, expected 1", counts.destroyed);
@@ -302,7 +304,8 @@ static void functions(void)
         ctrt_no_grad {
             CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
         }
-        CHECK(!ctrt_tensor_requires_grad(out[0]) && counts.destroyed == 3, "the result requires grad without grad mode, or destroy ran %d times, expected 3", counts.destroyed);
+        CHECK(!ctrt_tensor_requires_grad(out[0]) && counts.destroyed == 3,
+              "the result requires grad without grad mode, or destroy ran %d times, expected 3", counts.destroyed);
         RELEASE(&a, &b, &out[0], &out[1]);
         nothing_left();
     }
@@ -322,7 +325,8 @@ static void functions(void)
     group("a function may return its operand; missing results and gradients of another shape are errors");
     x = VECTOR(true, 2, 3);
     CHECK_OK(ctrt_function_apply(&reverse, NULL, &y, 1, &x, 1));
-    CHECK(y != x && ctrt_tensor_is_leaf(x), "the function's result is the operand itself, or the operand is no leaf any more");
+    CHECK(y != x && ctrt_tensor_is_leaf(x),
+          "the function's result is the operand itself, or the operand is no leaf any more");
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(y));
     VALUES("grad", ctrt_tensor_grad(x), -1, -1);

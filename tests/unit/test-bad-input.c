@@ -2,8 +2,8 @@
 /* Calls every public function with bad input: each call must return its status and a message, must not crash and must
  * not write its output. The calls are in bad-*.c.
  *
- * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure. Each
- * function has one TAP line. */
+ * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure.
+ * Each function has one TAP line. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -86,7 +86,7 @@ static void fail(const char *expression, const char *format, ...)
 void told_bad(const char *expression, ctrt_status got, int want)
 {
     if (got == CTRT_OK)
-        fail(expression, "taken without complaint");
+        fail(expression, "was accepted");
     else if (want != BAD_ANY && (int)got != want)
         fail(expression, "got '%s' (%s), expected '%s'", ctrt_status_string(got), ctrt_error_message(),
              ctrt_status_string((ctrt_status)want));
@@ -94,7 +94,7 @@ void told_bad(const char *expression, ctrt_status got, int want)
         fail(expression, "no message");
     if (out != NULL) {
         if (got != CTRT_OK)
-            fail(expression, "wrote its result in spite of failing");
+            fail(expression, "changed its output although it failed");
         ctrt_tensor_release(&out);
     }
 }
@@ -234,11 +234,11 @@ TEST_MAIN
         bool bad = f->failures > 0 || f->calls == 0;
         failed += bad;
         printf("%s %d - %s: %d calls%s\n", bad ? "not ok" : "ok", ++number, f->name, f->calls,
-               f->calls ? "" : ", it is not tried at all");
+               f->calls ? "" : ", no call of it");
     }
     printf("%s", details);
     bool known = declared > 250 && second_device;
-    printf("%s %d - the headers were read, a second device was there\n1..%d\n", known ? "ok" : "not ok",
+    printf("%s %d - the headers were read and a second device was available\n1..%d\n", known ? "ok" : "not ok",
            number + 1, number + 1);
     return failed > 0 || !known || details[0] != '\0';
 }

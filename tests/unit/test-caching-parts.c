@@ -29,7 +29,8 @@ static void test_expandable(void)
     /* A request that fits no hole extends the tail. */
     give(&bed, &b);
     ctrt_block e = take(&bed, 16 * MIB, 1);
-    CHECK((char *)e.address == (char *)d.address + 30 * MIB && bed.paper.used == 82 * MIB, "16 MiB are not at the tail; %llu MiB are mapped",
+    CHECK((char *)e.address == (char *)d.address + 30 * MIB && bed.paper.used == 82 * MIB,
+          "16 MiB are not at the tail; %llu MiB are mapped",
           (unsigned long long)bed.paper.used / MIB);
     give(&bed, &e);
     b = take(&bed, 4 * MIB, 1);
@@ -37,7 +38,8 @@ static void test_expandable(void)
     /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
      * 80 MiB those from 56 to 80. */
     caching->trim(bed.policy);
-    CHECK(bed.paper.used == 2 * MIB + (80 - 10 - 24) * MIB, "%llu MiB are mapped after trim", (unsigned long long)bed.paper.used / MIB);
+    CHECK(bed.paper.used == 2 * MIB + (80 - 10 - 24) * MIB,
+          "%llu MiB are mapped after trim", (unsigned long long)bed.paper.used / MIB);
     CHECK(stats_of(&bed).segment[CTRT_POOL_LARGE].current == 2, "%lld runs of pages",
           (long long)stats_of(&bed).segment[CTRT_POOL_LARGE].current);
     e = take(&bed, 9 * MIB, 1);
@@ -55,11 +57,13 @@ static void test_expandable(void)
     a = take(&bed, 19 * MIB, 1);
     b = take(&bed, 19 * MIB, 1);
     CHECK(bed.paper.used == 40 * MIB, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
-    c = take(&bed, 11 * MIB, 1);                /* the tail has 2 MiB, the device 10 MiB: less than one step of 20 MiB */
+    /* the tail has 2 MiB, the device 10 MiB: less than one step of 20 MiB */
+    c = take(&bed, 11 * MIB, 1);
     CHECK(bed.paper.used == 50 * MIB && stats_of(&bed).retries == 1, "%llu MiB, %d retries",
           (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
     give(&bed, &a);
-    d = take(&bed, 12 * MIB, 2);                /* on another queue: free pages of the first queue are unmapped for it */
+    /* on another queue: free pages of the first queue are unmapped for it */
+    d = take(&bed, 12 * MIB, 2);
     CHECK(bed.paper.used == 44 * MIB && stats_of(&bed).retries == 2, "%llu MiB, %d retries",
           (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
     give(&bed, &b);
@@ -158,7 +162,8 @@ static void test_split_stats(void)
     give(&bed, &c);
     c = take(&bed, 1 * KIB, 1);
     check_split(&bed, "the last block merged with the remainder and allocated again", 12, 11, 2);
-    CHECK(stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak == (int64_t)(2 * MIB - 1 * KIB), "the peak of inactive split bytes is %lld",
+    CHECK(stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak == (int64_t)(2 * MIB - 1 * KIB),
+          "the peak of inactive split bytes is %lld",
           (long long)stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak);
     give(&bed, &c);
     give(&bed, &b);
@@ -216,7 +221,8 @@ static void test_walk(void)
         struct seen seen = { .ordered = true };
         bed.table->walk(bed.policy, see, &seen);
         ctrt_memory_policy_stats stats = stats_of(&bed);
-        CHECK(seen.ordered && seen.block_bytes == seen.bytes, "the blocks of a segment are not adjacent, or do not fill it");
+        CHECK(seen.ordered && seen.block_bytes == seen.bytes,
+              "the blocks of a segment are not adjacent, or do not fill it");
         CHECK(seen.bytes == stats.reserved_bytes && (int64_t)seen.segments == stats.segment[CTRT_POOL_ALL].current,
               "%zu bytes in %zu segments, by statistics %llu in %lld", seen.bytes, seen.segments,
               (unsigned long long)stats.reserved_bytes, (long long)stats.segment[CTRT_POOL_ALL].current);
@@ -257,7 +263,8 @@ static void test_clone(void)
         give(&bed, &blocks[k]);
     for (int k = 0; k < 20; k++) {
         other = take(&bed, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
-        CHECK(other.address == made[k].address && other.bytes == made[k].bytes, "request %d has another address or size than in the clone", k);
+        CHECK(other.address == made[k].address && other.bytes == made[k].bytes,
+              "request %d has another address or size than in the clone", k);
         give(&plan, &made[k]);
         made[k] = other;
     }
@@ -308,7 +315,8 @@ static void test_arena(void)
     big = take(&bed, 40 * MIB, 2);              /* does not fit until empty chunks are freed */
     CHECK(bed.paper.used == 48 * MIB && stats_of(&bed).retries == 1, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
     ctrt_block block = { 0 };
-    CHECK(arena->alloc(bed.policy, &block, 60 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "60 MiB were allocated although 48 of 64 MiB are in use");
+    CHECK(arena->alloc(bed.policy, &block, 60 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY,
+          "60 MiB were allocated although 48 of 64 MiB are in use");
     give(&bed, &keep);
     give(&bed, &big);
     bed_end(&bed);
@@ -385,7 +393,8 @@ static void test_host_memory(void)
             if (blocks[i].address != NULL)
                 give(&bed, &blocks[i]);
         host_allocs_left = 0;
-        CHECK(stats_of(&bed).cached_bytes == bed.paper.used, "allocation %ld failed: the cached bytes are not the device's bytes in use", n);
+        CHECK(stats_of(&bed).cached_bytes == bed.paper.used,
+              "allocation %ld failed: the cached bytes are not the device's bytes in use", n);
         bed_end(&bed);
     }
 }

@@ -105,7 +105,8 @@ static void permissions(void)
     struct stat about;
     CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
     CHECK_OK(save(path, 4));
-    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456, "the owner is %d:%d, expected 12345:23456", (int)about.st_uid,
+    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456,
+          "the owner is %d:%d, expected 12345:23456", (int)about.st_uid,
           (int)about.st_gid);
 
     group("a file without write permission is not replaced");
@@ -177,7 +178,7 @@ static void devices(void)
     CHECK(mkfifo(pipe, 0600) == 0, "mkfifo: %s", strerror(errno));
     CHECK(pthread_create(&thread, NULL, read_all, pipe) == 0, "no thread");
     CHECK_OK(save(pipe, 1000));
-    /* If save replaced the pipe, the reader would wait for a writer for ever, so it is cancelled. */
+    /* If save replaced the pipe, the reader would wait for a writer without end, so it is cancelled. */
     if (!S_ISFIFO(mode_of(pipe)))
         pthread_cancel(thread);
     pthread_join(thread, &got);
@@ -294,7 +295,8 @@ static void shrinking(void)
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
-    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0, "the name of the file's tensor is gone");
+    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0,
+          "the name of the file's tensor is gone");
     CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its output tensor");
 
     group("an open file that is replaced is still read as it was when opened");
@@ -302,7 +304,7 @@ static void shrinking(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(save(path, 5));
     CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
-    CHECK(ctrt_tensor_numel(t) == 3, "%lld elements", (long long)ctrt_tensor_numel(t));
+    CHECK(ctrt_tensor_numel(t) == 3, "the open file has %lld elements, expected 3", (long long)ctrt_tensor_numel(t));
 }
 
 static atomic_bool stop;
@@ -371,10 +373,11 @@ static void loading_meanwhile(void)
     printf("# %d loads, %d failures\n", loaded, failed);
     CHECK(failed > 0, "no load failed");
     CHECK_OK(ctrt_load(net, in_folder("to")));
-    CHECK(weights_are(net, 1), "not loaded");
+    CHECK(weights_are(net, 1), "the weights are not 1 after loading the file");
 }
 
-/* Comparing every name of the file with every name of the module would take 10^9 comparisons, several seconds. */
+/* Comparing every name of the file with every name of the module would take more than 10^9 comparisons, several
+ * seconds. */
 static void many_names(void)
 {
     group("loading a file with many names that the module does not have is fast");
@@ -407,7 +410,7 @@ static void many_names(void)
     CHECK_FAILS(ctrt_load(net, in_folder("names")), CTRT_ERR_STATE, "not in the module: surplus0, surplus1");
     const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
     printf("# %.2f s\n", seconds);
-    CHECK(seconds < 2, "%.1f s", seconds);
+    CHECK(seconds < 2, "ctrt_load took %.1f s, expected less than 2 s", seconds);
 }
 
 TEST_MAIN

@@ -65,7 +65,8 @@ static fake_tensor generate(const char *op, ctrt_dtype dtype, int64_t n, const c
 static const ctrt_random_attributes streams[] = {
     { .size = sizeof streams[0], .seed = 0, .offset = 0, .a = 0, .b = 1 },
     { .size = sizeof streams[0], .seed = 0x123456789abcdef0u, .offset = 0xfffffff0u, .a = -3, .b = 5 },    /* carries into word 1 */
-    { .size = sizeof streams[0], .seed = UINT64_MAX, .offset = UINT64_MAX - 3, .a = 2, .b = 0.25 },       /* the offset wraps around */
+    /* the offset wraps around */
+    { .size = sizeof streams[0], .seed = UINT64_MAX, .offset = UINT64_MAX - 3, .a = 2, .b = 0.25 },
 };
 static const int64_t lengths[] = { 0, 1, 2, 5, 64, 1023, 5000 };
 
@@ -89,7 +90,8 @@ static void test_uniform(void)
             fake_tensor bf16 = generate("uniform", CTRT_BF16, lengths[k], &streams[s]);
             fake_tensor f64 = generate("uniform", CTRT_F64, lengths[k], &streams[s]);
             for (int64_t i = 0; i < lengths[k]; i++) {
-                volatile float product = (float)(word32(&streams[s], i) >> 8) * 0x1p-24f * scale;     /* rounded before the addition */
+                /* rounded before the addition */
+                volatile float product = (float)(word32(&streams[s], i) >> 8) * 0x1p-24f * scale;
                 float want = product + lo;
                 volatile double wide = (double)(word64(&streams[s], i) >> 11) * 0x1p-53 * (streams[s].b - streams[s].a);
                 REQUIRE(((float *)f32.view.data)[i] == want, "uniform, element %lld is %.9g, expected %.9g",

@@ -26,7 +26,8 @@ static void constants(void)
         SHAPE_IS(y, 2, 0, 3);
         STRIDES_ARE(y, 3, 3, 1);
         CHECK_OK(ctrt_zeros(&y, CTRT_SCALAR_SHAPE, dtypes[i], cpu));
-        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1, "the tensor of CTRT_SCALAR_SHAPE does not have 0 dimensions and 1 element");
+        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1,
+              "the tensor of CTRT_SCALAR_SHAPE does not have 0 dimensions and 1 element");
     }
     group("CTRT_DTYPE_DEFAULT selects the default dtype");
     CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
@@ -182,7 +183,8 @@ static void from_blob(void)
     ctrt_tensor_release(&x);
     CHECK(freed == 0, "the memory was freed while a view exists");
     CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
-    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6, "a write to the tensor did not change the program's memory");
+    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6,
+          "a write to the tensor did not change the program's memory");
     ctrt_tensor_release(&part);
     CHECK(freed == 1 && freed_user == &user && freed_data == values, "freed %d times, user %p, data %p", freed, freed_user, freed_data);
     CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));        /* row major */
@@ -223,7 +225,8 @@ static void like(void)
     VALUES_ARE(y, 7, 7, 7, 7);
     CHECK_OK(ctrt_contiguous(&cl, image, CTRT_CHANNELS_LAST));
     CHECK_OK(ctrt_empty_like(&y, cl, CTRT_DTYPE_DEFAULT, NULL));
-    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST), "the result of a channels-last tensor is not channels-last");
+    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST),
+          "the result of a channels-last tensor is not channels-last");
     CHECK_FAILS(ctrt_empty_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
     CHECK_FAILS(ctrt_empty_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_zeros_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");

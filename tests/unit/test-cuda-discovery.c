@@ -93,7 +93,8 @@ static void test_counting(void)
     CHECK(strcmp(a.first.name, b.first.name) == 0 && strcmp(a.first.uuid, b.first.uuid) == 0 && strcmp(a.first.pci, b.first.pci) == 0
           && a.first.total_memory == b.first.total_memory && a.first.compute_major == b.first.compute_major
           && a.first.compute_minor == b.first.compute_minor && a.first.processors == b.first.processors && a.first.clock_khz == b.first.clock_khz
-          && a.first.numa_node == b.first.numa_node && a.first.ecc == b.first.ecc && a.first.flags == b.first.flags, "properties differ; the driver's are %s %s %s",
+          && a.first.numa_node == b.first.numa_node && a.first.ecc == b.first.ecc && a.first.flags == b.first.flags,
+          "properties differ; the driver's are %s %s %s",
           b.first.name, b.first.uuid, b.first.pci);
 
     group("CUDA_VISIBLE_DEVICES selects and orders the devices");
@@ -227,7 +228,8 @@ static void test_opening(void)
     fake_machine_reset();
     IN_CHILD(NULL) {
         ctrt_device_info info = { .size = sizeof info };
-        CHECK(cuda_count(&count) == CTRT_OK && cuda_describe(1, &info) == CTRT_OK && fake_machine.inits == 0, "counting or describing failed, or called cuInit in the parent");
+        CHECK(cuda_count(&count) == CTRT_OK && cuda_describe(1, &info) == CTRT_OK && fake_machine.inits == 0,
+              "counting or describing failed, or called cuInit in the parent");
         fflush(stdout);
         const pid_t grandchild = fork();
         if (grandchild == 0)
@@ -283,7 +285,8 @@ static void test_usage(void)
               (unsigned long long)usage.total_memory, usage.temperature);
         CHECK(usage.process_count == 3 && list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001 && list[1].memory == UINT64_MAX,
               "%d processes, %d with %llu bytes", usage.process_count, (int)list[0].pid, (unsigned long long)list[0].memory);
-        CHECK(cuda_usage(1, &usage) == CTRT_ERR_NO_DEVICE, "cuda_usage of a hidden device did not give CTRT_ERR_NO_DEVICE");
+        CHECK(cuda_usage(1, &usage) == CTRT_ERR_NO_DEVICE,
+              "cuda_usage of a hidden device did not give CTRT_ERR_NO_DEVICE");
         CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
               "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
     }
@@ -314,8 +317,10 @@ static void test_usage(void)
               link.direct, link.kind, link.links);
         CHECK(fake_machine.inits == 0, "cuInit was called");
         cu_device device;
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1, "direct does not follow the driver after cuInit");
-        CHECK(cuda_link(0, 3, &link) == CTRT_ERR_NO_DEVICE, "a link to a missing device did not give CTRT_ERR_NO_DEVICE");
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1,
+              "direct does not follow the driver after cuInit");
+        CHECK(cuda_link(0, 3, &link) == CTRT_ERR_NO_DEVICE,
+              "a link to a missing device did not give CTRT_ERR_NO_DEVICE");
     }
     CHILD_END;
 
@@ -334,7 +339,8 @@ static void test_usage(void)
         /* A caller built with an older, smaller ctrt_device_info. */
         memset(&info, 0x5a, sizeof info);
         info.size = offsetof(ctrt_device_info, cpus);
-        CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a && info.size == offsetof(ctrt_device_info, cpus), "cuda_describe wrote beyond info.size, or changed it");
+        CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a
+              && info.size == offsetof(ctrt_device_info, cpus), "cuda_describe wrote beyond info.size, or changed it");
     }
     CHILD_END;
 }

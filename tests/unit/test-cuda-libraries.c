@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, on the software driver
- * (tests/softcuda). */
+/* Tests when the cuda backend opens NVIDIA's libraries and how much workspace they get, with the CUDA driver
+ * in software (tests/softcuda). */
 #include "soft_begin.h"
 
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ static bool open_device(void)
     if (!CHECK_OK(ctrt_device_get(&gpu, "cuda:0")))
         return false;
     soft = soft_control();
-    return CHECK(soft != NULL, "no driver in software");
+    return CHECK(soft != NULL, "the CUDA driver in software is not loaded");
 }
 
 static int64_t calls(const char *name)
@@ -74,13 +74,15 @@ static void test_captures(void)
                 operands(&x, &w);
                 if (refused) {
                     void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* inject() needs the library loaded */
-                    CHECK(library != NULL && soft->inject("cudnnCreate", 1, 1001, false), "libcudnn.so.9 did not load, or the fault was not injected");
+                    CHECK(library != NULL && soft->inject("cudnnCreate", 1, 1001, false),
+                          "libcudnn.so.9 did not load, or the fault was not injected");
                 }
                 CHECK_OK(ctrt_capture_begin(gpu));
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 CHECK_OK(ctrt_capture_end(&graph, gpu));
-                CHECK(calls("cudnnCreate") == 1 && calls("cudnnConvolutionForward") == (refused ? 0 : 2), "cudnnCreate was called %d times, cudnnConvolutionForward %d times",
+                CHECK(calls("cudnnCreate") == 1 && calls("cudnnConvolutionForward") == (refused ? 0 : 2),
+                      "cudnnCreate was called %d times, cudnnConvolutionForward %d times",
                       (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
                 for (int i = 1; i < 3; i++) {
                     CHECK_OK(ctrt_fill_(w, ctrt_float(i)));
@@ -90,8 +92,9 @@ static void test_captures(void)
                 ctrt_graph_release(&graph);
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 check_sum(y, 2 * CONVOLVED, "after the capture");
-                CHECK(calls("cudnnCreate") == 1 + refused && calls("cudnnConvolutionForward") == (refused ? 1 : 3), "after the capture: cudnnCreate was called %d times, "
-                      "cudnnConvolutionForward %d times", (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
+                CHECK(calls("cudnnCreate") == 1 + refused && calls("cudnnConvolutionForward") == (refused ? 1 : 3),
+                      "after the capture: cudnnCreate was called %d times, cudnnConvolutionForward %d times",
+                      (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
             }
         }
         CHILD_END;
@@ -108,14 +111,20 @@ static void count_report(void *user, ctrt_device *device, size_t bytes, const ch
 static void test_workspace(void)
 {
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; } cases[] = {
-        { "100 MiB requested, less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0, 100 },
-        { "100 MiB requested, more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0, 0 },
-        { "1100 MiB requested on a large device", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0 },
-        { "100 MiB requested, 64 allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0, 0 },
-        { "100 MiB requested, 200 allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
+        { "100 MiB requested, less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g",
+          "SOFTCUDA_DNN=workspace=100", NULL, 0, 100 },
+        { "100 MiB requested, more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m",
+          "SOFTCUDA_DNN=workspace=100", NULL, 0, 0 },
+        { "1100 MiB requested on a large device", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL,
+          0, 0 },
+        { "100 MiB requested, 64 allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_CUDA_WORKSPACE=64m", 0, 0 },
+        { "100 MiB requested, 200 allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
         { "100 MiB requested, 60 free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
     };
-    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free, an algorithm that needs less");
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less "
+          "free memory, an algorithm that needs less");
     for (size_t i = 0; i < COUNT(cases); i++)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
@@ -187,7 +196,7 @@ static void test_transient(void)
 TEST_MAIN
 {
     if (getenv("CTRT_TEST_GPU") != NULL) {
-        printf("1..0 # SKIP counts calls of the driver in software\n");
+        printf("1..0 # SKIP requires the CUDA driver in software\n");
         return 0;
     }
     soft_begin(argv);

@@ -89,7 +89,8 @@ static void test_reasons(void)
         CHECK(c->status != CTRT_OK ? a.status == c->status : a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
         CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->name, c->code, a.message);
         CHECK(strstr(a.message, c->words) != NULL, "%s: the text lacks \"%s\": %s", c->name, c->words, a.message);
-        CHECK(strlen(a.message) < 420, "%s: %zu bytes, expected fewer than 420: %s", c->name, strlen(a.message), a.message);
+        CHECK(strlen(a.message) < 420,
+              "%s: %zu bytes, expected fewer than 420: %s", c->name, strlen(a.message), a.message);
     }
     group("cuda_probe returns 0 with the reason, in 255 bytes, if libcuda is missing, and does not call cuInit");
     for (size_t i = 0; i < COUNT_OF(reasons); i++) {
@@ -104,7 +105,8 @@ static void test_reasons(void)
     }
     char text[256] = "?";
     fake_machine_reset();
-    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0', "cuda_probe failed although libcuda is there: %s", text);
+    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0',
+          "cuda_probe failed although libcuda is there: %s", text);
     CHECK(fake_machine.inits == 0, "the probe called cuInit");
 }
 

@@ -99,7 +99,7 @@ static void test_names(void)
         CHECK_FAILS(ctrt_device_parse(&spec, NULL), CTRT_ERR_INVALID_ARGUMENT, "text is NULL");
         CHECK_FAILS(ctrt_device_parse(&spec, "fke:0x"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         CHECK_FAILS(ctrt_device_format(text, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
-        CHECK(strlen(text) < 6, "the text that did not fit is not terminated");
+        CHECK(strlen(text) < 6, "a truncated text is not terminated");
         CHECK_FAILS(ctrt_device_format(text, 0, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
         CHECK_FAILS(ctrt_device_format(NULL, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "NULL");
         spec.index = -2;
@@ -183,7 +183,8 @@ static void test_visible_lists(void)
               ids_text(cases[i].want, cases[i].wanted));
     }
     int few[2];
-    CHECK(visible_parse(few, 2, "0,1,2", 3, NULL) == 2 && few[1] == 1, "more entries than room");
+    CHECK(visible_parse(few, 2, "0,1,2", 3, NULL) == 2 && few[1] == 1,
+          "a list of 3 devices did not fill an array of 2");
 
     static const struct { const char *text; int want[4], wanted; } named[] = {
         { GPU0, { 0 }, 1 },
@@ -250,9 +251,9 @@ static void test_visible_devices(void)
         ctrt_device_properties facts;
         CHECK(ctrt_device_count("fake") == 2, "%d devices", ctrt_device_count("fake"));
         CHECK_OK(ctrt_device_get_properties(&facts, "fake:0"));
-        CHECK(facts.processors == 12, "fake:0 has %d processors: it is not the third", facts.processors);
+        CHECK(facts.processors == 12, "fake:0 has %d processors, expected 12, as the third device", facts.processors);
         CHECK_OK(ctrt_device_get_properties(&facts, "fake:1"));
-        CHECK(facts.processors == 10, "fake:1 has %d processors: it is not the first", facts.processors);
+        CHECK(facts.processors == 10, "fake:1 has %d processors, expected 10, as the first device", facts.processors);
         CHECK_FAILS(ctrt_device_get(&device, "fake:2"), CTRT_ERR_NO_DEVICE,
                     "1 of 3 hidden by CTRT_VISIBLE_DEVICES=2,0");
         CHECK_OK(ctrt_device_get(&device, "fake:1"));
@@ -279,7 +280,8 @@ static void test_visible_devices(void)
         CHECK(ctrt_device_count("fake") == 2 && ctrt_device_count("better") == 0, "%d and %d",
               ctrt_device_count("fake"), ctrt_device_count("better"));
         CHECK_OK(ctrt_device_get(&device, "auto"));
-        CHECK(strcmp(ctrt_device_name(device), "fake:0") == 0, "auto is %s", ctrt_device_name(device));
+        CHECK(strcmp(ctrt_device_name(device), "fake:0") == 0,
+              "auto selects %s, expected fake:0", ctrt_device_name(device));
     }
     CHILD_END;
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
@@ -315,11 +317,11 @@ static void test_choice(void)
             CHECK(status == cases[i].status, "status %d: %s", (int)status, ctrt_error_message());
             CHECK(status == CTRT_OK || strstr(ctrt_error_message(), cases[i].words),
                   "the message lacks \"%s\": %s", cases[i].words, ctrt_error_message());
-            CHECK(status == CTRT_OK || device == NULL, "the output was touched");
+            CHECK(status == CTRT_OK || device == NULL, "a failed call changed the output");
             if (status == CTRT_OK) {
                 CHECK(strcmp(ctrt_device_name(device), cases[i].device) == 0, "%s", ctrt_device_name(device));
                 CHECK_OK(ctrt_device_get(&again, cases[i].device));
-                CHECK(again == device, "one device, two handles");
+                CHECK(again == device, "a second lookup gave another handle");
                 CHECK_OK(ctrt_default_device(&fallback));
                 CHECK(fallback == device, "the default device is %s", ctrt_device_name(fallback));
                 CHECK(ctrt_is_available("auto", NULL), "auto is not available");
@@ -419,7 +421,8 @@ static void test_late_changes(void)
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int opened = 0; opened < 2; opened++) {
-            group("a warning at most once when %s is set after devices were %s", cases[i].name, opened ? "opened" : "counted");
+            group("a warning at most once when %s is set after devices were %s", cases[i].name,
+                  opened ? "opened" : "counted");
             IN_CHILD(folder_path(fake_only, NULL)) {
                 ctrt_device *device = NULL;
                 ctrt_log_set_callback(keep_log, NULL);

@@ -121,7 +121,7 @@ static void public_function(void)
     const float values[4] = { 1, 2.5f, -3, 4 };
     CHECK_FAILS(ctrt_tensor_format(NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_tensor_format(&text, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensor is NULL");
-    CHECK(text == NULL, "a failing call wrote");
+    CHECK(text == NULL, "a failed call changed the output");
     ctrt_device *cpu = NULL;
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(ctrt_from_data(&x, values, 4, CTRT_SHAPE(2, 2), CTRT_F32, cpu)))
         return;

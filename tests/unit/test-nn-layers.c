@@ -120,7 +120,8 @@ static void linear(void)
     CTRT_AUTO(tensor) none = NULL;
     CHECK_OK(ctrt_zeros(&none, CTRT_SHAPE(1, 0), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&y, module, none));
-    CHECK(values(y)[0] == 0 && values(y)[1] == 0, "Linear with 0 input features: %g %g, expected 0 0", values(y)[0], values(y)[1]);
+    CHECK(values(y)[0] == 0 && values(y)[1] == 0,
+          "Linear with 0 input features: %g %g, expected 0 0", values(y)[0], values(y)[1]);
 }
 
 static void conv2d(void)
@@ -177,7 +178,8 @@ static void embedding(void)
     CHECK_OK(ctrt_forward(&y, module, index));
     CHECK(shape_is(y, CTRT_SHAPE(2, 2, 3)), "the result is not [2, 2, 3]");
     for (int i = 0; i < 4; i++)
-        CHECK(values(y)[i * 3 + 1] == w[rows[i] * 3 + 1], "index %lld does not give that row of the weight", (long long)rows[i]);
+        CHECK(values(y)[i * 3 + 1] == w[rows[i] * 3 + 1],
+              "index %lld does not give that row of the weight", (long long)rows[i]);
     CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(loss));
     if (CHECK(ctrt_tensor_grad(tensor_of(module, "weight")) != NULL, "the weight has no gradient")) {
@@ -252,7 +254,8 @@ static void batch_norm(double momentum)
     CHECK_OK(ctrt_batch_norm2d_new(&module, C, 0, momentum, true, cpu));
     CHECK(ctrt_module_buffer_count(module) == 3 && ctrt_tensor_dtype(tensor_of(module,
                                                                                "num_batches_tracked")) == CTRT_I64
-          && ctrt_tensor_ndim(tensor_of(module, "num_batches_tracked")) == 0, "the buffers are not 3, or num_batches_tracked is no i64 scalar");
+          && ctrt_tensor_ndim(tensor_of(module, "num_batches_tracked")) == 0,
+          "the buffers are not 3, or num_batches_tracked is no i64 scalar");
     set(module, "weight", 1), set(module, "bias", 2);
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias"));
     for (int batch = 1; batch <= BATCHES + 1; batch++) {
@@ -268,7 +271,8 @@ static void batch_norm(double momentum)
             channel(&mean, &variance, in, N, C, S, c);
             if (training) {
                 running_mean[c] += factor * (mean - running_mean[c]);
-                running_var[c] += factor * (variance * N * S / (N * S - 1) - running_var[c]);        /* the running variance is unbiased */
+                /* the running variance is unbiased */
+                running_var[c] += factor * (variance * N * S / (N * S - 1) - running_var[c]);
             } else {
                 mean = running_mean[c], variance = running_var[c];
             }
@@ -343,7 +347,8 @@ static void zero_options(void)
         CHECK(near(values(y)[i], values(mean)[i % 4]), "attention with scale 0: %g, expected the mean %g", values(y)[i],
               values(mean)[i % 4]);
     CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, 0));
-    CHECK(!near(values(y)[0], values(mean)[0]), "attention with the default scale weighs all keys equally, as scale 0 does");
+    CHECK(!near(values(y)[0], values(mean)[0]),
+          "attention with the default scale weighs all keys equally, as scale 0 does");
 }
 
 /* ---- functions as modules ---- */
@@ -412,7 +417,8 @@ static void shapes(void)
         zeros += dropped[i] == 0;
         scaled += near(dropped[i], 1 / 0.75);
     }
-    CHECK(zeros + scaled == 4000 && zeros > 850 && zeros < 1150, "Dropout(0.25) of 4000 ones: %d zeros, %d scaled by 4/3", zeros, scaled);
+    CHECK(zeros + scaled == 4000 && zeros > 850 && zeros < 1150,
+          "Dropout(0.25) of 4000 ones: %d zeros, %d scaled by 4/3", zeros, scaled);
     ctrt_module_train(module, false);
     CHECK_OK(ctrt_forward(&y, module, big));
     CHECK(y == big, "Dropout in evaluation mode does not return the input tensor itself");
@@ -578,14 +584,17 @@ static void initial(void)
             CHECK(largest > 3 * sqrt(variance) && largest < 6 * sqrt(variance), "%s: largest %g", cases[i].name,
                   largest);
     }
-    CHECK(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w), "after init_* the tensor is no leaf that requires grad");
+    CHECK(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w),
+          "after init_* the tensor is no leaf that requires grad");
     CHECK_OK(ctrt_init_uniform_(w, 2, 4));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02, "uniform(2, 4): mean %g, largest %g",
+    CHECK(fabs(mean - 3) < 0.02 && largest <= 4 && fabs(variance - 1 / 3.0) < 0.02,
+          "uniform(2, 4): mean %g, largest %g",
           mean, largest);
     CHECK_OK(ctrt_init_normal_(w, 5, 0.1));
     moments(&largest, &mean, &variance, w);
-    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005, "normal(5, 0.1): mean %g, standard deviation %g", mean,
+    CHECK(fabs(mean - 5) < 0.01 && fabs(sqrt(variance) - 0.1) < 0.005,
+          "normal(5, 0.1): mean %g, standard deviation %g", mean,
           sqrt(variance));
     CHECK_OK(ctrt_init_constant_(w, 7));
     moments(&largest, &mean, &variance, w);

@@ -197,10 +197,11 @@ static void references(const struct entry *entry, ctrt_device *device)
  * f32 parameter. */
 static void half(const struct entry *entry, ctrt_device *device)
 {
-    static const double start = 1, grad = 1.0 / 4096;           /* the square of the gradient underflows in f16 */
+    static const double start = 1, grad = 1.0 / 4096;           /* 0.001 times its square underflows in f16 */
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     double want = 0, states[OPTIM_STATES] = { 0 };
-    group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name,
+          ctrt_device_name(device));
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_of(&start, CTRT_SHAPE(1), dtypes[d], device);
@@ -250,7 +251,8 @@ static void bad_options(const struct entry *entry)
     CHECK_OK(entry->make(&good, NULL, NULL));
     for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
         CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
-        CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name, value);
+        CHECK(value == option->otherwise,
+              "the default of %s is %g, unlike in its struct optim_option", option->name, value);
         for (size_t i = 0; i < COUNT(cases); i++) {
             union optim_options options = { .sgd = { .lr = 0 } };
             if (option->range != cases[i].range)
@@ -271,7 +273,8 @@ static void bad_options(const struct entry *entry)
             ctrt_optimizer_release(&optimizer);
         }
     }
-    CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1, "a failed call made an optimizer or added a group");
+    CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1,
+          "a failed call made an optimizer or added a group");
     CHECK_FAILS(entry->make(NULL, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
     CHECK_FAILS(entry->add_group(NULL, NULL, 0, NULL), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
     CHECK_FAILS(ctrt_optimizer_option(&value, good, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
@@ -371,7 +374,8 @@ static void groups(const struct entry *entry, ctrt_device *device)
 /* An optimizer that loads the file of another one gets its options and continues with the same values. */
 static void files(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: a saved optimizer with groups continues after loading", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: a saved optimizer with groups continues after loading", entry->kind->name,
+          ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
@@ -473,7 +477,8 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
 {
     struct values values;
     memset(&values, 0, sizeof values);
-    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));        /* no-op after the first step */
+    /* creates the state before the first step */
+    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));
     CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
     for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
         ctrt_tensor *state = NULL;
@@ -531,7 +536,8 @@ static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dt
 static void failures(const struct entry *entry, ctrt_device *device)
 {
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
-    group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name, ctrt_device_name(device));
+    group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
+          ctrt_device_name(device));
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ctrt_dtype dtype = cases[i].dtype;
         const int at = cases[i].at;

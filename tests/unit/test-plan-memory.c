@@ -49,7 +49,8 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(step(&run));
     const uint64_t allocations = alloc_fail_at(0, false);
-    CHECK(allocations > 50, "the step made only %llu allocations, expected more than 50", (unsigned long long)allocations);
+    CHECK(allocations > 50,
+          "the step made only %llu allocations, expected more than 50", (unsigned long long)allocations);
     uint64_t failures = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));

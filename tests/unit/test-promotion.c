@@ -83,7 +83,8 @@ static void three_buckets(void)
 {
     group("promotion of a tensor with dimensions, a 0-dim tensor and a number");
     static const struct { ctrt_dtype dim, zero, number, wanted; } cases[] = {
-        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },       /* same category: the tensor with dimensions decides */
+        /* same category: the tensor with dimensions decides */
+        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },
         { CTRT_I32, CTRT_F16, CTRT_DTYPE_DEFAULT, CTRT_F16 },
         { CTRT_I32, CTRT_F16, CTRT_F64, CTRT_F16 },                 /* the 0-dim tensor decides, not the number */
         { CTRT_I32, CTRT_I64, CTRT_F64, CTRT_F32 },
@@ -123,7 +124,7 @@ static void bad_input(void)
     CHECK_FAILS(ctrt_result_type(&got, NULL, 1, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensors is NULL");
     CHECK_FAILS(ctrt_result_type(&got, none, -1, NULL), CTRT_ERR_INVALID_ARGUMENT, "-1");
     CHECK_FAILS(ctrt_result_type(&got, NULL, 0, &strange), CTRT_ERR_INVALID_ARGUMENT, "kind 9");
-    CHECK(got == CTRT_I16, "a failing call wrote %s", ctrt_dtype_name(got));
+    CHECK(got == CTRT_I16, "a failed call wrote %s", ctrt_dtype_name(got));
     CHECK(ctrt_promote_types((ctrt_dtype)99, CTRT_F32) == CTRT_DTYPE_DEFAULT, "99 is no dtype");
     CHECK(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1) == CTRT_DTYPE_DEFAULT, "-1 is no dtype");
 }

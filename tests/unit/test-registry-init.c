@@ -123,7 +123,8 @@ static void test_init(void)
                   "init-ping loaded although it needs init-pong");
             void *status = NULL;
             if (threads == 2)
-                CHECK(pthread_join(other, &status) == 0 && status != NULL, "init-pong loaded although it needs init-ping");
+                CHECK(pthread_join(other, &status) == 0 && status != NULL,
+                      "init-pong loaded although it needs init-ping");
         }
         CHILD_END;
     }

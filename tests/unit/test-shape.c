@@ -17,14 +17,16 @@ static void texts(void)
     char buffer[SHAPE_TEXT_BYTES];
     group("shape_text formats shapes and truncates long ones");
     CHECK(strcmp(shape_text(buffer, NULL, 0), "[]") == 0, "no dimensions: %s, expected []", buffer);
-    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0, "two dimensions: %s, expected [2, 3]", buffer);
+    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0,
+          "two dimensions: %s, expected [2, 3]", buffer);
     int64_t many[100];
     for (int i = 0; i < 100; i++)
         many[i] = INT64_MIN;
     shape_text(buffer, many, 100);
     CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && strstr(buffer, ", ...]"), "a long shape is not truncated: %s", buffer);
     shape_text(buffer, many, 8);
-    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."), "the longest shape of a tensor is truncated: %s", buffer);
+    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."),
+          "the longest shape of a tensor is truncated: %s", buffer);
 }
 
 static void checks(void)
@@ -84,8 +86,10 @@ static void strides(void)
         memcpy(view.strides, views[i].strides, sizeof views[i].strides);
         view_refresh(&view);
         CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
-        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous, "view %zu: CTRT_VIEW_CONTIGUOUS is wrong", i);
-        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last, "view %zu: CTRT_VIEW_CHANNELS_LAST is wrong", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous,
+              "view %zu: CTRT_VIEW_CONTIGUOUS is wrong", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
+              "view %zu: CTRT_VIEW_CHANNELS_LAST is wrong", i);
         CHECK(view.flags & CTRT_VIEW_HOST_SCALAR, "view %zu: CTRT_VIEW_HOST_SCALAR was removed", i);
     }
 }
@@ -206,12 +210,13 @@ static void viewing(void)
         { 2, 1, { 2, 3 }, { 3, 1 }, { 6 }, { 1 }, true },
         { 2, 1, { 2, 3 }, { 1, 2 }, { 6 }, { 0 }, false },                             /* transposed */
         { 2, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 }, true },
-        /* every second element */
-        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },                       /* rows have no gap between them */
+        /* every second element; without a gap between the rows they can be merged */
+        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },
         { 2, 2, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 }, false },
         { 2, 3, { 2, 6 }, { 13, 2 }, { 2, 3, 2 }, { 13, 4, 2 }, true },
         { 2, 4, { 2, 3 }, { 7, 1 }, { 1, 2, 1, 3 }, { 14, 7, 3, 1 }, true },
-        { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },                        /* the stride of a size of 1 is ignored */
+        /* the stride of a size of 1 is ignored */
+        { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },
         { 2, 1, { 3, 4 }, { 0, 1 }, { 12 }, { 0 }, false },                            /* expanded */
         { 2, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 }, true },
         { 1, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 }, true },

@@ -134,9 +134,12 @@ static void the_host_touches(void)
           ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
         { "a write to a block", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
         { "a read of freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
-        { "a read of a mapped page", reads_reserved, 256 + SIGSEGV, "memory of sim:0", "byte 5 of a reservation of 4194304 bytes" },
-        { "a read of a named tensor", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
-        { "a read with an earlier SIGSEGV handler", reads_with_a_handler, 7, "memory of sim:0", "byte 0 of a block of 1024" },
+        { "a read of a mapped page", reads_reserved, 256 + SIGSEGV, "memory of sim:0",
+          "byte 5 of a reservation of 4194304 bytes" },
+        { "a read of a named tensor", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24",
+          "ctrt_to_host" },
+        { "a read with an earlier SIGSEGV handler", reads_with_a_handler, 7, "memory of sim:0",
+          "byte 0 of a block of 1024" },
         { "a read of memory of no device", reads_elsewhere, 256 + SIGSEGV, "", "" },
     };
     char said[4096];
@@ -146,7 +149,8 @@ static void the_host_touches(void)
                 cases[i].what, end, cases[i].end, said);
         REQUIRE(!(strstr(said, cases[i].words) == NULL || strstr(said, cases[i].more) == NULL),
                 "%s: no \"%s\" and \"%s\" in: %s", cases[i].what, cases[i].words, cases[i].more, said);
-        REQUIRE(!(cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL), "%s: ctrt reported an access that is not its own: %s", cases[i].what, said);
+        REQUIRE(!(cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL),
+                "%s: ctrt reported an access that is not its own: %s", cases[i].what, said);
     }
 }
 
@@ -346,7 +350,8 @@ static void close_gives_back(void)
                 if (k % 2)
                     sim->queue->destroy(device[i], queue);
             }
-            uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, two that may have ended */
+            /* the device's own queue, two live ones, two that may have ended */
+            uint64_t workers = sim_counted(i).threads;
             REQUIRE(!(workers < 3 || workers > 5), "%d worker threads, expected 3 to 5", (int)workers);
         }
         for (int i = 0; i < 3; i++)
@@ -356,7 +361,8 @@ static void close_gives_back(void)
     }
     REQUIRE_EQUAL(sim_thread_count(), threads);
     REQUIRE_EQUAL(open_files(), files);
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* the sanitizers map and unmap memory of their own */
+/* the sanitizers map and unmap memory of their own */
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
     REQUIRE(!(lines_of("/proc/self/maps") > maps + 2), "%d mappings, %d after the second round",
             lines_of("/proc/self/maps"), maps);
 #else
@@ -369,7 +375,7 @@ TEST_MAIN
     sim_reload();
     group("a host access to device memory ends with SIGSEGV and names device, tensor and offset");
     the_host_touches();
-    group("fork with work enqueued: the parent's device fails with CTRT_ERR_FORKED in the child, work in the parent goes on");
+    group("fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on");
     fork_beside_work();
     group("each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message");
     no_host_memory();

@@ -92,7 +92,8 @@ static void bring_in_vain(ctrt_device *device, ctrt_tensor **read)
         CHECK_OK(ctrt_add_(tensors[0], tensors[0]));
     else
         CHECK_OK(ctrt_neg(read, tensors[0]));
-    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "a tensor was copied to the host although the device had room");
+    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies,
+          "a tensor was copied to the host although the device had room");
 }
 
 static void back(ctrt_device *device)
@@ -192,7 +193,8 @@ static void figures(ctrt_device *device)
     }
     char *text = NULL;
     CHECK_OK(ctrt_memory_summary(&text, device, true));
-    CHECK(text != NULL && strstr(text, "Memory on the host") != NULL, "the summary has no line \"Memory on the host\": %s", text);
+    CHECK(text != NULL && strstr(text, "Memory on the host") != NULL,
+          "the summary has no line \"Memory on the host\": %s", text);
     free(text);
     end(device);
 }

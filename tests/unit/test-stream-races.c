@@ -8,7 +8,8 @@
 
 static ctrt_device *device;
 static ctrt_stream *first, *a, *b, *readers[READERS];
-static ctrt_tensor *x, *grid;               /* [N] and [8, 8], written on the default stream, which all others wait for */
+/* [N] and [8, 8], written on the default stream, which all others wait for */
+static ctrt_tensor *x, *grid;
 
 static void wait_for(ctrt_stream *stream, ctrt_stream *other)
 {
@@ -289,7 +290,8 @@ static void test_sites(void)
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
         CHECK(strstr(told, here) != NULL && strstr(told, there) != NULL, "%s", told);
         const char *call = strstr(told, "run-public(");
-        CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL), "the report lacks the two call sites: %s",
+        CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
+              "the report lacks the two call sites: %s",
               told);
         end();
     }

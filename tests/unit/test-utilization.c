@@ -25,7 +25,7 @@ static void test_usage(void)
               usage.processes);
         CHECK(usage.temperature == -1 && usage.power == -1 && usage.power_limit == -1 && usage.clock_khz == -1 &&
               usage.memory_busy == -1,
-              "what is unknown is not -1");
+              "an unknown value is not -1");
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, 4 << 20, device);
         CHECK_OK(ctrt_device_synchronize(device));

@@ -9,7 +9,7 @@
 #include "half.h"
 #include "host/scratch.h"
 
-/* Elements of the patch matrix that are processed at once; they stay in the L2 cache. */
+/* Elements of the patch matrix that are processed at a time; they stay in the L2 cache. */
 #define BLOCK 65536
 
 /* Stores in [*first, *last) the output columns whose input column at kernel column kx lies inside the input. */

@@ -50,8 +50,8 @@ extern const struct gemm_loops gemm_loops_baseline, gemm_loops_avx2, gemm_loops_
 
 #define GEMM_FEW 8
 #define GEMM_KC 256                     /* depth (k) of a packed block */
-#define GEMM_MC 192                     /* rows of A packed at once: a multiple of every tile's rows */
-#define GEMM_NC 1536                    /* columns of B packed at once: a multiple of every tile's columns */
+#define GEMM_MC 192                     /* rows of A packed at a time: a multiple of every tile's rows */
+#define GEMM_NC 1536                    /* columns of B packed at a time: a multiple of every tile's columns */
 #define GEMM_PACK_A (GEMM_MC * GEMM_KC * sizeof(double))
 #define GEMM_PACK_B ((GEMM_NC + 64) * GEMM_KC * sizeof(double))
 

@@ -225,7 +225,8 @@ static void NAME(transpose)(T *to, const G *g)
  *
  * Reading B dominates the run time, so each loaded part of B is used for all rows. */
 
-/* Elements of A's rows processed at once: 8 such rows stay in the L1 cache together with the part of B that is read. */
+/* Elements of A's rows processed at a time: 8 such rows stay in the L1 cache together with the part of B that is
+ * read. */
 #define DEPTH ((int64_t)(4096 / sizeof(T)))
 
 /* Interleaves rows of A: packed[k / LANES][rows][LANES], padded with 0. Rows whose distance is a power of two would map

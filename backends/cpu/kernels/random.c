@@ -8,7 +8,7 @@
 #include "elementwise_loop.h"
 #include "math_f32.h"
 
-#define BLOCKS 256              /* counter blocks generated at once: 1024 words */
+#define BLOCKS 256              /* counter blocks generated at a time: 1024 words */
 #define WORDS  (4 * BLOCKS)
 #define LANES  16
 

@@ -2,8 +2,8 @@
 /* backends/cpu/kernels/reduce.c: iterates over the reduced elements in memory order (see reduce.h). */
 #include "reduce.h"
 
-#define BUFFER  1024        /* elements gathered at once */
-#define TILE    1024        /* columns accumulated at once: 8 or 16 KiB of accumulators */
+#define BUFFER  1024        /* elements gathered at a time */
+#define TILE    1024        /* columns accumulated at a time: 8 or 16 KiB of accumulators */
 #define PIECE   65536       /* approximate number of elements in a piece of work */
 
 struct dimension {

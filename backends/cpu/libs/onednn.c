@@ -42,8 +42,8 @@ __attribute__((constructor)) static void onednn_start(void)
  * time (an uncaught C++ exception; generated code written to a failed mapping). Therefore do each of these only if this
  * much memory can be allocated. */
 #define ROOM_TO_MAKE ((size_t)64 << 20)
-/* The same for a primitive that was executed before, which allocates a few hundred bytes. The value is below malloc's
- * mmap and trim thresholds, so that the check needs no system call. */
+/* Memory that must be available before a primitive is executed again, which allocates a few hundred bytes. The value is
+ * below malloc's mmap and trim thresholds, so that the check needs no system call. */
 #define ROOM_TO_RUN  ((size_t)32 << 10)
 
 static bool room_to_run(void)

@@ -55,7 +55,7 @@ struct cuda_device {
     bool pages, pools, posix_handles;       /* supports virtual memory, memory pools, POSIX handles */
     size_t page_bytes;                      /* granularity of virtual memory */
     size_t total_bytes;
-    struct cuda_queue *standard;            /* the queue that NULL stands for */
+    struct cuda_queue *standard;            /* the default queue, for queue handle NULL */
     pthread_mutex_t lock;                   /* protects the lists below */
     struct cuda_queue *queues;
     struct cuda_mapping *mappings;
@@ -173,8 +173,8 @@ extern const ctrt_capture_table cuda_capture_table;
 cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence);
 /* Marks the queue as failed if a graph replay on it has reported a failure so far. */
 void cuda_graphs_judge(struct cuda_queue *queue);
-/* The same when all replays on the queue have finished or the queue is destroyed; removes the queue from the graphs'
- * lists. */
+/* Like cuda_graphs_judge, for the time when all replays on the queue have finished or the queue is destroyed; also
+ * removes the queue from the graphs' lists. */
 void cuda_graphs_over(struct cuda_queue *queue);
 
 /* ---- launch.c ---- */
@@ -220,11 +220,11 @@ struct cuda_shape {
  * Returns CTRT_OK and launches nothing if the queue has failed. */
 ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
                         struct cuda_shape shape, const void *arguments);
-/* The same for the kernel with full name `name` of `fatbin`; `entry` caches the kernel. */
+/* Like cuda_launch, for the kernel with full name `name` of `fatbin`; `entry` caches the kernel. */
 ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin, struct cuda_entry *entry,
                               const char *name, struct cuda_shape shape, const void *arguments);
 /* Returns the number of blocks of `block` threads for `items` work items, one per thread, limited to 4 times the blocks
- * that are resident on the device at once (kernels use grid-stride loops). */
+ * that are resident on the device at the same time (kernels use grid-stride loops). */
 unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned block);
 /* For libraries that enqueue work themselves: makes the device's context current and returns the call's stream.
  * *dropped: set to true if the queue has failed; then the caller must not enqueue anything. */

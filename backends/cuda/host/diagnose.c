@@ -149,8 +149,8 @@ static void look_around(struct machine *m)
 
 /* ---- device nodes ---- */
 
-/* Returns 0 if the permissions of a device node allow to open it, else an errno value. Does not open it, because that
- * initialises an idle GPU, which can take a second. */
+/* Returns 0 if the process has the permission to open a device node, else an errno value. Does not open the node,
+ * because opening it initialises an idle GPU, which can take a second. */
 static int look_at_node(const char *path)
 {
     char full[PATH_MAX];
@@ -159,7 +159,7 @@ static int look_at_node(const char *path)
     return faccessat(AT_FDCWD, full, R_OK | W_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
-/* The same by opening the node, as the driver does. */
+/* Like look_at_node, but opens the node, as the driver does. */
 static int open_node(const char *path)
 {
     char full[PATH_MAX];

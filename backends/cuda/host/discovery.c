@@ -14,7 +14,7 @@ extern char **environ;
 static struct {
     bool known;
     bool order_unknown;                         /* the count is final, but the driver determines the order */
-    bool resolved;                              /* ordinals and facts come from the driver */
+    bool resolved;                              /* ordinals and properties are from the driver */
     int count;
     struct cuda_gpu at[CUDA_DEVICES];
     bool visible_set;

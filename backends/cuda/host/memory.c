@@ -21,7 +21,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     return status;
 }
 
-/* Does nothing in a forked child and on a lost device: the driver cannot be called then. */
+/* Does nothing in a forked child and on a lost device, because the driver cannot be called in these cases. */
 static void release(void *handle, void *address, size_t bytes)
 {
     struct cuda_device *device = handle;

@@ -43,7 +43,7 @@ ASK_ONE(logical_not, i16, int16_t, x == 0)
 ASK_ONE(logical_not, i32, int32_t, x == 0)
 ASK_ONE(logical_not, i64, int64_t, x == 0)
 
-/* where(condition, a, b) copies bits, so one kernel serves all dtypes of a size. */
+/* where(condition, a, b) copies bits, so one kernel is used for all dtypes of the same size. */
 #define WHERE(type, T) ELEMENTWISE(where_##type, 3, 1, T, uint8_t, T, T, (uint8_t x, T y, T z), x ? y : z)
 WHERE(u8, uint8_t)
 WHERE(i16, int16_t)

@@ -6,7 +6,7 @@
  * the products of this step, with one barrier per step. Every thread computes MINE x MINE elements from shared memory.
  * Per step of 128 x 128 x 8, a block does 131072 multiplications for 2048 values read; a thread does 64 for 4 loads of
  * 16 bytes from shared memory. Therefore the kernel is bound by the rate of multiplications. Tensor cores are not used,
- * because these kernels serve the types that tensor cores do not support, and systems without the library.
+ * because these kernels are used for types that tensor cores do not support, and on systems without the library.
  *
  * Operands are read element by element through functions of (row, k), so that strides, edges and the patches of a
  * convolution are handled by the operand. One thread sums each element of C in the order of k, so results do not depend

@@ -242,7 +242,7 @@ template <typename T> DEVICE void add_elements(const index_args &a)
 
 /* For fewer columns than lanes. A warp owns the rows that are equal to its number modulo the number of warps, and its
  * lanes read neighbouring indices. Lanes with the same sum are found with __match_any_sync and add in the order of
- * their indices. ROWS: an index serves a row of `from`, not an element. */
+ * their indices. ROWS: an index selects a row of `from`, not an element. */
 template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
 {
     typedef typename sum_of<T>::type A;

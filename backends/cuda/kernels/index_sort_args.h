@@ -12,7 +12,7 @@
 #define SORT_RUN     256                    /* most sorted elements that one thread sums */
 
 /* One sort covers the elements e < n. They are in `columns` columns of the operands, from column0 on, in the images
- * from outer0 on. index_add: one column, where an element stands for rows of `width` values in each of `images` images.
+ * from outer0 on. index_add: one column, where an element represents rows of `width` values in each of `images` images.
  * scatter_add: width and images are 1.
  *
  *     from    [outer, count, inner]    image outer0 + o, row e / columns (over all images), column0 + e % columns + w
@@ -33,7 +33,7 @@ struct index_sort_args {
     struct fast_div columns, count, width, length, runs;    /* length: n, as a divisor */
     int64_t images;
     int32_t shift;                          /* bit position of the pass's digit */
-    int32_t rows;                           /* index_add: an index serves a row */
+    int32_t rows;                           /* index_add: an index selects a row */
     struct kernel_error *error;
     uint64_t sequence;
 };

@@ -3,7 +3,7 @@
  * Random Numbers: As Easy as 1, 2, 3", 2011), as ctrt/plugin.h specifies. Element i uses block i/4 (64-bit elements:
  * i/2), no matter which thread computes it.
  *
- * A thread computes a block of four words, about 70 instructions, and stores the results at once. The kernels are
+ * A thread computes a block of four words, about 70 instructions, and stores the results as vectors. The kernels are
  * memory-bound in f32, and compute-bound for elements of one or two bytes. */
 #include "kernel.h"
 #include "random_args.h"

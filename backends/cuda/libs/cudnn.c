@@ -3,7 +3,7 @@
  *
  * For each shape the library lists algorithms, by expected speed. Algorithms that need too much workspace are excluded,
  * and so are nondeterministic ones, unless CTRT_CUDA_DETERMINISTIC=no. A cuDNN handle must not be used by two threads
- * at once, so a lock serialises the calls for a device. */
+ * at the same time, so a lock serialises the calls for a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

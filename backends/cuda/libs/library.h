@@ -30,8 +30,8 @@ struct cuda_library_failure {
  * be loaded; the reason, if a file was tried, is appended to `why`. */
 void *cuda_library_load(const char *name, enum cuda_library_place place, struct cuda_library_failure *why);
 
-/* The same, and stores the addresses of all `symbols` in `table`. Also returns NULL if a symbol is missing; the library
- * is closed then. */
+/* Like cuda_library_load, and stores the addresses of all `symbols` in `table`. If a symbol is missing, closes the
+ * library and returns NULL. */
 void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
                         size_t count, struct cuda_library_failure *why);
 

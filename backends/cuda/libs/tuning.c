@@ -24,7 +24,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *content;                       /* the file without its header; lines end in \n. NULL: none or not read */
-static bool was_read, refused;              /* refused: not a tuning file, or not readable */
+static bool was_read, refused;              /* refused: the file is not a tuning file or not readable */
 
 static void after_fork_in_child(void)
 {
@@ -193,7 +193,7 @@ void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t ve
         return;
     write_start(start, sizeof start, device, library, version, key);
     pthread_mutex_lock(&lock);
-    /* Includes lines that other processes have added since. */
+    /* Includes lines that other processes have added since the file was read. */
     char *now = refused ? NULL : read_file(cuda_options.tuning);
     const size_t before = now != NULL ? strlen(now) : 0, bytes = before + strlen(start) + strlen(choice) + 2;
     char *text = refused || bytes > MOST_BYTES ? NULL : cuda_host->alloc(bytes);

@@ -10,8 +10,9 @@
  *
  * P: pixels of y; Q: pixels of x; T: channels of x times kernel positions; S: channels of y times kernel positions; ':
  * transposed; turned: with dimensions 0 and 1 exchanged. Patches are written for as many images at a time as the
- * workspace can hold; a weight gradient needs the patches of all images at once. A 1 x 1 kernel with stride 1 and
- * without padding needs no patches, because they would be equal to the data itself (x; in the input gradient, dy). */
+ * workspace can hold; a weight gradient needs the patches of all images at the same time. A 1 x 1 kernel with stride 1
+ * and without padding needs no patches, because they would be equal to the data itself (x; in the input gradient,
+ * dy). */
 #include <string.h>
 
 #include "conv.h"
@@ -99,7 +100,7 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     const int64_t rest = v->n % plan->images;
     for (int i = 0; i < 2; i++) {
         const int64_t images = i == 0 ? plan->images : rest;
-        /* NULL stands for the workspace's parts, because their alignment is the same. */
+        /* Pass NULL for the parts of the workspace, because their alignment is the same. */
         const struct cuda_product p = product_of(v, plan, 0, images > 0 ? images : plan->images, NULL, NULL);
         const size_t library = cuda_lt_workspace(device, &p);
         plan->library = library > plan->library ? library : plan->library;

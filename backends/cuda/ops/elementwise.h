@@ -19,11 +19,12 @@ enum {
  * NAME is the entry's kernel_name or the op's name; dtype is that of input 0 (of the output if there are no inputs), as
  * modified by the entry's code. */
 ctrt_status cuda_elementwise_run(const ctrt_call *call);
-/* The same for kernel NAME_KEY[_WORD][_s], with the op-specific members of `args` set by the caller. `index`: 0 or 2;
- * identifies the WORD among the entries of the kernel and `key`. */
+/* Like cuda_elementwise_run, for kernel NAME_KEY[_WORD][_s], with the op-specific members of `args` set by the caller.
+ * `index`: 0 or 2; identifies the WORD among the entries of the kernel and `key`. */
 ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
                              const char *word);
-/* The same for kernels that do not belong to the entry: STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
+/* Argument of cuda_elementwise_kernel, which is like cuda_elementwise, for kernels that do not belong to the entry:
+ * STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
 struct elementwise_kernel {
     struct cuda_fatbin *fatbin;
     struct cuda_entry *entries;             /* two: contiguous, strided */

@@ -20,8 +20,8 @@
 
 enum { JOIN = 1, NARROW };                  /* kernel variants of index_add and scatter_add */
 
-/* Returns the dtype that stands for all of its size: for copying, and for adding integers, where the sign makes no
- * difference. */
+/* Returns the dtype whose kernel is used for all dtypes of the same size: for copies, and for integer sums, which are
+ * the same for signed and unsigned types. */
 static ctrt_dtype by_bytes(ctrt_dtype dtype)
 {
     static const ctrt_dtype types[] = { [1] = CTRT_U8, [2] = CTRT_I16, [4] = CTRT_I32, [8] = CTRT_I64 };
