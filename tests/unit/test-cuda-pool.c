@@ -327,7 +327,7 @@ TEST_MAIN
 {
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
-        skip_rest("calls of the driver in software are counted");
+        skip_rest("the counters of the software driver are not available");
     test_order();
     test_memory();
     test_pieces();

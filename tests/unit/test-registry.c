@@ -52,9 +52,9 @@ static const struct lie { const char *file, *asked, *state, *reason; } lies[] = 
     { "backend-probe-silent.so", "probe-silent", "absent", "without a reason" },
     { "backend-stranger.so", "stranger", "refused", "does not export ctrt_plugin_v1" },
     { "backend-later.so", "later", "refused", "built for plugin ABI 2, this library supports 1" },
-    { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* dlopen's own text */
+    { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* the message of dlopen */
     { "backend-truncated.so", "truncated", "refused", "truncated" },
-    { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* dlopen's own text */
+    { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* the message of dlopen */
     { "backend-empty.so", "empty", "refused", "backend-empty.so" },
     { "backend-text.so", "text", "refused", "backend-text.so" },
     { "backend-folder.so", "folder", "refused", "not a regular file" },

@@ -187,7 +187,7 @@ static void test_two_devices(void)
     if (more.address != NULL)
         give(&here, &more);
 
-    /* Blocks in use on the same device do, because no other thread can free memory there. */
+    /* Blocks in use on the same device make alloc fail at once, because no other thread can free memory there. */
     all = take(&here, 1 * MIB, 1);
     CHECK(use(&here, &all) == CTRT_OK, "%s", host_error);
     struct timespec from, to;

@@ -27,7 +27,7 @@ static void test_tagged(void)
         CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
         CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the message does not name the third call: %s",
               ctrt_error_message());
-        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* sticky */
+        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* reported until the reset */
         CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
         CHECK_FAILS(ctrt_sum(&z, y, CTRT_ALL_DIMS) != CTRT_OK ? CTRT_ERR_INTERNAL : ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_stream_pop());
