@@ -164,8 +164,8 @@ static void extremes(void)
             double sum = 0;
             for (int64_t i = 0; i < n; i++)
                 sum += fake_get(&y.view, i);
-            REQUIRE(!(fake_get(&y.view, 1) != 0 || fabs(sum - 1) > 1e-6), "softmax of values near 1000: -inf has %g, sum %g",
-                    fake_get(&y.view, 1), sum);
+            REQUIRE(!(fake_get(&y.view, 1) != 0 || fabs(sum - 1) > 1e-6),
+                    "softmax of values near 1000: -inf has %g, sum %g", fake_get(&y.view, 1), sum);
             for (int64_t i = 0; i < n; i++) {
                 REQUIRE(!(!isnan(fake_get(&y.view, n + i)) || !isnan(fake_get(&y.view, 3 * n + i))),
                         "a row with a NaN, or all -inf, of %lld: element %lld is %g", (long long)n, (long long)i,
