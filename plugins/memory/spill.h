@@ -89,7 +89,7 @@ struct spill {
     uint64_t clock, leavings;           /* last number of a use and of a move to the host */
     uint64_t last_back;                 /* `left` of the block that was moved to the device last */
     size_t here_bytes, away_bytes, pinned_bytes, away_count, here_count;
-    size_t ceiling;                     /* bytes that fit on the device, as far as known */
+    size_t ceiling;                     /* known limit of the bytes that fit on the device */
     uint32_t leaving;                   /* number of blocks that are LEAVING */
     uint64_t in_use, stuck;             /* uses; uses by threads that wait for others */
     uint32_t waiting;                   /* number of waiting threads */

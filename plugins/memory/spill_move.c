@@ -206,7 +206,7 @@ static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
     if (status != CTRT_OK)
         return status;
     block->buffer = buffer;
-    block->arrived = true;                      /* the device memory is valid, whether or not this copy succeeds */
+    block->arrived = true;                      /* the device memory is valid, even if this copy fails */
     block->copying = true;
     status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
     const ctrt_status fenced = spill_buffer_fence(self, buffer, block->home);

@@ -112,7 +112,7 @@ void caching_walk(void *state, void (*visit)(const ctrt_memory_piece *piece, voi
 {
     struct policy *policy = state;
     struct walker walker = { visit, argument, policy->source };
-    pthread_mutex_lock(&policy->growth);        /* so that no pages are being unmapped */
+    pthread_mutex_lock(&policy->growth);        /* ensures that no pages are being unmapped */
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {

@@ -60,10 +60,10 @@ static inline void goes_wrong(const char *name, unsigned block, const void *argu
     const uint64_t before = softcuda_control.faults();
     GIVES(launch(name, 1, block, 0, stream, arguments), 0);
     GIVES(cuStreamSynchronize(stream), wanted);
-    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were told", name,
+    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were reported", name,
           (unsigned long long)(softcuda_control.faults() - before));
     CHECK(strstr(softcuda_control.fault_text(), words) != NULL && strstr(softcuda_control.fault_text(), name) != NULL,
-          "%s: told \"%s\", which lacks \"%s\"", name, softcuda_control.fault_text(), words);
+          "%s: reported \"%s\", which lacks \"%s\"", name, softcuda_control.fault_text(), words);
     address refused = 0;
     GIVES(cuMemAlloc_v2(&refused, 16), wanted);
     OK(cuDevicePrimaryCtxReset_v2(0));

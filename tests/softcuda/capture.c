@@ -19,7 +19,7 @@ struct capture {
     uint64_t id;
     bool invalidated;
     struct capture *next;                   /* in the list of running captures */
-    struct stream *streams[64];             /* that participate */
+    struct stream *streams[64];             /* streams that participate in the capture */
     int n_streams;
 };
 
@@ -157,7 +157,7 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     if (event->capture != NULL && !goes_on(event->capture)) {
-        made = CUDA_ERROR_CAPTURED_EVENT;       /* its capture has ended */
+        made = CUDA_ERROR_CAPTURED_EVENT;       /* the capture of the event has ended */
     } else if (event->capture != NULL) {
         *taken = true;
         if (event->capture->invalidated)

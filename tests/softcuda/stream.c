@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static atomic_ullong ids;
-static atomic_int threads;                 /* that have not exited */
+static atomic_int threads;                 /* number of stream threads that have not exited */
 
 void op_free(struct op *op)
 {
@@ -133,8 +133,8 @@ struct stream *stream_new(struct device *device, unsigned flags, int priority)
     return stream;
 }
 
-/* Operations in the queue are still completed. Until then the stream stays in its device's list, so that device_wait_idle
- * waits for it. */
+/* Operations in the queue are still completed. Until then, the stream remains in its device's list, so that
+ * device_wait_idle waits for the stream. */
 void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;

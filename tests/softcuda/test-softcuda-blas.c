@@ -131,10 +131,10 @@ static void check(void *handle, const struct problem *p)
                 const double off = fabs(number_of(p->type, raw + at * width) - x) / (1 + fabs(x));
                 worst = off > worst ? off : worst;
             }
-    CHECK(worst <= p->tolerance, "%dx%dx%d, type %d, compute %d, epilogue %d: off by %g, at most %g", p->m, p->n, p->k,
+    CHECK(worst <= p->tolerance, "%dx%dx%d, type %d, compute %d, epilogue %d: error %g, at most %g", p->m, p->n, p->k,
           p->type, p->compute, p->epilogue, worst, p->tolerance);
     if (p->compute == COMPUTE_32F_FAST_TF32)
-        CHECK(worst > 1e-6, "TF32 is off by %g only", worst);
+        CHECK(worst > 1e-6, "the error of TF32 is only %g", worst);
     free(raw);
     cublasLtMatmulDescDestroy(o);
     for (int i = 0; i < 3; i++)
@@ -159,7 +159,7 @@ static const struct problem problems[] = {
 TEST_MAIN
 {
     void *handle = NULL;
-    group("opening");
+    group("initialization");
     open_bed();
     OK(cublasLtCreate(&handle));
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {

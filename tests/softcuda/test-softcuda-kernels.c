@@ -60,7 +60,7 @@ static void run_matrices(void)
                 int wanted = 0;
                 for (int k = 0; k < 16; k++)
                     wanted += left[i][k] * right[k][j];
-                CHECK(got[i][j] == (float)wanted, "way %d: element %d, %d is %g, expected %d", way, i, j,
+                CHECK(got[i][j] == (float)wanted, "variant %d: element [%d][%d] is %g, expected %d", way, i, j,
                       (double)got[i][j], wanted);
             }
     }
@@ -84,11 +84,11 @@ static void run_vectors(void)
     double wanted = 0;
     for (int i = 0; i < N; i++)
         wanted += (double)x[i];
-    group("reductions by shared memory and by shuffles");
+    group("reductions with shared memory and with shuffles");
     args = (struct vector_args){ (float *)(uintptr_t)out, (float *)(uintptr_t)a, NULL, N };
     OK(launch("sum_shared", 4, 256, 0, stream, &args));
     OK(cuMemcpyDtoHAsync_v2(got, out, 16, stream));
-    CHECK(got[0] + got[1] + got[2] + got[3] == (float)wanted, "by shared memory %g, expected %g",
+    CHECK(got[0] + got[1] + got[2] + got[3] == (float)wanted, "shared memory: %g, expected %g",
           (double)(got[0] + got[1] + got[2] + got[3]), wanted);
     for (unsigned block = 1; block <= 1024; block = block * 3 + 1) {
         const float zero = 0;
@@ -166,27 +166,27 @@ static void run_warps(void)
         { "lower half", want_half_low, 0, 16, 12 }, { "upper half", want_half_high, 16, 32, 12 },
         { "lanes that are left", want_left, 0, 20, 13 }, { "a lane that is gone", want_gone, 0, 20, 14 },
     };
-    group("operations of warps");
+    group("warp operations");
     OK(launch("warp_operations", 1, 32, 0, stream, &args));
     OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         check_lanes(&got[32 * rows[i].row], rows[i].what, rows[i].wanted, rows[i].from, rows[i].to);
 
-    group("barriers that count");
+    group("barriers that count a predicate");
     OK(launch("count_block", 1, 100, 0, stream, &args));
     OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
     for (int i = 0; i < 100; i++)
         CHECK(got[i] == 3410, "thread %d has %llu", i, (unsigned long long)got[i]);
 
-    group("places in three dimensions");
+    group("thread indices in three dimensions");
     void *list[] = { (void *)(uintptr_t)&args, NULL };
     OK(cuLaunchKernel(kernel("places"), 2, 3, 2, 4, 3, 2, 0, stream, list, NULL));
     OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
     for (uint64_t i = 0; i < 288; i++)
-        CHECK(got[i] == ((i / 24) << 32 | i % 24), "place %llu has %llx", (unsigned long long)i,
+        CHECK(got[i] == ((i / 24) << 32 | i % 24), "thread %llu has %llx", (unsigned long long)i,
               (unsigned long long)got[i]);
 
-    group("atomics, from two streams");
+    group("atomic operations on two streams");
     void *other;
     OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
     memset(got, 0, sizeof got);
@@ -207,7 +207,7 @@ static void run_warps(void)
           (unsigned long long)got[6]);
     OK(cuStreamDestroy_v2(other));
 
-    group("lanes ordered by __syncwarp are no race");
+    group("accesses of lanes ordered by __syncwarp are not a race");
     OK(launch("warp_neighbours", 1, 64, 0, stream, &args));
     OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
     for (uint64_t i = 0; i < 64; i++)
@@ -225,7 +225,7 @@ static address fresh(size_t bytes)
 static void run_bad(void)
 {
     softcuda_control.tell(false);
-    group("threads that do not all come to a barrier");
+    group("a barrier that not all threads reach");
     struct number_args numbers_args = { (uint64_t *)(uintptr_t)fresh(4096), 0, 2 };
     goes_wrong("bad_barrier", 64, &numbers_args, CUDA_ERROR_LAUNCH_FAILED, "test-kernels.cu:");
     numbers_args.out = (uint64_t *)(uintptr_t)fresh(4096);
@@ -236,7 +236,7 @@ static void run_bad(void)
     struct matrix_args matrix = { .out = (float *)(uintptr_t)fresh(4096) };
     goes_wrong("bad_matrix", 32, &matrix, CUDA_ERROR_LAUNCH_FAILED, "mma by the lanes ffffffdf of a warp alone");
 
-    group("memory that is not the kernel's");
+    group("accesses outside the kernel's memory");
     struct vector_args args = { .out = (float *)(uintptr_t)fresh(40), .n = 10 };
     goes_wrong("bad_overrun", 64, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "byte 40 of a block of 40 bytes of device 0");
     args.out = (float *)(uintptr_t)fresh(256);
@@ -257,17 +257,17 @@ static void run_bad(void)
     goes_wrong("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "without a barrier between");
     softcuda_control.tell(true);
 
-    group("shared memory is not zero at first");
+    group("new shared memory is not zero");
     uint64_t got = 0;
     numbers_args = (struct number_args){ (uint64_t *)(uintptr_t)fresh(8), 0, 2 };
     OK(launch("bad_zeros", 1, 1, 0, stream, &numbers_args));
     OK(cuMemcpyDtoHAsync_v2(&got, (uintptr_t)numbers_args.out, 8, stream));
-    CHECK(got == 0xffffffff, "it held %llx", (unsigned long long)got);
+    CHECK(got == 0xffffffff, "it contained %llx", (unsigned long long)got);
 }
 
 TEST_MAIN
 {
-    group("opening");
+    group("initialization");
     open_bed();
     run_vectors();
     run_matrices();

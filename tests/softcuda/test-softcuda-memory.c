@@ -11,7 +11,7 @@ static void run_limits(void)
 {
     address a = 0, b = 0;
     size_t unused = 0, total = 0;
-    group("a device has as much memory as it was given");
+    group("a device has the configured amount of memory");
     OK(cuDeviceTotalMem_v2(&total, 0));
     CHECK(total == 64 * MIB, "%zu bytes", total);
     OK(cuMemAlloc_v2(&a, 40 * MIB));
@@ -27,10 +27,10 @@ static void run_limits(void)
         OK(cuMemAlloc_v2(&a, 3 * MIB + (size_t)i));
         OK(cuMemFree_v2(a));
     }
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are still allocated",
           (unsigned long long)softcuda_control.live_bytes(0));
 
-    group("memory is dirty at first");
+    group("new memory is not zero");
     uint32_t word = 0;
     OK(cuMemAlloc_v2(&a, 4));
     OK(cuMemcpyDtoH_v2(&word, a, 4));
@@ -43,7 +43,7 @@ static void run_limits(void)
 static void run_pools(void)
 {
     address list[8];
-    group("memory in stream order");
+    group("stream-ordered memory");
     for (int i = 0; i < 50; i++) {
         /* more than half, so the previous block must have been freed */
         OK(cuMemAllocAsync(&list[0], 40 * MIB, stream));
@@ -51,11 +51,11 @@ static void run_pools(void)
         OK(cuMemFreeAsync(list[0], stream));
     }
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left",
+    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are still allocated",
           (unsigned long long)softcuda_control.live_blocks(0));
     GIVES(cuMemFreeAsync(list[0], stream), CUDA_ERROR_INVALID_VALUE);
 
-    group("a pool keeps what was freed up to its threshold, for itself, until it is trimmed or destroyed");
+    group("a pool keeps freed memory up to its threshold, until it is trimmed or destroyed");
     const pool_properties properties = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
     void *pool = NULL;
     uint64_t threshold = 32 * MIB, value = 0;
@@ -64,13 +64,13 @@ static void run_pools(void)
     OK(cuMemFreeAsync(list[0], stream));
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolGetAttribute(pool, POOL_RESERVED, &value));
-    CHECK(value == 0, "at a threshold of 0 it has kept %llu bytes", (unsigned long long)value);
+    CHECK(value == 0, "the pool keeps %llu bytes at threshold 0", (unsigned long long)value);
     OK(cuMemPoolSetAttribute(pool, POOL_THRESHOLD, &threshold));
     OK(cuMemAllocFromPoolAsync(&list[0], 30 * MIB, pool, stream));
     OK(cuMemFreeAsync(list[0], stream));
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolGetAttribute(pool, POOL_RESERVED, &value));
-    CHECK(value == 30 * MIB, "it has kept %llu bytes", (unsigned long long)value);
+    CHECK(value == 30 * MIB, "the pool keeps %llu bytes", (unsigned long long)value);
     GIVES(cuMemAlloc_v2(&list[1], 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     OK(cuMemAllocFromPoolAsync(&list[1], 40 * MIB, pool, stream));
     OK(cuMemFreeAsync(list[1], stream));
@@ -84,7 +84,7 @@ static void run_pools(void)
     OK(cuMemsetD8Async(list[0], 1, 30 * MIB, stream));              /* existing allocations remain valid */
     OK(cuMemFreeAsync(list[0], stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are still allocated",
           (unsigned long long)softcuda_control.live_bytes(0));
 }
 
@@ -101,7 +101,7 @@ static void run_peers(void)
     OK(cuMemcpyHtoD_v2(here, &value, 8));
     OK(cuMemcpyPeerAsync(there, contexts[1], here, contexts[0], 8, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(there, &value, 8) && value == 5, "over came %llu", (unsigned long long)value);
+    CHECK(softcuda_control.peek(there, &value, 8) && value == 5, "the copy is %llu", (unsigned long long)value);
     GIVES(cuMemcpyPeerAsync(there, contexts[0], here, contexts[1], 8, stream), CUDA_ERROR_INVALID_VALUE);
     OK(cuDeviceCanAccessPeer(&can, 0, 1));
     CHECK(can == 1, "device 0 can access 1: %d", can);
@@ -111,7 +111,7 @@ static void run_peers(void)
     GIVES(cuCtxEnablePeerAccess(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel left %llu, expected 19",
+    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel wrote %llu, expected 19",
           (unsigned long long)value);
     OK(cuDevicePrimaryCtxReset_v2(0));                              /* this also disables peer access */
     OK(cuStreamCreateWithPriority(&stream, STREAM_NON_BLOCKING, 0));
@@ -119,7 +119,7 @@ static void run_peers(void)
                "of device 1, whose memory device 0 has no access to");
     OK(cuMemFree_v2(there));
 
-    group("links: 0 and 2 lie, 0 and 2 are no peers in a ring of four");
+    group("links: copies between 0 and 2 write zeros; 0 and 2 are not peers in a ring of four");
     OK(cuDeviceCanAccessPeer(&can, 0, 2));
     CHECK(can == 0, "device 0 can access 2: %d", can);
     GIVES(cuCtxEnablePeerAccess(contexts[2], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
@@ -130,7 +130,7 @@ static void run_peers(void)
     OK(cuMemcpyHtoD_v2(here, &value, 8));
     OK(cuMemcpyPeerAsync(there, contexts[2], here, contexts[0], 8, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(there, &value, 8) && value == 0, "over came %llu", (unsigned long long)value);
+    CHECK(softcuda_control.peek(there, &value, 8) && value == 0, "the copy is %llu", (unsigned long long)value);
     OK(cuMemFree_v2(here));
     OK(cuMemFree_v2(there));
 }
@@ -157,17 +157,17 @@ static void run_virtual(void)
     uint64_t value = 3;
     GIVES(cuMemcpyHtoD_v2(begin, &value, 8), CUDA_ERROR_INVALID_VALUE);             /* no access yet */
     OK(cuMemSetAccess(begin, 3 * page, &access, 1));
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes are allocated",
           (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemsetD8Async(begin, 0, 3 * page, stream));                                /* across page boundaries */
     OK(cuMemcpyHtoD_v2(begin + 2 * page - 4, &value, 8));
     struct number_args args = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel left %llu",
+    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel wrote %llu",
           (unsigned long long)value);
 
-    group("virtual memory in two places, and from another process's file");
+    group("virtual memory mapped at two addresses, and imported from a file descriptor");
     int fd = -1;
     OK(cuMemExportToShareableHandle(&fd, pages[1], HANDLE_POSIX, 0));
     OK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, HANDLE_POSIX));
@@ -176,10 +176,10 @@ static void run_virtual(void)
     OK(cuMemSetAccess(begin + 5 * page, page, &access, 1));
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other place has %llu, expected 20",
+    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other address has %llu, expected 20",
           (unsigned long long)value);
 
-    group("virtual memory that is gone, or another device's");
+    group("virtual memory that is unmapped, or of another device");
     softcuda_control.tell(false);
     GIVES(cuMemAddressFree(begin, 8 * page), CUDA_ERROR_INVALID_VALUE);
     GIVES(cuMemUnmap(begin, page / 2), CUDA_ERROR_INVALID_VALUE);
@@ -187,7 +187,7 @@ static void run_virtual(void)
     OK(cuMemRelease(imported));
     /* remains allocated while it is mapped */
     OK(cuMemRelease(pages[1]));
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes are allocated",
           (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemUnmap(begin, 3 * page));
     goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "virtual memory that is not mapped");
@@ -198,7 +198,7 @@ static void run_virtual(void)
     OK(cuMemRelease(pages[0]));
     OK(cuMemRelease(pages[2]));
     OK(cuMemAddressFree(begin, 8 * page));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are still allocated",
           (unsigned long long)softcuda_control.live_bytes(0));
     softcuda_control.tell(true);
 }
@@ -214,7 +214,7 @@ static void run_protection(void)
     address begin = 0;
     unsigned long long pages[2];
     uint64_t value = 3;
-    group("a page without access, or to be read only");
+    group("a page without access rights, or read-only");
     softcuda_control.tell(false);
     OK(cuMemAddressReserve(&begin, 4 * page, 0, 0, 0));
     for (int i = 0; i < 2; i++) {
@@ -237,7 +237,7 @@ static void run_protection(void)
     OK(cuStreamSynchronize(stream));
     OK(cuMemSetAccess(begin + page, page, &reading, 1));
     OK(cuMemcpyDtoH_v2(&value, begin + page, 8));
-    CHECK(value == 5, "it reads %llu", (unsigned long long)value);
+    CHECK(value == 5, "the value is %llu", (unsigned long long)value);
     GIVES(cuMemcpyHtoD_v2(begin + page, &value, 8), CUDA_ERROR_INVALID_VALUE);
     GIVES(cuMemsetD8Async(begin + page, 0, 8, stream), CUDA_ERROR_INVALID_VALUE);
     float *read_only = (float *)(uintptr_t)(begin + page), *written = (float *)(uintptr_t)begin;
@@ -258,7 +258,7 @@ static void run_faults(void)
 {
     address at = 0;
     int notes = 0;
-    group("failures by request");
+    group("injected failures");
     /* fail=cuMemAlloc@... would count from the start of the process */
     OK(cuMemAlloc_v2(&at, 8));
     softcuda_control.inject("cuMemAlloc", softcuda_control.calls("cuMemAlloc") + 2, CUDA_ERROR_OUT_OF_MEMORY, false);
@@ -272,7 +272,7 @@ static void run_faults(void)
     softcuda_control.inject_clear();
     GIVES(cuEventQuery(NULL), CUDA_ERROR_INVALID_HANDLE);
 
-    group("an error of work sticks");
+    group("an error of enqueued work is sticky");
     const struct number_args args = { (uint64_t *)(uintptr_t)at, 4, 0 };
     softcuda_control.inject_kernel("add_number", 1, CUDA_ERROR_ECC_UNCORRECTABLE);
     OK(launch("add_number", 1, 1, 0, stream, &args));
@@ -286,7 +286,7 @@ static void run_faults(void)
     OK(cuMemFree_v2(more[2]));
     OK(cuCtxSetCurrent(contexts[0]));
     OK(cuDevicePrimaryCtxReset_v2(0));
-    CHECK(softcuda_control.live_bytes(0) == 0, "a reset left %llu bytes",
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are allocated after a reset",
           (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemAlloc_v2(&at, 8));
     OK(cuMemFree_v2(at));
@@ -295,7 +295,7 @@ static void run_faults(void)
 
 static int run_all(void)
 {
-    group("opening");
+    group("initialization");
     open_bed();
     run_limits();
     run_pools();
@@ -432,14 +432,14 @@ TEST_MAIN
         const int bad = in_child(child_visible, &visible[i]);
         CHECK(bad == 0, "\"%s\": %d", visible[i].text != NULL ? visible[i].text : "(unset)", bad);
     }
-    group("settings");
+    group("options");
     for (int i = 0; i < 3; i++)
-        CHECK(in_child(child_settings, &i) == 0, "setting %d", i);
+        CHECK(in_child(child_settings, &i) == 0, "option %d", i);
     CHECK(in_child(child_fork, &(int){ 0 }) == 0, "cuInit after a fork");
 #if defined(__SANITIZE_ADDRESS__)
-    group("the host may not touch device memory");
+    group("the host cannot access device memory");
     for (int i = 0; i < 2; i++)
-        CHECK(in_child(check_touch, &i) % 2 == 1, "nothing happened");      /* 1, or 255 for a signal */
+        CHECK(in_child(check_touch, &i) % 2 == 1, "the access was not reported");      /* 1, or 255 for a signal */
 #endif
     setenv("SOFTCUDA", "devices=4,memory=64m,peers=ring,link=0-2", 1);
     return run_all();

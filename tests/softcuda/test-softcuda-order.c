@@ -91,7 +91,7 @@ static void run_kernels(void)
     OK(launch("vector_add", 4, 64, 0, other, &rest));
     expect("one reads what the other writes", before, true, "vector_add on stream");
 
-    group("a graph is as its stream");
+    group("a graph is ordered like its stream");
     void *graph = NULL, *exec = NULL;
     before = softcuda_control.faults();
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
@@ -114,7 +114,7 @@ static void run_kernels(void)
 TEST_MAIN
 {
     setenv("SOFTCUDA", "devices=1,streams=tell,quiet=yes", 1);
-    group("opening");
+    group("initialization");
     open_bed();
     OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
     OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));

@@ -19,7 +19,7 @@ static result put_spin(void *on, address at, int64_t n)
 static uint64_t read_number(address at)
 {
     uint64_t value = 0;
-    CHECK(softcuda_control.peek(at, &value, 8), "no memory at %llx", at);
+    CHECK(softcuda_control.peek(at, &value, 8), "no memory is allocated at %llx", at);
     return value;
 }
 
@@ -39,7 +39,7 @@ static void run_events(void)
     OK(cuMemAlloc_v2(&slow, 8));
     OK(cuMemsetD8Async(slow, 0, 8, stream));
 
-    group("streams wait for events of others");
+    group("streams wait for events of other streams");
     GIVES(cuEventQuery(first), 0);                                  /* never recorded */
     for (int round = 0; round < 20; round++) {
         set_number(1);
@@ -55,7 +55,7 @@ static void run_events(void)
         CHECK(read_number(number) == 45, "round %d: %llu, expected 45", round, (unsigned long long)read_number(number));
     }
 
-    group("what is under way, and how long it took");
+    group("queries of pending work, and elapsed times");
     OK(cuEventRecord(first, stream));
     OK(put_spin(stream, slow, 30000000));
     OK(cuEventRecord(second, stream));
@@ -66,11 +66,11 @@ static void run_events(void)
     OK(cuEventSynchronize(second));
     GIVES(cuEventQuery(second), 0);
     OK(cuEventElapsedTime_v2(&ms, first, second));
-    CHECK(ms > 1 && ms < 60000, "30 million rounds took %g ms", (double)ms);
+    CHECK(ms > 1 && ms < 60000, "30 million iterations took %g ms", (double)ms);
     OK(cuEventRecord(plain, stream));
     GIVES(cuEventElapsedTime_v2(&ms, first, plain), CUDA_ERROR_INVALID_HANDLE);
 
-    group("handles that are none");
+    group("invalid handles");
     OK(cuEventDestroy_v2(plain));
     GIVES(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
     GIVES(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
@@ -103,7 +103,7 @@ static void note_status(void *on, result status, void *argument)
 static void run_callbacks(void)
 {
     int notes = 0, status = 0;
-    group("functions of the host in stream order");
+    group("host functions in stream order");
     OK(cuLaunchHostFunc(stream, note, &notes));
     OK(cuLaunchHostFunc(stream, note, &notes));
     OK(cuStreamAddCallback(stream, note_status, &status, 0));
@@ -113,9 +113,9 @@ static void run_callbacks(void)
     result refused = -1;
     OK(cuLaunchHostFunc(stream, call_driver, &refused));
     OK(cuStreamSynchronize(stream));
-    CHECK(refused == CUDA_ERROR_NOT_PERMITTED, "a call of the driver from there gave %d", refused);
+    CHECK(refused == CUDA_ERROR_NOT_PERMITTED, "a driver call from a host function returned %d", refused);
 
-    group("pinned memory is used when its turn comes, pageable memory at the call");
+    group("pinned memory is accessed in stream order, pageable memory at the call");
     uint64_t *pinned, pageable = 7;
     address at = 0;
     OK(cuMemAlloc_v2(&at, 16));
@@ -133,17 +133,17 @@ static void run_callbacks(void)
     pinned[0] = 2;
     pageable = 8;
     OK(cuStreamSynchronize(stream));
-    CHECK(read_number(at) == 2, "of pinned memory came %llu", (unsigned long long)read_number(at));
-    CHECK(read_number(at + 8) == 7, "of pageable memory came %llu", (unsigned long long)read_number(at + 8));
+    CHECK(read_number(at) == 2, "pinned memory: %llu was copied", (unsigned long long)read_number(at));
+    CHECK(read_number(at + 8) == 7, "pageable memory: %llu was copied", (unsigned long long)read_number(at + 8));
     OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* complete when the call returns */
-    CHECK(pageable == 2, "back came %llu", (unsigned long long)pageable);
+    CHECK(pageable == 2, "%llu was copied back", (unsigned long long)pageable);
     OK(cuMemFreeHost(pinned));
     GIVES(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
     CHECK(softcuda_control.pinned_bytes() == 0, "%llu bytes are pinned",
           (unsigned long long)softcuda_control.pinned_bytes());
     OK(cuMemFree_v2(at));
 
-    group("copies with steps, and fills");
+    group("two-dimensional copies, and fills");
     unsigned char small[6 * 8], large[6 * 8];
     address grid = 0;
     for (int i = 0; i < 48; i++)
@@ -156,7 +156,7 @@ static void run_callbacks(void)
     OK(cuMemcpy2DAsync_v2(&copy, stream));
     for (int y = 0; y < 4; y++)
         for (int x = 0; x < 4; x++)
-            CHECK(large[y * 4 + x] == (x < 3 ? (y + 1) * 8 + x + 2 : 0xee), "byte %d of line %d is %d", x, y,
+            CHECK(large[y * 4 + x] == (x < 3 ? (y + 1) * 8 + x + 2 : 0xee), "byte %d of row %d is %d", x, y,
                   large[y * 4 + x]);
     OK(cuMemsetD32Async(grid, 0x01020304, 3, stream));
     OK(cuMemcpyDtoHAsync_v2(small, grid, 48, stream));
@@ -175,7 +175,7 @@ static void run_capture(void)
     OK(cuEventCreate(&fork, EVENT_DISABLE_TIMING));
     OK(cuEventCreate(&join, EVENT_DISABLE_TIMING));
 
-    group("a capture records, a replay does");
+    group("a capture records work, a replay runs it");
     set_number(1);
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
     OK(put_add(stream, 1));
@@ -190,8 +190,8 @@ static void run_capture(void)
     GIVES(cuEventQuery(join), CUDA_ERROR_CAPTURED_EVENT);
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuStreamIsCapturing(other, &state));
-    CHECK(state == CAPTURE_NONE, "the other stream's state is %d behind it", state);
-    CHECK(read_number(number) == 1, "the capture did something: %llu", (unsigned long long)read_number(number));
+    CHECK(state == CAPTURE_NONE, "the other stream's state after the capture is %d", state);
+    CHECK(read_number(number) == 1, "the captured work ran: %llu", (unsigned long long)read_number(number));
     OK(cuGraphGetNodes(graph, NULL, &nodes));
     CHECK(nodes == 3, "%zu nodes", nodes);
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
@@ -207,7 +207,7 @@ static void run_capture(void)
     OK(cuGraphExecDestroy(exec));
     GIVES(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_HANDLE);
 
-    group("what a capture does not stand");
+    group("calls that invalidate a capture");
     address refused;
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
     GIVES(cuMemAlloc_v2(&refused, 16), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -224,7 +224,7 @@ static void run_capture(void)
     OK(put_add(other, 2));
     GIVES(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-    CHECK(graph == NULL, "a graph came of it");
+    CHECK(graph == NULL, "the failed capture returned a graph");
     OK(cuEventRecord(fork, other));                                 /* uncaptured work */
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
     GIVES(cuStreamWaitEvent(stream, fork, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
@@ -256,7 +256,7 @@ static void run_threads(void)
 {
     pthread_t threads[4];
     address at[4];
-    group("threads with streams of their own");
+    group("threads that each use their own stream");
     for (int i = 0; i < 4; i++) {
         OK(cuMemAlloc_v2(&at[i], 8));
         OK(cuMemcpyHtoD_v2(at[i], &(uint64_t){ 0 }, 8));
@@ -272,14 +272,14 @@ static void run_threads(void)
 
 TEST_MAIN
 {
-    group("opening");
+    group("initialization");
     open_bed();
     OK(cuMemAlloc_v2(&number, 8));
     run_events();
     run_callbacks();
     run_capture();
     run_threads();
-    group("nothing is left");
+    group("all memory and handles are freed");
     OK(cuMemFree_v2(number));
     OK(cuStreamDestroy_v2(stream));
     CHECK(softcuda_control.live_bytes(0) == 0 && softcuda_control.live_blocks(0) == 0, "%llu bytes",

@@ -34,7 +34,7 @@ static struct {
     int nvml_init, nvml_denied;             /* result of nvmlInit; index without permission, -1: none */
     int present;
     struct fake_gpu all[FAKE_GPUS];         /* in NVML's order */
-    unsigned processes;                     /* compute processes, from pid 1000; the last and one more draw */
+    unsigned processes;                     /* compute pids from 1000; the last and the next one use graphics */
     int inits, nvml_inits;                  /* number of calls */
 } fake_machine;
 

@@ -164,8 +164,7 @@ HELP struct paper_fence *paper_work(struct paper *paper)
     return fence;
 }
 
-/* Returns whether `who` (a queue or PAPER_HOST) waits for the work item. A queue also waits when the host has waited.
- * */
+/* Returns whether `who` (a queue or PAPER_HOST) waits for the work item. A host wait counts for all queues. */
 HELP bool paper_waits(const struct paper *paper, uint32_t work, int who)
 {
     return paper->awaited[2 * (size_t)work + 1] || (who < PAPER_QUEUES && paper->awaited[2 * (size_t)work] >> who & 1);

@@ -109,7 +109,8 @@ static void test_known_numbers(void)
                 ctrt_tensor_release(&small);
                 ctrt_tensor_release(&large);
                 CHECK_OK(ctrt_memory_empty_cache(device));
-                CHECK(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB), "round %d: %lld", round,
+                CHECK(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB),
+                      "round %d: the peak of reserved bytes is %lld, expected at least 40 MiB", round,
                       (long long)stat_of(device, "reserved_bytes.large_pool.peak"));
                 ctrt_memory_reset_peak(device);
                 for (size_t k = 0; (key = ctrt_memory_stat_key(k)) != NULL; k++) {
@@ -185,12 +186,12 @@ static void test_leak(void)
             if (status == CTRT_OK)
                 status = take(&kept[steps], "losses", 3 * MIB, device);
         }
-        CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "Most is held by losses"), "%d: %s",
-              (int)status,
-              ctrt_error_message());
+        CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "Most is held by losses"),
+              "status %d, message: %s", (int)status, ctrt_error_message());
         CHECK_OK(ctrt_memory_last_oom(&report, device));
         const char *first = report != NULL ? strstr(report, "\"owners\": [\n    {\"tag\": ") : NULL;
-        CHECK(first != NULL && strncmp(strstr(first, "tag"), "tag\": \"losses\"", 14) == 0, "%s", report);
+        CHECK(first != NULL && strncmp(strstr(first, "tag"), "tag\": \"losses\"", 14) == 0,
+              "the first owner is not losses: %s", report);
         free(report);
         for (int i = 0; i < 64; i++)
             ctrt_tensor_release(&kept[i]);
@@ -218,16 +219,20 @@ static void test_ops(void)
         CHECK_OK(ctrt_exp(&made, row));
         CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
         CHECK_OK(ctrt_memory_last_oom(&report, device));
-        CHECK(report != NULL && strstr(report, "\"op\": \"add\",\n  \"advice\"") != NULL, "%s", report);
-        CHECK(report != NULL && strstr(report, "\"op\": \"exp\"") != NULL, "%s", report);
+        CHECK(report != NULL && strstr(report, "\"op\": \"add\",\n  \"advice\"") != NULL,
+              "the report does not name the requesting op add: %s", report);
+        CHECK(report != NULL && strstr(report, "\"op\": \"exp\"") != NULL,
+              "the report does not name the creating op exp: %s", report);
         free(report);
         CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
         CHECK_OK(ctrt_memory_last_oom(&report, device));
-        CHECK(report != NULL && strstr(report, "\"op\": \"matmul\",\n  \"advice\"") != NULL, "%s", report);
+        CHECK(report != NULL && strstr(report, "\"op\": \"matmul\",\n  \"advice\"") != NULL,
+              "the report does not name the requesting op matmul: %s", report);
         free(report);
         CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(1 << 25), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "");
         CHECK_OK(ctrt_memory_last_oom(&report, device));
-        CHECK(report != NULL && strstr(report, "\"op\": \"\",\n  \"advice\"") != NULL, "%s", report);
+        CHECK(report != NULL && strstr(report, "\"op\": \"\",\n  \"advice\"") != NULL, "the report names an op: %s",
+              report);
         free(report);
     }
     CHILD_END;
@@ -294,8 +299,8 @@ static void test_limit(void)
         char *text = NULL;
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
         CHECK(strstr(text, "ctrt_memory_limit_bytes{device=\"sim:0\",policy=\"caching\"} 33554432\n")
-                  && strstr(text, "ctrt_memory_pinned_bytes{device=\"sim:0\",policy=\"caching\"} 8388608\n"), "%s",
-                  text);
+                  && strstr(text, "ctrt_memory_pinned_bytes{device=\"sim:0\",policy=\"caching\"} 8388608\n"),
+              "wrong limit or pinned bytes: %s", text);
         free(text);
         ctrt_tensor_release(&pinned);
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
@@ -305,7 +310,8 @@ static void test_limit(void)
         CHECK_OK(ctrt_memory_release_all(device));
         CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
         CHECK(strstr(text, "ctrt_memory_pinned_bytes{device=\"sim:0\",policy=\"caching\"} 0\n")
-                  && strstr(text, "ctrt_memory_reserved_bytes{device=\"sim:0\",policy=\"caching\"} 0\n"), "%s", text);
+                  && strstr(text, "ctrt_memory_reserved_bytes{device=\"sim:0\",policy=\"caching\"} 0\n"),
+              "wrong pinned or reserved bytes: %s", text);
         free(text);
     }
     CHILD_END;
@@ -337,7 +343,7 @@ static void test_snapshot(void)
         CHECK(active == ctrt_memory_allocated(device), "active: %llu, allocated: %llu", active,
               (unsigned long long)ctrt_memory_allocated(device));
         CHECK(strstr(text, "\"state\": \"inactive\"") != NULL && strstr(text, "\"segment_type\": \"small\"") != NULL,
-              "%s", text);
+              "the snapshot has no inactive block or no small segment: %s", text);
         free(text);
     }
     CHILD_END;

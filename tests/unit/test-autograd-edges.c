@@ -225,7 +225,8 @@ static void run(const struct edge *e)
     }
     ctrt_tensor_release(&a), ctrt_tensor_release(&b), ctrt_tensor_release(&y);
     ctrt_tensor_release(&w), ctrt_tensor_release(&sum), ctrt_tensor_release(&term);
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed",
+          (unsigned long long)ctrt_autograd_live_nodes());
 }
 
 TEST_MAIN

@@ -39,8 +39,10 @@ static ctrt_status backward_of_sum(ctrt_tensor *t)
 
 static void nothing_left(void)
 {
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed",
+          (unsigned long long)ctrt_autograd_live_nodes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed",
+          (unsigned long long)ctrt_autograd_saved_bytes());
 }
 
 static void release(int n, ctrt_tensor **const *tensors)
@@ -64,9 +66,11 @@ static void refused(void)
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
         CHECK_OK(ctrt_mul_(v, v));
     }
-    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x), "writes without grad mode: the sum is %g, expected 18", sum_of(x));
+    CHECK(sum_of(x) == 18 && ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x),
+          "writes without grad mode: the sum is %g, expected 18", sum_of(x));
     CHECK_OK(backward_of_sum(v));
-    CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3, "wrong gradient through a view after a write to its base");
+    CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3,
+          "wrong gradient through a view after a write to its base");
     RELEASE(&v);
 
     group("in-place writes that turn a leaf of a graph into a result");
@@ -218,7 +222,8 @@ static void histories(void)
     CHECK(ctrt_tensor_grad(y) && sum_of(ctrt_tensor_grad(y)) == 42, "the retained gradient is not the changed tensor's");
     CHECK_OK(ctrt_tensor_remove_hook(y, id));
     CHECK_OK(ctrt_backward(v));
-    CHECK(before == 6 * 35 && after == 2 * 6 * 7, "after removal the hooks saw %g and %g, expected 210 and 84", before, after);
+    CHECK(before == 6 * 35 && after == 2 * 6 * 7, "after removal the hooks saw %g and %g, expected 210 and 84", before,
+          after);
     RELEASE(&x, &y, &v);
     nothing_left();
 

@@ -148,7 +148,8 @@ TEST_MAIN
     ctrt_tensor_release(&base);
     ctrt_tensor_release(&view);
     CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes were not freed", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes were not freed",
+          (unsigned long long)ctrt_autograd_saved_bytes());
 
     group("one of %d backward calls that free the graph succeeds", THREADS);
     for (int round = 0; round < 50; round++) {

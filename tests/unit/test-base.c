@@ -27,22 +27,24 @@ static void test_messages(void)
     CHECK(strcmp(ctrt_error_message(), "") == 0, "the message before any failure is \"%s\"", ctrt_error_message());
     CHECK(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3) == CTRT_ERR_SHAPE, "ctrt_fail changed the status");
     CHECK(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add") == CTRT_ERR_SHAPE, "ctrt_context changed the status");
-    CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "%s", ctrt_error_message());
+    CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "the message is \"%s\"", ctrt_error_message());
     CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0,
           "ctrt_context changed the message of a success");
     ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message that formats the previous message: %s",
-          ctrt_error_message());
+    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0,
+          "a message that formats the previous message: %s", ctrt_error_message());
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
     ctrt_fail(CTRT_ERR_IO, "%s", long_text);
     size_t length = strlen(ctrt_error_message());
-    CHECK(length == 4095 && strcmp(ctrt_error_message() + length - 3, "...") == 0, "%zu characters", length);
+    CHECK(length == 4095 && strcmp(ctrt_error_message() + length - 3, "...") == 0,
+          "a truncated message has %zu characters, expected 4095 that end with ...", length);
     ctrt_context(CTRT_ERR_IO, "before");
     CHECK(strncmp(ctrt_error_message(), "before: xxx", 11) == 0 && strlen(ctrt_error_message()) == 4095,
-          "%.20s", ctrt_error_message());
+          "a truncated message with context begins with \"%.20s\"", ctrt_error_message());
     ctrt_fail(CTRT_ERR_IO, NULL);
-    CHECK(strcmp(ctrt_error_message(), "input or output failed") == 0, "%s", ctrt_error_message());
+    CHECK(strcmp(ctrt_error_message(), "input or output failed") == 0, "the default message is \"%s\"",
+          ctrt_error_message());
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
     pthread_t thread;
     pthread_create(&thread, NULL, message_of_thread, other);
@@ -54,7 +56,8 @@ static void test_messages(void)
     group("every status code has a text");
     for (int code = 0; code >= -17; code--)
         CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has no text", code);
-    CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "%s", ctrt_status_string(CTRT_OK));
+    CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "the text of CTRT_OK is \"%s\"",
+          ctrt_status_string(CTRT_OK));
     CHECK(strcmp(ctrt_status_string((ctrt_status)-1000), "unknown status") == 0, "an unknown code has a text");
     size_t codes = 0;
     const char *name = NULL;
@@ -65,10 +68,10 @@ static void test_messages(void)
               (long long)found);
         codes++;
     }
-    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST, "%zu, %s", codes,
-          name);
+    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST,
+          "%zu status codes, the last is %s", codes, name);
     CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
-    CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "version %s", ctrt_version());
+    CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "the version is \"%s\"", ctrt_version());
 }
 
 static void test_nearest(void)
@@ -107,7 +110,8 @@ static void test_keep(void)
     char text[] = "a text";
     group("equal strings are interned once");
     const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
-    CHECK(a != NULL && a != text && a == b, "%p and %p", (const void *)a, (const void *)b);
+    CHECK(a != NULL && a != text && a == b, "equal strings are interned at %p and %p", (const void *)a,
+          (const void *)b);
     text[0] = 'b';
     CHECK(strcmp(a, "a text") == 0 && intern_string(text) != a, "the interned string changed with its source");
     CHECK(intern_string(NULL) == NULL, "NULL was interned");
@@ -139,7 +143,7 @@ static void test_log(void)
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
         CHECK(heard.lines == 1 && heard.level == CTRT_LOG_INFO && strcmp(heard.component, "me") == 0
                   && strcmp(heard.text, "number 5") == 0,
-              "%d lines, %s: %s", heard.lines, heard.component, heard.text);
+              "%d lines, the last is %s: %s", heard.lines, heard.component, heard.text);
         log_message(CTRT_LOG_DEBUG, "me", "too much");
         CHECK(heard.lines == 1, "a debug line was logged at level info");
         ctrt_log_set_level(CTRT_LOG_ERROR);
@@ -199,7 +203,8 @@ static void test_memory(void)
     alloc_fail_at(3, false);
     void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x"),
          *four = free_list_take(FREE_TENSOR, 64);
-    CHECK(one && two && !three && four, "only the third of four allocations must fail: %p %p %p %p", one, two, three, four);
+    CHECK(one && two && !three && four, "only the third of four allocations must fail: %p %p %p %p", one, two, three,
+          four);
     CHECK(alloc_fail_at(2, true) == 4, "four allocations were not counted");
     void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
     CHECK(five && !six && !seven, "the second and third of three allocations must fail: %p %p %p", five, six, seven);
@@ -274,7 +279,8 @@ static void test_ptr_map(void)
         CHECK(wrong == 0 && seen == count && map.count == count, "case %zu: %zu wrong, %zu seen, %zu counted of %zu", c,
               wrong, seen, map.count, count);
         ptr_map_clear(&map, sizeof(struct item));
-        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0, "case %zu: the table is not empty after clearing", c);
+        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0,
+              "case %zu: the table is not empty after clearing", c);
         ptr_map_free(&map);
     }
 }
@@ -305,7 +311,7 @@ static void test_locks(void)
         pthread_create(&threads[i], NULL, count_up, NULL);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    CHECK(shared_number == 20000, "%d of 20000", shared_number);
+    CHECK(shared_number == 20000, "the counter is %d, expected 20000", shared_number);
     lock_enter(&test_lock);
     IN_CHILD("CTRT_X=1") {
         alarm(20);
@@ -367,11 +373,11 @@ static void test_param_values(void)
         CHECK(status == (cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK), "\"%s\": status %d: %s",
               cases[i].text, (int)status, ctrt_error_message());
         if (status == CTRT_OK)
-            CHECK(value == cases[i].want, "\"%s\" is %lld", cases[i].text, (long long)value);
+            CHECK(value == cases[i].want, "\"%s\" is parsed as %lld", cases[i].text, (long long)value);
         else
             CHECK(cases[i].error && strstr(ctrt_error_message(), cases[i].error)
                       && strstr(ctrt_error_message(), "CTRT_TEST_X="),
-                  "\"%s\": %s", cases[i].text, ctrt_error_message());
+                  "\"%s\": wrong message: %s", cases[i].text, ctrt_error_message());
     }
 }
 
@@ -386,7 +392,7 @@ static void test_param_origins(void)
     group("a parameter's value comes from the default, the environment or the program");
     IN_CHILD("CTRT_OTHER=1") {
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "default: %lld",
+        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "the default is %lld, expected 5",
               (long long)value.integer);
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK(value.text == NULL && !value.is_set, "no default: %s", value.text);
@@ -394,7 +400,8 @@ static void test_param_origins(void)
     CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6 && value.is_set, "environment: %lld", (long long)value.integer);
+        CHECK(value.integer == 6 && value.is_set, "the environment's value is %lld, expected 6",
+              (long long)value.integer);
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty string is not taken as a value");
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
@@ -406,7 +413,7 @@ static void test_param_origins(void)
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 8 && value.is_set, "program: %lld", (long long)value.integer);
+        CHECK(value.integer == 8 && value.is_set, "the program's value is %lld, expected 8", (long long)value.integer);
     }
     CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6") {
@@ -461,7 +468,7 @@ static void test_param_warnings(void)
         param_check_environment();
         CHECK(heard.lines == 1
                   && strstr(heard.text, "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?"),
-              "%d lines: %s", heard.lines, heard.text);
+              "%d log lines, the last: %s", heard.lines, heard.text);
         param_check_environment();
         CHECK(heard.lines == 1, "%d warnings, expected 1", heard.lines);
     }
@@ -469,14 +476,14 @@ static void test_param_warnings(void)
     IN_CHILD("CUDA_VISIBLE_DEVICE=0") {
         ctrt_log_set_callback(hear, &heard);
         param_check_environment();
-        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"), "%d lines: %s",
-              heard.lines, heard.text);
+        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"),
+              "%d log lines, the last: %s", heard.lines, heard.text);
     }
     CHILD_END;
     IN_CHILD("CUDA_VISIBLE_DEVICES=0", "CTRT_LOG=warning") {
         ctrt_log_set_callback(hear, &heard);
         param_check_environment();
-        CHECK(heard.lines == 0, "%s", heard.text);
+        CHECK(heard.lines == 0, "unexpected log line: %s", heard.text);
     }
     CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6") {
@@ -487,7 +494,7 @@ static void test_param_warnings(void)
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK(value.integer == 6 && heard.lines == 1
                   && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it was read as \"6\""),
-              "%d lines: %s", heard.lines, heard.text);
+              "%d log lines, the last: %s", heard.lines, heard.text);
         param_forget_values();
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK(value.integer == 7, "after param_forget_values: %lld", (long long)value.integer);

@@ -41,7 +41,8 @@ static void test_sizes(void)
         CHECK(stats.cached_bytes == cases[i].segment - cases[i].bytes && stats.largest_free == stats.cached_bytes,
               "%zu bytes leave %llu cached bytes", cases[i].asked, (unsigned long long)stats.cached_bytes);
         CHECK(stats.inactive_split_bytes[pool].current == (int64_t)(cases[i].segment - cases[i].bytes),
-              "%zu bytes leave %lld inactive split bytes", cases[i].asked, (long long)stats.inactive_split_bytes[pool].current);
+              "%zu bytes leave %lld inactive split bytes", cases[i].asked,
+              (long long)stats.inactive_split_bytes[pool].current);
         give(&bed, &block);
         CHECK(stats_of(&bed).inactive_split[CTRT_POOL_ALL].current == 0, "a free segment is counted as split");
         bed_end(&bed);
@@ -119,29 +120,31 @@ static void test_options(void)
         void *policy = NULL;
         paper_init(&bed.paper, MIB, 0);
         ctrt_status status = caching->create(&policy, &bed.paper.source, bad[i].options);
-        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, bad[i].words), "%s: %d: %s", bad[i].options,
-              (int)status, host_error);
+        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, bad[i].words), "%s: status %d, message: %s",
+              bad[i].options, (int)status, host_error);
     }
     for (size_t i = 0; i < COUNT(good); i++)
         if (bed_make(&bed, caching, good[i], 64 * MIB, 0))
             bed_end(&bed);
     paper_init(&bed.paper, MIB, 0);
     bed.paper.source.total_bytes = 0;
-    CHECK(caching->create(&bed.policy, &bed.paper.source, "gc=0.5") == CTRT_ERR_NOT_SUPPORTED, "gc on a source without a known size was accepted");
+    CHECK(caching->create(&bed.policy, &bed.paper.source, "gc=0.5") == CTRT_ERR_NOT_SUPPORTED,
+          "gc on a source without a known size was accepted");
     host_logged[0] = '\0';
     if (bed_make(&bed, caching, "expandable=true", 64 * MIB, 0)) {
-        CHECK(strstr(host_logged, "cannot map pages"), "the log does not report that pages are missing: \"%s\"", host_logged);
+        CHECK(strstr(host_logged, "cannot map pages"), "the log does not report that pages are missing: \"%s\"",
+              host_logged);
         bed_end(&bed);
     }
     group("direct and arena reject invalid options");
     paper_init(&bed.paper, MIB, 0);
     CHECK(direct->create(&bed.policy, &bed.paper.source, "x=1") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "direct has no options"), "%s", host_error);
+              && strstr(host_error, "direct has no options"), "direct with x=1: %s", host_error);
     CHECK(arena->create(&bed.policy, &bed.paper.source, "chnk=1m") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "arena has no option \"chnk\"; known: chunk; did you mean chunk?"), "%s",
-              host_error);
+              && strstr(host_error, "arena has no option \"chnk\"; known: chunk; did you mean chunk?"),
+          "arena with chnk=1m: %s", host_error);
     CHECK(arena->create(&bed.policy, &bed.paper.source, "chunk=1k") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "chunk must be a size of at least 1m"), "%s", host_error);
+              && strstr(host_error, "chunk must be a size of at least 1m"), "arena with chunk=1k: %s", host_error);
 }
 
 /* ---- choice of blocks ---- */
@@ -170,7 +173,7 @@ static void test_choices(void)
     ctrt_block merged = take(&bed, 18 * KIB, 1);
     CHECK(merged.address == base, "18 KiB are not in the merged block at the start of the segment");
     ctrt_memory_policy_stats stats = stats_of(&bed);
-    CHECK(stats.segment[CTRT_POOL_SMALL].current == 2 && stats.retries == 0, "%d segments",
+    CHECK(stats.segment[CTRT_POOL_SMALL].current == 2 && stats.retries == 0, "%d small segments, expected 2",
           (int)stats.segment[CTRT_POOL_SMALL].current);
     give(&bed, &merged);
     give(&bed, &fit);
@@ -179,8 +182,9 @@ static void test_choices(void)
     for (int i = 5; i < 8; i++)
         give(&bed, &blocks[i]);
     stats = stats_of(&bed);
-    CHECK(stats.cached_bytes == 4 * MIB && stats.largest_free == 2 * MIB, "%llu bytes cached, the largest free block is %llu",
-          (unsigned long long)stats.cached_bytes, (unsigned long long)stats.largest_free);
+    CHECK(stats.cached_bytes == 4 * MIB && stats.largest_free == 2 * MIB,
+          "%llu bytes cached, the largest free block is %llu", (unsigned long long)stats.cached_bytes,
+          (unsigned long long)stats.largest_free);
     bed_end(&bed);
 
     group("max_split: blocks of at least that size are not split and serve only requests of similar size");
@@ -191,14 +195,15 @@ static void test_choices(void)
           "oversize blocks are not counted");
     give(&bed, &huge);
     ctrt_block little = take(&bed, 39 * MIB, 1);
-    CHECK(little.bytes == 40 * MIB && bed.paper.used == 140 * MIB, "39 MiB: a block of %zu bytes, %llu bytes used", little.bytes,
-          (unsigned long long)bed.paper.used);
+    CHECK(little.bytes == 40 * MIB && bed.paper.used == 140 * MIB, "39 MiB: a block of %zu bytes, %llu bytes used",
+          little.bytes, (unsigned long long)bed.paper.used);
     ctrt_block like = take(&bed, 81 * MIB, 1);
-    CHECK(like.bytes == 100 * MIB, "81 MiB must use the block of 100, because less than 20 MiB are unused; got %zu bytes",
-          like.bytes);
+    CHECK(like.bytes == 100 * MIB,
+          "81 MiB must use the block of 100, because less than 20 MiB are unused; got %zu bytes", like.bytes);
     give(&bed, &like);
     like = take(&bed, 80 * MIB, 1);
-    CHECK(like.bytes == 80 * MIB, "80 MiB must not use the block of 100, because 20 MiB are unused; got %zu bytes", like.bytes);
+    CHECK(like.bytes == 80 * MIB, "80 MiB must not use the block of 100, because 20 MiB are unused; got %zu bytes",
+          like.bytes);
     give(&bed, &like);
     give(&bed, &little);
     bed_end(&bed);
@@ -215,7 +220,7 @@ static void test_choices(void)
           (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
     ctrt_block block = { 0 };
     CHECK(caching->alloc(bed.policy, &block, 81 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY
-              && strstr(host_error, "no 84934656 bytes left"), "%s", host_error);
+              && strstr(host_error, "no 84934656 bytes left"), "81 MiB: %s", host_error);
     CHECK(stats_of(&bed).retries == 1 && bed.paper.used == 120 * MIB, "%d retries, %llu MiB used",
           (int)stats_of(&bed).retries, (unsigned long long)bed.paper.used / MIB);
     b = take(&bed, 79 * MIB, 1);
@@ -263,13 +268,13 @@ static void test_trim(void)
     give(&bed, &far);
     caching->trim(bed.policy);
     ctrt_memory_policy_stats stats = stats_of(&bed);
-    CHECK(stats.reserved_bytes == 2 * MIB && bed.paper.used == 2 * MIB, "%llu reserved",
+    CHECK(stats.reserved_bytes == 2 * MIB && bed.paper.used == 2 * MIB, "%llu bytes are reserved, expected 2 MiB",
           (unsigned long long)stats.reserved_bytes);
-    CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d, %d", (int)stats.source_allocs,
-          (int)stats.source_frees);
+    CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d source allocations and %d frees, expected 3 and 2",
+          (int)stats.source_allocs, (int)stats.source_frees);
     CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(52 * MIB) &&
           stats.reserved[CTRT_POOL_LARGE].freed == (int64_t)(50 * MIB),
-          "peak %lld", (long long)stats.reserved[CTRT_POOL_ALL].peak);
+          "a peak of %lld reserved bytes, expected 52 MiB", (long long)stats.reserved[CTRT_POOL_ALL].peak);
     give(&bed, &keep);
     bed_end(&bed);
 }
@@ -305,10 +310,12 @@ static void test_fences(void)
     paper_fence_free(paper, a.fence);
     give_later(&bed, &a, paper_work(paper));                            /* 4 */
     a = take(&bed, 1024, 1);                                            /* split: the queue waits for the fence */
-    CHECK(a.address == where && holds(a.fence, 4) && paper_waits(paper, 4, 1), "the first part of a split block lacks the fence");
+    CHECK(a.address == where && holds(a.fence, 4) && paper_waits(paper, 4, 1),
+          "the first part of a split block lacks the fence");
     paper_fence_free(paper, a.fence);
     b = take(&bed, 7168, 1);
-    CHECK((char *)b.address == (char *)where + 1024 && b.fence == NULL, "the rest of the split block was not used, or it has a fence");
+    CHECK((char *)b.address == (char *)where + 1024 && b.fence == NULL,
+          "the rest of the split block was not used, or it has a fence");
     give_later(&bed, &a, paper_work(paper));                            /* 5 */
     give(&bed, &b);
     give(&bed, &c);

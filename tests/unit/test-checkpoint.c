@@ -82,7 +82,7 @@ static void good_files(void)
     CTRT_AUTO(tensor_file) file = NULL;
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECK_OK(open_header(&file, cases[i].header, cases[i].data));
-        CHECK(ctrt_tensor_file_count(file) == cases[i].count, "%s: %zu tensors", cases[i].header,
+        CHECK(ctrt_tensor_file_count(file) == cases[i].count, "%s: the file has %zu tensors", cases[i].header,
               ctrt_tensor_file_count(file));
     }
 
@@ -97,7 +97,7 @@ static void good_files(void)
     CHECK_OK(ctrt_tensor_file_read(&t, file, "odd", cpu));
     CHECK_OK(ctrt_to_host(values, sizeof values, t, CTRT_F64));
     CHECK(ctrt_tensor_dtype(t) == CTRT_I16 && ctrt_tensor_ndim(t) == 2 && values[0] == 0x0201 && values[1] == 0x0403,
-          "unaligned: %g %g", values[0],
+          "the unaligned values are %g and %g", values[0],
           values[1]);
     CHECK_OK(ctrt_tensor_file_read(&t, file, "\xc3\xa4\xf0\x9d\x84\x9e\"/", cpu));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "flags", cpu));
@@ -232,8 +232,8 @@ static void bad_sizes(void)
         memcpy(changed, bytes, size);
         changed[bit / 8] ^= (unsigned char)(1u << bit % 8);
         ctrt_status status = open_bytes(&file, changed, size);
-        CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "bit %zu: %s", bit,
-              ctrt_error_message());
+        CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "flipped bit %zu: %s",
+              bit, ctrt_error_message());
         for (size_t i = 0; status == CTRT_OK && i < ctrt_tensor_file_count(file); i++) {
             CTRT_AUTO(tensor) t = NULL;
             CHECK_OK(ctrt_tensor_file_read(&t, file, ctrt_tensor_file_name(file, i), cpu));
@@ -279,7 +279,7 @@ static void tensors(void)
     const char *path = in_folder("tensors.safetensors");
     CHECK_OK(ctrt_save_tensors(path, names, list, n));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK(ctrt_tensor_file_count(file) == n, "%zu tensors", ctrt_tensor_file_count(file));
+    CHECK(ctrt_tensor_file_count(file) == n, "the file has %zu tensors", ctrt_tensor_file_count(file));
     for (size_t i = 0; i < n; i++) {
         CTRT_AUTO(tensor) t = NULL;
         double got[6] = { 0 }, want[6] = { 0 };
@@ -315,7 +315,8 @@ static void tensors(void)
     struct stat facts;
     mode_t mask = umask(022);
     umask(mask);
-    CHECK(stat(path, &facts) == 0 && (facts.st_mode & 0777) == (0666 & ~mask), "mode %o", facts.st_mode & 0777);
+    CHECK(stat(path, &facts) == 0 && (facts.st_mode & 0777) == (0666 & ~mask), "the file's mode is %o",
+          facts.st_mode & 0777);
 
     group("invalid names and lists are errors");
     ctrt_tensor *t = list[0];
@@ -422,7 +423,8 @@ static void modules(void)
     CHECK(same(b, a), "the loaded module differs from the saved one");
     ctrt_tensor *w = NULL;
     CHECK_OK(ctrt_module_tensor(&w, b, "0.weight"));
-    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w), "a loaded parameter is not a leaf that requires grad");
+    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w),
+          "a loaded parameter is not a leaf that requires grad");
 
     group("files that do not match the module are errors");
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
@@ -433,7 +435,7 @@ static void modules(void)
     CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
                 "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
     CHECK(strstr(ctrt_error_message(), "not in the module: ") && strstr(ctrt_error_message(), "1.running_mean"),
-          "surplus: %s", ctrt_error_message());
+          "the message does not list the surplus tensors: %s", ctrt_error_message());
     CHECK_OK(ctrt_to_host(after, sizeof after, w, CTRT_F64));
     CHECK(memcmp(before, after, sizeof before) == 0, "a failed load changed the module");
     CHECK_OK(ctrt_save(other, path));
@@ -504,7 +506,7 @@ static void optimizers(bool adamw)
                                                                      &(ctrt_sgd_options){ .momentum = 0.1 }));
     CHECK_OK(ctrt_load(b, net_path));
     CHECK_OK(ctrt_optimizer_load(second, path));
-    CHECK(ctrt_optimizer_lr(second) == 0.1 / 3, "lr %.17g", ctrt_optimizer_lr(second));
+    CHECK(ctrt_optimizer_lr(second) == 0.1 / 3, "the loaded lr is %.17g", ctrt_optimizer_lr(second));
     for (int turn = 3; turn < 6; turn++) {
         take_step(a, first, turn);
         take_step(b, second, turn);

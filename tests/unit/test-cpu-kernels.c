@@ -164,13 +164,13 @@ static void extremes(void)
             double sum = 0;
             for (int64_t i = 0; i < n; i++)
                 sum += fake_get(&y.view, i);
-            REQUIRE(!(fake_get(&y.view, 1) != 0 || fabs(sum - 1) > 1e-6), "softmax of 1000s: -inf has %g, sum %g",
-                    fake_get(&y.view, 1), sum);
+            REQUIRE(!(fake_get(&y.view, 1) != 0 || fabs(sum - 1) > 1e-6),
+                    "softmax of values near 1000: -inf has %g, sum %g", fake_get(&y.view, 1), sum);
             for (int64_t i = 0; i < n; i++) {
                 REQUIRE(!(!isnan(fake_get(&y.view, n + i)) || !isnan(fake_get(&y.view, 3 * n + i))),
                         "a row with a NaN, or all -inf, of %lld: element %lld is %g", (long long)n, (long long)i,
                         fake_get(&y.view, n + i));
-                REQUIRE(!(isnan(fake_get(&y.view, 2 * n + i))), "a NaN went to another row");
+                REQUIRE(!(isnan(fake_get(&y.view, 2 * n + i))), "a NaN changed another row");
             }
             fake_free(&x), fake_free(&y);
         }
@@ -319,7 +319,7 @@ static void test_memory(void)
         REQUIRE_EQUAL(memory->fill(device, NULL, a, 0x5a, n), CTRT_OK);
         REQUIRE_EQUAL(memory->copy(device, NULL, b, a, n, CTRT_COPY_ON_DEVICE), CTRT_OK);
         for (size_t i = 0; i < n; i++)
-            REQUIRE(((unsigned char *)b)[i] == 0x5a, "byte %zu of %zu", i, n);
+            REQUIRE(((unsigned char *)b)[i] == 0x5a, "byte %zu of %zu is wrong", i, n);
         memory->free(device, a, n);
         memory->free(device, b, n);
     }

@@ -109,8 +109,7 @@ static void test_empty(void)
     }
 }
 
-/* The sum of 2^24 values in [0, 1) and means of values near 1e7 are correctly rounded. f32 accumulation would not be.
- * */
+/* A sum of 2^24 values in [0, 1) and means of values near 1e7 are correctly rounded, unlike f32 accumulation. */
 static void test_accuracy(void)
 {
     static const int64_t n = (1 << 24) + 5;

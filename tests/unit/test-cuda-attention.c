@@ -68,9 +68,11 @@ static void one_call(const char *what, ctrt_dtype dtype, int64_t width, int64_t 
     CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, values), dtype, gpu));
     CHECK_OK(ctrt_grad(&dq, y, &q, 1, dy, (flags & TWICE) != 0, (flags & TWICE) != 0, false));
     CHECK_OK(ctrt_device_synchronize(gpu));
-    CHECK((launches("attention_%s_%s", name) - before == 1) == forward, "%s: forward used other kernels than expected", what);
+    CHECK((launches("attention_%s_%s", name) - before == 1) == forward, "%s: forward used other kernels than expected",
+          what);
     CHECK((launches("attention_backward_%s_k%s", name) - before_keys == 1) == backward
-          && (launches("attention_backward_%s_q%s", name) - before_queries == 1) == backward, "%s: backward used other kernels than expected", what);
+              && (launches("attention_backward_%s_q%s", name) - before_queries == 1) == backward,
+          "%s: backward used other kernels than expected", what);
 }
 
 static void who_computes(void)
@@ -115,7 +117,8 @@ static void who_computes(void)
             CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(2, 512, 2), CTRT_F32), y = NULL;
             CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0));
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK(soft->launches("attention_f32_32") == 1, "no fused kernel ran, although the scores need half the device's memory");
+            CHECK(soft->launches("attention_f32_32") == 1,
+                  "no fused kernel ran, although the scores need half the device's memory");
         }
     }
     CHILD_END;
@@ -148,7 +151,8 @@ static void heads(void)
             CHECK(soft->launches("copy_f32") + soft->launches("copy_f32_s") == copies, "operands were copied");
             CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu));
             CHECK_OK(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
-            CHECK(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT), "the gradient of the tensor that was split into heads is not contiguous");
+            CHECK(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT),
+                  "the gradient of the tensor that was split into heads is not contiguous");
         }
     }
     CHILD_END;
@@ -184,10 +188,13 @@ static void memory(const char *device)
             CHECK_OK(ctrt_memory_scope_begin(&scope, gpu));
             CHECK_OK(train(x));
             CHECK_OK(ctrt_memory_scope_end(&peaks, &scope));
-            CHECK(peaks.allocated_bytes - before < 64 << 10, "a peak of %lld bytes above the initial %lld", (long long)(peaks.allocated_bytes - before), (long long)before);
+            CHECK(peaks.allocated_bytes - before < 64 << 10, "a peak of %lld bytes above the initial %lld",
+                  (long long)(peaks.allocated_bytes - before), (long long)before);
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK(soft->launches("attention_f32_32") + soft->launches("attention_f16_32") == 1, "the fused kernel did not run exactly once");
-            CHECK(found.peak_allocated == peaks.allocated_bytes, "%lld bytes predicted, %lld measured", (long long)found.peak_allocated, (long long)peaks.allocated_bytes);
+            CHECK(soft->launches("attention_f32_32") + soft->launches("attention_f16_32") == 1,
+                  "the fused kernel did not run exactly once");
+            CHECK(found.peak_allocated == peaks.allocated_bytes, "%lld bytes predicted, %lld measured",
+                  (long long)found.peak_allocated, (long long)peaks.allocated_bytes);
         }
     }
     CHILD_END;
@@ -210,7 +217,8 @@ static void same_bits(void)
                     CHECK_OK(ctrt_to_host(time ? again[0] : first[0], sizeof first[0], y, CTRT_F32));
                     CHECK_OK(ctrt_to_host(time ? again[1] : first[1], sizeof first[1], dx, CTRT_F32));
                 }
-                CHECK(memcmp(first, again, sizeof first) == 0, "%s: the second run has other bits", half ? "f16" : "f32");
+                CHECK(memcmp(first, again, sizeof first) == 0, "%s: the second run has other bits",
+                      half ? "f16" : "f32");
             }
         }
     }

@@ -437,8 +437,10 @@ static void test_used(void)
     group("the expected kernels ran without faults");
     for (size_t i = 0; i < COUNT(kernels); i++)
         CHECK(soft->launches(kernels[i]) > 0, "%s never ran", kernels[i]);
-    CHECK(soft->faults() == 0, "%llu faults: %s", (unsigned long long)soft->faults(), soft->fault_text());
-    CHECK(ctrt_fallback_count(NULL) == 0, "%llu ops fell back to the cpu", (unsigned long long)ctrt_fallback_count(NULL));
+    CHECK(soft->faults() == 0, "%llu faults in the software driver: %s", (unsigned long long)soft->faults(),
+          soft->fault_text());
+    CHECK(ctrt_fallback_count(NULL) == 0, "%llu ops fell back to the cpu",
+          (unsigned long long)ctrt_fallback_count(NULL));
 }
 
 TEST_MAIN

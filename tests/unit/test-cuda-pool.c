@@ -44,14 +44,16 @@ static void check_chain(const char *what, ctrt_device *device)
 {
     double value = 0;
     if (CHECK_OK(chain(&value, device)))
-        CHECK(value > 39.999 && value < 40.001, "%s: %g, expected 40", what, value);
+        CHECK(value > 39.999 && value < 40.001, "%s: the result is %g, expected 40", what, value);
 }
 
 static void close_clean(const char *what)
 {
     CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device were not freed", what, (unsigned long long)soft->live_bytes(0));
-    CHECK(soft->live_handles("pool") == 0, "%s: %llu pools were not destroyed", what, (unsigned long long)soft->live_handles("pool"));
+    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device were not freed", what,
+          (unsigned long long)soft->live_bytes(0));
+    CHECK(soft->live_handles("pool") == 0, "%s: %llu pools were not destroyed", what,
+          (unsigned long long)soft->live_handles("pool"));
 }
 
 static int64_t waits(void)
@@ -73,8 +75,9 @@ static void test_order(void)
             CHECK_OK(ctrt_log(&x, y));
         }
         CHECK(waits() == waited, "the host waited %d times", (int)(waits() - waited));
-        CHECK(soft->calls("cuMemAllocFromPoolAsync") == drawn + 101 && soft->calls("cuMemAlloc") == others, "%d blocks from the pool, %d other blocks",
-              (int)(soft->calls("cuMemAllocFromPoolAsync") - drawn), (int)(soft->calls("cuMemAlloc") - others));
+        CHECK(soft->calls("cuMemAllocFromPoolAsync") == drawn + 101 && soft->calls("cuMemAlloc") == others,
+              "%d blocks from the pool, %d other blocks", (int)(soft->calls("cuMemAllocFromPoolAsync") - drawn),
+              (int)(soft->calls("cuMemAlloc") - others));
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
         close_clean("order");
@@ -99,10 +102,10 @@ static void test_order(void)
             ctrt_tensor_release(&x);
             CHECK_OK(ctrt_stream_pop());
             CHECK_OK(ctrt_item(&value, y));
-            CHECK(value == i * 65536.0, "%g, expected %g", value, i * 65536.0);
+            CHECK(value == i * 65536.0, "the sum is %g, expected %g", value, i * 65536.0);
             ctrt_tensor_release(&y);
         }
-        CHECK(soft->faults() == 0, "%s", soft->fault_text());
+        CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
         ctrt_stream_release(&a);
         ctrt_stream_release(&b);
         close_clean("streams");
@@ -131,9 +134,11 @@ static void test_memory(void)
         ctrt_tensor_release(&a);
         CHECK(soft->calls("cuMemPoolTrimTo") >= trims, "fewer than %d trims", (int)trims);
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(soft->live_bytes(0) >= before + 60 * (1 << 20), "the pool kept %llu bytes, less than 60 MiB", (unsigned long long)(soft->live_bytes(0) - before));
+        CHECK(soft->live_bytes(0) >= before + 60 * (1 << 20), "the pool kept %llu bytes, less than 60 MiB",
+              (unsigned long long)(soft->live_bytes(0) - before));
         CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK(soft->live_bytes(0) == before, "%llu bytes were not released", (unsigned long long)(soft->live_bytes(0) - before));
+        CHECK(soft->live_bytes(0) == before, "%llu bytes were not released",
+              (unsigned long long)(soft->live_bytes(0) - before));
         check_chain("after", device);
         ctrt_stream_release(&side);
         close_clean("memory");
@@ -165,9 +170,12 @@ static void test_pieces(void)
 {
     group("expandable segments map memory in chunks of 20 MiB and unmap chunks that are entirely free");
     IN_CHILD("CTRT_MEMORY=caching:expandable=true", "SOFTCUDA=devices=1,memory=1g") {
-        static const struct { const char *what; int64_t creates, mib; } steps[] = {
-            { "200 MiB", 10, 200 }, { "two more blocks of 30 MiB", 13, 260 },
-            { "the first of 30 MiB freed, which shares a chunk with the second", 13, 240 }, { "30 MiB again, 10 of them in the shared chunk", 14, 260 },
+        static const struct { const char *what; int64_t creates, mib;
+        } steps[] = {
+            { "200 MiB", 10, 200 },
+            { "two more blocks of 30 MiB", 13, 260 },
+            { "the first of 30 MiB freed, which shares a chunk with the second", 13, 240 },
+            { "30 MiB again, 10 of them in the shared chunk", 14, 260 },
             { "the 200 MiB freed", 14, 60 },
         };
         ctrt_tensor *x = NULL, *a = NULL, *b = NULL, *small = NULL;
@@ -188,12 +196,13 @@ static void test_pieces(void)
                 CHECK_OK(ctrt_memory_empty_cache(device));
             }
             const int64_t made = soft->calls("cuMemCreate") - creates, mib = ((int64_t)soft->live_bytes(0) - bytes) >> 20;
-            CHECK(made == steps[i].creates && mib == steps[i].mib, "%s: %d chunks created, %d MiB mapped; expected %d and %d", steps[i].what, (int)made, (int)mib,
+            CHECK(made == steps[i].creates && mib == steps[i].mib,
+                  "%s: %d chunks created, %d MiB mapped; expected %d and %d", steps[i].what, (int)made, (int)mib,
                   (int)steps[i].creates, (int)steps[i].mib);
         }
         check_all(a, 4, "the first of 30 MiB");
         check_all(b, 3, "the second of 30 MiB");
-        CHECK(soft->faults() == 0, "%s", soft->fault_text());
+        CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
         ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
         ctrt_tensor_release(&small);
@@ -221,7 +230,8 @@ static void test_cannot(void)
     IN_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct") {
         ctrt_device *device = open_device();
         check_chain("plain", device);
-        CHECK(soft->calls("cuMemPoolCreate") == 0 && soft->calls("cuMemAlloc") > 0, "a pool was used without CTRT_CUDA_POOL");
+        CHECK(soft->calls("cuMemPoolCreate") == 0 && soft->calls("cuMemAlloc") > 0,
+              "a pool was used without CTRT_CUDA_POOL");
     }
     CHILD_END;
 }
@@ -243,14 +253,15 @@ static void test_capture(void)
         CHECK_OK(ctrt_add_scalar(&y, x, ctrt_float(1)));
         CHECK_OK(ctrt_mul(&y, y, y));
         CHECK_OK(ctrt_capture_end(&graph, device));
-        CHECK(soft->calls("cuMemFreeAsync") == frees + 1, "%d blocks were freed at the end of the capture", (int)(soft->calls("cuMemFreeAsync") - frees));
+        CHECK(soft->calls("cuMemFreeAsync") == frees + 1, "%d blocks were freed at the end of the capture",
+              (int)(soft->calls("cuMemFreeAsync") - frees));
         for (int i = 0; i < 3; i++) {
             CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
             CHECK_OK(ctrt_capture_replay(graph));
             CTRT_AUTO(tensor) sum = NULL;
             CHECK_OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS));
             CHECK_OK(ctrt_item(&value, sum));
-            CHECK(value == (i + 1) * (i + 1), "%g, expected %d", value, (i + 1) * (i + 1));
+            CHECK(value == (i + 1) * (i + 1), "the replayed mean is %g, expected %d", value, (i + 1) * (i + 1));
             check_chain("between replays", device);
         }
         ctrt_tensor_release(&y);
@@ -276,7 +287,8 @@ static void one_fails(const char *name, bool opening)
         if (opening) {
             soft->inject(name, 1, 999, false);
             CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_BACKEND, "pool");
-            CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0 && soft->live_handles("stream") == 0, "%s: memory, pools or streams were not freed", name);
+            CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0 && soft->live_handles("stream") == 0,
+                  "%s: memory, pools or streams were not freed", name);
         }
         device = open_device();
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(16), ctrt_float(1), CTRT_F32, device));
@@ -290,7 +302,8 @@ static void one_fails(const char *name, bool opening)
         ctrt_tensor_release(&y);
         (void)ctrt_memory_empty_cache(device);
         CHECK(opening || soft->calls(name) > 0, "%s was not called", name);
-        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line", name);
+        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line",
+              name);
         soft->inject_clear();
         check_chain(name, device);
         ctrt_tensor_release(&x);
@@ -314,7 +327,7 @@ TEST_MAIN
 {
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
-        skip_rest("calls of the driver in software are counted");
+        skip_rest("the counters of the software driver are not available");
     test_order();
     test_memory();
     test_pieces();

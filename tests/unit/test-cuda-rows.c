@@ -277,7 +277,7 @@ static const struct { int64_t shape[3]; int dim; } row_shapes[] = {
 static void check_softmax(void)
 {
     for (int log = 0; log < 2; log++) {
-        group(log ? "log_softmax" : "softmax");
+        group(log ? "log_softmax equals the cpu's" : "softmax equals the cpu's");
         for (size_t s = 0; s < COUNT(row_shapes); s++)
             for (int d = 0; d < FLOATING; d++) {
                 char what[100];
@@ -319,7 +319,7 @@ static ctrt_status cross_entropy_call(ctrt_tensor **out, ctrt_tensor *const *in,
 
 static void check_loss(void)
 {
-    group("cross_entropy");
+    group("cross_entropy equals the cpu's");
     static const int64_t classes[] = { 2, 10, 64, 1000, 2048, 2051, 5000 };
     for (size_t c = 0; c < COUNT(classes); c++)
         for (int d = 0; d < FLOATING; d++)
@@ -363,7 +363,7 @@ static void check_norms(void)
     static const struct { int64_t rows, width; } layers[] = {
         { 140, 7 }, { 140, 64 }, { 30, 768 }, { 10, 1024 }, { 10, 1030 }, { 10, 2048 }, { 3, 9001 }, { 3, 14000 },
     };
-    group("layer_norm");
+    group("layer_norm equals the cpu's");
     for (size_t w = 0; w < COUNT(layers); w++)
         for (int d = 0; d < FLOATING; d++)
             for (int affine = 0; affine < 2; affine++) {
@@ -380,7 +380,7 @@ static void check_norms(void)
     static const struct { int64_t n, c, s; } images[] = {
         { 4, 3, 16 }, { 2, 5, 49 }, { 3, 2, 5000 }, { 40, 70, 1 }, { 300, 3, 1 }, { 2, 3, 8 }, { 9, 1, 3000 },
     };
-    group("batch_norm");
+    group("batch_norm equals the cpu's");
     for (size_t i = 0; i < COUNT(images); i++)
         for (int d = 0; d < FLOATING; d++)
             for (int way = 0; way < 4; way++) {
@@ -420,7 +420,7 @@ static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const in
 static void check_pool(void)
 {
     static const int64_t options[][4] = { { 2, 2, 0, 1 }, { 3, 2, 1, 1 }, { 3, 1, 1, 1 }, { 2, 3, 0, 1 }, { 2, 2, 1, 4 }, { 3, 1, 1, 2 } };
-    group("max_pool2d");
+    group("max_pool2d equals the cpu's");
     for (size_t o = 0; o < COUNT(options); o++)
         for (size_t d = 0; d < COUNT(all_dtypes) - 1; d++)
             for (int last = 0; last < 2; last++) {
@@ -447,7 +447,7 @@ static void check_index(void)
         { 1, 10, 8, 30, false }, { 1, 10, 33, 1300, true }, { 1, 3000, 16, 500, false }, { 3, 40, 5, 700, false }, { 1, 9000, 1, 2500, false },
         { 2, 7, 300, 90, true }, { 1, 100, 256, 530, false }, { 4, 3, 1, 600, true }, { 1, 50, 2, 3000, true }, { 2, 300, 31, 400, false },
     };
-    group("index_select and its gradient");
+    group("index_select and its gradient equal the cpu's");
     for (size_t c = 0; c < COUNT(cases); c++)
         for (size_t d = 0; d < COUNT(all_dtypes); d++) {
             struct trial t = { "index_select", { numbers(CTRT_SHAPE(cases[c].o, cases[c].v, cases[c].i), all_dtypes[d], SMOOTH),
@@ -456,7 +456,7 @@ static void check_index(void)
             compare(&t);
             forget(&t);
         }
-    group("gather and its gradient");
+    group("gather and its gradient equal the cpu's");
     for (size_t c = 0; c < COUNT(cases); c++)
         for (size_t d = 0; d < COUNT(all_dtypes); d++) {
             struct trial t = { "gather", { numbers(CTRT_SHAPE(cases[c].o, cases[c].v, cases[c].i), all_dtypes[d], SMOOTH),
@@ -465,7 +465,7 @@ static void check_index(void)
             compare(&t);
             forget(&t);
         }
-    group("embedding with padding");
+    group("embedding with padding equals the cpu's");
     for (size_t d = 0; d < FLOATING; d++) {
         struct trial t = { "embedding", { numbers(CTRT_SHAPE(20, 24), all_dtypes[d], SMOOTH), indices(CTRT_SHAPE(11, 9), 20, true) }, { true },
                            embedding_call, { 1 }, 4 };
@@ -507,7 +507,7 @@ static void check_message(ctrt_status status, ctrt_tensor **out, const char *val
         CHECK_OK(ctrt_sum(out, *out, CTRT_ALL_DIMS));
         status = ctrt_item(&x, *out);
     }
-    CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "status %d", status);
+    CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "the status is %d, expected CTRT_ERR_INVALID_ARGUMENT", status);
     CHECK(strstr(ctrt_error_message(), value) != NULL && strstr(ctrt_error_message(), limit) != NULL, "the message is \"%s\", expected %s and %s in it",
           ctrt_error_message(), value, limit);
     ctrt_tensor_release(out);

@@ -45,9 +45,11 @@ static void out(void)
               managed->version.major, (unsigned long long)managed->flags);
         CHECK(t->dtype.code == cases[i].code && t->dtype.bits == cases[i].bits && t->dtype.lanes == 1, "%s: code %u, %u bits, %u lanes",
               ctrt_dtype_name(cases[i].dtype), t->dtype.code, t->dtype.bits, t->dtype.lanes);
-        CHECK(t->device.device_type == kDLCPU && t->device.device_id == 0, "device %d:%d", t->device.device_type, t->device.device_id);
+        CHECK(t->device.device_type == kDLCPU && t->device.device_id == 0, "the exported device is %d:%d",
+              t->device.device_type, t->device.device_id);
         CHECK(t->data == ctrt_tensor_data(x) && t->byte_offset == 0, "the data pointer or the byte offset is wrong");
-        CHECK(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1, "the shape or the strides are wrong");
+        CHECK(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1,
+              "the shape or the strides are wrong");
         managed->deleter(managed);
         ctrt_tensor_release(&x);
     }
@@ -122,7 +124,8 @@ static void in(void)
     DLManagedTensorVersioned managed = produced();
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5);
-    CHECK(ctrt_tensor_data(y) == numbers && ctrt_tensor_device(y) == cpu, "the import copied the data or has another device");
+    CHECK(ctrt_tensor_data(y) == numbers && ctrt_tensor_device(y) == cpu,
+          "the import copied the data or has another device");
     CHECK_OK(ctrt_select(&part, y, 0, 1));
     ctrt_tensor_release(&y);
     CHECK(deleted == 0, "the deleter ran while a view existed");
@@ -173,8 +176,9 @@ static void in(void)
         managed.dl_tensor.strides = (int64_t *)(uintptr_t)any[i].strides;
         CHECK_OK(ctrt_from_dlpack(&y, &managed));
         SHAPE_IS(y, any[i].shape[0], any[i].shape[1]);
-        CHECK(ctrt_tensor_strides(y)[0] <= 6 && ctrt_tensor_strides(y)[1] == 1, "strides %lld, %lld",
-              (long long)ctrt_tensor_strides(y)[0], (long long)ctrt_tensor_strides(y)[1]);
+        CHECK(ctrt_tensor_strides(y)[0] <= 6 && ctrt_tensor_strides(y)[1] == 1,
+              "the imported strides are %lld and %lld", (long long)ctrt_tensor_strides(y)[0],
+              (long long)ctrt_tensor_strides(y)[1]);
         ctrt_tensor_release(&y);
     }
 
@@ -183,7 +187,8 @@ static void in(void)
     managed.dl_tensor.data = flags;
     managed.dl_tensor.dtype = (DLDataType){ kDLBool, 8, 1 };
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
-    CHECK(ctrt_tensor_dtype(y) == CTRT_BOOL, "dtype %s", ctrt_dtype_name(ctrt_tensor_dtype(y)));
+    CHECK(ctrt_tensor_dtype(y) == CTRT_BOOL, "the imported dtype is %s, expected bool",
+          ctrt_dtype_name(ctrt_tensor_dtype(y)));
     VALUES_ARE(y, 1, 0, 1, 1, 0, 0);
     ctrt_tensor_release(&y);
     CHECK(deleted == 7, "deleted %d times, expected 7", deleted);

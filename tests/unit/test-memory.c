@@ -83,7 +83,7 @@ static void test_grammar(void)
         int count = 0;
         ctrt_status status = policy_parse(specs, &count, bad[i]);
         CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY="),
-              "\"%s\": status %d", bad[i], (int)status);
+              "\"%s\": the status is %d", bad[i], (int)status);
     }
 }
 
@@ -118,14 +118,14 @@ static void test_choice(void)
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
             ctrt_device *device = NULL;
             ctrt_status status = ctrt_device_get(&device, "fake:0");
-            CHECK(status == cases[i].status, "status %d: %s", (int)status, ctrt_error_message());
+            CHECK(status == cases[i].status, "the status is %d, message: %s", (int)status, ctrt_error_message());
             if (status == CTRT_OK)
-                CHECK(strcmp(ctrt_memory_policy_name(device), cases[i].name) == 0, "%s",
+                CHECK(strcmp(ctrt_memory_policy_name(device), cases[i].name) == 0, "the device's policy is %s",
                       ctrt_memory_policy_name(device));
             else
                 CHECK(strstr(ctrt_error_message(), cases[i].words)
                           && strstr(ctrt_error_message(), "CTRT_MEMORY"),
-                      "%s", ctrt_error_message());
+                      "the message does not name the setting: %s", ctrt_error_message());
         }
         CHILD_END;
     }
@@ -145,14 +145,14 @@ static void test_caching_figures(void)
         CHECK_OK(pool_alloc(memory, &tiny, 8, NULL));
         CHECK(ctrt_memory_allocated(device) == 512, "8 bytes take %lu",
               (unsigned long)ctrt_memory_allocated(device));
-        CHECK(ctrt_memory_reserved(device) == 2 * MIB, "reserved: %lu",
+        CHECK(ctrt_memory_reserved(device) == 2 * MIB, "%lu bytes are reserved, expected 2 MiB",
               (unsigned long)ctrt_memory_reserved(device));
         CHECK_OK(pool_alloc(memory, &block, 513, NULL));
         CHECK(ctrt_memory_allocated(device) == 512 + 1024, "513 bytes more: %lu",
               (unsigned long)ctrt_memory_allocated(device));
         CHECK_OK(pool_alloc(memory, &large, MIB + 1, NULL));
         CHECK(ctrt_memory_allocated(device) == 1536 + MIB + 512 && ctrt_memory_reserved(device) == 22 * MIB,
-              "%lu of %lu", (unsigned long)ctrt_memory_allocated(device),
+              "%lu bytes are allocated of %lu reserved", (unsigned long)ctrt_memory_allocated(device),
               (unsigned long)ctrt_memory_reserved(device));
         CHECK_OK(pool_alloc(memory, &whole, 11 * MIB, NULL));
         CHECK(ctrt_memory_reserved(device) == 22 * MIB,
@@ -177,10 +177,11 @@ static void test_caching_figures(void)
               (unsigned long)ctrt_memory_max_allocated(device));
         ctrt_memory_stats stats;
         CHECK_OK(ctrt_memory_get_stats(&stats, device));
-        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 5 && stats.allocation[CTRT_POOL_ALL].freed == 5 && stats.num_device_alloc == 3
-                  && stats.num_device_free == 0,
-              "%lu %lu %lu %lu", (unsigned long)stats.allocation[CTRT_POOL_ALL].allocated, (unsigned long)stats.allocation[CTRT_POOL_ALL].freed,
-              (unsigned long)stats.num_device_alloc, (unsigned long)stats.num_device_free);
+        CHECK(stats.allocation[CTRT_POOL_ALL].allocated == 5 && stats.allocation[CTRT_POOL_ALL].freed == 5
+                  && stats.num_device_alloc == 3 && stats.num_device_free == 0,
+              "wrong statistics: %lu %lu %lu %lu", (unsigned long)stats.allocation[CTRT_POOL_ALL].allocated,
+              (unsigned long)stats.allocation[CTRT_POOL_ALL].freed, (unsigned long)stats.num_device_alloc,
+              (unsigned long)stats.num_device_free);
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_OK(ctrt_memory_get_stats(&stats, device));
         CHECK(stats.num_device_free == 3 && ctrt_memory_reserved(device) == 0, "%lu freed, %lu reserved",
@@ -198,14 +199,15 @@ static void test_caching_figures(void)
         CHECK_OK(pool_alloc(memory, &a, 1, NULL));
         CHECK_OK(pool_alloc(memory, &b, 65, NULL));
         CHECK(ctrt_memory_allocated(memory->device) == 192 && ctrt_memory_reserved(memory->device) == 192,
-              "%lu of %lu", (unsigned long)ctrt_memory_allocated(memory->device),
+              "%lu bytes are allocated of %lu reserved, expected 192 of 192",
+              (unsigned long)ctrt_memory_allocated(memory->device),
               (unsigned long)ctrt_memory_reserved(memory->device));
         give(memory, &a);
         give(memory, &b);
         CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
-        CHECK(stats.num_device_alloc == 2 && stats.num_device_free == 2
-                  && ctrt_memory_reserved(memory->device) == 0,
-              "%lu, %lu", (unsigned long)stats.num_device_alloc, (unsigned long)stats.num_device_free);
+        CHECK(stats.num_device_alloc == 2 && stats.num_device_free == 2 && ctrt_memory_reserved(memory->device) == 0,
+              "%lu device allocations and %lu frees, expected 2 and 2", (unsigned long)stats.num_device_alloc,
+              (unsigned long)stats.num_device_free);
     }
     CHILD_END;
     group("a request of 0 bytes returns no block and is not counted");
@@ -213,7 +215,8 @@ static void test_caching_figures(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block none;
         CHECK_OK(pool_alloc(memory, &none, 0, NULL));
-        CHECK(none.address == NULL && none.bytes == 0, "%p, %zu", none.address, none.bytes);
+        CHECK(none.address == NULL && none.bytes == 0, "0 bytes returned the block %p of %zu bytes", none.address,
+              none.bytes);
         give(memory, &none);
         ctrt_memory_stats stats;
         CHECK_OK(ctrt_memory_get_stats(&stats, memory->device));
@@ -339,13 +342,13 @@ static void test_exhaustion(void)
         CHECK(strstr(ctrt_error_message(), "50.00 MiB reserved by policy caching")
                   && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
                   && strstr(ctrt_error_message(), "has no 41943040 bytes left"),
-              "%s", ctrt_error_message());
+              "the message lacks a size: %s", ctrt_error_message());
         CHECK(ctrt_memory_allocated(memory->device) == 50 * MIB, "a failed allocation was counted");
         give(memory, &a);
         give(memory, &b);
         CHECK(ctrt_memory_reserved(memory->device) == 50 * MIB, "freed blocks were not cached");
         CHECK_OK(pool_alloc(memory, &c, 40 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(memory->device) == 40 * MIB, "%lu reserved",
+        CHECK(ctrt_memory_reserved(memory->device) == 40 * MIB, "%lu bytes are reserved, expected 40 MiB",
               (unsigned long)ctrt_memory_reserved(memory->device));
         give(memory, &c);
         CHECK_OK(pool_alloc(memory, &a, 63 * MIB,
@@ -378,7 +381,7 @@ static void test_exhaustion(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b;
         CHECK_OK(pool_alloc(memory, &a, 3 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(memory->device) == 3 * MIB, "%lu",
+        CHECK(ctrt_memory_reserved(memory->device) == 3 * MIB, "%lu bytes are reserved, expected 3 MiB",
               (unsigned long)ctrt_memory_reserved(memory->device));
         CHECK_OK(pool_alloc(memory, &b, 100, NULL));
         give(memory, &a);
@@ -399,7 +402,7 @@ static void test_exhaustion(void)
                 ctrt_status status = pool_alloc(memory, &blocks[i], sizes[i], NULL);
                 got[i] = status == CTRT_OK;
                 failures += !got[i];
-                CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: %d", (int)n,
+                CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: the status is %d", (int)n,
                       sizes[i], (int)status);
             }
             alloc_fail_at(0, false);
@@ -513,7 +516,7 @@ static void test_threads(void)
             CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
             CHECK(memory->account.threads == NULL && !atomic_load(&memory->account.many),
                   "an ended thread still has counters in the account");
-            CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu",
+            CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu bytes are still allocated",
                   (unsigned long)ctrt_memory_allocated(memory->device));
             int64_t peak = 0;
             CHECK_OK(ctrt_memory_stat_get(&peak, memory->device, "allocation.all.peak"));

@@ -87,13 +87,15 @@ static void sweep(const struct program *program)
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
               ctrt_status_string(status), ctrt_error_message());
         CHECK(status == CTRT_OK || *ctrt_error_message(), "allocation %llu: no message", (unsigned long long)n);
-        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are allocated, %llu were before", (unsigned long long)n,
-              (unsigned long long)ctrt_memory_allocated(cpu), (unsigned long long)before);
-        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes were not freed", (unsigned long long)n);
+        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are allocated, %llu were before",
+              (unsigned long long)n, (unsigned long long)ctrt_memory_allocated(cpu), (unsigned long long)before);
+        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes were not freed",
+              (unsigned long long)n);
         CHECK(ctrt_grad_enabled(), "allocation %llu: grad mode is off", (unsigned long long)n);
     }
     /* A few allocations are optional: the text of a message, a list of freed blocks. */
-    CHECK(passed < (int)allocations / 10, "%d of %llu failures did not cause an error", passed, (unsigned long long)allocations);
+    CHECK(passed < (int)allocations / 10, "%d of %llu failures did not cause an error", passed,
+          (unsigned long long)allocations);
     CHECK_OK(run(program));
     printf("# %llu allocations, %d of them optional\n", (unsigned long long)allocations, passed);
 }
@@ -161,7 +163,8 @@ static void loading(const char *name, bool forever)
         return;
     CHECK_OK(ctrt_save(other, net_path));
     const size_t size = bytes_of(old, sizeof old, net);
-    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0, "the saved values equal the old ones");
+    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0,
+          "the saved values equal the old ones");
     CHECK_OK(ctrt_load(net, net_path));             /* creates the objects that exist once */
     CHECK_OK(ctrt_save(net, optimizer_path));
     alloc_fail_at(UINT64_MAX, false);

@@ -228,7 +228,8 @@ static void half(bool adamw)
     CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
     CHECK_OK(ctrt_item(&after, state));
-    CHECK(before > 0 && fabs(after - (adamw ? 0.999 : 0.5) * before) < 1e-5 * before, "%g became %g", before, after);
+    CHECK(before > 0 && fabs(after - (adamw ? 0.999 : 0.5) * before) < 1e-5 * before, "the state's value %g became %g",
+          before, after);
 }
 
 /* ---- layouts, versions, references ---- */
@@ -249,12 +250,13 @@ static void strides(void)
     CHECK_OK(ctrt_optimizer_add(optimizer, both, 2));
     CHECK_OK(ctrt_tensor_set_grad(turned, turned_grad));
     CHECK_OK(ctrt_tensor_set_grad(plain, turned_grad));
-    CHECK(!ctrt_tensor_is_contiguous(ctrt_tensor_grad(plain), CTRT_CONTIGUOUS_FORMAT), "the transposed gradient is contiguous");
+    CHECK(!ctrt_tensor_is_contiguous(ctrt_tensor_grad(plain), CTRT_CONTIGUOUS_FORMAT),
+          "the transposed gradient is contiguous");
     uint32_t before = ctrt_tensor_version(plain), turned_before = ctrt_tensor_version(turned);
     CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_OK(ctrt_optimizer_step(optimizer));
-    CHECK(ctrt_tensor_version(plain) == before + 2 && ctrt_tensor_version(turned) > turned_before, "2 steps changed the version to %u, from %u",
-          ctrt_tensor_version(plain), before);
+    CHECK(ctrt_tensor_version(plain) == before + 2 && ctrt_tensor_version(turned) > turned_before,
+          "2 steps changed the version to %u, from %u", ctrt_tensor_version(plain), before);
     /* momentum buffers g, then 0.5 g + g; so p - 0.5 (g + 1.5 g) */
     values_of(got, 6, turned);
     for (int i = 0; i < 6; i++) {
@@ -262,7 +264,8 @@ static void strides(void)
         CHECK(fabs(got[i] - (values[at] - 1.25 * grads[at])) < 1e-12, "transposed parameter, element %d: %g", i, got[i]);
     }
     values_of(got, 6, base);
-    CHECK(fabs(got[1] - (values[1] - 1.25 * grads[1])) < 1e-12, "element 1 of the view's base after the steps: %g", got[1]);
+    CHECK(fabs(got[1] - (values[1] - 1.25 * grads[1])) < 1e-12, "element 1 of the view's base after the steps: %g",
+          got[1]);
     values_of(got, 6, plain);
     for (int i = 0; i < 6; i++)
         CHECK(fabs(got[i] - (values[i] - 1.25 * grads[i % 2 * 3 + i / 2])) < 1e-12, "transposed gradient, element %d: %g", i, got[i]);
@@ -275,7 +278,8 @@ static void versions(void)
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), y = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
-    CHECK(ctrt_optimizer_lr(optimizer) == 1e-3, "lr is %g without options, expected 0.001", ctrt_optimizer_lr(optimizer));
+    CHECK(ctrt_optimizer_lr(optimizer) == 1e-3, "lr is %g without options, expected 0.001",
+          ctrt_optimizer_lr(optimizer));
     CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
     CHECK(ctrt_tensor_requires_grad(w), "a parameter added to an optimizer does not require grad");
     CHECK_OK(ctrt_mul(&y, w, w));
@@ -283,7 +287,8 @@ static void versions(void)
     CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, NULL);
     ctrt_tensor *handle = w;
-    CHECK(ctrt_tensor_is_leaf(handle) && ctrt_tensor_requires_grad(handle), "after a step the parameter is not a leaf that requires grad");
+    CHECK(ctrt_tensor_is_leaf(handle) && ctrt_tensor_requires_grad(handle),
+          "after a step the parameter is not a leaf that requires grad");
 }
 
 static void rates(void)
@@ -303,7 +308,7 @@ static void rates(void)
     CHECK_OK(ctrt_item(&value, w));
     CHECK(value == 2, "with learning rate 0 the value became %g", value);
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0.25));
-    CHECK(ctrt_optimizer_lr(optimizer) == 0.25, "lr %g", ctrt_optimizer_lr(optimizer));
+    CHECK(ctrt_optimizer_lr(optimizer) == 0.25, "lr is %g, expected 0.25", ctrt_optimizer_lr(optimizer));
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, false));
     CHECK_OK(ctrt_item(&value, ctrt_tensor_grad(w)));
     CHECK(value == 0, "zero_grad: the gradient is %g, expected 0", value);
@@ -408,7 +413,7 @@ static void zeros(void)
     CTRT_AUTO(optimizer) optimizer = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, CTRT_ZERO));
-    CHECK(ctrt_optimizer_lr(optimizer) == 0, "lr %g", ctrt_optimizer_lr(optimizer));
+    CHECK(ctrt_optimizer_lr(optimizer) == 0, "lr is %g, expected 0", ctrt_optimizer_lr(optimizer));
     CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .momentum = CTRT_ZERO, .nesterov = true }),
                 CTRT_ERR_INVALID_ARGUMENT, "nesterov");
     CHECK(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)),
@@ -545,7 +550,8 @@ static void clipping(void)
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 50));
     CHECK(fabs(norm - 500) < 1e-3, "f16: the norm is %g, expected 500", norm);
     values_of(got, 2, ctrt_tensor_grad(w));
-    CHECK(fabs(got[0] - 30) < 0.1 && fabs(got[1] - 40) < 0.1, "f16: %g %g", got[0], got[1]);
+    CHECK(fabs(got[0] - 30) < 0.1 && fabs(got[1] - 40) < 0.1,
+          "f16: the clipped gradients are %g and %g, expected 30 and 40", got[0], got[1]);
 }
 
 TEST_MAIN

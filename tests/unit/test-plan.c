@@ -26,8 +26,8 @@ static void check_model(const struct model *model, ctrt_device *device)
         const uint64_t before = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
         ctrt_memory_prediction found = predict(&run, &loss);
         CHECK(loss == 0, "%s: a planned loss is %g", model->name, loss);
-        CHECK(found.allocated_before == before && found.reserved_before == reserved, "%s: wrong bytes allocated or reserved before the step",
-              model->name);
+        CHECK(found.allocated_before == before && found.reserved_before == reserved,
+              "%s: wrong bytes allocated or reserved before the step", model->name);
         ctrt_memory_reset_peak(device);
         CHECK_OK(training_step(&loss, &run));
         const uint64_t peak = ctrt_memory_max_allocated(device), drawn = ctrt_memory_max_reserved(device);
@@ -36,13 +36,15 @@ static void check_model(const struct model *model, ctrt_device *device)
         CHECK(loss > 0.1 && loss < 20, "%s: the loss is %g", model->name, loss);
         CHECK(found.peak_allocated == peak, "%s, step %d: %llu predicted, %llu measured", model->name, step,
               (unsigned long long)found.peak_allocated, (unsigned long long)peak);
-        CHECK(found.peak_reserved == drawn, "%s, step %d: %llu reserved bytes predicted, %llu measured", model->name, step,
-              (unsigned long long)found.peak_reserved, (unsigned long long)drawn);
-        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak, "%s, step %d: %llu requested bytes predicted, %llu measured",
-              model->name, step, (unsigned long long)found.peak_requested,
+        CHECK(found.peak_reserved == drawn, "%s, step %d: %llu reserved bytes predicted, %llu measured", model->name,
+              step, (unsigned long long)found.peak_reserved, (unsigned long long)drawn);
+        CHECK(found.peak_requested == (uint64_t)figures.requested_bytes[CTRT_POOL_ALL].peak,
+              "%s, step %d: %llu requested bytes predicted, %llu measured", model->name, step,
+              (unsigned long long)found.peak_requested,
               (unsigned long long)figures.requested_bytes[CTRT_POOL_ALL].peak);
-        CHECK(found.allocated_after == ctrt_memory_allocated(device), "%s, step %d: %llu bytes predicted after the step, %llu measured", model->name,
-              step, (unsigned long long)found.allocated_after, (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(found.allocated_after == ctrt_memory_allocated(device),
+              "%s, step %d: %llu bytes predicted after the step, %llu measured", model->name, step,
+              (unsigned long long)found.allocated_after, (unsigned long long)ctrt_memory_allocated(device));
         CHECK(found.fits && found.failed_bytes == 0 && found.peak_op[0] != '\0', "%s: fits %d, peak in \"%s\"",
               model->name, found.fits,
               found.peak_op);
@@ -129,7 +131,7 @@ static void fits_in(uint64_t bytes, const char *policy, const struct model *mode
                   (unsigned long long)found.failed_bytes);
             status = training_step(&loss, &run);
         }
-        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "%s", ctrt_error_message());
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "unexpected error: %s", ctrt_error_message());
         answer[0] = found.fits;
         answer[1] = status == CTRT_OK;
         CHECK(write(pipes[1], answer, 2) == 2, "no answer");
@@ -257,7 +259,8 @@ static void test_tensors(const char *name)
         CHECK_OK(ctrt_memory_get_stats(&after, device));
         CHECK(after.allocation[CTRT_POOL_ALL].allocated == before.allocation[CTRT_POOL_ALL].allocated && after.allocation[CTRT_POOL_ALL].freed == before.allocation[CTRT_POOL_ALL].freed + 1, "%llu allocations, %llu frees in a plan",
               (unsigned long long)(after.allocation[CTRT_POOL_ALL].allocated - before.allocation[CTRT_POOL_ALL].allocated), (unsigned long long)(after.allocation[CTRT_POOL_ALL].freed - before.allocation[CTRT_POOL_ALL].freed));
-        CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes are allocated, expected fewer than 8192", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) < 8192, "%llu bytes are allocated, expected fewer than 8192",
+              (unsigned long long)ctrt_memory_allocated(device));
         CHECK(element(kept) == 3, "a tensor from before the plan has %g, expected 3", element(kept));
 
         /* A tensor left by a plan has no memory, so using it is an error. On the cpu it has zeros. It is not counted. */
@@ -269,12 +272,16 @@ static void test_tensors(const char *name)
         CHECK_OK(ctrt_memory_plan_begin(&plan, device));
         ctrt_tensor_release(&fresh);            /* freed in another plan */
         CHECK_OK(ctrt_memory_plan_end(&found, &plan));
-        CHECK(found.left_blocks == 0 && found.peak_allocated == found.allocated_before, "a plan without allocations has left blocks or a higher peak");
+        CHECK(found.left_blocks == 0 && found.peak_allocated == found.allocated_before,
+              "a plan without allocations has left blocks or a higher peak");
         ctrt_tensor_release(&there);            /* freed outside any plan */
         ctrt_tensor_release(&kept);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed",
+              (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(ctrt_memory_get_stats(&after, device));
-        CHECK(after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed, "%llu and %llu", (unsigned long long)after.allocation[CTRT_POOL_ALL].allocated, (unsigned long long)after.allocation[CTRT_POOL_ALL].freed);
+        CHECK(after.allocation[CTRT_POOL_ALL].allocated == after.allocation[CTRT_POOL_ALL].freed,
+              "%llu blocks allocated, %llu freed", (unsigned long long)after.allocation[CTRT_POOL_ALL].allocated,
+              (unsigned long long)after.allocation[CTRT_POOL_ALL].freed);
         CHECK_FAILS(ctrt_memory_plan_end(&found, &plan), CTRT_ERR_INVALID_ARGUMENT, "plan");
         CHECK_FAILS(ctrt_memory_plan_begin(NULL, device), CTRT_ERR_INVALID_ARGUMENT, "out");
         CHECK_FAILS(ctrt_memory_plan_set_limit(NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "plan");
@@ -313,11 +320,12 @@ static void test_nothing_drawn(void)
               strcmp(found.peak_tag, "giants") == 0,
               "a peak of %llu bytes in op %s with tag %s", (unsigned long long)found.peak_requested, found.peak_op,
               found.peak_tag);
-        CHECK(found.largest_request == 10000000000 && found.allocations >= 4, "%llu allocations",
-              (unsigned long long)found.allocations);
+        CHECK(found.largest_request == 10000000000 && found.allocations >= 4,
+              "%llu allocations, or a wrong largest request", (unsigned long long)found.allocations);
         CHECK(found.allocated_after == 0 && found.left_blocks == 0, "%llu bytes were not freed",
               (unsigned long long)found.allocated_after);
-        CHECK(after.allocs == before.allocs && after.launches == before.launches, "the device allocated memory or launched kernels");
+        CHECK(after.allocs == before.allocs && after.launches == before.launches,
+              "the device allocated memory or launched kernels");
     }
     CHILD_END;
 }

@@ -98,7 +98,7 @@ static void limit(int resource, rlim_t value, struct rlimit *before)
     CHECK(getrlimit(resource, before) == 0, "getrlimit failed");
     now = *before;
     now.rlim_cur = value;
-    CHECK(setrlimit(resource, &now) == 0, "setrlimit");
+    CHECK(setrlimit(resource, &now) == 0, "setrlimit failed");
 }
 
 /* Repeats with limits `from`, `from` + `step` and so on, until the device opens at the first call. */

@@ -52,9 +52,9 @@ static const struct lie { const char *file, *asked, *state, *reason; } lies[] = 
     { "backend-probe-silent.so", "probe-silent", "absent", "without a reason" },
     { "backend-stranger.so", "stranger", "refused", "does not export ctrt_plugin_v1" },
     { "backend-later.so", "later", "refused", "built for plugin ABI 2, this library supports 1" },
-    { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* dlopen's own text */
+    { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* the message of dlopen */
     { "backend-truncated.so", "truncated", "refused", "truncated" },
-    { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* dlopen's own text */
+    { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* the message of dlopen */
     { "backend-empty.so", "empty", "refused", "backend-empty.so" },
     { "backend-text.so", "text", "refused", "backend-text.so" },
     { "backend-folder.so", "folder", "refused", "not a regular file" },
@@ -113,10 +113,9 @@ static void test_lies(void)
         }
         ctrt_plugin_info fake;
         CHECK(row_of(&fake, "backend-fake.so") && strcmp(fake.state, "ready") == 0 && strcmp(fake.reason, "") == 0
-              && strcmp(fake.kind, "backend") == 0 && strcmp(fake.component, "fake") == 0 &&
-              strcmp(fake.plugin, "actor") == 0
-              && strcmp(fake.version, "1") == 0, "fake: %s, %s, %s, %s", fake.state, fake.reason, fake.kind,
-              fake.component);
+                  && strcmp(fake.kind, "backend") == 0 && strcmp(fake.component, "fake") == 0
+                  && strcmp(fake.plugin, "actor") == 0 && strcmp(fake.version, "1") == 0,
+              "wrong entry of backend-fake.so: %s, %s, %s, %s", fake.state, fake.reason, fake.kind, fake.component);
         CHECK_FAILS(ctrt_plugin_list(&fake, 100000), CTRT_ERR_NOT_FOUND, "no plugin with that index");
         CHECK_FAILS(ctrt_plugin_list(NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     }
@@ -182,16 +181,16 @@ static void test_names(void)
     group("of two components with one name one is used, and the reason of the other names it");
     IN_CHILD(folder_path(one, two)) {
         ctrt_plugin_info info;
-        CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0 &&
-              strstr(info.reason, "duplicate name") != NULL
-              && strstr(info.reason, "score 50") != NULL, "%s: %s", info.state, info.reason);
+        CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0
+                  && strstr(info.reason, "duplicate name") != NULL && strstr(info.reason, "score 50") != NULL,
+              "backend-other-name.so is %s, reason: %s", info.state, info.reason);
         char path[512];
         snprintf(path, sizeof path, "%s/backend-fake.so", two);
-        CHECK(row_of(&info, path) && strcmp(info.state, "disabled") == 0 && strstr(info.reason, one) != NULL, "%s: %s",
-              info.state,
-              info.reason);
+        CHECK(row_of(&info, path) && strcmp(info.state, "disabled") == 0 && strstr(info.reason, one) != NULL,
+              "the second backend-fake.so is %s, reason: %s", info.state, info.reason);
         snprintf(path, sizeof path, "%s/backend-fake.so", one);
-        CHECK(row_of(&info, path) && strcmp(info.state, "ready") == 0, "%s: %s", info.state, info.reason);
+        CHECK(row_of(&info, path) && strcmp(info.state, "ready") == 0, "the first backend-fake.so is %s, reason: %s",
+              info.state, info.reason);
     }
     CHILD_END;
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
@@ -201,7 +200,7 @@ static void test_names(void)
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fkae"), CTRT_ERR_NOT_FOUND, "did you mean fake?");
         CHECK(strstr(ctrt_error_message(), one) && strstr(ctrt_error_message(), two) &&
               strstr(ctrt_error_message(), "better"),
-              "%s", ctrt_error_message());
+              "the message lacks a folder or a known name: %s", ctrt_error_message());
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "../evil"), CTRT_ERR_INVALID_ARGUMENT,
                     "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
@@ -229,7 +228,8 @@ static void test_versions(void)
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown"));
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown-too"));
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-long"));
-        CHECK(strlen(component->reason) == 255, "an unterminated reason has %zu characters, expected 255", strlen(component->reason));
+        CHECK(strlen(component->reason) == 255, "an unterminated reason has %zu characters, expected 255",
+              strlen(component->reason));
     }
     CHILD_END;
     group("an overlay adds kernels to its backend only");
@@ -267,13 +267,13 @@ static void test_selection(void)
             const char *words = cases[i].fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
                               : cases[i].fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
             ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, "fake");
-            CHECK(status == cases[i].fake, "fake: %d: %s", (int)status, ctrt_error_message());
-            CHECK(words == NULL || strstr(ctrt_error_message(), words), "%s", ctrt_error_message());
+            CHECK(status == cases[i].fake, "fake: status %d, message: %s", (int)status, ctrt_error_message());
+            CHECK(words == NULL || strstr(ctrt_error_message(), words), "wrong message: %s", ctrt_error_message());
             status = registry_use(&component, CTRT_COMPONENT_BACKEND, "better");
-            CHECK(status == cases[i].better, "better: %d: %s", (int)status, ctrt_error_message());
+            CHECK(status == cases[i].better, "better: status %d, message: %s", (int)status, ctrt_error_message());
             ctrt_plugin_info info;
             CHECK(row_of(&info, "backend-fake.so") && strcmp(info.state, cases[i].fake ? "disabled" : "loaded") == 0,
-                  "state %s",
+                  "backend-fake.so has state %s",
                   info.state);
         }
         CHILD_END;
@@ -351,7 +351,7 @@ static void test_verdicts(void)
             const ctrt_status first = registry_use(&component, CTRT_COMPONENT_BACKEND, orders[i].first);
             const ctrt_status second = registry_use(&component, CTRT_COMPONENT_BACKEND, orders[i].second);
             CHECK(warned, "no warning names both plugins");
-            CHECK(ctrt_device_count("fake") == orders[i].count, "%d devices", ctrt_device_count("fake"));
+            CHECK(ctrt_device_count("fake") == orders[i].count, "fake has %d devices", ctrt_device_count("fake"));
             /* 2 is not an allowed value of init-thief's parameter. */
             const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
             CHECK(of_thief == (orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN), "init-thief: status %d",
@@ -379,7 +379,7 @@ static void test_verdicts(void)
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         ctrt_plugin_info info;
         CHECK(row_of(&info, "backend-over.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "nobody"),
-              "%s: %s", info.state,
+              "backend-over.so is %s, reason: %s", info.state,
               info.reason);
     }
     CHILD_END;
@@ -388,7 +388,7 @@ static void test_verdicts(void)
         ctrt_plugin_info info;
         CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");
         CHECK(row_of(&info, "backend-probe-no.so") && strcmp(info.state, "absent") == 0 &&
-              strstr(info.reason, "/dev/actor0"), "%s: %s",
+              strstr(info.reason, "/dev/actor0"), "backend-probe-no.so is %s, reason: %s",
               info.state, info.reason);
     }
     CHILD_END;

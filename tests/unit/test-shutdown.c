@@ -71,7 +71,8 @@ static void test_rounds(const char *policy)
             CHECK(threads_now() == threads && files_now() == files,
                   "round %d: %d threads, %d files; after the first %d and %d", round,
                   threads_now(), files_now(), threads, files);
-            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK, "a device is still open");
+            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK,
+                  "a device is still open");
             for (int d = 0; d < 2; d++) {
                 ctrt_device *before = devices[d];
                 CHECK_OK(ctrt_device_get(&devices[d], d == 0 ? "sim:0" : "sim:1"));
@@ -189,7 +190,8 @@ static void test_failed(void)
 {
     static const char *const faults[] = { "op:1", "lost:1" };
     for (size_t i = 0; i < COUNT(faults); i++) {
-        group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works", faults[i]);
+        group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works",
+              faults[i]);
         IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
             ctrt_tensor *x = full(3, 1000, device), *y = NULL;
@@ -198,8 +200,8 @@ static void test_failed(void)
             (void)ctrt_exp(&y, x);
             ctrt_tensor_release(&x);
             ctrt_tensor_release(&y);
-            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "the message is \"%s\"",
-                  ctrt_error_message());
+            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL,
+                  "the message is \"%s\"", ctrt_error_message());
             CHECK_OK(ctrt_device_get(&device, "sim:0"));
             x = full(3, 1000, device);
             CHECK(total(x) == 3000, "the sum is %g", total(x));

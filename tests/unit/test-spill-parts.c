@@ -138,10 +138,11 @@ static void test_waiting(void)
     spill->unuse(bed.policy, &all, QUEUE(1));
     for (int i = 0; i < 3; i++) {
         pthread_join(waiters[i].thread, NULL);
-        CHECK(waiters[i].status == CTRT_OK, "thread %d: %d", i, (int)waiters[i].status);
+        CHECK(waiters[i].status == CTRT_OK, "thread %d: alloc returned status %d", i, (int)waiters[i].status);
     }
     CHECK(before == 3, "%ld source allocations while three threads waited, expected 3", before);
-    CHECK(atomic_load(&asked) <= 3 + 4 * 3, "%ld source allocations in total, expected at most 15", atomic_load(&asked));
+    CHECK(atomic_load(&asked) <= 3 + 4 * 3, "%ld source allocations in total, expected at most 15",
+          atomic_load(&asked));
     for (int i = 0; i < 3; i++)
         give(&bed, &waiters[i].block);
     give(&bed, &all);
@@ -177,8 +178,8 @@ static void test_two_devices(void)
     pthread_create(&thread, NULL, hold_a_while, &holder);
     while (!atomic_load(&holder.holds))
         sleep_ms(1);
-    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK, "alloc did not wait for the other thread: %s",
-          host_error);
+    CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_OK,
+          "alloc did not wait for the other thread: %s", host_error);
     pthread_join(thread, NULL);
     spill->unuse(there.policy, &source, QUEUE(1));
     give(&there, &source);
@@ -186,13 +187,13 @@ static void test_two_devices(void)
     if (more.address != NULL)
         give(&here, &more);
 
-    /* Blocks in use on the same device do, because no other thread can free memory there. */
+    /* Blocks in use on the same device make alloc fail at once, because no other thread can free memory there. */
     all = take(&here, 1 * MIB, 1);
     CHECK(use(&here, &all) == CTRT_OK, "%s", host_error);
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
     CHECK(spill->alloc(here.policy, &more, 512 * KIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY &&
-          strstr(host_error, "in use and cannot be moved"), "%s",
+          strstr(host_error, "in use and cannot be moved"), "a block in use was moved, or a wrong message: %s",
           host_error);
     clock_gettime(CLOCK_MONOTONIC, &to);
     CHECK(to.tv_sec - from.tv_sec < 2, "the thread waited for itself");
@@ -233,7 +234,7 @@ static void test_figures(void)
         const bool third = spill->alloc(bed.policy, &blocks[2], 512 * KIB, QUEUE(1)) == CTRT_OK;
         if (third)
             touch(&bed, &blocks[2]);
-        CHECK(third, "copy %ld: %s", n, host_error);         /* another block moves instead */
+        CHECK(third, "alloc failed with a failure of copy %ld: %s", n, host_error);         /* another block is moved */
         check_figures(&bed, "after a block moved to the host");
         for (int round = 0; round < 4; round++)
             for (int i = 0; i < 2; i++)
@@ -289,11 +290,14 @@ static void test_ahead(void)
         return;
     ctrt_block kept = take(&bed, 12 * MIB, 1), other = take(&bed, 30 * MIB, 2), got = { 0 };
     give(&bed, &other);                 /* cached, for queue 2 */
-    CHECK(caching->alloc_spare(bed.policy, &got, 12 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "12 MiB were allocated for queue 1");
+    CHECK(caching->alloc_spare(bed.policy, &got, 12 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY,
+          "12 MiB were allocated for queue 1");
     CHECK(bed.paper.frees == 0, "a spare allocation freed a cached segment");
-    CHECK(caching->alloc_spare(bed.policy, &got, 30 * MIB, QUEUE(2)) == CTRT_OK, "%s", host_error);
+    CHECK(caching->alloc_spare(bed.policy, &got, 30 * MIB, QUEUE(2)) == CTRT_OK,
+          "30 MiB of spare memory for queue 2: %s", host_error);
     give(&bed, &got);
-    CHECK(caching->alloc_spare(bed.policy, &got, 1 * MIB, QUEUE(1)) == CTRT_OK, "%s", host_error);
+    CHECK(caching->alloc_spare(bed.policy, &got, 1 * MIB, QUEUE(1)) == CTRT_OK, "1 MiB of spare memory for queue 1: %s",
+          host_error);
     give(&bed, &got);
     got = take(&bed, 12 * MIB, 1);
     CHECK(bed.paper.frees > 0, "a normal allocation freed no cached segment");
@@ -308,7 +312,7 @@ static void test_ahead(void)
     other = take(&bed, 1 * MIB, 2);
     give(&bed, &other);
     CHECK(arena->alloc_spare(bed.policy, &got, 16 * MIB, QUEUE(3)) == CTRT_ERR_OUT_OF_MEMORY && bed.paper.frees == 0,
-          "%llu frees",
+          "16 MiB of spare memory were allocated, or %llu source frees",
           (unsigned long long)bed.paper.frees);
     got = take(&bed, 16 * MIB, 3);
     give(&bed, &got);

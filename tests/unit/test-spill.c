@@ -97,7 +97,7 @@ static ctrt_status train(struct outcome *out, ctrt_device *device, enum kind kin
 static void same(const char *what, const struct outcome *got, const struct outcome *want)
 {
     int64_t wrong = 0;
-    CHECK(got->count == want->count && want->count == VALUES, "%s: %lld values", what, (long long)got->count);
+    CHECK(got->count == want->count && want->count == VALUES, "%s: %lld parameter values", what, (long long)got->count);
     CHECK(memcmp(got->losses, want->losses, sizeof want->losses) == 0, "%s: the last loss is %.9g, not %.9g", what, got->losses[STEPS - 1],
           want->losses[STEPS - 1]);
     for (int64_t i = 0; i < want->count; i++)
@@ -132,13 +132,18 @@ static void trains(ctrt_device *large, ctrt_device *small, enum kind kind, bool 
     if (!CHECK_OK(train(&got, small, kind, streams)))
         return;
     const uint64_t out = spilled(1, &before, &got);
-    CHECK(out >= 32 * MIB * STEPS, "%s: %llu bytes were copied to the host, expected at least 32 MiB per step", what, (unsigned long long)out);
-    printf("# %s: needs %.1f MiB; copied per step: %.1f MiB to the host, %.1f MiB back\n", what, (double)need / MIB, (double)out / MIB / STEPS,
-         (double)(sim_read(1).copy_bytes[CTRT_COPY_TO_DEVICE] - before.copy_bytes[CTRT_COPY_TO_DEVICE]) / MIB / STEPS);
+    CHECK(out >= 32 * MIB * STEPS, "%s: %llu bytes were copied to the host, expected at least 32 MiB per step", what,
+          (unsigned long long)out);
+    printf("# %s: needs %.1f MiB; copied per step: %.1f MiB to the host, %.1f MiB back\n", what, (double)need / MIB,
+           (double)out / MIB / STEPS,
+           (double)(sim_read(1).copy_bytes[CTRT_COPY_TO_DEVICE] - before.copy_bytes[CTRT_COPY_TO_DEVICE]) / MIB
+               / STEPS);
     same(what, &got, &want);
-    CHECK(sim_read(1).peak_bytes <= 64 * MIB, "%s: a peak of %llu bytes on a device of 64 MiB", what, (unsigned long long)sim_read(1).peak_bytes);
+    CHECK(sim_read(1).peak_bytes <= 64 * MIB, "%s: a peak of %llu bytes on a device of 64 MiB", what,
+          (unsigned long long)sim_read(1).peak_bytes);
     CHECK_OK(ctrt_device_synchronize(small));
-    CHECK(ctrt_memory_allocated(small) == 0, "%s: %llu bytes were not freed", what, (unsigned long long)ctrt_memory_allocated(small));
+    CHECK(ctrt_memory_allocated(small) == 0, "%s: %llu bytes were not freed", what,
+          (unsigned long long)ctrt_memory_allocated(small));
     CHECK_OK(ctrt_memory_release_all(small));
     const sim_counters after = sim_read(1);
     CHECK(after.host_allocs == after.host_frees, "%s: %llu pinned blocks were not freed", what,
@@ -151,7 +156,8 @@ TEST_MAIN
 {
     static const char *const policies[] = { "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill:prefetch=0+caching" };
     for (int p = 0; p < 2; p++) {
-        group(p == 0 ? "96 MiB are trained on a device of 64 MiB" : "96 MiB are trained on a device of 64 MiB without prefetching");
+        group(p == 0 ? "96 MiB are trained on a device of 64 MiB"
+                     : "96 MiB are trained on a device of 64 MiB without prefetching");
         IN_CHILD("CTRT_SIM=devices=2,memory=256m/64m,poison=yes,jitter=20us", policies[p]) {
             ctrt_device *large = sim_open("sim:0"), *small = sim_open("sim:1");
             trains(large, small, SGD, false);

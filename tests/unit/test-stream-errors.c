@@ -25,8 +25,9 @@ static void test_tagged(void)
             CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
         CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(1 << 20), CTRT_F32, device));      /* allocations do not report it */
         CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
-        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the message does not name the third call: %s", ctrt_error_message());
-        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* sticky */
+        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the message does not name the third call: %s",
+              ctrt_error_message());
+        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* reported until the reset */
         CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
         CHECK_FAILS(ctrt_sum(&z, y, CTRT_ALL_DIMS) != CTRT_OK ? CTRT_ERR_INTERNAL : ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_stream_pop());
@@ -47,7 +48,8 @@ static void test_tagged(void)
 
 static void test_site(const char *watch, bool calls)
 {
-    group("an asynchronous error has the op's number, name, stream, module path and label%s", calls ? ", and the call site" : "");
+    group("an asynchronous error has the op's number, name, stream, module path and label%s",
+          calls ? ", and the call site" : "");
     IN_CHILD("CTRT_SIM=devices=1", watch) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) stream = NULL;
@@ -74,10 +76,10 @@ static void test_site(const char *watch, bool calls)
         snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
         CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
         const char *message = ctrt_error_message();
-        CHECK(strstr(message, "call 57") && strstr(message, where) && strstr(message, "called in epoch 3/0.0"), "%s",
-              message);
-        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == calls, "%s",
-              message);
+        CHECK(strstr(message, "call 57") && strstr(message, where) && strstr(message, "called in epoch 3/0.0"),
+              "the message lacks the call, the stream or the label: %s", message);
+        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == calls,
+              "wrong presence of the call site: %s", message);
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_add(&z, x, x));
         CHECK(total(z) == 32, "the sum on another stream is %g, expected 32", total(z));
@@ -163,14 +165,16 @@ static void test_lost(void)
             status = ctrt_add(&y, x, x);
         if (status == CTRT_OK)
             status = ctrt_device_synchronize(device);
-        CHECK(status == CTRT_ERR_DEVICE_LOST, "%s (%s)", ctrt_status_string(status), ctrt_error_message());
+        CHECK(status == CTRT_ERR_DEVICE_LOST, "the status is %s (%s), expected device lost", ctrt_status_string(status),
+              ctrt_error_message());
         CHECK_OK(ctrt_stream_default(&stream, device));
         status = ctrt_stream_reset(stream);
         CHECK(status == CTRT_ERR_DEVICE_LOST || status == CTRT_ERR_BACKEND, "a lost device was reset: %s", ctrt_status_string(status));
         CHECK(total(z) == 2 * N, "wrong sum on the other device");
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed", (unsigned long long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed",
+              (unsigned long long)ctrt_memory_allocated(device));
     }
     CHILD_END;
 }
@@ -196,7 +200,8 @@ static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
 
 static void test_each(const char *what)
 {
-    group("a failure of the n-th %s, for every n, returns a status and leaks nothing, and the next step is correct", what);
+    group("a failure of the n-th %s, for every n, returns a status and leaks nothing, and the next step is correct",
+          what);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(stream) side = NULL, first = NULL;
@@ -215,14 +220,15 @@ static void test_each(const char *what)
             const bool ended = status == CTRT_OK;
             if (!ended) {
                 failed++;
-                CHECK(status == (strcmp(what, "op") == 0 ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY), "n = %d: %s (%s)", n,
-                      ctrt_status_string(status), ctrt_error_message());
+                CHECK(status == (strcmp(what, "op") == 0 ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY),
+                      "n = %d: the status is %s (%s)", n, ctrt_status_string(status), ctrt_error_message());
             }
             CHECK(!ended || value == want, "n = %d: the result is %g, expected %g", n, value, want);
             CHECK_OK(ctrt_stream_reset(side));
             CHECK_OK(ctrt_stream_reset(first));
             CHECK_OK(ctrt_device_synchronize(device));
-            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes were not freed", n, (unsigned long long)ctrt_memory_allocated(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes were not freed", n,
+                  (unsigned long long)ctrt_memory_allocated(device));
             CHECK_OK(step(device, side, &value));
             CHECK(value == want, "the step after n = %d: the result is %g, expected %g", n, value, want);
             if (ended && n > 3)

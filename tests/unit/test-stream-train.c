@@ -61,7 +61,8 @@ static ctrt_status train(struct outcome *out, ctrt_device *device, bool streams)
 TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
-    group("a small network trained on simulated devices, with one stream and with three, has the same bits as on the cpu");
+    group("a small network trained on simulated devices, with one stream and with three, has the same bits as on the "
+          "cpu");
     IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
         static struct outcome want, got;
         for (int d = 0; d < 3; d++) {
@@ -72,7 +73,8 @@ TEST_MAIN
                 struct outcome *out = d == 0 && streams == 0 ? &want : &got;
                 if (!CHECK_OK(train(out, device, streams)))
                     continue;
-                CHECK(out->count == want.count && want.count > 1000, "wrong number of values: %lld", (long long)out->count);
+                CHECK(out->count == want.count && want.count > 1000, "wrong number of values: %lld",
+                      (long long)out->count);
                 CHECK(memcmp(out->losses, want.losses, sizeof want.losses) == 0, "%s, streams %d: the last loss is %.9g, not %.9g", names[d],
                       streams, out->losses[STEPS - 1], want.losses[STEPS - 1]);
                 int64_t wrong = 0;

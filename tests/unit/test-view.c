@@ -11,7 +11,7 @@ static void shares(ctrt_tensor *x)
 
 static void reshaping(void)
 {
-    group("reshape, view_as, flatten");
+    group("reshape, view_as and flatten return views where the strides allow it");
     ctrt_tensor *x = COUNTING(2, 3, 4), *t = NULL, *zero = NULL, *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     CHECK_OK(ctrt_reshape(&y, x, CTRT_SHAPE(6, -1)));
     SHAPE_IS(y, 6, 4);
@@ -31,7 +31,7 @@ static void reshaping(void)
     CHECK_OK(ctrt_reshape(&y, scalar, CTRT_SHAPE(1, 1)));
     SHAPE_IS(y, 1, 1);
     CHECK_OK(ctrt_reshape(&y, y, CTRT_SCALAR_SHAPE));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_OK(ctrt_flatten(&y, x, 0, -1));
     SHAPE_IS(y, 24);
     CHECK_OK(ctrt_flatten(&y, x, 1, 2));
@@ -73,7 +73,7 @@ static void reshaping(void)
 
 static void squeezing(void)
 {
-    group("squeeze, unsqueeze");
+    group("squeeze and unsqueeze remove and add dimensions of size 1");
     ctrt_tensor *x = COUNTING(1, 3, 1, 2), *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32),
         *eight = COUNTING(1, 1, 1, 1, 1, 1, 1, 2);
     CHECK_OK(ctrt_squeeze(&y, x, CTRT_ALL_DIMS));
@@ -87,7 +87,7 @@ static void squeezing(void)
     CHECK_OK(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, 0)));
     SHAPE_IS(y, 1, 3, 1, 2);
     CHECK_OK(ctrt_squeeze(&y, scalar, CTRT_DIMS(-1)));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_FAILS(ctrt_squeeze(&y, x, CTRT_DIMS(4)), CTRT_ERR_SHAPE, "out of range");
     CHECK_FAILS(ctrt_squeeze(&y, x, CTRT_DIMS(0, 0)), CTRT_ERR_SHAPE, "twice");
     CHECK_FAILS(ctrt_squeeze(&y, NULL, CTRT_ALL_DIMS), CTRT_ERR_INVALID_ARGUMENT, "x is NULL");
@@ -116,7 +116,7 @@ static void squeezing(void)
 
 static void ordering(void)
 {
-    group("permute, transpose, t");
+    group("permute, transpose and t reorder dimensions without a copy");
     ctrt_tensor *x = COUNTING(2, 3, 4), *m = COUNTING(2, 3), *v = COUNTING(3),
         *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     CHECK_OK(ctrt_permute(&y, x, CTRT_DIMS(2, 0, 1)));
@@ -126,21 +126,21 @@ static void ordering(void)
     CHECK_OK(ctrt_permute(&y, x, CTRT_DIMS(-1, -2, -3)));
     SHAPE_IS(y, 4, 3, 2);
     CHECK_OK(ctrt_permute(&y, scalar, CTRT_SCALAR_SHAPE));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_OK(ctrt_transpose(&y, x, 0, -1));
     SHAPE_IS(y, 4, 3, 2);
     STRIDES_ARE(y, 1, 4, 12);
     CHECK_OK(ctrt_transpose(&y, y, 1, 1));
     SHAPE_IS(y, 4, 3, 2);
     CHECK_OK(ctrt_transpose(&y, scalar, 0, -1));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_OK(ctrt_t(&y, m));
     SHAPE_IS(y, 3, 2);
     VALUES_ARE(y, 0, 3, 1, 4, 2, 5);
     CHECK_OK(ctrt_t(&y, v));
     SHAPE_IS(y, 3);
     CHECK_OK(ctrt_t(&y, scalar));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_FAILS(ctrt_permute(&y, x, CTRT_DIMS(0, 1)), CTRT_ERR_SHAPE, "2 dimensions given");
     CHECK_FAILS(ctrt_permute(&y, x, CTRT_ALL_DIMS), CTRT_ERR_SHAPE, NULL);
     CHECK_FAILS(ctrt_permute(&y, x, CTRT_DIMS(0, 1, -3)), CTRT_ERR_SHAPE, "twice");
@@ -162,7 +162,7 @@ static void ordering(void)
 
 static void expanding(void)
 {
-    group("expand");
+    group("expand repeats dimensions of size 1 with stride 0");
     ctrt_tensor *x = COUNTING(3, 1), *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), *zero = NULL;
     CHECK_OK(ctrt_expand(&y, x, CTRT_SHAPE(2, 3, 2)));
     SHAPE_IS(y, 2, 3, 2);
@@ -198,17 +198,17 @@ static void expanding(void)
 
 static void parts(void)
 {
-    group("select, slice, narrow");
+    group("select, slice and narrow return views of a part");
     ctrt_tensor *x = COUNTING(2, 3), *v = COUNTING(10), *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     CHECK_OK(ctrt_select(&y, x, 0, 1));
     SHAPE_IS(y, 3);
     VALUES_ARE(y, 3, 4, 5);
-    CHECK(ctrt_tensor_offset(y) == 3, "offset %lld", (long long)ctrt_tensor_offset(y));
+    CHECK(ctrt_tensor_offset(y) == 3, "the offset is %lld, expected 3", (long long)ctrt_tensor_offset(y));
     CHECK_OK(ctrt_select(&y, x, -1, -3));
     VALUES_ARE(y, 0, 3);
     CHECK_OK(ctrt_select(&y, y, 0, 1));         /* a view of a view */
     VALUES_ARE(y, 3);
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK(ctrt_tensor_ndim(y) == 0, "the result has %d dimensions, expected 0", ctrt_tensor_ndim(y));
     CHECK_FAILS(ctrt_select(&y, x, 0, 2), CTRT_ERR_SHAPE, "index 2 is out of range for dimension 0 of shape [2, 3]");
     CHECK_FAILS(ctrt_select(&y, x, 0, -3), CTRT_ERR_SHAPE, "index -3");
     CHECK_FAILS(ctrt_select(&y, x, 2, 0), CTRT_ERR_SHAPE, "dimension 2");
@@ -270,7 +270,7 @@ static void chunks(void)
         { 0, 3, 3, { 0, 0, 0 } },
         { 4, 1, 1, { 4 } },
     };
-    group("chunk");
+    group("chunk divides a dimension into views");
     for (size_t i = 0; i < COUNT(cases); i++) {
         ctrt_tensor *x = COUNTING(2, cases[i].n), *pieces[8] = { NULL };
         int count = -1;
@@ -290,7 +290,7 @@ static void chunks(void)
     ctrt_tensor *x = COUNTING(40), *pieces[40] = { NULL }, *scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     int count = 77;
     CHECK_OK(ctrt_chunk(pieces, &count, x, 40, 0));             /* more than the internal array on the stack holds */
-    CHECK(count == 40, "%d pieces", count);
+    CHECK(count == 40, "%d pieces, expected 40", count);
     VALUES_ARE(pieces[39], 39);
     for (int p = 0; p < 40; p++)
         ctrt_tensor_release(&pieces[p]);
@@ -317,7 +317,7 @@ static void chunks(void)
 
 static void strided(void)
 {
-    group("as_strided");
+    group("as_strided views any part of the storage");
     ctrt_tensor *x = COUNTING(6);
     CHECK_OK(ctrt_as_strided(&y, x, CTRT_SHAPE(2, 3), CTRT_SHAPE(1, 2), 0));
     VALUES_ARE(y, 0, 2, 4, 1, 3, 5);
@@ -351,7 +351,7 @@ static void strided(void)
 
 static void sharing(void)
 {
-    group("storage and versions");
+    group("views share the storage and its version");
     ctrt_tensor *x = COUNTING(4), *part = NULL;
     CHECK_OK(ctrt_detach(&y, x));
     shares(x);
@@ -386,8 +386,10 @@ static void facts(void)
     CHECK(ctrt_tensor_device(x) == cpu, "wrong device");
     CHECK(ctrt_tensor_is_contiguous(x, CTRT_CONTIGUOUS_FORMAT) && !ctrt_tensor_is_contiguous(t, CTRT_CONTIGUOUS_FORMAT),
           "wrong contiguity");
-    CHECK(!ctrt_tensor_is_contiguous(x, CTRT_CHANNELS_LAST), "a tensor of 2 dimensions is contiguous in channels-last format");
-    CHECK(ctrt_tensor_data(x) == ctrt_tensor_data(t) && ctrt_tensor_data(x) != NULL, "the data pointers differ or are NULL");
+    CHECK(!ctrt_tensor_is_contiguous(x, CTRT_CHANNELS_LAST),
+          "a tensor of 2 dimensions is contiguous in channels-last format");
+    CHECK(ctrt_tensor_data(x) == ctrt_tensor_data(t) && ctrt_tensor_data(x) != NULL,
+          "the data pointers differ or are NULL");
     CHECK(ctrt_tensor_dtype(NULL) == CTRT_DTYPE_DEFAULT && ctrt_tensor_ndim(NULL) == 0 && ctrt_tensor_numel(NULL) == 0
               && ctrt_tensor_shape(NULL) == NULL && ctrt_tensor_strides(NULL) == NULL && ctrt_tensor_size(NULL, 0) == 0
               && ctrt_tensor_offset(NULL) == 0 && ctrt_tensor_device(NULL) == NULL && ctrt_tensor_data(NULL) == NULL

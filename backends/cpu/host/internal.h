@@ -54,7 +54,7 @@ int32_t cpu_numa_node(void);
 ctrt_status cpu_pages_map(void **address, size_t bytes);
 void cpu_pages_unmap(void *address, size_t bytes);
 
-/* pinned.c: page-locked host memory for copies to and from other devices, locked as far as RLIMIT_MEMLOCK allows. */
+/* pinned.c: page-locked host memory for copies to and from other devices, locked up to RLIMIT_MEMLOCK. */
 ctrt_status cpu_pinned_alloc(void *device, void **address, size_t bytes);
 void cpu_pinned_free(void *device, void *address, size_t bytes);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/host/pinned.c: page-locked host memory. No device of this backend uses DMA, so pinning is mlock as far
- * as RLIMIT_MEMLOCK allows; blocks beyond that limit are ordinary memory. Allocates whole pages, because locks do not
- * nest, and unlocking a page would unlock a neighbouring block's part of it too. */
+/* backends/cpu/host/pinned.c: page-locked host memory. No device of this backend uses DMA, so memory is pinned with
+ * mlock, up to RLIMIT_MEMLOCK; blocks that exceed the limit are ordinary memory. Allocates whole pages, because locks
+ * do not nest: unlocking a page that two blocks share would unlock it for both. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

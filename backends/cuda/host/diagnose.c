@@ -237,7 +237,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
         usable += gpu && error == 0;
         if (error == 0)
             continue;
-        if (gpu) {                              /* one usable GPU suffices */
+        if (gpu) {                              /* one usable GPU is enough */
             if (worst == 0 || error != ENOENT)
                 worst = error, worst_node = nodes[i];
             continue;

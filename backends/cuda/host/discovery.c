@@ -301,7 +301,7 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
 }
 
 /* Fills `found` from the driver: ordered by PCI address, as in nvidia-smi, unless CUDA_VISIBLE_DEVICES is set or
- * CUDA_DEVICE_ORDER=FASTEST_FIRST: then in the driver's order. */
+ * CUDA_DEVICE_ORDER=FASTEST_FIRST. In these cases, in the driver's order. */
 static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
 {
     int count = 0;

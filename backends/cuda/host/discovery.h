@@ -61,8 +61,8 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
 
 /* ---- diagnose.c ---- */
 
-/* Returns true if a device node of the driver is missing or not accessible to this process: then CUDA may fail even
- * though NVML works. Only the driver decides whether it does. */
+/* Returns true if a device node of the driver is missing or not accessible to this process. In that case CUDA may fail
+ * although NVML works; only a call of the driver can determine whether it fails. */
 bool cuda_reason_suspects(void);
 /* Returns true if the loader's message reports a temporary shortage, such as too many open files. */
 bool cuda_transient(const char *told);

@@ -166,8 +166,8 @@ DEVICE void elementwise_plain(const elementwise_args &a, F f)
     }
 }
 
-/* Computes the offset in each operand of the steps first, first + apart, ... Steps beyond the end get offsets, too,
- * which the caller does not use. */
+/* Computes the offset in each operand of the steps first, first + apart, ... Also computes offsets for steps beyond the
+ * end; the caller does not use them. */
 template <int N, int COUNT>
 DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apart,
                         int32_t (&at)[COUNT][1 + ELEMENTWISE_INPUTS])

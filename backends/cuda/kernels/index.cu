@@ -4,14 +4,14 @@
  * index_select and gather copy bytes; rows that are whole 16-byte vectors are copied 16 bytes at a time. Each byte is
  * read and written once.
  *
- * index_add and scatter_add use neither atomics nor sorting here. A block owns a tile of the result, 32 KiB of sums in
- * shared memory. It scans all indices and adds the elements that fall into its tile; one thread updates each sum, in
- * the order of the indices. The result is bitwise reproducible and, as long as there is one piece, equal to that of a
- * sequential loop. The cost is that every tile reads all indices from the L2 cache: 8 bytes per index and tile,
- * compared with 32 KiB of result. If there are fewer columns than lanes in a warp (NAME_n), the lanes read different
- * indices at a time, and lanes that update the same sum do so one after another. If there are too few tiles to occupy
- * the device, the indices are split into pieces, whose sums are joined in order. If there are so many tiles that
- * reading all indices per tile costs more than sorting them, index_sort.cu is used. */
+ * In this file, index_add and scatter_add use neither atomic operations nor sorting. A block owns a tile of the result,
+ * 32 KiB of sums in shared memory. It scans all indices and adds the elements that fall into its tile; one thread
+ * updates each sum, in the order of the indices. The result is bitwise reproducible and, if there is only one piece,
+ * equal to that of a sequential loop. The disadvantage is that every tile reads all indices from the L2 cache: 8 bytes
+ * per index and tile, compared with 32 KiB of result. If there are fewer columns than lanes in a warp (NAME_n), the
+ * lanes read different indices at a time, and lanes that update the same sum do so one after another. If there are too
+ * few tiles to occupy the device, the indices are split into pieces, whose sums are joined in order. If there are so
+ * many tiles that reading all indices per tile costs more than sorting them, index_sort.cu is used. */
 #include "index_args.h"
 
 /* ---- index_select, gather ---- */

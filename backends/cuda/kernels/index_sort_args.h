@@ -6,7 +6,7 @@
 #include "fast_div.h"
 #include "kernel_error.h"
 
-#define SORT_THREADS 256                    /* also the number of values of a digit */
+#define SORT_THREADS 256                    /* threads per block; also the number of values of a digit */
 #define SORT_EACH    16                     /* elements per thread */
 #define SORT_TILE    (SORT_THREADS * SORT_EACH)
 #define SORT_RUN     256                    /* most sorted elements that one thread sums */

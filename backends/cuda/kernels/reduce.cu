@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/kernels/reduce.cu: sum, mean, prod. Floating-point products are computed in f64 and rounded once. Sums
- * likewise, but for f32 and shorter dtypes up to 16 elements are first summed in f32. Integers use 64 bits and wrap. */
+ * are too, but for f32 and shorter dtypes up to 16 elements are first summed in f32. Integers use 64 bits and wrap. */
 #include "reduce.cuh"
 
 template <typename T> struct wide_of { using type = uint64_t; };

@@ -199,7 +199,7 @@ template <typename R> DEVICE void reduce_rows(const reduce_args &a)
     const int lane = threadIdx.x % a.team;
     const int64_t step = block ? gridDim.x : thread_count() / a.team;
     int64_t item = block ? blockIdx.x : thread_index() / a.team;
-    /* All lanes of a warp stay in the loop as long as one of its teams has an item, because team_fold exchanges values
+    /* All lanes of a warp stay in the loop while a team of the warp has an item, because team_fold exchanges values
      * across the warp. */
     for (int64_t first = block ? item : thread_index() / WARP * (WARP / a.team); first < items;
          first += step, item += step) {

@@ -121,8 +121,8 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
 }
 
 /* Opens the first library that works, searching by place and then by version. A library that is too new for the driver
- * can be loaded, but its cublasLtCreate fails. Returns &no_library if there is none, or NULL after a temporary failure:
- * then the next product tries again. */
+ * can be loaded, but its cublasLtCreate fails. Returns &no_library if there is none, or NULL after a temporary failure,
+ * after which the next product tries again. */
 static struct lt *open_lt(struct cuda_device *device)
 {
     static struct lt_library libraries[COUNT_OF(names)];

@@ -92,7 +92,7 @@ static bool is_want_of_memory(dnn_status status)
 }
 
 /* Opens the library. Returns &no_library or &not_while_captured if that is impossible, or NULL after a temporary
- * failure: then the next convolution tries again. */
+ * failure, after which the next convolution tries again. */
 static struct dnn *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;

@@ -17,7 +17,7 @@ bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t ve
 void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key,
                       const char *choice);
 
-/* Returns true if algorithms can be timed on the stream: it is not being captured. */
+/* Returns true if algorithms can be timed on the stream, which must not be in a capture. */
 bool cuda_tuning_allowed(cu_stream stream);
 /* Calls `run` once to warm up and then `runs` times (at most 16), and returns the shortest time in milliseconds, or a
  * negative number if a call failed. Waits for the stream. */

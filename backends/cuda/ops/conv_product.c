@@ -76,7 +76,8 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
                            .images = v->n };
     plan->pixels = plan->back ? v->h * v->w : v->oh * v->ow;
     plan->taps = (plan->back ? v->o : v->c) * v->kh * v->kw;
-    /* Not the weight gradient of contiguous data: it needs pixels as rows, but there they are columns. */
+    /* Does not apply to the weight gradient of contiguous data, because it requires pixels as rows, but in that layout
+     * they are columns. */
     plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0
                   && v->padding[1] == 0 && (v->channels_last || !plan->weights);
     if (plan->pixels > MOST || plan->taps > MOST || v->kh * v->kw > MOST || v->n > MOST / plan->pixels)

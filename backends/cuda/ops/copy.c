@@ -11,7 +11,7 @@ static ctrt_dtype cast_to(ctrt_dtype dtype)
     return CTRT_DTYPE_BIT(dtype) & CUDA_INTEGRAL ? cuda_bits_of(dtype) : dtype;
 }
 
-/* Returns true if the cast does not change the bits, so that a plain copy suffices. A bool (0 or 1) is a valid u8, but
+/* Returns true if the cast does not change the bits, so that a plain copy is enough. A bool (0 or 1) is a valid u8, but
  * a u8 is not a valid bool. */
 static bool same_bits(ctrt_dtype from, ctrt_dtype to)
 {

@@ -34,7 +34,7 @@ static ctrt_status triangle_run(const ctrt_call *call)
     if (out->numel == 0)
         return CTRT_OK;
     const int64_t rows = in->shape[1], columns = in->shape[2], diagonal = attributes != NULL ? attributes->value : 0;
-    /* Clamped, because all diagonals beyond a corner give the same result. */
+    /* Clamp the diagonal, because all diagonals outside the matrix give the same result. */
     const struct triangle_args args = {
         .out = out->data, .in = in->data, .n = out->numel, .rows = rows, .columns = columns,
         .diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal,
