@@ -242,7 +242,8 @@ test_capture_LDADD    = $(PUBLIC_LIBS)
 if PLUGIN_CPU
 if PLUGIN_MEMORY_CACHING
 check_PROGRAMS      += test-steady
-test_steady_SOURCES  = tests/integration/steady.c
+# Not steady.c: a test FILE.sh beside a FILE.c would run as FILE.c.
+test_steady_SOURCES  = tests/integration/steady-loop.c
 test_steady_LDADD    = libctrt.la
 PLAIN_TESTS += tests/integration/steady.sh
 endif
