@@ -120,8 +120,6 @@ static void one_thread(void)
 
 /* ---- pooling ---- */
 
-static const ctrt_dtype types[] = { CTRT_F32, CTRT_F64, CTRT_BF16, CTRT_F16 };
-
 static const struct window {
     int64_t n, c, h, w, kernel[2], stride[2], padding[2], dilation[2];
 } windows[] = {
@@ -213,10 +211,23 @@ static void pooling(void)
     }
 }
 
+/* No channels: a result of zeros. No images: nothing. */
+static void empty(void)
+{
+    static const struct geometry none[] = { { 2, 0, 5, 5, 3, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 },
+                                            { 0, 2, 5, 5, 3, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
+    setenv("CTRT_CPU_GEMM", "auto", 1);
+    fake_load("auto");
+    for (int i = 0; i < 2; i++)
+        conv("auto", &none[i], CTRT_F32, false, false);
+}
+
 TEST_MAIN
 {
     group("one thread");
     one_thread();
+    group("empty convolutions");
+    empty();
     group("pooling");
     pooling();
     return done();
