@@ -103,7 +103,8 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c \
+    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-layouts.c tests/unit/test-cpu-limits.c \
+    tests/unit/test-cpu-math.c \
     tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
@@ -242,7 +243,8 @@ test_capture_LDADD    = $(PUBLIC_LIBS)
 if PLUGIN_CPU
 if PLUGIN_MEMORY_CACHING
 check_PROGRAMS      += test-steady
-test_steady_SOURCES  = tests/integration/steady.c
+# Not steady.c: a test FILE.sh beside a FILE.c would run as FILE.c.
+test_steady_SOURCES  = tests/integration/steady-loop.c
 test_steady_LDADD    = libctrt.la
 PLAIN_TESTS += tests/integration/steady.sh
 endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that convolutions on the cpu start no threads with CTRT_NUM_THREADS=1, and give the results of a reference in
- * double precision. */
+/* Tests that convolutions on the cpu start no threads with CTRT_NUM_THREADS=1, and tests pooling in every layout, forward
+ * and backward, with each instruction set. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,9 +119,117 @@ static void one_thread(void)
     REQUIRE(count == 1, "with CTRT_NUM_THREADS=1 the process has %d threads", count);
 }
 
+/* ---- pooling ---- */
+
+static const struct window {
+    int64_t n, c, h, w, kernel[2], stride[2], padding[2], dilation[2];
+} windows[] = {
+    { 2, 3, 8, 8, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 } },
+    { 1, 5, 7, 9, { 3, 2 }, { 2, 1 }, { 1, 1 }, { 1, 1 } },
+    { 2, 70, 6, 5, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 2, 1 } },
+    { 1, 1, 4, 4, { 4, 4 }, { 4, 4 }, { 0, 0 }, { 1, 1 } },
+    { 1, 2, 7, 83, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 } },
+    { 1, 2, 5, 150, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } },
+    { 1, 1, 3, 200, { 2, 3 }, { 1, 1 }, { 1, 1 }, { 1, 3 } },
+    { 1, 2, 9, 31, { 2, 2 }, { 3, 3 }, { 0, 0 }, { 1, 1 } },
+    { 0, 2, 4, 4, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 } },
+};
+
+static void pool(const struct window *g, ctrt_dtype dtype, bool last, bool with_nan)
+{
+    char what[120];
+    snprintf(what, sizeof what, "max_pool2d %s%s [%lld,%lld,%lld,%lld]%s", fake_names[dtype],
+             last ? " channels-last" : "", (long long)g->n, (long long)g->c, (long long)g->h, (long long)g->w,
+             with_nan ? " with NaN" : "");
+    const int64_t oh = (g->h + 2 * g->padding[0] - g->dilation[0] * (g->kernel[0] - 1) - 1) / g->stride[0] + 1;
+    const int64_t ow = (g->w + 2 * g->padding[1] - g->dilation[1] * (g->kernel[1] - 1) - 1) / g->stride[1] + 1;
+    const int64_t x_shape[] = { g->n, g->c, g->h, g->w }, y_shape[] = { g->n, g->c, oh, ow };
+    ctrt_pool_attributes attributes = { .size = sizeof attributes };
+    for (int d = 0; d < 2; d++) {
+        attributes.kernel[d] = g->kernel[d], attributes.stride[d] = g->stride[d];
+        attributes.padding[d] = g->padding[d], attributes.dilation[d] = g->dilation[d];
+    }
+    fake_tensor x = image(dtype, last, x_shape, true), y = image(dtype, last, y_shape, false),
+                dy = image(dtype, last, y_shape, true);
+    fake_tensor index = image(CTRT_I64, last, y_shape, false), dx = image(dtype, last, x_shape, false);
+    for (int64_t i = 0; i < x.view.numel; i++)
+        fake_put(&x.view, i,
+                 dtype >= CTRT_I8          ? (double)(fake_random() % 50)
+                 : with_nan && i % 17 == 3 ? NAN
+                                           : fake_uniform(-9, -1));
+    fake_must(fake_run("max_pool2d", dtype, FAKE_VIEWS(&y.view, &index.view), 2, FAKE_VIEWS(&x.view), 1,
+                       &attributes),
+              what);
+    double *want = calloc((size_t)y.view.numel + 1, 8), *want_index = calloc((size_t)y.view.numel + 1, 8);
+    double *want_dx = calloc((size_t)x.view.numel + 1, 8);
+    for (int64_t p = 0; p < y.view.numel; p++) {
+        const int64_t ox = p % ow, oy = p / ow % oh, plane = p / ow / oh;
+        double best = -INFINITY;
+        int64_t at = -1;
+        for (int64_t ky = 0; ky < g->kernel[0]; ky++)
+            for (int64_t kx = 0; kx < g->kernel[1]; kx++) {
+                const int64_t iy = oy * g->stride[0] + ky * g->dilation[0] - g->padding[0];
+                const int64_t ix = ox * g->stride[1] + kx * g->dilation[1] - g->padding[1];
+                if (iy < 0 || iy >= g->h || ix < 0 || ix >= g->w)
+                    continue;
+                const double v = fake_get(&x.view, (plane * g->h + iy) * g->w + ix);
+                if (at < 0 || v > best || isnan(v))
+                    best = v, at = iy * g->w + ix;
+            }
+        want[p] = best, want_index[p] = (double)at;
+        want_dx[plane * g->h * g->w + at] += fake_get(&dy.view, p);
+    }
+    fake_compare(what, &y.view, want, NULL, 0);
+    fake_compare(what, &index.view, want_index, NULL, 0);
+    if (dtype < CTRT_I8) {
+        fake_must(fake_run("max_pool2d_backward", dtype, FAKE_VIEWS(&dx.view), 1,
+                           FAKE_VIEWS(&dy.view, &index.view), 2, &attributes),
+                  what);
+        strcat(what, " backward");
+        /* Overlapping windows add up to 9 gradients of size 1. */
+        double *scale = calloc((size_t)x.view.numel + 1, 8);
+        for (int64_t i = 0; i < x.view.numel; i++)
+            scale[i] = dtype == CTRT_F16 || dtype == CTRT_BF16
+                           ? 9 * fake_tolerance(dtype) / fake_sum_tolerance(dtype)
+                           : 9;
+        fake_compare(what, &dx.view, want_dx, scale, fake_tolerance(dtype));
+        free(scale);
+    }
+    free(want), free(want_index), free(want_dx);
+    fake_free(&x), fake_free(&y), fake_free(&dy), fake_free(&index), fake_free(&dx);
+}
+
+static void pooling(void)
+{
+    static const ctrt_dtype all[] = { CTRT_F32, CTRT_F64, CTRT_BF16, CTRT_F16, CTRT_I8,
+                                      CTRT_U8,  CTRT_I16, CTRT_I32,  CTRT_I64 };
+    for (int isa = 0; isa < FAKE_ISAS; isa++) {
+        fake_load(fake_isas[isa]);
+        for (size_t s = 0; s < sizeof windows / sizeof windows[0]; s++)
+            for (int t = 0; t < 9; t++)
+                for (int how = 0; how < 4; how++)
+                    pool(&windows[s], all[t], how & 1, how & 2);
+    }
+}
+
+/* No channels: a result of zeros. No images: nothing. */
+static void empty(void)
+{
+    static const struct geometry none[] = { { 2, 0, 5, 5, 3, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 },
+                                            { 0, 2, 5, 5, 3, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
+    setenv("CTRT_CPU_GEMM", "auto", 1);
+    fake_load("auto");
+    for (int i = 0; i < 2; i++)
+        conv("auto", &none[i], CTRT_F32, false, false);
+}
+
 TEST_MAIN
 {
     group("CTRT_NUM_THREADS=1: convolutions by oneDNN and by the backend start no threads");
     one_thread();
+    group("empty convolutions");
+    empty();
+    group("pooling");
+    pooling();
     return done();
 }

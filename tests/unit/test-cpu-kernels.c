@@ -368,8 +368,12 @@ TEST_MAIN
     large_layer_norm();
     group("casts of negative and large integers");
     test_casts();
-    group("a transposed copy larger than the caches");
-    test_large_transpose();
+    for (int isa = 0; isa < FAKE_ISAS; isa++) {
+        group("a transposed copy larger than the caches, %s", fake_isas[isa]);
+        fake_load(fake_isas[isa]);
+        test_large_transpose();
+    }
+    fake_load("auto");
     group("memory blocks and properties of the device");
     test_memory();
     return done();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/integration/steady.c STEPS: trains for STEPS steps; steady.sh counts the system calls. */
+/* tests/integration/steady-loop.c STEPS: trains for STEPS steps; steady.sh counts the system calls. */
 #include <ctrt/ctrt.h>
 
 #include <stdio.h>
