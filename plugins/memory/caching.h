@@ -169,9 +169,12 @@ static inline void count_in_pool(ctrt_stat pools[CTRT_POOLS], int kind, int64_t 
 /* Has the effect of two calls of count_in_pool that add `amount` and then subtract it. */
 static inline void count_and_undo(ctrt_stat pools[CTRT_POOLS], int kind, int64_t amount)
 {
-    pools[kind].allocated += amount < 0 ? -amount : amount;
-    if (amount > 0)
-        update_peaks(pools, kind, amount);
+    if (amount <= 0) {
+        pools[kind].allocated -= amount;
+        return;
+    }
+    pools[kind].allocated += amount;
+    update_peaks(pools, kind, amount);
 }
 
 /* settings.c */

@@ -86,12 +86,6 @@ void segment_unlink(struct segment *segment)
 
 /* ---- splitting and merging ---- */
 
-/* A change of the split statistics, which are the number and the bytes of the free blocks that are only a part of their
- * segment. */
-struct split_change {
-    int64_t blocks, bytes;
-};
-
 /* Returns the change that results if `block` is freed and merged with its free neighbours. */
 static inline struct split_change split_change_of_free(const struct block *block)
 {
@@ -262,14 +256,12 @@ bool heap_reuse(struct heap *heap, struct block *block)
         if (!is_best_fit_for_itself(heap, block))
             return false;
         block->reusable_at = heap->version;
+        block->change = is_split(block) ? split_change_of_free(block) : (struct split_change){ 0, 0 };
     }
     heap->searches++;
-    if (is_split(block)) {
-        const struct split_change change = split_change_of_free(block);
-        ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
-        count_and_undo(stats->inactive_split, heap->kind, change.blocks);
-        count_and_undo(stats->inactive_split_bytes, heap->kind, change.bytes);
-    }
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+    count_and_undo(stats->inactive_split, heap->kind, block->change.blocks);
+    count_and_undo(stats->inactive_split_bytes, heap->kind, block->change.bytes);
     return true;
 }
 

@@ -23,6 +23,12 @@
 
 enum block_state { BLOCK_USED, BLOCK_FREE, BLOCK_UNMAPPED, BLOCK_UNMAPPING };   /* UNMAPPING: about to be unmapped */
 
+/* A change of the split statistics, which are the number and the bytes of the free blocks that are only a part of their
+ * segment. */
+struct split_change {
+    int64_t blocks, bytes;
+};
+
 /* A part of a segment; the cookie of its ctrt_block. */
 struct block {
     char *address;
@@ -36,6 +42,7 @@ struct block {
     void *fence;                                /* of a free block: the fence must be done before the block is used */
     uint64_t free_since;                        /* value of heap->searches when the block became free */
     uint64_t reusable_at;                       /* heap_reuse is valid while heap->version has this value */
+    struct split_change change;                 /* the change of freeing the block; valid while reusable_at is */
 };
 
 struct size_classes {
