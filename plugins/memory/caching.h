@@ -204,9 +204,22 @@ void heap_split(struct heap *heap, struct block *block, size_t bytes);
 void heap_free(struct heap *heap, struct block *block);
 /* Returns the block that heap_alloc would split, or NULL. */
 struct block *heap_best_fit(const struct heap *heap, size_t bytes);
+/* Checks whether heap_free(block) followed by heap_alloc of its size would return the same block. If so, sets
+ * block->reusable_at and block->change and returns true. */
+bool heap_prepare_reuse(struct heap *heap, struct block *block);
+
 /* A shortcut for heap_free(block) followed by heap_alloc of its size. If these calls would return the same block,
  * records their statistics and returns true. Otherwise returns false and changes nothing. */
-bool heap_reuse(struct heap *heap, struct block *block);
+static inline bool heap_reuse(struct heap *heap, struct block *block)
+{
+    if (unlikely(block->reusable_at != heap->version) && !heap_prepare_reuse(heap, block))
+        return false;
+    heap->searches++;
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+    count_and_undo(stats->inactive_split, heap->kind, block->change.blocks);
+    count_and_undo(stats->inactive_split_bytes, heap->kind, block->change.bytes);
+    return true;
+}
 void heap_add_free(struct heap *heap, struct block *block);
 void heap_remove_free(struct heap *heap, struct block *block);
 /* Merges block->after into `block`. */

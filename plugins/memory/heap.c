@@ -233,7 +233,7 @@ struct block *heap_best_fit(const struct heap *heap, size_t bytes)
 
 /* Returns whether heap_alloc, called after heap_free(block), would choose the memory of `block` and split it off at the
  * same address. */
-static bool __attribute__((noinline)) is_best_fit_for_itself(const struct heap *heap, const struct block *block)
+static bool is_best_fit_for_itself(const struct heap *heap, const struct block *block)
 {
     const struct block *before = block->before, *after = block->after;
     size_t merged = block->bytes;
@@ -250,18 +250,12 @@ static bool __attribute__((noinline)) is_best_fit_for_itself(const struct heap *
     return best == NULL || best->bytes > merged || (best->bytes == merged && best->address > block->address);
 }
 
-bool heap_reuse(struct heap *heap, struct block *block)
+bool heap_prepare_reuse(struct heap *heap, struct block *block)
 {
-    if (unlikely(block->reusable_at != heap->version)) {
-        if (!is_best_fit_for_itself(heap, block))
-            return false;
-        block->reusable_at = heap->version;
-        block->change = is_split(block) ? split_change_of_free(block) : (struct split_change){ 0, 0 };
-    }
-    heap->searches++;
-    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
-    count_and_undo(stats->inactive_split, heap->kind, block->change.blocks);
-    count_and_undo(stats->inactive_split_bytes, heap->kind, block->change.bytes);
+    if (!is_best_fit_for_itself(heap, block))
+        return false;
+    block->reusable_at = heap->version;
+    block->change = is_split(block) ? split_change_of_free(block) : (struct split_change){ 0, 0 };
     return true;
 }
 
