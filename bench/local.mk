@@ -34,4 +34,5 @@ EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/instructions.sh bench/
 EXTRA_DIST += bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
 EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
-EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md
+EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md \
+              bench/results/2026-11-structure.md
