@@ -279,7 +279,7 @@ static int with_little_space(void)
 static void test_address_space(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    printf("# a sanitizer maps more than any limit: RLIMIT_AS not tested\n");
+    skip_group("a sanitizer maps more than any limit allows");
     (void)with_little_space;
 #else
     REQUIRE_EQUAL(in_child(with_little_space), 0);
@@ -338,7 +338,7 @@ static int locks_what_it_may(void)
 static void test_pinned(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    printf("# sanitizers make mlock do nothing: locked memory not tested\n");
+    skip_group("under sanitizers, mlock does nothing");
     (void)locks_what_it_may;
 #else
     REQUIRE_EQUAL(in_child(locks_what_it_may), 0);
