@@ -193,6 +193,8 @@ static void test_recovers(void)
 {
     if (openmp)
         REQUIRE_EQUAL(in_child(recovers), 0);
+    else
+        skip_group("built without OpenMP");
 }
 
 /* ---- fork ---- */
