@@ -158,17 +158,21 @@ static ctrt_status layer_alloc(struct graph_capture *capture, ctrt_block *block,
     return status;
 }
 
-static ctrt_status storage_alloc(struct capture *base, struct storage *storage, size_t bytes, void *queue)
+ctrt_status capture_storage_alloc(struct storage *storage, struct device_memory *memory, size_t bytes, void *queue)
 {
-    struct graph_capture *capture = graph_capture_of(base);
     if (bytes == 0) {
         storage->block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
-    CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue, true));
-    atomic_fetch_add(&capture->refs, 1);
-    storage->capture = base;
-    return CTRT_OK;
+    struct graph_capture *capture = capture_of(memory, queue);
+    if (capture == NULL)
+        return pool_alloc(memory, &storage->block, bytes, queue);
+    ctrt_status status = layer_alloc(capture, &storage->block, bytes, queue, true);
+    if (status == CTRT_OK)
+        storage->capture = &capture->base;          /* keeps the reference */
+    else
+        capture_drop(capture);
+    return status;
 }
 
 /* The fence field of a block that belongs to a capture holds a reference to the capture, tagged by this bit, because
@@ -397,7 +401,7 @@ static void storage_free(struct storage *storage, const timepoint *marks, int co
 
 /* ---- creation and release ---- */
 
-static const struct capture_ops operations = { .alloc = storage_alloc, .free = storage_free, .use = storage_use };
+static const struct capture_ops operations = { .free = storage_free, .use = storage_use };
 
 ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
 {

@@ -25,7 +25,8 @@ static __attribute__((noinline)) ctrt_status init_ordered(struct storage *self, 
     if (likely(capture == NULL))
         CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
     storage_order(self, stream, available_after(stream));
-    return likely(capture == NULL) ? CTRT_OK : capture->ops->alloc(capture, self, bytes, stream->queue);
+    /* Another thread may end the capture at any time, so `capture` is not dereferenced here. */
+    return likely(capture == NULL) ? CTRT_OK : capture_storage_alloc(self, device->memory, bytes, stream->queue);
 }
 
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)

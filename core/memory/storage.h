@@ -51,8 +51,6 @@ struct storage {
 /* The operations of a capture on storages: the capture allocates the memory of storages that are created on its
  * streams, and records the storages that its work uses (graph/capture.c). */
 struct capture_ops {
-    /* Allocates the block of a new storage. The memory remains the capture's after the capture has ended. */
-    ctrt_status (*alloc)(struct capture *capture, struct storage *storage, size_t bytes, void *queue);
     /* Frees the block of such a storage. `marks`: all its uses. */
     void (*free)(struct storage *storage, const timepoint *marks, int count);
     /* Records that captured work uses the storage. */
@@ -64,6 +62,10 @@ struct capture_ops {
 struct capture {
     const struct capture_ops *ops;
 };
+
+/* graph/capture.c: allocates the block of a new storage from the running capture of `queue`, to which the memory belongs
+ * also after the capture has ended. Without such a capture, allocates from the device's memory. */
+ctrt_status capture_storage_alloc(struct storage *storage, struct device_memory *memory, size_t bytes, void *queue);
 
 /* Initializes `self` with `bytes` bytes of `device`, refs 1 and version 0. `bytes` may be 0. */
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes);
