@@ -158,20 +158,35 @@ static ctrt_status layer_alloc(struct graph_capture *capture, ctrt_block *block,
     return status;
 }
 
+/* Allocates a block from the running capture of `queue` and sets *owner to the capture, with a new reference for the
+ * block; to NULL if that fails. Returns false if no capture runs there. */
+static bool running_alloc(ctrt_status *status, struct graph_capture **owner, const struct device_memory *memory,
+                          ctrt_block *block, size_t bytes, void *queue, bool report)
+{
+    struct graph_capture *capture = capture_of(memory, queue);
+    *owner = NULL;
+    if (capture == NULL)
+        return false;
+    *status = layer_alloc(capture, block, bytes, queue, report);
+    if (*status == CTRT_OK)
+        *owner = capture;
+    else
+        capture_drop(capture);
+    return true;
+}
+
 ctrt_status capture_storage_alloc(struct storage *storage, struct device_memory *memory, size_t bytes, void *queue)
 {
+    struct graph_capture *owner;
+    ctrt_status status;
     if (bytes == 0) {
         storage->block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
-    struct graph_capture *capture = capture_of(memory, queue);
-    if (capture == NULL)
+    if (!running_alloc(&status, &owner, memory, &storage->block, bytes, queue, true))
         return pool_alloc(memory, &storage->block, bytes, queue);
-    ctrt_status status = layer_alloc(capture, &storage->block, bytes, queue, true);
-    if (status == CTRT_OK)
-        storage->capture = &capture->base;          /* keeps the reference */
-    else
-        capture_drop(capture);
+    if (owner != NULL)
+        storage->capture = &owner->base;
     return status;
 }
 
@@ -184,15 +199,11 @@ static bool fixed_alloc(ctrt_status *status, struct memory_layer *layer, ctrt_bl
 {
     if (likely(atomic_load_explicit(&layer->memory->device->captures, memory_order_relaxed) == 0))
         return false;
-    struct graph_capture *capture = capture_of(layer->memory, queue);
-    if (capture == NULL)
-        return false;
-    *status = layer_alloc(capture, block, bytes, queue, report);
-    if (*status == CTRT_OK)
-        block->fence = (void *)((uintptr_t)capture | OF_CAPTURE);
-    else
-        capture_drop(capture);
-    return true;
+    struct graph_capture *owner;
+    const bool captured = running_alloc(status, &owner, layer->memory, block, bytes, queue, report);
+    if (owner != NULL)
+        block->fence = (void *)((uintptr_t)owner | OF_CAPTURE);
+    return captured;
 }
 
 static bool fixed_free(struct memory_layer *layer, const ctrt_block *block)
