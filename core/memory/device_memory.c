@@ -133,17 +133,17 @@ static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ct
     *asked = value.text != NULL && value.text[0] != '\0';
     if (*asked)
         return policy_parse(specs, count, value.text);
-    const char *wish = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : "direct";
+    const char *name = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : "direct";
     const struct component *found;
-    ctrt_status status = registry_find(&found, CTRT_COMPONENT_MEMORY, wish);
+    ctrt_status status = registry_find(&found, CTRT_COMPONENT_MEMORY, name);
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
-    if (status != CTRT_OK && strcmp(wish, "direct") != 0) {
+    if (status != CTRT_OK && strcmp(name, "direct") != 0) {
         log_message(CTRT_LOG_WARNING, "memory", "%s uses no memory policy: %s", device->name,
                     ctrt_error_message());
-        wish = "direct";
+        name = "direct";
     }
-    return policy_parse(specs, count, wish);
+    return policy_parse(specs, count, name);
 }
 
 static ctrt_status build_policies(struct device_memory *memory, const struct policy_spec *specs, int count)
