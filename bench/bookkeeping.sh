@@ -18,7 +18,7 @@ shift 2
 [ $# -gt 0 ] || set -- cpu sim:0
 unset OPENBLAS_CORETYPE OPENBLAS_NUM_THREADS CTRT_PLUGIN_PATH
 export CTRT_NUM_THREADS=1 CTRT_SIM=devices=1
-builds="all ACCOUNTING ORDER OWNERS"
+builds="all COUNTERS ORDER OWNERS"
 for build in $builds; do
     mkdir -p "$folder/$build"
     (
@@ -47,7 +47,7 @@ sort -k2,2 -k1,1 -k3,3g "$lines" | awk '
         for (device in devices) {
             whole = median[device " all"]
             printf "%-8s %-22s %12.0f\n", device, "everything", whole
-            split("ACCOUNTING ORDER OWNERS", without, " ")
+            split("COUNTERS ORDER OWNERS", without, " ")
             for (i = 1; i <= 3; i++) {
                 part = median[device " " without[i]]
                 printf "%-8s %-22s %12.0f %8.1f%%\n", device, "without " tolower(without[i]), part,

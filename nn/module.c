@@ -243,31 +243,31 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
 
 /* ---- forward ---- */
 
-/* The stack of modules whose forward runs in this thread. Maintained only while memory is watched, for memory tags. */
+/* The stack of modules whose forward runs in this thread. Maintained only while memory is watched, for its labels. */
 struct running {
     struct running *outer;
     const ctrt_module *module;
-    const char *base;                       /* the thread's tag when the outermost module was called */
+    const char *base;                       /* the thread's label when the outermost module was called */
     char path[200];                         /* path from the outermost module, "encoder.layer1"; "": outermost */
 };
 static __thread struct running *running;
 
-/* Writes the path from `module` to its descendant `what` into `path` (`room` bytes). Returns false if `what` is not a
- * descendant of `module`. */
-static bool path_to(char *path, size_t room, const ctrt_module *module, const ctrt_module *what)
+/* Writes the path from `module` to its descendant `what` into `path` (`capacity` bytes). Returns false if `what` is not
+ * a descendant of `module`. */
+static bool path_to(char *path, size_t capacity, const ctrt_module *module, const ctrt_module *what)
 {
-    for (size_t i = 0; i < module->children.count && room > 1; i++) {
+    for (size_t i = 0; i < module->children.count && capacity > 1; i++) {
         const struct module_child *child = &module->children.items[i];
-        int length = snprintf(path, room, "%s", child->name);
+        int length = snprintf(path, capacity, "%s", child->name);
         if (child->module == what)
             return true;
-        if (length < 0 || (size_t)length + 1 >= room)
+        if (length < 0 || (size_t)length + 1 >= capacity)
             continue;
         path[length] = '.';
-        if (path_to(path + length + 1, room - (size_t)length - 1, child->module, what))
+        if (path_to(path + length + 1, capacity - (size_t)length - 1, child->module, what))
             return true;
     }
-    if (room > 0)
+    if (capacity > 0)
         *path = '\0';
     return false;
 }
@@ -295,12 +295,12 @@ static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tenso
     if (likely(!atomic_load_explicit(&label_wanted, memory_order_relaxed)))
         return module->class_of->forward(result, module, inputs, count);
     struct running self;
-    struct memory_label tag;
+    struct memory_label label;
     place(&self, module);
     running = &self;
-    label_enter(&tag, self.base, *self.path ? self.path : module->class_of->kind);
+    label_enter(&label, self.base, *self.path ? self.path : module->class_of->kind);
     ctrt_status status = module->class_of->forward(result, module, inputs, count);
-    label_leave(&tag);
+    label_leave(&label);
     running = self.outer;
     return status;
 }

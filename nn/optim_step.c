@@ -84,7 +84,7 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
         if (!(needs >> i & 1))
             continue;
         /* A state tensor that was allocated in a dry run has no memory after the dry run. */
-        if (*state != NULL && unlikely(plan_left((*state)->storage->device->memory, &(*state)->storage->block)))
+        if (*state != NULL && unlikely(dryrun_left((*state)->storage->device->memory, &(*state)->storage->block)))
             ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(state_new(state, optimizer, slot, i));
@@ -358,13 +358,13 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
     ctrt_status status = CTRT_OK;
     if (optimizer == NULL)
         return fail_null("optimizer_step", "optimizer");
-    struct memory_label tag;
-    const bool tagged = label_enter_watched(&tag, "optimizer");
+    struct memory_label label;
+    const bool labelled = label_enter_watched(&label, "optimizer");
     struct scope *scope = scope_pause();                /* state tensors must outlive the program's scope */
     ctrt_no_grad status = step(optimizer);
     scope_resume(scope);
-    if (tagged)
-        label_leave(&tag);
+    if (labelled)
+        label_leave(&label);
     if (status == CTRT_OK)
         return CTRT_OK;
     for (size_t i = 0; i < optimizer->count; i++) {

@@ -33,7 +33,7 @@ struct kept {
     ctrt_tensor **grads;                /* one per parameter; NULL: the parameter had no gradient */
     ctrt_tensor **values;               /* one copy per buffer */
     struct place *places;               /* one per device that was open */
-    size_t place_count, place_room;
+    size_t place_count, place_capacity;
 };
 
 /* ---- creation, destruction, accessors ---- */
@@ -87,7 +87,7 @@ static void note_open(ctrt_device *device, void *argument)
     struct noting *noting = argument;
     struct kept *kept = noting->kept;
     if (noting->status == CTRT_OK)
-        noting->status = ARRAY_RESERVE(kept->places, kept->place_room, kept->place_count, "a list of devices");
+        noting->status = ARRAY_RESERVE(kept->places, kept->place_capacity, kept->place_count, "a list of devices");
     if (noting->status == CTRT_OK)
         kept->places[kept->place_count++] = (struct place){ .device = device };
 }

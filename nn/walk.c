@@ -262,12 +262,12 @@ static ctrt_status moves_prepare(struct moves *moves, ctrt_module *module, ctrt_
         CTRT_TRY(module_walk(&walk, module, kind));
         for (size_t i = 0; i < walk->count; i++) {
             ctrt_tensor *tensor = walk->entries[i].tensor, *grad = ctrt_tensor_grad(tensor);
-            struct memory_label tag;
-            label_enter(&tag, label_here(), walk->entries[i].name);
+            struct memory_label label;
+            label_enter(&label, label_here(), walk->entries[i].name);
             ctrt_status status = moves_add(moves, tensor, device, dtype);
             if (status == CTRT_OK && grad != NULL)
                 status = moves_add(moves, grad, device, dtype);
-            label_leave(&tag);
+            label_leave(&label);
             if (status)
                 return ctrt_context(status, "moving \"%s\"", walk->entries[i].name);
         }

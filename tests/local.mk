@@ -63,8 +63,8 @@ EXTRA_DIST += \
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
     tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/gradcheck.h tests/unit/memory_bed.h \
-    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
-    tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/memory_host.h tests/unit/dryrun_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h \
+    tests/unit/soft_begin.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -81,11 +81,11 @@ TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
 core_tests = \
-    tests/unit/test-account.c tests/unit/test-account-live.c tests/unit/test-base.c tests/unit/test-device.c tests/unit/test-device-fork.c \
-    tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c tests/unit/test-registry-init.c
+    tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
+    tests/unit/test-device-fork.c tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c tests/unit/test-registry-init.c
 internal_tests += $(core_tests) tests/abi/test-abi.c
-single_tests   += tests/unit/test-account-peaks.c tests/unit/test-registry-faults.c
-TSAN_TESTS     += $(core_tests) tests/unit/test-account-peaks.c tests/unit/test-registry-faults.c
+single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
+TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -110,7 +110,7 @@ single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
 if PLUGIN_SIM
-# Simulated devices, streams, plans.
+# Simulated devices, streams, dry runs.
 sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-faults.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
 plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
@@ -118,14 +118,15 @@ stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-corners.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-train.c
 public_tests += $(stream_tests) \
-    tests/unit/test-plan.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-plan-memory.c
+    tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
+    tests/unit/test-utilization.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-dryrun-memory.c
 TSAN_TESTS     += $(stream_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
 
 if PLUGIN_MEMORY_CACHING
-public_tests   += tests/unit/test-account-sim.c
+public_tests   += tests/unit/test-counters-sim.c
 internal_tests += tests/unit/test-workspace.c
-TSAN_TESTS     += tests/unit/test-account-sim.c
+TSAN_TESTS     += tests/unit/test-counters-sim.c
 
 # Calls of the system that fail, limits of the system, and cancelled threads. CTRT_FAULTS=full in the environment of test-faults, run by
 # hand, tries every n.
@@ -184,7 +185,7 @@ TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
 
 # ---- the programs ----
 
-single_programs = test-account-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
+single_programs = test-counters-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
@@ -194,7 +195,7 @@ run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
-# test-account-live looks for its own functions in backtraces.
+# test-block-table looks for its own functions in backtraces.
 run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
@@ -212,10 +213,10 @@ test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 test_cpu_threads_LDADD    =
-test_account_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-account-peaks.c
-test_account_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_account_peaks_LDFLAGS    = $(NO_WRAPPER)
-test_account_peaks_LDADD      = $(INTERNAL_LIBS)
+test_counters_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-counters-peaks.c
+test_counters_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_counters_peaks_LDFLAGS    = $(NO_WRAPPER)
+test_counters_peaks_LDADD      = $(INTERNAL_LIBS)
 test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
@@ -366,10 +367,10 @@ if !SANITIZE
 TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
 endif
 
-SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh tests/unit/test-account-peaks.c \
-              tests/unit/test-registry-faults.c
+SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh \
+              tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 SMOKE       = TESTS='$(SMOKE_TESTS)' check_DATA= check_LTLIBRARIES='actor.la' \
-              check_PROGRAMS='test-account-peaks test-registry-faults test-train-reference'
+              check_PROGRAMS='test-counters-peaks test-registry-faults test-train-reference'
 
 check-local: plugins-built/stamp
 
@@ -386,7 +387,7 @@ check-tsan: all
 	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
 	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
 	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)' check_DATA= \
-	    check_PROGRAMS='$(filter run-% test-account-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
+	    check_PROGRAMS='$(filter run-% test-counters-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
 	    check_LTLIBRARIES='$(filter-out mutant.la,$(check_LTLIBRARIES))'
 
 .PHONY: check-long check-smoke check-tsan distcheck-smoke

@@ -218,13 +218,13 @@ static char *read_whole(const char *path, size_t *length)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char *text = NULL;
-    size_t room = 0, got;
+    size_t capacity = 0, got;
     *length = 0;
     if (file == NULL)
         return NULL;
     do {
-        if (*length + 65536 + 1 > room) {
-            char *larger = realloc(text, room = 2 * room + 65537);
+        if (*length + 65536 + 1 > capacity) {
+            char *larger = realloc(text, capacity = 2 * capacity + 65537);
             if (larger == NULL) {
                 free(text);
                 text = NULL;

@@ -28,7 +28,7 @@ struct place {                          /* item of the table from objects to ver
 struct search {
     struct vertex *vertices;
     uint32_t count;
-    size_t room;
+    size_t capacity;
     struct ptr_map places;
     bool failed;
     bool marking;                       /* second pass: marks everything reachable from a vertex in use */
@@ -38,7 +38,7 @@ struct search {
 static struct vertex *vertex_add(struct search *s, void *object, bool is_tensor, uint32_t references)
 {
     struct place *place = ptr_map_add(&s->places, object, sizeof *place);
-    if (place == NULL || !ARRAY_GROW(s->vertices, s->room, s->count)) {
+    if (place == NULL || !ARRAY_GROW(s->vertices, s->capacity, s->count)) {
         s->failed = true;
         return NULL;
     }

@@ -38,7 +38,7 @@ struct engine_scratch {
     uint32_t *targets;                  /* for each edge the index of its target's entry, or NOWHERE */
     uint32_t *heap;
     uint32_t n_entries, n_targets, n_heap;
-    size_t entry_room, target_room, heap_room;
+    size_t entry_capacity, target_capacity, heap_capacity;
 };
 
 #define NOWHERE UINT32_MAX
@@ -88,7 +88,7 @@ static void scratch_put(struct engine_scratch *s)
         engine_scratch_free(s);
         return;
     }
-    if (unlikely(s->entry_room > KEEP_ENTRIES))
+    if (unlikely(s->entry_capacity > KEEP_ENTRIES))
         scratch_clear(s);
     ptr_map_clear(&s->places, sizeof(struct place));
     s->busy = false;
@@ -107,7 +107,7 @@ static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out,
         *out = place->after - 1;
         return CTRT_OK;
     }
-    CTRT_TRY(ARRAY_RESERVE(s->entries, s->entry_room, s->n_entries, "running a graph backward"));
+    CTRT_TRY(ARRAY_RESERVE(s->entries, s->entry_capacity, s->n_entries, "running a graph backward"));
     struct entry *entry = &s->entries[s->n_entries];
     entry->head = head;
     entry->waiting = 0;
@@ -144,7 +144,7 @@ static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
                 CTRT_TRY(entry_of(&target, s, node->edges[i].to));
                 s->entries[target].waiting++;
             }
-            CTRT_TRY(ARRAY_RESERVE(s->targets, s->target_room, s->n_targets, "running a graph backward"));
+            CTRT_TRY(ARRAY_RESERVE(s->targets, s->target_capacity, s->n_targets, "running a graph backward"));
             s->targets[s->n_targets++] = target;
         }
     }
@@ -160,7 +160,7 @@ static inline uint64_t age(const struct engine_scratch *s, uint32_t entry)
 
 static ctrt_status heap_push(struct engine_scratch *s, uint32_t entry)
 {
-    CTRT_TRY(ARRAY_RESERVE(s->heap, s->heap_room, s->n_heap, "running a graph backward"));
+    CTRT_TRY(ARRAY_RESERVE(s->heap, s->heap_capacity, s->n_heap, "running a graph backward"));
     uint32_t at = s->n_heap++;
     uint64_t key = age(s, entry);
     while (at > 0 && age(s, s->heap[(at - 1) / 2]) < key) {

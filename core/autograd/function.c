@@ -24,7 +24,7 @@ struct ctrt_function_context {
     void *user;
     struct kept *kept;
     int n_kept;
-    size_t room;
+    size_t capacity;
     bool had_kept, freed, create_graph;
     enum phase phase;
     struct function_node *node;
@@ -51,7 +51,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     OP_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
         return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors can be saved only in forward");
-    CTRT_TRY(ARRAY_RESERVE(context->kept, context->room, context->n_kept, "saving a tensor"));
+    CTRT_TRY(ARRAY_RESERVE(context->kept, context->capacity, context->n_kept, "saving a tensor"));
     tensor_retain(tensor);
     scope_hold(tensor);
     int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));

@@ -75,11 +75,11 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
     OP_CHECK("backward", tensor);
     struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
     CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
-    struct memory_label tag;
-    const bool tagged = label_enter_watched(&tag, "backward");
+    struct memory_label label;
+    const bool labelled = label_enter_watched(&label, "backward");
     ctrt_status status = engine_run(&task);
-    if (tagged)
-        label_leave(&tag);
+    if (labelled)
+        label_leave(&label);
     tensor_release(task.gradient);
     edge_release(&task.root);
     graph_growth_pass();

@@ -37,12 +37,12 @@ static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_
     atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
     if (atomic_exchange(&told, true))
         return;
-    const char *tag = label_here();
+    const char *label = label_here();
     log_message(CTRT_LOG_WARNING, "autograd",
                 "the graph of a result of %s%s%s%s spans %u backward passes and keeps all of them in memory (%llu live "
                 "nodes). The program probably sums tensors with their history, as total_loss += loss does. Sum "
                 "ctrt_item(loss), or call ctrt_detach first",
-                node->class->name(node), *tag != '\0' ? " (" : "", tag, *tag != '\0' ? ")" : "", reach,
+                node->class->name(node), *label != '\0' ? " (" : "", label, *label != '\0' ? ")" : "", reach,
                 (unsigned long long)ctrt_autograd_live_nodes());
 }
 

@@ -7,8 +7,8 @@
 #include "base/lock.h"
 #include "ops/op_common.h"
 
-/* Guards the lists of hooks and of retained tensors, of nodes and of tensors. The lists are rare and short, so one lock is enough for
- * all. Code of the program never runs while the lock is held. */
+/* Guards the lists of hooks and of retained tensors, of nodes and of tensors. The lists are rare and short, so one lock
+ * is enough for all. Code of the program never runs while the lock is held. */
 LOCK_DEFINE(hooks_lock, LOCK_HOOKS);
 static _Atomic uint64_t last_id;
 
@@ -100,7 +100,7 @@ ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t 
 static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t output, ctrt_tensor *grad)
 {
     struct { ctrt_tensor *tensor, *old; } *sums = NULL;
-    size_t count = 0, room = 0;
+    size_t count = 0, capacity = 0;
     ctrt_status status = CTRT_OK;
     lock_enter(&hooks_lock);
     for (struct retained *retained = extras->retained; retained && status == CTRT_OK; retained = retained->next) {
@@ -109,7 +109,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
             continue;
         if (meta->grad == NULL) {
             meta->grad = ctrt_tensor_retain(grad);
-        } else if ((status = ARRAY_RESERVE(sums, room, count, "retained gradients")) == CTRT_OK) {
+        } else if ((status = ARRAY_RESERVE(sums, capacity, count, "retained gradients")) == CTRT_OK) {
             sums[count].tensor = retained->tensor;
             sums[count++].old = ctrt_tensor_retain(meta->grad);
         }
@@ -159,7 +159,7 @@ struct running {
     int count;
 };
 
-static ctrt_status running_room(struct running *running, int n)
+static ctrt_status running_capacity(struct running *running, int n)
 {
     *running = (struct running){NULL, 0};
     if (n == 0)
@@ -186,7 +186,7 @@ static ctrt_status of_node(struct running *running, const struct hook_link *link
     int n = 0;
     for (const struct hook_link *link = links; link; link = link->next)
         n += link->output == output;
-    CTRT_TRY(running_room(running, n));
+    CTRT_TRY(running_capacity(running, n));
     for (const struct hook_link *link = links; link; link = link->next)
         if (link->output == output)
             running_add(running, link->hook);
@@ -199,7 +199,7 @@ static ctrt_status of_leaf(struct running *running, const struct autograd_meta *
     lock_enter(&hooks_lock);
     for (struct grad_hook *hook = meta->hooks; hook; hook = hook->next)
         n++;
-    ctrt_status status = running_room(running, n);
+    ctrt_status status = running_capacity(running, n);
     for (struct grad_hook *hook = meta->hooks; hook && status == CTRT_OK; hook = hook->next)
         running_add(running, hook);
     lock_leave(&hooks_lock);

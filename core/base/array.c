@@ -2,9 +2,9 @@
 /* base/array.c: growing arrays. */
 #include "base/array.h"
 
-bool array_enlarge(void *items, size_t *room, size_t item_bytes)
+bool array_enlarge(void *items, size_t *capacity, size_t item_bytes)
 {
-    const size_t more = *room > 0 ? 2 * *room : MAX(4, 128 / item_bytes);
+    const size_t more = *capacity > 0 ? 2 * *capacity : MAX(4, 128 / item_bytes);
     void *old, *larger = NULL;
     memcpy(&old, items, sizeof old);        /* the pointer has the type of the items, which this file does not know */
     if (more <= UINT32_MAX && more <= PTRDIFF_MAX / item_bytes)
@@ -12,6 +12,6 @@ bool array_enlarge(void *items, size_t *room, size_t item_bytes)
     if (larger == NULL)
         return false;
     memcpy(items, &larger, sizeof larger);
-    *room = more;
+    *capacity = more;
     return true;
 }

@@ -7,9 +7,9 @@
 bool ptr_map_enlarge(struct ptr_map *map, size_t item_bytes)
 {
     const struct ptr_map old = *map;
-    map->room = old.room > 0 ? 2 * old.room : 16;
-    map->shift = old.room > 0 ? old.shift - 1 : 64 - 4;
-    map->items = map->room <= PTRDIFF_MAX / item_bytes ? host_calloc(map->room * item_bytes) : NULL;
+    map->capacity = old.capacity > 0 ? 2 * old.capacity : 16;
+    map->shift = old.capacity > 0 ? old.shift - 1 : 64 - 4;
+    map->items = map->capacity <= PTRDIFF_MAX / item_bytes ? host_calloc(map->capacity * item_bytes) : NULL;
     if (map->items == NULL) {
         *map = old;
         return false;
@@ -25,7 +25,7 @@ bool ptr_map_enlarge(struct ptr_map *map, size_t item_bytes)
 
 void ptr_map_remove(struct ptr_map *map, void *item, size_t item_bytes)
 {
-    const size_t mask = map->room - 1;
+    const size_t mask = map->capacity - 1;
     size_t hole = (size_t)((char *)item - map->items) / item_bytes;
     memset(item, 0, item_bytes);
     map->count--;
@@ -41,7 +41,7 @@ void ptr_map_remove(struct ptr_map *map, void *item, size_t item_bytes)
 
 void *ptr_map_next(const struct ptr_map *map, const void *item, size_t item_bytes)
 {
-    char *end = map->items + map->room * item_bytes;
+    char *end = map->items + map->capacity * item_bytes;
     char *at = item != NULL ? (char *)item + item_bytes : map->items;
     while (at < end && ptr_map_key(at) == NULL)
         at += item_bytes;
@@ -50,10 +50,10 @@ void *ptr_map_next(const struct ptr_map *map, const void *item, size_t item_byte
 
 void ptr_map_clear(struct ptr_map *map, size_t item_bytes)
 {
-    if (map->room > 16 * (map->count + 16))
+    if (map->capacity > 16 * (map->count + 16))
         ptr_map_free(map);
     else if (map->count > 0)
-        memset(map->items, 0, map->room * item_bytes);
+        memset(map->items, 0, map->capacity * item_bytes);
     map->count = 0;
 }
 

@@ -10,9 +10,9 @@
 #include "base/base.h"
 
 struct ptr_map {
-    char *items;                    /* `room` items with linear probing; unused ones are zero */
-    size_t room, count;             /* room: 0 or a power of 2, at least twice the count */
-    int shift;                      /* 64 - log2(room) */
+    char *items;                    /* `capacity` items with linear probing; unused ones are zero */
+    size_t capacity, count;         /* room: 0 or a power of 2, at least twice the count */
+    int shift;                      /* 64 - log2(capacity) */
 };
 
 static inline const void *ptr_map_key(const void *item)
@@ -23,11 +23,11 @@ static inline const void *ptr_map_key(const void *item)
 }
 
 /* Returns whether there is an item with this key. *place: the item, or else the unused one where it would be added. The
- * room must not be 0. */
+ * capacity must not be 0. */
 static inline bool ptr_map_search(void **place, const struct ptr_map *map, const void *key, size_t item_bytes)
 {
     size_t at = (uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15) >> map->shift;    /* Knuth's multiplicative hash */
-    for (;; at = (at + 1) & (map->room - 1)) {
+    for (;; at = (at + 1) & (map->capacity - 1)) {
         *place = map->items + at * item_bytes;
         if (ptr_map_key(*place) == key)
             return true;
@@ -40,19 +40,19 @@ static inline bool ptr_map_search(void **place, const struct ptr_map *map, const
 static inline void *ptr_map_find(const struct ptr_map *map, const void *key, size_t item_bytes)
 {
     void *item;
-    return map->room > 0 && ptr_map_search(&item, map, key, item_bytes) ? item : NULL;
+    return map->capacity > 0 && ptr_map_search(&item, map, key, item_bytes) ? item : NULL;
 }
 
-/* Doubles the room. Returns false if memory runs out; then the table is unchanged. */
+/* Doubles the capacity. Returns false if memory runs out; then the table is unchanged. */
 bool ptr_map_enlarge(struct ptr_map *map, size_t item_bytes);
 
 /* Returns the item with this key. Adds one if there is none; its other members are zero. NULL: out of memory. */
 static inline void *ptr_map_add(struct ptr_map *map, const void *key, size_t item_bytes)
 {
     void *item;
-    if (likely(map->room > 0) && ptr_map_search(&item, map, key, item_bytes))
+    if (likely(map->capacity > 0) && ptr_map_search(&item, map, key, item_bytes))
         return item;
-    if (unlikely(2 * map->count >= map->room)) {
+    if (unlikely(2 * map->count >= map->capacity)) {
         if (!ptr_map_enlarge(map, item_bytes))
             return NULL;
         ptr_map_search(&item, map, key, item_bytes);

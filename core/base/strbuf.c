@@ -7,26 +7,26 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 
-static bool make_room(struct strbuf *text, size_t more)
+static bool make_space(struct strbuf *text, size_t more)
 {
     if (text->failed)
         return false;
-    if (text->room - text->length > more)
+    if (text->capacity - text->length > more)
         return true;
-    size_t room = MAX(2 * text->room, text->length + more + 1);
-    char *bytes = host_realloc(text->bytes, MAX(room, 256));
+    size_t capacity = MAX(2 * text->capacity, text->length + more + 1);
+    char *bytes = host_realloc(text->bytes, MAX(capacity, 256));
     if (bytes == NULL) {
         text->failed = true;
         return false;
     }
     text->bytes = bytes;
-    text->room = MAX(room, 256);
+    text->capacity = MAX(capacity, 256);
     return true;
 }
 
 void strbuf_add_bytes(struct strbuf *text, const char *bytes, size_t length)
 {
-    if (!make_room(text, length))
+    if (!make_space(text, length))
         return;
     memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
@@ -44,7 +44,7 @@ void strbuf_add(struct strbuf *text, const char *format, ...)
         strbuf_add_bytes(text, few, length > 0 ? (size_t)length : 0);
         return;
     }
-    if (!make_room(text, (size_t)length))
+    if (!make_space(text, (size_t)length))
         return;
     va_start(arguments, format);
     vsnprintf(text->bytes + text->length, (size_t)length + 1, format, arguments);
@@ -110,7 +110,7 @@ ctrt_status strbuf_finish(char **out, struct strbuf *text, const char *what)
 {
     strbuf_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */
     if (text->failed) {
-        size_t wanted = text->room;
+        size_t wanted = text->capacity;
         strbuf_drop(text);
         return out_of_memory(2 * wanted, what);
     }

@@ -10,7 +10,7 @@
 
 struct strbuf {
     char *bytes;                            /* null-terminated; NULL while empty */
-    size_t length, room;                    /* in bytes: of the text without its terminator, of the allocation */
+    size_t length, capacity;                /* in bytes: of the text without its terminator, of the allocation */
     bool failed;                            /* an allocation failed; later additions have no effect */
 };
 

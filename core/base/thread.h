@@ -19,7 +19,7 @@ struct free_list {
 
 struct error_text;                  /* status.c */
 struct device_thread;               /* device/current.c */
-struct account_table;               /* memory/counters.h */
+struct counter_table;               /* memory/counters.h */
 struct memory_label;                /* memory_stats/label.h */
 struct stream_thread;               /* stream/stream.h */
 
@@ -33,8 +33,8 @@ struct thread_state {
     struct device_thread *devices;  /* current devices and the guard stack */
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
     void *autograd;                 /* scratch memory of the autograd engine */
-    struct account_table *memory;   /* memory/counters.h: memory statistics per device */
-    struct memory_label *tag;       /* memory_stats/label.h: label of the memory that the thread allocates */
+    struct counter_table *memory;   /* memory/counters.h: memory statistics per device */
+    struct memory_label *label;     /* memory_stats/label.h: label of the memory that the thread allocates */
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */

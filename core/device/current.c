@@ -10,7 +10,7 @@
 struct device_thread {
     ctrt_device *current[MAX_TYPES];        /* at most one for each type, NULL-terminated */
     struct guard *guards;
-    size_t depth, room;
+    size_t depth, capacity;
     char why[1024];                         /* reason returned by ctrt_is_available */
 };
 
@@ -109,7 +109,7 @@ ctrt_status device_guard_push(struct guard **out, ctrt_device *device)
     struct device_thread *own = thread_devices();
     if (own == NULL)
         return out_of_memory(sizeof *own, "the thread's current devices");
-    CTRT_TRY(ARRAY_RESERVE(own->guards, own->room, own->depth, "the stack of current devices"));
+    CTRT_TRY(ARRAY_RESERVE(own->guards, own->capacity, own->depth, "the stack of current devices"));
     struct guard guard = { .pushed = device };
     if (device != NULL) {
         ctrt_device **slot = slot_of(own, device->type);

@@ -25,7 +25,7 @@ struct ctrt_device {
     struct ctrt_stream *stream;             /* the default stream (stream.h) */
     struct ctrt_stream *streams;            /* all streams, newest first; guarded by streams_lock of stream.c */
     void **events;                          /* free backend events, for reuse; guarded by streams_lock */
-    size_t event_count, event_room;
+    size_t event_count, event_capacity;
     _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned_cache.h) */
     uint32_t number;                        /* index among all devices opened by this process, from 0 */
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
@@ -109,7 +109,7 @@ uint32_t stream_device_held(ctrt_device *device);
 
 /* utilization.c: lists other processes that have memory on the open device, largest amount first. Returns how many were
  * listed; 0 when the processes are unknown. Takes no lock of the library. */
-size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device *device);
+size_t device_other_processes(ctrt_process *list, size_t capacity, const ctrt_device *device);
 
 /* Returns `device` in *out or, if it is NULL, the default device. */
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);
@@ -122,7 +122,7 @@ ctrt_status device_accelerator(ctrt_device **out);
 void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument);
 
 /* Defined in ops/peers.c. Returns false if direct copies between the open devices `from` and `to` were tested and do
- * not work. Tests them if necessary, unless work of one of the devices is being captured or planned. */
+ * not work. Tests them if necessary, unless work of one of the devices is being captured or predicted. */
 bool device_link_works(ctrt_device *to, ctrt_device *from);
 
 #endif

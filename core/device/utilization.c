@@ -35,11 +35,11 @@ static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *t
 }
 
 static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, int index,
-                            ctrt_device_process *processes, int room)
+                            ctrt_device_process *processes, int capacity)
 {
     const ctrt_device_table *table = type->backend->device;
     *usage = (ctrt_device_usage){ .size = sizeof *usage, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1,
-                                  .power_limit = -1, .clock_khz = -1, .process_count = -1, .process_room = room,
+                                  .power_limit = -1, .clock_khz = -1, .process_count = -1, .process_room = capacity,
                                   .processes = processes };
     if (!CTRT_SLOT(table, usage))
         return usage_by_hand(usage, type, index);
@@ -119,7 +119,7 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
     return CTRT_OK;
 }
 
-ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t room, const char *name)
+ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t capacity, const char *name)
 {
     CANCEL_DISABLED;
     struct device_type *type;
@@ -128,11 +128,11 @@ ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t 
     size_t listed = 0, total = 0;
     if (count == NULL)
         return fail_null("device_get_processes", "count");
-    if (list == NULL && room > 0)
+    if (list == NULL && capacity > 0)
         return fail_null("device_get_processes", "list");
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(processes_of(&found, &listed, &total, type, index));
-    for (size_t i = 0; i < listed && i < room; i++) {
+    for (size_t i = 0; i < listed && i < capacity; i++) {
         list[i] = (ctrt_process){ .pid = found[i].pid, .memory = found[i].memory };
         program_name(list[i].name, sizeof list[i].name, found[i].pid);
     }
@@ -141,7 +141,7 @@ ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t 
     return CTRT_OK;
 }
 
-size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device *device)
+size_t device_other_processes(ctrt_process *list, size_t capacity, const ctrt_device *device)
 {
     const ctrt_device_table *table = device->backend->device;
     ctrt_device_process found[64];
@@ -155,7 +155,7 @@ size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device
     qsort(found, listed, sizeof *found, by_memory);
     for (size_t i = 0; i < listed; i++) {
         self = self || found[i].pid == device_process;
-        if (found[i].pid == device_process || found[i].memory == UINT64_MAX || count == room)
+        if (found[i].pid == device_process || found[i].memory == UINT64_MAX || count == capacity)
             continue;
         list[count] = (ctrt_process){ .pid = found[i].pid, .memory = found[i].memory };
         program_name(list[count].name, sizeof list[count].name, found[i].pid);
@@ -446,7 +446,7 @@ static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
     return CTRT_OK;
 }
 
-ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room, const ctrt_pick_options *options)
+ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capacity, const ctrt_pick_options *options)
 {
     CANCEL_DISABLED;
     ctrt_pick_options o = { .type = NULL };
@@ -465,14 +465,14 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room
         if (attempt > 0)
             sleep_for(o.interval);
         look_at_all(all, type, &o);
-        for (int i = 0; i < type->count && picked < room; i++) {
+        for (int i = 0; i < type->count && picked < capacity; i++) {
             if (all[i].taken)
                 continue;
             list[picked] = (ctrt_device_spec){ .index = strcmp(type->name, "cpu") == 0 ? -1 : all[i].index };
             snprintf(list[picked++].type, sizeof list[0].type, "%s", type->name);
         }
     }
-    const ctrt_status status = picked > 0 || room == 0 ? CTRT_OK : fail_none_free(all, type, &o);
+    const ctrt_status status = picked > 0 || capacity == 0 ? CTRT_OK : fail_none_free(all, type, &o);
     host_free(all);
     if (status == CTRT_OK)
         *count = picked;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dryrun/kernels.c: dry runs, which predict the memory of a step. During a dry run (a plan) the device has the memory
- * of the plan, a dispatch table of kernels that do nothing, and launch functions that only account for memory.
+/* dryrun/kernels.c: dry runs, which predict the memory of a step. During a dry run, the device has another struct
+ * device_memory, a dispatch table of kernels that do nothing, and launch functions that only count memory.
  *
  * That table holds copies of the device's kernels, with their flags, accepts and workspace but another `run`, so
  * operands are copied and workspaces are allocated as in a real run. Normal calls have no overhead for dry runs. */
@@ -14,18 +14,18 @@
 #include "ops/launch.h"
 #include "tensor/shape.h"
 
-struct ctrt_memory_plan {
-    ctrt_memory_plan *next;                 /* in the list of running plans */
+struct ctrt_dry_run {
+    ctrt_dry_run *next;                     /* in the list `running` */
     ctrt_device *device;
-    struct plan *memory;
-    struct dispatch_entry *entries, *own;   /* dispatch table of the plan, and that of the device */
-    uint64_t seed, seed_offset;             /* state of the device's generator before the plan */
+    struct dryrun *memory;
+    struct dispatch_entry *entries, *own;   /* dispatch table of the dry run, and that of the device */
+    uint64_t seed, seed_offset;             /* state of the device's generator before the dry run */
     bool seeded;
-    pthread_t thread;                       /* the thread that began the plan */
+    pthread_t thread;                       /* the thread that began the dry run */
     bool lost;                              /* in the child of a fork: ended, because `thread` does not exist there */
 };
 
-static ctrt_memory_plan *running;           /* guarded by plan_enter */
+static ctrt_dry_run *running;               /* guarded by dryrun_enter */
 
 /* ---- kernels that do nothing ---- */
 
@@ -36,27 +36,27 @@ static const void *block_of(const ctrt_view *view)
     return storage != NULL ? storage->block.address : view->data;
 }
 
-static void name_views(struct plan *plan, const ctrt_view *const *views, uint32_t count, const char *op)
+static void name_views(struct dryrun *dryrun, const ctrt_view *const *views, uint32_t count, const char *op)
 {
     for (uint32_t i = 0; i < count; i++)
         if (views[i] != NULL)
-            plan_memory_name(plan, block_of(views[i]), op);
+            dryrun_memory_name(dryrun, block_of(views[i]), op);
 }
 
-/* The `run` of every kernel during a dry run. Reports the op and the addresses of its operands to the plan. */
+/* The `run` of every kernel during a dry run. Reports the op and the addresses of its operands to the dry run. */
 static ctrt_status nothing_run(const ctrt_call *call)
 {
-    plan_enter();
-    const ctrt_memory_plan *plan = running;
-    while (plan != NULL && plan->device->handle != call->device)
-        plan = plan->next;
-    struct plan *memory = plan != NULL ? plan->memory : NULL;
-    plan_leave();
+    dryrun_enter();
+    const ctrt_dry_run *dryrun = running;
+    while (dryrun != NULL && dryrun->device->handle != call->device)
+        dryrun = dryrun->next;
+    struct dryrun *memory = dryrun != NULL ? dryrun->memory : NULL;
+    dryrun_leave();
     if (memory == NULL || call->kernel == NULL)
         return CTRT_OK;
     name_views(memory, call->outputs, call->n_outputs, call->kernel->op);
     name_views(memory, call->inputs, call->n_inputs, call->kernel->op);
-    plan_memory_name(memory, call->workspace, call->kernel->op);
+    dryrun_memory_name(memory, call->workspace, call->kernel->op);
     return CTRT_OK;
 }
 
@@ -121,7 +121,7 @@ static ctrt_status dry_transfer(const ctrt_view *to, const ctrt_view *from, cons
     for (uint32_t i = 0; i < COUNT_OF(views) && status == CTRT_OK; i++) {
         const struct storage *storage = views[i] != NULL ? views[i]->owner : NULL;
         if (storage != NULL && dry_run_on(storage->device))
-            plan_memory_name(plan_running_on(storage->device), block_of(views[i]), op);
+            dryrun_memory_name(dryrun_running_on(storage->device), block_of(views[i]), op);
     }
     unuse_views(views, used);
     return status;
@@ -156,26 +156,26 @@ static void launch_set(ctrt_device *device, const struct launch_ops *launch)
 
 /* ---- fork ---- */
 
-/* In the child of a fork, only the plans of the thread that forked continue. The others are ended, because the threads
+/* In the child of a fork, only the dry runs of the thread that forked continue. The others end, because their threads
  * that would end them do not exist in the child. */
 static void after_fork_in_child(void)
 {
-    for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
-        if (pthread_equal(plan->thread, pthread_self())) {
-            at = &plan->next;
+    for (ctrt_dry_run **at = &running, *dryrun; (dryrun = *at) != NULL;) {
+        if (pthread_equal(dryrun->thread, pthread_self())) {
+            at = &dryrun->next;
             continue;
         }
-        *at = plan->next;
-        plan->lost = true;
-        atomic_store_explicit(&plan->device->dispatch, plan->own, memory_order_release);
-        launch_set(plan->device, &launch_direct);
-        plan_memory_abandon(plan->memory);
+        *at = dryrun->next;
+        dryrun->lost = true;
+        atomic_store_explicit(&dryrun->device->dispatch, dryrun->own, memory_order_release);
+        launch_set(dryrun->device, &launch_direct);
+        dryrun_memory_abandon(dryrun->memory);
     }
 }
 
 /* Registered before the fork handlers of all plugins, so that it runs after them in the child, when the plugins' locks
  * are free. */
-__attribute__((constructor)) static void plan_start(void)
+__attribute__((constructor)) static void dryrun_start(void)
 {
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
@@ -201,7 +201,7 @@ static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch
     const size_t bytes = entry_count * sizeof *own + count * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
     struct dispatch_entry *entries = host_alloc(bytes);
     if (entries == NULL)
-        return out_of_memory(bytes, "the kernels of a plan");
+        return out_of_memory(bytes, "the kernels of a dry run");
     const ctrt_kernel **pointer = (const ctrt_kernel **)(entries + entry_count);
     ctrt_kernel *kernel = (ctrt_kernel *)(pointer + count);
     for (size_t i = 0; i < entry_count; i++) {
@@ -217,86 +217,86 @@ static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch
 
 /* ---- the random number generator ---- */
 
-static void generator_keep(ctrt_memory_plan *plan)
+static void generator_keep(ctrt_dry_run *dryrun)
 {
-    ctrt_device *device = device_home(plan->device);
+    ctrt_device *device = device_home(dryrun->device);
     pthread_mutex_lock(&device->generator_lock);
-    plan->seed = device->seed;
-    plan->seed_offset = device->seed_offset;
-    plan->seeded = device->seeded;
+    dryrun->seed = device->seed;
+    dryrun->seed_offset = device->seed_offset;
+    dryrun->seeded = device->seeded;
     pthread_mutex_unlock(&device->generator_lock);
 }
 
-static void generator_restore(const ctrt_memory_plan *plan)
+static void generator_restore(const ctrt_dry_run *dryrun)
 {
-    ctrt_device *device = device_home(plan->device);
+    ctrt_device *device = device_home(dryrun->device);
     pthread_mutex_lock(&device->generator_lock);
-    device->seed = plan->seed;
-    device->seed_offset = plan->seed_offset;
-    device->seeded = plan->seeded;
+    device->seed = dryrun->seed;
+    device->seed_offset = dryrun->seed_offset;
+    device->seeded = dryrun->seeded;
     pthread_mutex_unlock(&device->generator_lock);
 }
 
 /* ---- public ---- */
 
-ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
+ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device)
 {
     if (out == NULL)
-        return fail_null("memory_plan_begin", "out");
+        return fail_null("dry_run_begin", "out");
     CTRT_TRY(device_or_default(&device, device));
     if (!device_usable(device))
         return device_fail_forked(device);
     if (*out != NULL)
-        CTRT_TRY(ctrt_memory_plan_end(NULL, out));
-    ctrt_memory_plan *plan = host_calloc(sizeof *plan);
-    if (plan == NULL)
-        return out_of_memory(sizeof *plan, "a plan");
-    plan->device = device;
-    plan->thread = pthread_self();
-    plan_enter();
-    ctrt_status status = dispatch_table(&plan->own, device);
+        CTRT_TRY(ctrt_dry_run_end(NULL, out));
+    ctrt_dry_run *dryrun = host_calloc(sizeof *dryrun);
+    if (dryrun == NULL)
+        return out_of_memory(sizeof *dryrun, "a dry run");
+    dryrun->device = device;
+    dryrun->thread = pthread_self();
+    dryrun_enter();
+    ctrt_status status = dispatch_table(&dryrun->own, device);
     if (status == CTRT_OK)
-        status = table_copy(&plan->entries, plan->own);
+        status = table_copy(&dryrun->entries, dryrun->own);
     if (status == CTRT_OK)
-        status = plan_memory_begin(&plan->memory, device);
+        status = dryrun_memory_begin(&dryrun->memory, device);
     if (status == CTRT_OK) {
-        generator_keep(plan);
-        atomic_store_explicit(&device->dispatch, plan->entries, memory_order_release);
+        generator_keep(dryrun);
+        atomic_store_explicit(&device->dispatch, dryrun->entries, memory_order_release);
         launch_set(device, &launch_dry);
-        plan->next = running;
-        running = plan;
+        dryrun->next = running;
+        running = dryrun;
     }
-    plan_leave();
+    dryrun_leave();
     if (status != CTRT_OK) {
-        host_free(plan->entries);
-        host_free(plan);
+        host_free(dryrun->entries);
+        host_free(dryrun);
         return status;
     }
-    *out = plan;
+    *out = dryrun;
     return CTRT_OK;
 }
 
-ctrt_status ctrt_memory_plan_set_limit(ctrt_memory_plan *plan, uint64_t bytes)
+ctrt_status ctrt_dry_run_set_limit(ctrt_dry_run *dryrun, uint64_t bytes)
 {
-    if (plan == NULL)
-        return fail_null("memory_plan_set_limit", "plan");
-    plan_memory_limit(plan->memory, bytes);
+    if (dryrun == NULL)
+        return fail_null("dry_run_set_limit", "dryrun");
+    dryrun_memory_limit(dryrun->memory, bytes);
     return CTRT_OK;
 }
 
-bool ctrt_memory_plan_fits(const ctrt_memory_plan *plan)
+bool ctrt_dry_run_fits(const ctrt_dry_run *dryrun)
 {
-    return plan != NULL && plan_memory_fits(plan->memory);
+    return dryrun != NULL && dryrun_memory_fits(dryrun->memory);
 }
 
-ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan **plan)
+ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun)
 {
-    if (plan == NULL || *plan == NULL)
-        return fail_null("memory_plan_end", "plan");
-    ctrt_memory_plan *ended = *plan;
-    *plan = NULL;
-    plan_enter();
-    for (ctrt_memory_plan **at = &running; *at != NULL; at = &(*at)->next)
+    if (dryrun == NULL || *dryrun == NULL)
+        return fail_null("dry_run_end", "dryrun");
+    ctrt_dry_run *ended = *dryrun;
+    *dryrun = NULL;
+    dryrun_enter();
+    for (ctrt_dry_run **at = &running; *at != NULL; at = &(*at)->next)
         if (*at == ended) {
             *at = ended->next;
             break;
@@ -306,19 +306,19 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
         atomic_store_explicit(&ended->device->dispatch, ended->own, memory_order_release);
         launch_set(ended->device, &launch_direct);
         generator_restore(ended);
-        plan_memory_end(out, ended->memory);
+        dryrun_memory_end(out, ended->memory);
     }
-    plan_leave();
+    dryrun_leave();
     const char *name = ended->device->name;
     host_free(ended->entries);
     host_free(ended);
     return lost ? ctrt_fail(CTRT_ERR_FORKED,
-                            "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
-                            "fork", name) : CTRT_OK;
+                            "dry_run_end: another thread of the parent process had begun the dry run for %s, which ended "
+                            "with the fork", name) : CTRT_OK;
 }
 
-void ctrt_memory_plan_release(ctrt_memory_plan **plan)
+void ctrt_dry_run_release(ctrt_dry_run **dryrun)
 {
-    if (plan != NULL && *plan != NULL)
-        (void)ctrt_memory_plan_end(NULL, plan);
+    if (dryrun != NULL && *dryrun != NULL)
+        (void)ctrt_dry_run_end(NULL, dryrun);
 }

@@ -12,37 +12,37 @@
 #define FIRST_ADDRESS ((uintptr_t)1 << 60)
 #define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples of this, as those of real segments may be */
 
-static void *new_address(struct plan_source *source, size_t bytes)
+static void *new_address(struct dryrun_source *source, size_t bytes)
 {
     const uintptr_t address = source->next;
     source->next += (bytes + STEP - 1) / STEP * STEP;
     return (void *)address;
 }
 
-static ctrt_status draw(const struct plan_source *source, size_t bytes)
+static ctrt_status draw(const struct dryrun_source *source, size_t bytes)
 {
     struct device_memory *memory = source->memory;
-    const uint64_t drawn = account_drawn_bytes(&memory->account), limit = source->limit;
-    if (bytes > limit || drawn > limit - bytes) {
+    const uint64_t reserved = counters_reserved_bytes(&memory->counters), limit = source->limit;
+    if (bytes > limit || reserved > limit - bytes) {
         char wanted[32], had[32], all[32];
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s reserved would exceed its %s",
-                         memory->device->name, format_bytes(wanted, bytes), format_bytes(had, drawn),
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a dry run for %s: %s more than the %s reserved would exceed its %s",
+                         memory->device->name, format_bytes(wanted, bytes), format_bytes(had, reserved),
                          format_bytes(all, limit));
     }
     CTRT_TRY(quota_take(memory, bytes));
-    account_drawn(&memory->account, bytes, 1);
+    counters_count_segment(&memory->counters, bytes, 1);
     return CTRT_OK;
 }
 
-static void give(const struct plan_source *source, size_t bytes)
+static void give(const struct dryrun_source *source, size_t bytes)
 {
-    account_drawn(&source->memory->account, bytes, -1);
+    counters_count_segment(&source->memory->counters, bytes, -1);
     quota_give(source->memory, bytes);
 }
 
-void plan_source_return(struct plan_source *source, size_t bytes)
+void dryrun_source_return(struct dryrun_source *source, size_t bytes)
 {
-    if (account_drawn_bytes(&source->memory->account) >= bytes)
+    if (counters_reserved_bytes(&source->memory->counters) >= bytes)
         give(source, bytes);
 }
 
@@ -72,7 +72,7 @@ static ctrt_status source_fence_new(void *state, void **fence, void *queue)
 /* The fences of blocks from before the dry run are real. */
 static ctrt_status source_fence_wait(void *state, void *fence, void *queue)
 {
-    const struct plan_source *source = state;
+    const struct dryrun_source *source = state;
     return fence_wait(fence, source->memory->device, queue);
 }
 
@@ -116,16 +116,16 @@ static void source_unmap(void *state, void *address, size_t bytes)
     give(state, bytes);
 }
 
-void plan_source_begin(struct plan_source *source, struct device_memory *memory, struct device_memory *real)
+void dryrun_source_begin(struct dryrun_source *source, struct device_memory *memory, struct device_memory *real)
 {
     const ctrt_device *device = real->device;
     uint64_t free_bytes = 0, total = 0;
-    *source = (struct plan_source){ .memory = memory, .limit = UINT64_MAX, .next = FIRST_ADDRESS };
+    *source = (struct dryrun_source){ .memory = memory, .limit = UINT64_MAX, .next = FIRST_ADDRESS };
     if (CTRT_SLOT(device->backend->device, memory_info)
         && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK && total > 0)
-        source->limit = account_drawn_bytes(&real->account) + free_bytes;
+        source->limit = counters_reserved_bytes(&real->counters) + free_bytes;
     atomic_store(&memory->limit, atomic_load(&real->limit));
-    atomic_store(&memory->drawn, atomic_load(&real->drawn));
+    atomic_store(&memory->reserved, atomic_load(&real->reserved));
     memory->source = real->source;
     memory->source.state = source;
     memory->source.flags = 0;
@@ -144,7 +144,7 @@ void plan_source_begin(struct plan_source *source, struct device_memory *memory,
     }
 }
 
-bool plan_source_lift(struct plan_source *source)
+bool dryrun_source_lift(struct dryrun_source *source)
 {
     struct device_memory *memory = source->memory;
     const bool limited = source->limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;

@@ -6,7 +6,7 @@
 
 #include "memory/pool.h"
 
-struct plan_source {
+struct dryrun_source {
     struct device_memory *memory;           /* of the dry run */
     uint64_t limit;                         /* most bytes that may be allocated */
     uintptr_t next;                         /* address */
@@ -14,10 +14,10 @@ struct plan_source {
 
 /* Makes memory->source such a source. Its bytes in use are those that `real` has allocated from the device, and its
  * free bytes are those that the device reports. */
-void plan_source_begin(struct plan_source *source, struct device_memory *memory, struct device_memory *real);
+void dryrun_source_begin(struct dryrun_source *source, struct device_memory *memory, struct device_memory *real);
 /* Removes all limits. Returns false if there were none. */
-bool plan_source_lift(struct plan_source *source);
+bool dryrun_source_lift(struct dryrun_source *source);
 /* Counts `bytes` as freed to the device, for a block that was not allocated from the dry run's policies. */
-void plan_source_return(struct plan_source *source, size_t bytes);
+void dryrun_source_return(struct dryrun_source *source, size_t bytes);
 
 #endif

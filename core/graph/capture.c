@@ -77,9 +77,9 @@ static ctrt_status pass_wait(void *state, void *fence, void *queue)
 
 static void marks_finish(struct graph_capture *capture)
 {
-    for (size_t i = 0; i < capture->mark_count; i++)
-        (void)stream_finish(capture->marks[i]);
-    capture->mark_count = 0;
+    for (size_t i = 0; i < capture->point_count; i++)
+        (void)stream_finish(capture->points[i]);
+    capture->point_count = 0;
 }
 
 static void segments_free(struct graph_capture *capture)
@@ -99,7 +99,7 @@ void capture_drop(struct graph_capture *capture)
     marks_finish(capture);
     layer_destroy(capture->layer);
     segments_free(capture);
-    host_free(capture->marks);
+    host_free(capture->points);
     pthread_mutex_destroy(&capture->lock);
     host_free(capture->uses);
     host_free(capture->recorded);
@@ -277,7 +277,7 @@ ctrt_status capture_params(const void **where, struct capture *base, size_t byte
     struct graph_capture *capture = graph_capture_of(base);
     void *memory;
     pthread_mutex_lock(&capture->lock);
-    *where = graph_params_place(capture->numbers, bytes, source, state);
+    *where = graph_params_place(capture->params, bytes, source, state);
     pthread_mutex_unlock(&capture->lock);
     if (*where != NULL)
         return CTRT_OK;
@@ -291,7 +291,7 @@ ctrt_status capture_params(const void **where, struct capture *base, size_t byte
         return status;
     }
     pthread_mutex_lock(&capture->lock);
-    graph_params_link(&capture->numbers, more);
+    graph_params_link(&capture->params, more);
     *where = graph_params_place(more, bytes, source, state);
     pthread_mutex_unlock(&capture->lock);
     return CTRT_OK;
@@ -301,7 +301,7 @@ void *capture_params_of(const void **where, struct capture *base, const struct g
 {
     struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
-    void *state = graph_params_find(where, capture->numbers, source);
+    void *state = graph_params_find(where, capture->params, source);
     pthread_mutex_unlock(&capture->lock);
     return state;
 }
@@ -309,33 +309,33 @@ void *capture_params_of(const void **where, struct capture *base, const struct g
 /* ---- uses ---- */
 
 /* Returns the storage's entry, else the first unused one. The table must not be full. */
-static struct use *place_of(struct use *uses, size_t room, const struct storage *storage)
+static struct use *place_of(struct use *uses, size_t capacity, const struct storage *storage)
 {
     size_t at = (((uintptr_t)storage >> 4) * 0x9e3779b97f4a7c15u) >> 20;
-    while (uses[at & (room - 1)].storage != NULL && uses[at & (room - 1)].storage != storage)
+    while (uses[at & (capacity - 1)].storage != NULL && uses[at & (capacity - 1)].storage != storage)
         at++;
-    return &uses[at & (room - 1)];
+    return &uses[at & (capacity - 1)];
 }
 
 /* The caller holds the capture's lock. */
 static bool uses_grow(struct graph_capture *capture)
 {
-    if (2 * (capture->use_count + 1) <= capture->use_room)
+    if (2 * (capture->use_count + 1) <= capture->use_capacity)
         return true;
-    size_t live = 0, room = 64;
-    for (size_t i = 0; i < capture->use_room; i++)
+    size_t live = 0, capacity = 64;
+    for (size_t i = 0; i < capture->use_capacity; i++)
         live += capture_use_lives(&capture->uses[i]);
-    while (room < 4 * (live + 1))
-        room *= 2;
-    struct use *fresh = host_calloc(room * sizeof *fresh);
+    while (capacity < 4 * (live + 1))
+        capacity *= 2;
+    struct use *fresh = host_calloc(capacity * sizeof *fresh);
     if (fresh == NULL)
         return false;
-    for (size_t i = 0; i < capture->use_room; i++)
+    for (size_t i = 0; i < capture->use_capacity; i++)
         if (capture_use_lives(&capture->uses[i]))
-            *place_of(fresh, room, capture->uses[i].storage) = capture->uses[i];
+            *place_of(fresh, capacity, capture->uses[i].storage) = capture->uses[i];
     host_free(capture->uses);
     capture->uses = fresh;
-    capture->use_room = room;
+    capture->use_capacity = capacity;
     capture->use_count = live;
     return true;
 }
@@ -345,7 +345,7 @@ static void storage_use(struct capture *base, struct storage *storage, bool writ
     struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
     if (uses_grow(capture)) {
-        struct use *use = place_of(capture->uses, capture->use_room, storage);
+        struct use *use = place_of(capture->uses, capture->use_capacity, storage);
         if (use->storage == NULL) {
             if (storage->capture != base)
                 storage_retain(storage);
@@ -361,27 +361,27 @@ static void storage_use(struct capture *base, struct storage *storage, bool writ
 
 /* Keeps the latest timepoint of each stream. If memory for the list runs out, waits for the work of the timepoint
  * instead. The caller holds the capture's lock. */
-static void mark_note(struct graph_capture *capture, timepoint mark)
+static void note_point(struct graph_capture *capture, timepoint point)
 {
-    for (size_t i = 0; i < capture->mark_count; i++)
-        if (timepoint_slot(capture->marks[i]) == timepoint_slot(mark)) {
-            capture->marks[i] = MAX(capture->marks[i], mark);
+    for (size_t i = 0; i < capture->point_count; i++)
+        if (timepoint_slot(capture->points[i]) == timepoint_slot(point)) {
+            capture->points[i] = MAX(capture->points[i], point);
             return;
         }
-    if (capture->mark_count == capture->mark_room) {
-        const size_t room = capture->mark_room > 0 ? 2 * capture->mark_room : 8;
-        timepoint *larger = host_realloc(capture->marks, room * sizeof *larger);
+    if (capture->point_count == capture->point_capacity) {
+        const size_t capacity = capture->point_capacity > 0 ? 2 * capture->point_capacity : 8;
+        timepoint *larger = host_realloc(capture->points, capacity * sizeof *larger);
         if (larger == NULL) {
-            (void)stream_finish(mark);
+            (void)stream_finish(point);
             return;
         }
-        capture->marks = larger;
-        capture->mark_room = room;
+        capture->points = larger;
+        capture->point_capacity = capacity;
     }
-    capture->marks[capture->mark_count++] = mark;
+    capture->points[capture->point_count++] = point;
 }
 
-static void storage_free(struct storage *storage, const timepoint *marks, int count)
+static void storage_free(struct storage *storage, const timepoint *points, int count)
 {
     struct graph_capture *capture = graph_capture_of(storage->capture);
     if (!device_usable(storage->device))
@@ -389,17 +389,17 @@ static void storage_free(struct storage *storage, const timepoint *marks, int co
                                              * memory does not exist. */
     bool apart = false;
     pthread_mutex_lock(&capture->lock);
-    if (capture->use_room > 0) {
-        struct use *use = place_of(capture->uses, capture->use_room, storage);
+    if (capture->use_capacity > 0) {
+        struct use *use = place_of(capture->uses, capture->use_capacity, storage);
         if (use->storage == storage)
             use->storage = (struct storage *)(uintptr_t)&capture_gone;
     }
     for (int i = 0; i < count; i++) {
-        if (timepoint_done(marks[i]))
+        if (timepoint_done(points[i]))
             continue;
-        apart = apart || timepoint_slot(marks[i]) != stream_slot(storage->stream);
-        if (!stream_captured(stream_at(timepoint_slot(marks[i]))))
-            mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for it */
+        apart = apart || timepoint_slot(points[i]) != stream_slot(storage->stream);
+        if (!stream_captured(stream_at(timepoint_slot(points[i]))))
+            note_point(capture, points[i]); /* replays, and the release of the memory, wait for it */
     }
     const bool running = capture->stream != NULL;
     pthread_mutex_unlock(&capture->lock);
@@ -481,17 +481,17 @@ void capture_release_uses(struct graph_capture *capture)
         return;
     pthread_mutex_lock(&capture->lock);
     struct use *uses = capture->uses;
-    const size_t room = capture->use_room;
-    for (size_t i = 0; i < room; i++)
+    const size_t capacity = capture->use_capacity;
+    for (size_t i = 0; i < capacity; i++)
         if (capture_use_lives(&uses[i]) && uses[i].storage->capture == &capture->base)
             uses[i].storage = NULL;         /* may be freed at any time once the lock is released */
     capture->uses = NULL;
-    capture->use_room = capture->use_count = 0;
+    capture->use_capacity = capture->use_count = 0;
     pthread_mutex_unlock(&capture->lock);
-    for (size_t i = 0; i < room; i++)
+    for (size_t i = 0; i < capacity; i++)
         if (capture_use_lives(&uses[i]))
             storage_release(uses[i].storage);
     host_free(uses);
-    graph_params_free(capture->numbers);
-    capture->numbers = NULL;
+    graph_params_free(capture->params);
+    capture->params = NULL;
 }

@@ -34,12 +34,12 @@ struct graph_capture {
     pthread_mutex_t lock;                   /* guards all fields below */
     struct segment *segments;
     uint64_t bytes;                         /* total of the segments */
-    timepoint *marks;                       /* one per stream: work outside the capture on results that were freed,
+    timepoint *points;                      /* one per stream: work outside the capture on results that were freed,
                                              * which must be done before their memory is written again */
-    size_t mark_count, mark_room;
+    size_t point_count, point_capacity;
     struct use *uses;                       /* a hash table by storage */
-    size_t use_count, use_room;             /* use_count: used entries, including deleted ones */
-    struct graph_params *numbers;
+    size_t use_count, use_capacity;         /* use_count: used entries, including deleted ones */
+    struct graph_params *params;
     timepoint *recorded;                    /* the last timepoint of each captured stream */
     size_t recorded_count;
     ctrt_status failed;

@@ -33,7 +33,7 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
             "caching",
             device->memory->policy_name, device->name);
     if (dry_run_on(device))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan is running on %s (ctrt_memory_plan_begin)",
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a dry run is running on %s (ctrt_dry_run_begin)",
                          device->name);
     ctrt_stream *stream = stream_here(device);
     if (stream_captured(stream))
@@ -151,18 +151,18 @@ static bool see_captured(const struct graph_capture *capture, ctrt_stream *strea
     return seen;
 }
 
-static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, timepoint mark)
+static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, timepoint point)
 {
     ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
+    for (size_t i = 0; i < capture->use_capacity && status == CTRT_OK; i++) {
         if (!capture_use_lives(&capture->uses[i]))
             continue;
         const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
-        if (mark == 0) {
+        if (point == 0) {
             status = hazard_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
             continue;
         }
-        hazard_after(stream, &view, capture->uses[i].writes, mark);
+        hazard_after(stream, &view, capture->uses[i].writes, point);
         /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
          * version, because each replay computes the same result again. */
         if (capture->uses[i].writes && capture->uses[i].storage->capture != &capture->base)
@@ -184,7 +184,7 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
         return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
     if (dry_run_on(device))
         return ctrt_fail(CTRT_ERR_STATE,
-                         "capture_replay: a plan is running on %s, which runs no work (ctrt_memory_plan_end)",
+                         "capture_replay: a dry run is running on %s, which runs no work (ctrt_dry_run_end)",
                          device->name);
     if (!see_captured(capture, stream))
         return out_of_memory(sizeof(uint64_t), "a stream's clock");
@@ -192,25 +192,25 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     pthread_mutex_lock(&capture->lock);
     /* The step's own memory must not be written before the previous replay and work on freed results are done. */
     ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
-    for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
-        if (!timepoint_done(capture->marks[i]))
-            status = stream_wait_for(stream, stream_at(timepoint_slot(capture->marks[i])));
+    for (size_t i = 0; i < capture->point_count && status == CTRT_OK; i++)
+        if (!timepoint_done(capture->points[i]))
+            status = stream_wait_for(stream, stream_at(timepoint_slot(capture->points[i])));
     if (status == CTRT_OK)
         status = order_all(capture, stream, 0);
     if (status == CTRT_OK) {
-        graph_params_ready(capture->numbers);
+        graph_params_ready(capture->params);
         pthread_mutex_lock(&stream->lock);
-        status = graph_params_put(capture->numbers, stream);
+        status = graph_params_put(capture->params, stream);
         const bool put = status == CTRT_OK;
         if (put)
             status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
-        const timepoint mark = put ? stream_count_work(stream) : 0;
+        const timepoint point = put ? stream_count_work(stream) : 0;
         pthread_mutex_unlock(&stream->lock);
         if (put) {
-            graph_params_sent(capture->numbers, mark, status == CTRT_OK);
-            (void)order_all(capture, stream, mark);
+            graph_params_sent(capture->params, point, status == CTRT_OK);
+            (void)order_all(capture, stream, point);
         }
-        capture->mark_count = 0;
+        capture->point_count = 0;
         graph->last = stream;
     }
     pthread_mutex_unlock(&capture->lock);

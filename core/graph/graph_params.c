@@ -23,7 +23,7 @@ struct graph_params {
     char *memory;                           /* on the device */
     char *images;                           /* IMAGES of GRAPH_PARAMS_ROOM bytes */
     size_t granted;                         /* bytes granted in pinned memory; 0: the images are in pageable memory */
-    timepoint marks[IMAGES];                /* by image: the last work that reads it */
+    timepoint points[IMAGES];               /* by image: the last work that reads it */
     unsigned turn;
     size_t used, count;
     struct number list[GRAPH_PARAMS_ROOM / PLACE];
@@ -115,7 +115,7 @@ static ctrt_status fill_all(struct graph_params *list)
 void graph_params_ready(const struct graph_params *list)
 {
     for (; list != NULL; list = list->next)
-        (void)stream_finish(list->marks[list->turn]);       /* after a failed copy, nothing reads the image any more */
+        (void)stream_finish(list->points[list->turn]);      /* after a failed copy, nothing reads the image any more */
 }
 
 ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *stream)
@@ -131,12 +131,12 @@ ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *strea
     return status;
 }
 
-void graph_params_sent(struct graph_params *list, timepoint mark, bool replayed)
+void graph_params_sent(struct graph_params *list, timepoint point, bool replayed)
 {
     if (!replayed)
         undo_all(list);
     for (; list != NULL; list = list->next) {
-        list->marks[list->turn] = mark;
+        list->points[list->turn] = point;
         list->turn = (list->turn + 1) % IMAGES;
     }
 }

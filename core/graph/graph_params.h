@@ -13,7 +13,7 @@
 struct graph_params;                        /* of one capture; a linked list; NULL: none */
 
 struct graph_param_source {
-    ctrt_status (*fill)(void *state, void *numbers);        /* writes the values for the next replay; on an error
+    ctrt_status (*fill)(void *state, void *params);         /* writes the values for the next replay; on an error
                                                              * nothing has changed */
     void (*undo)(void *state);              /* that replay was not enqueued */
     void (*release)(void *state);
@@ -35,11 +35,11 @@ void *graph_params_find(const void **where, const struct graph_params *list, con
 
 /* The steps of a replay. graph_params_ready waits until no copy reads the next images. graph_params_put, called with
  * the stream's lock held, lets the sources write their values and enqueues the copies; on an error it undoes the
- * values. graph_params_sent records `mark`, the last work that reads the images, and whether the graph was enqueued;
+ * values. graph_params_sent records `point`, the last work that reads the images, and whether the graph was enqueued;
  * if it was not, it undoes the values. */
 void graph_params_ready(const struct graph_params *list);
 ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *stream);
-void graph_params_sent(struct graph_params *list, timepoint mark, bool replayed);
+void graph_params_sent(struct graph_params *list, timepoint point, bool replayed);
 
 /* Releases all sources and frees the images. No replay may be running. */
 void graph_params_free(struct graph_params *list);

@@ -26,200 +26,201 @@
 #include "ctrt/plugin.h"
 
 /* The metrics counted for the blocks of each size class. */
-enum { ACCOUNT_COUNT, ACCOUNT_BYTES, ACCOUNT_REQUESTED, ACCOUNT_METRICS };
-enum { ACCOUNT_LARGE, ACCOUNT_SMALL, ACCOUNT_CLASSES };     /* CTRT_POOL_LARGE - 1, CTRT_POOL_SMALL - 1 */
-#define ACCOUNT_SMALL_MOST ((size_t)1 << 20)                /* largest block of the small class, in bytes */
+enum { COUNTER_COUNT, COUNTER_BYTES, COUNTER_REQUESTED, COUNTER_METRICS };
+enum { COUNTER_LARGE, COUNTER_SMALL, COUNTER_CLASSES };     /* CTRT_POOL_LARGE - 1, CTRT_POOL_SMALL - 1 */
+#define COUNTER_SMALL_MOST ((size_t)1 << 20)                /* largest block of the small class, in bytes */
 
 /* The peaks: blocks by pool and metric, oversize blocks, memory allocated from the device by pool (count, bytes). */
 enum {
     PEAK_BLOCKS = 0,
-    PEAK_OVERSIZE = CTRT_POOLS * ACCOUNT_METRICS,
-    PEAK_DRAWN,
-    PEAKS = PEAK_DRAWN + CTRT_POOLS * 2
+    PEAK_OVERSIZE = CTRT_POOLS * COUNTER_METRICS,
+    PEAK_RESERVED,
+    PEAKS = PEAK_RESERVED + CTRT_POOLS * 2
 };
-#define PEAK_OF(pool, metric)       (PEAK_BLOCKS + (pool) * ACCOUNT_METRICS + (metric))
-#define PEAK_OF_DRAWN(pool, metric) (PEAK_DRAWN + (pool) * 2 + (metric))
+#define PEAK_OF(pool, metric)       (PEAK_BLOCKS + (pool) * COUNTER_METRICS + (metric))
+#define PEAK_OF_RESERVED(pool, metric) (PEAK_RESERVED + (pool) * 2 + (metric))
 
-typedef _Atomic int64_t account_cell;
+typedef _Atomic int64_t counter;
 
-/* The counters of one thread for one account. Other threads only publish them, under the lock. */
-struct account_cells {
-    struct account *account;                /* NULL: the device was closed; written under the lock */
-    account_cell net[ACCOUNT_CLASSES][ACCOUNT_METRICS];     /* allocated minus freed */
-    account_cell in[ACCOUNT_CLASSES][ACCOUNT_METRICS];      /* allocated in total */
-    account_cell over_net, over_in;                         /* oversize blocks */
-    account_cell seen[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* part of `net` that is published */
-    /* Values of `net`, and the account's epoch, when the peaks were last updated. Below `top` and in the same epoch, no
+/* The counters of one thread for one device. Other threads only publish them, under the lock. */
+struct thread_counters {
+    struct counters *counters;              /* NULL: the device was closed; written under the lock */
+    counter net[COUNTER_CLASSES][COUNTER_METRICS];          /* allocated minus freed */
+    counter in[COUNTER_CLASSES][COUNTER_METRICS];           /* allocated in total */
+    counter oversize_net, oversize_total;                   /* oversize blocks */
+    counter seen[COUNTER_CLASSES][COUNTER_METRICS];         /* part of `net` that is published */
+    /* Values of `net`, and the counters' epoch, when the peaks were last updated. Below `top` and in the same epoch, no
      * peak can rise. */
-    int64_t top[ACCOUNT_CLASSES][ACCOUNT_METRICS];
+    int64_t top[COUNTER_CLASSES][COUNTER_METRICS];
     uint32_t epoch;
     uint32_t rising;                        /* a peak may have risen since then */
     uint32_t calls;                         /* since counters were last published */
     uint64_t bytes;
     _Atomic uint32_t publishing;            /* sequence lock, incremented twice by each publish; odd while a thread
                                              * publishes */
-    struct account_cells *next, *previous;  /* of the account */
+    struct thread_counters *next, *previous;    /* of the same device */
 };
 
-struct account_window {
+struct peak_window {
     int64_t peaks[PEAKS];
-    struct account_window *next;
+    struct peak_window *next;
 };
 
-struct account {
+struct counters {
     uint32_t index;                         /* index in each thread's table */
     _Atomic bool many;                      /* several threads have counters */
     _Atomic uint32_t epoch;                 /* incremented when the peaks are reset to 0 */
     _Atomic size_t oversize;                /* blocks of this size or more also count as oversize; SIZE_MAX: none */
-    account_cell peaks[PEAKS];
-    struct account_cells *threads;          /* this and the next two: under the lock */
-    struct account_window *windows;         /* open windows; always with `life` */
-    struct account_window life;
+    counter peaks[PEAKS];
+    struct thread_counters *threads;        /* this and the next two: under the lock */
+    struct peak_window *windows;            /* open windows; always with `life` */
+    struct peak_window life;
     /* Written by several threads. */
-    alignas(64) account_cell published[ACCOUNT_CLASSES][ACCOUNT_METRICS];
-    account_cell ended_in[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* of threads that have exited */
-    account_cell ended_over_net, ended_over_in;
-    /* Memory allocated from the device, and freed to it: ACCOUNT_COUNT and ACCOUNT_BYTES. */
-    account_cell drawn_net[ACCOUNT_CLASSES][2], drawn_in[ACCOUNT_CLASSES][2];
+    alignas(64) counter published[COUNTER_CLASSES][COUNTER_METRICS];
+    counter exited_total[COUNTER_CLASSES][COUNTER_METRICS];     /* of threads that have exited */
+    counter exited_oversize_net, exited_oversize_total;
+    /* Memory allocated from the device, and freed to it: COUNTER_COUNT and COUNTER_BYTES. */
+    counter reserved_net[COUNTER_CLASSES][2], reserved_total[COUNTER_CLASSES][2];
 };
 
-/* Type of thread_state.memory: the thread's counters by account.index. */
-struct account_table {
-    uint32_t room;
-    struct account_cells *at[];
+/* Type of thread_state.memory: the thread's counters by counters.index. */
+struct counter_table {
+    uint32_t capacity;
+    struct thread_counters *at[];
 };
 
 #define PUBLISH_CALLS 64
 #define PUBLISH_BYTES ((uint64_t)1 << 20)
 
-void account_init(struct account *account);
-/* Detaches the threads' counters from the account. No thread may use the account any more. */
-void account_destroy(struct account *account);
+void counters_init(struct counters *counters);
+/* Detaches the threads' counters from `counters`, which no thread may use any more. */
+void counters_destroy(struct counters *counters);
 
-/* Returns the thread's counters, which are created when the thread first uses the account. NULL: out of memory, or the
+/* Returns the thread's counters, which are created when the thread first uses the device. NULL: out of memory, or the
  * thread's exit could not be observed; the caller then uses the two functions below. */
-struct account_cells *account_enter(struct account *account);
-void account_alloc_shared(struct account *account, size_t bytes, size_t requested);
-void account_free_shared(struct account *account, size_t bytes, size_t requested);
+struct thread_counters *counters_attach(struct counters *counters);
+void counters_alloc_shared(struct counters *counters, size_t bytes, size_t requested);
+void counters_free_shared(struct counters *counters, size_t bytes, size_t requested);
 /* Raises the peaks to the values that this thread can see. */
-void account_look(struct account *account, struct account_cells *mine);
-void account_publish(struct account *account, struct account_cells *mine);
+void counters_update_peaks(struct counters *counters, struct thread_counters *mine);
+void counters_publish(struct counters *counters, struct thread_counters *mine);
 
-static inline int64_t account_load(const account_cell *cell)
+static inline int64_t counter_load(const counter *cell)
 {
     return atomic_load_explicit(cell, memory_order_relaxed);
 }
 
-static inline void account_store(account_cell *cell, int64_t value)
+static inline void counter_store(counter *cell, int64_t value)
 {
     atomic_store_explicit(cell, value, memory_order_relaxed);
 }
 
 /* For counters that only the calling thread writes. */
-static inline void account_add(account_cell *cell, int64_t value)
+static inline void counter_add(counter *cell, int64_t value)
 {
-    account_store(cell, account_load(cell) + value);
+    counter_store(cell, counter_load(cell) + value);
 }
 
-static inline struct account_cells *account_here(struct account *account)
+static inline struct thread_counters *counters_here(struct counters *counters)
 {
-    struct account_table *table = thread_state.memory;
-    if (likely(table != NULL && account->index < table->room && table->at[account->index] != NULL))
-        return table->at[account->index];
-    return account_enter(account);
+    struct counter_table *table = thread_state.memory;
+    if (likely(table != NULL && counters->index < table->capacity && table->at[counters->index] != NULL))
+        return table->at[counters->index];
+    return counters_attach(counters);
 }
 
-static inline int account_class(size_t bytes)
+static inline int counters_class(size_t bytes)
 {
-    return bytes <= ACCOUNT_SMALL_MOST ? ACCOUNT_SMALL : ACCOUNT_LARGE;
+    return bytes <= COUNTER_SMALL_MOST ? COUNTER_SMALL : COUNTER_LARGE;
 }
 
-static inline void account_publish_now_and_then(struct account *account, struct account_cells *mine, size_t bytes)
+static inline void counters_maybe_publish(struct counters *counters, struct thread_counters *mine, size_t bytes)
 {
-    if (likely(!atomic_load_explicit(&account->many, memory_order_relaxed)))
+    if (likely(!atomic_load_explicit(&counters->many, memory_order_relaxed)))
         return;
     mine->bytes += bytes;
     if (++mine->calls >= PUBLISH_CALLS || mine->bytes >= PUBLISH_BYTES)
-        account_publish(account, mine);
+        counters_publish(counters, mine);
 }
 
 /* Counts an allocated block. `bytes`: its size; `requested`: the size that was requested. */
-static inline void account_alloc(struct account *account, size_t bytes, size_t requested)
+static inline void counters_alloc(struct counters *counters, size_t bytes, size_t requested)
 {
-#ifdef CTRT_WITHOUT_ACCOUNTING              /* bench/bookkeeping.sh */
+#ifdef CTRT_WITHOUT_COUNTERS                /* bench/bookkeeping.sh */
     return;
 #endif
-    struct account_cells *mine = account_here(account);
+    struct thread_counters *mine = counters_here(counters);
     if (unlikely(mine == NULL)) {
-        account_alloc_shared(account, bytes, requested);
+        counters_alloc_shared(counters, bytes, requested);
         return;
     }
-    int class = account_class(bytes);
-    const int64_t count_now = account_load(&mine->net[class][ACCOUNT_COUNT]) + 1;
-    const int64_t bytes_now = account_load(&mine->net[class][ACCOUNT_BYTES]) + (int64_t)bytes;
-    const int64_t requested_now = account_load(&mine->net[class][ACCOUNT_REQUESTED]) + (int64_t)requested;
-    account_store(&mine->net[class][ACCOUNT_COUNT], count_now);
-    account_store(&mine->net[class][ACCOUNT_BYTES], bytes_now);
-    account_store(&mine->net[class][ACCOUNT_REQUESTED], requested_now);
+    int class = counters_class(bytes);
+    const int64_t count_now = counter_load(&mine->net[class][COUNTER_COUNT]) + 1;
+    const int64_t bytes_now = counter_load(&mine->net[class][COUNTER_BYTES]) + (int64_t)bytes;
+    const int64_t requested_now = counter_load(&mine->net[class][COUNTER_REQUESTED]) + (int64_t)requested;
+    counter_store(&mine->net[class][COUNTER_COUNT], count_now);
+    counter_store(&mine->net[class][COUNTER_BYTES], bytes_now);
+    counter_store(&mine->net[class][COUNTER_REQUESTED], requested_now);
     const int64_t *top = mine->top[class];
-    if (unlikely((count_now > top[ACCOUNT_COUNT]) | (bytes_now > top[ACCOUNT_BYTES])
-                 | (requested_now > top[ACCOUNT_REQUESTED])
-                 | (mine->epoch != atomic_load_explicit(&account->epoch, memory_order_relaxed))))
+    if (unlikely((count_now > top[COUNTER_COUNT]) | (bytes_now > top[COUNTER_BYTES])
+                 | (requested_now > top[COUNTER_REQUESTED])
+                 | (mine->epoch != atomic_load_explicit(&counters->epoch, memory_order_relaxed))))
         mine->rising = 1;
-    account_add(&mine->in[class][ACCOUNT_COUNT], 1);
-    account_add(&mine->in[class][ACCOUNT_BYTES], (int64_t)bytes);
-    account_add(&mine->in[class][ACCOUNT_REQUESTED], (int64_t)requested);
-    if (unlikely(bytes >= atomic_load_explicit(&account->oversize, memory_order_relaxed))) {
-        account_add(&mine->over_net, 1);
-        account_add(&mine->over_in, 1);
+    counter_add(&mine->in[class][COUNTER_COUNT], 1);
+    counter_add(&mine->in[class][COUNTER_BYTES], (int64_t)bytes);
+    counter_add(&mine->in[class][COUNTER_REQUESTED], (int64_t)requested);
+    if (unlikely(bytes >= atomic_load_explicit(&counters->oversize, memory_order_relaxed))) {
+        counter_add(&mine->oversize_net, 1);
+        counter_add(&mine->oversize_total, 1);
     }
-    account_publish_now_and_then(account, mine, bytes);
+    counters_maybe_publish(counters, mine, bytes);
 }
 
-/* Counts a freed block, with the sizes that account_alloc got. */
-static inline __attribute__((always_inline)) void account_free(struct account *account, size_t bytes, size_t requested)
+/* Counts a freed block, with the sizes that counters_alloc got. */
+static inline __attribute__((always_inline)) void counters_free(struct counters *counters, size_t bytes,
+                                                                size_t requested)
 {
-#ifdef CTRT_WITHOUT_ACCOUNTING
+#ifdef CTRT_WITHOUT_COUNTERS
     return;
 #endif
-    struct account_cells *mine = account_here(account);
+    struct thread_counters *mine = counters_here(counters);
     if (unlikely(mine == NULL)) {
-        account_free_shared(account, bytes, requested);
+        counters_free_shared(counters, bytes, requested);
         return;
     }
     if (unlikely(mine->rising))
-        account_look(account, mine);
-    int class = account_class(bytes);
-    account_add(&mine->net[class][ACCOUNT_COUNT], -1);
-    account_add(&mine->net[class][ACCOUNT_BYTES], -(int64_t)bytes);
-    account_add(&mine->net[class][ACCOUNT_REQUESTED], -(int64_t)requested);
-    if (unlikely(bytes >= atomic_load_explicit(&account->oversize, memory_order_relaxed)))
-        account_add(&mine->over_net, -1);
-    account_publish_now_and_then(account, mine, bytes);
+        counters_update_peaks(counters, mine);
+    int class = counters_class(bytes);
+    counter_add(&mine->net[class][COUNTER_COUNT], -1);
+    counter_add(&mine->net[class][COUNTER_BYTES], -(int64_t)bytes);
+    counter_add(&mine->net[class][COUNTER_REQUESTED], -(int64_t)requested);
+    if (unlikely(bytes >= atomic_load_explicit(&counters->oversize, memory_order_relaxed)))
+        counter_add(&mine->oversize_net, -1);
+    counters_maybe_publish(counters, mine, bytes);
 }
 
 /* Counts a segment that was allocated from the device (sign 1) or freed to it (-1). */
-void account_drawn(struct account *account, size_t bytes, int sign);
+void counters_count_segment(struct counters *counters, size_t bytes, int sign);
 
 /* ---- reading ---- */
 
-struct account_stats {
-    ctrt_stat blocks[CTRT_POOLS][ACCOUNT_METRICS], oversize, drawn[CTRT_POOLS][2];
+struct counter_stats {
+    ctrt_stat blocks[CTRT_POOLS][COUNTER_METRICS], oversize, reserved[CTRT_POOLS][2];
 };
 
-void account_read(struct account_stats *out, struct account *account);
+void counters_read(struct counter_stats *out, struct counters *counters);
 /* The current value of one metric over all pools. */
-uint64_t account_current(struct account *account, int metric);
-uint64_t account_drawn_bytes(const struct account *account);
+uint64_t counters_current(struct counters *counters, int metric);
+uint64_t counters_reserved_bytes(const struct counters *counters);
 /* Sets all peaks to the current values. */
-void account_reset_peaks(struct account *account);
+void counters_reset_peaks(struct counters *counters);
 
 /* Opens a window, whose peaks start at the current values. After close, the window holds the peaks of its time. */
-void account_window_open(struct account *account, struct account_window *window);
-void account_window_close(struct account *account, struct account_window *window);
+void peak_window_open(struct counters *counters, struct peak_window *window);
+void peak_window_close(struct counters *counters, struct peak_window *window);
 /* Folds the peaks so far into all open windows. */
-void account_windows_update(struct account *account);
+void peak_windows_update(struct counters *counters);
 /* Reads the peaks of the window and restarts it, atomically. */
-void account_window_turn(struct account *account, struct account_window *window, int64_t peaks[PEAKS]);
+void peak_window_restart(struct counters *counters, struct peak_window *window, int64_t peaks[PEAKS]);
 
 #endif

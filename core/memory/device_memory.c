@@ -195,8 +195,8 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     memory->device = device;
     pool_close(memory);                     /* until the policies exist */
     memory->policy_count = count;
-    account_init(&memory->account);
-    account_window_open(&memory->account, &memory->scraped);
+    counters_init(&memory->counters);
+    peak_window_open(&memory->counters, &memory->scraped);
     status = quota_init(memory);
     if (status == CTRT_OK)
         status = block_table_init(memory);
@@ -225,7 +225,7 @@ void pool_destroy(struct device_memory *memory)
         return;
     pop_layers(memory);
     pool_drop_policies(memory);
-    account_destroy(&memory->account);
+    counters_destroy(&memory->counters);
     block_table_destroy(memory);
     oom_report_free(memory->last_oom);
     free(memory);
@@ -247,7 +247,7 @@ void device_memory_opened(ctrt_device *device)
         return;
     memory->policies[0]->policy->stats(memory->policies[0]->state, &stats);
     if (stats.max_split > 0)
-        atomic_store_explicit(&memory->account.oversize, stats.max_split, memory_order_relaxed);
+        atomic_store_explicit(&memory->counters.oversize, stats.max_split, memory_order_relaxed);
 }
 
 void device_memory_destroy(ctrt_device *device)

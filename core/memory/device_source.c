@@ -32,7 +32,7 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
      * ordered after that work. */
     if (memory->ordered && !queue_captured(memory->device, queue))
         stream_note_wait(memory->device, queue);
-    account_drawn(&memory->account, bytes, 1);
+    counters_count_segment(&memory->counters, bytes, 1);
     if (unlikely(pool_watched(memory)))
         block_table_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
     return CTRT_OK;
@@ -48,7 +48,7 @@ static void backend_free(void *state, void *address, size_t bytes, void *queue)
         table->free_on(memory->device->handle, address, bytes, queue);
     else
         table->free(memory->device->handle, address, bytes);
-    account_drawn(&memory->account, bytes, -1);
+    counters_count_segment(&memory->counters, bytes, -1);
     quota_give(memory, bytes);
 }
 
@@ -145,7 +145,7 @@ static ctrt_status lend_map(void *state, void *address, size_t bytes)
     if (status != CTRT_OK)
         quota_give(memory, bytes);
     else
-        account_drawn(&memory->account, bytes, 1);
+        counters_count_segment(&memory->counters, bytes, 1);
     if (status == CTRT_OK && unlikely(pool_watched(memory)))
         block_table_segment(memory, HISTORY_SEGMENT_MAP, address, bytes, NULL);
     return status;
@@ -157,7 +157,7 @@ static void lend_unmap(void *state, void *address, size_t bytes)
     if (unlikely(pool_watched(memory)))
         block_table_segment(memory, HISTORY_SEGMENT_UNMAP, address, bytes, NULL);
     memory->device->backend->memory->unmap(memory->device->handle, address, bytes);
-    account_drawn(&memory->account, bytes, -1);
+    counters_count_segment(&memory->counters, bytes, -1);
     quota_give(memory, bytes);
 }
 

@@ -50,13 +50,13 @@ static void uses_unlock(struct storage_uses *uses)
 
 /* Stores the timepoints that an access must be ordered after: the writer's, then the readers'. A read needs the
  * readers' timepoints only if some readers may have written (`mixed`). The caller holds the lock. */
-static int list_marks(timepoint *marks, const struct storage_uses *uses, bool writes)
+static int list_points(timepoint *points, const struct storage_uses *uses, bool writes)
 {
     int count = 0;
     if (uses->writer != 0)
-        marks[count++] = uses->writer;
+        points[count++] = uses->writer;
     for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
-        marks[count++] = uses->readers[i];
+        points[count++] = uses->readers[i];
     return count;
 }
 
@@ -78,33 +78,33 @@ bool hazard_alone(const struct storage *storage, const ctrt_stream *stream)
     return is_alone(&storage->uses, stream);
 }
 
-int hazard_timepoints(struct storage *storage, timepoint marks[HAZARD_READERS + 1])
+int hazard_timepoints(struct storage *storage, timepoint points[HAZARD_READERS + 1])
 {
     uses_lock(&storage->uses);
-    const int count = list_marks(marks, &storage->uses, true);
+    const int count = list_points(points, &storage->uses, true);
     uses_unlock(&storage->uses);
     return count;
 }
 
 /* Stores the timepoints of other streams that a new access on `stream` must be ordered after; returns their number. */
-static int conflicts(timepoint *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
+static int conflicts(timepoint *points, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
     uses_lock(uses);
-    const int all = list_marks(marks, uses, writes);
+    const int all = list_points(points, uses, writes);
     uses_unlock(uses);
     for (int i = 0; i < all; i++)
-        if (timepoint_slot(marks[i]) != stream_slot(stream))
-            marks[count++] = marks[i];
+        if (timepoint_slot(points[i]) != stream_slot(stream))
+            points[count++] = points[i];
     return count;
 }
 
-static bool covered(ctrt_stream *stream, timepoint mark)
+static bool covered(ctrt_stream *stream, timepoint point)
 {
-    if (timepoint_done(mark))
+    if (timepoint_done(point))
         return true;
     pthread_mutex_lock(&stream->lock);
-    const bool known = stream_covers(stream, mark);
+    const bool known = stream_covers(stream, point);
     pthread_mutex_unlock(&stream->lock);
     return known;
 }
@@ -116,19 +116,19 @@ static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream
     return likely(storage->device == stream->device) ? stream : stream_here(storage->device);
 }
 
-/* Makes room for one more reader. If all entries belong to streams that still read, `stream` waits on the device for
+/* Makes space for one more reader. If all entries belong to streams that still read, `stream` waits on the device for
  * one of them, so that the timepoint of `stream` can replace that entry. */
-static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
+static ctrt_status make_space(ctrt_stream *stream, struct storage_uses *uses)
 {
     timepoint victim = 0;
     uses_lock(uses);
-    bool room = uses->n_readers < HAZARD_READERS;
-    for (uint32_t i = 0; i < uses->n_readers && !room; i++)
-        room = timepoint_slot(uses->readers[i]) == stream_slot(stream) || timepoint_done(uses->readers[i]);
-    if (!room)
+    bool available = uses->n_readers < HAZARD_READERS;
+    for (uint32_t i = 0; i < uses->n_readers && !available; i++)
+        available = timepoint_slot(uses->readers[i]) == stream_slot(stream) || timepoint_done(uses->readers[i]);
+    if (!available)
         victim = uses->readers[0];
     uses_unlock(uses);
-    if (likely(room))
+    if (likely(available))
         return CTRT_OK;
     if (stream_order_mode == ORDER_CHECK && !thread_state.order_auto) {
         /* The program did not request this wait, so it must not enter the clocks, which the race detector evaluates. */
@@ -164,17 +164,17 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
         struct capture *capture = atomic_load(&stream->capture);
         capture->ops->use(capture, storage, writes);
     }
-    timepoint marks[HAZARD_READERS + 1];
+    timepoint points[HAZARD_READERS + 1];
     if (unlikely(stream_order_mode == ORDER_CHECK))
         begin_history(storage);
     const bool alone = is_alone(&storage->uses, stream);
-    const int count = likely(alone) ? 0 : conflicts(marks, stream, &storage->uses, writes);
+    const int count = likely(alone) ? 0 : conflicts(points, stream, &storage->uses, writes);
     for (int i = 0; i < count; i++) {
-        if (likely(covered(stream, marks[i])))
+        if (likely(covered(stream, points[i])))
             continue;
         if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto)
             continue;
-        ctrt_stream *other = stream_at(timepoint_slot(marks[i]));
+        ctrt_stream *other = stream_at(timepoint_slot(points[i]));
         /* The stream cannot join the capture automatically, because this op already has memory from outside the
          * capture. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
@@ -186,7 +186,7 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
         CTRT_TRY(stream_wait_for(stream, other));
     }
     if (unlikely(!alone && !writes))
-        CTRT_TRY(make_room(stream, &storage->uses));
+        CTRT_TRY(make_space(stream, &storage->uses));
     if (unlikely(storage->moves)) {
         void *now = NULL;
         ctrt_stream *own = stream_of(storage, stream);
@@ -205,29 +205,29 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
 }
 
 /* Returns false if all entries belong to other streams that still read. */
-static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, timepoint mark)
+static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, timepoint point)
 {
     for (uint32_t i = 0; i < uses->n_readers; i++)
         if (timepoint_slot(uses->readers[i]) == stream_slot(stream)) {
-            uses->readers[i] = MAX(uses->readers[i], mark);
+            uses->readers[i] = MAX(uses->readers[i], point);
             return true;
         }
     for (uint32_t i = 0; i < uses->n_readers; i++)
         if (timepoint_done(uses->readers[i])) {
-            uses->readers[i] = mark;
+            uses->readers[i] = point;
             return true;
         }
     if (uses->n_readers == HAZARD_READERS)
         return false;
-    uses->readers[uses->n_readers++] = mark;
+    uses->readers[uses->n_readers++] = point;
     return true;
 }
 
 /* Adds a timepoint to the readers. If all entries are taken, the host waits for one of them. The caller holds the lock,
  * which is released during the wait. */
-static void add_mark(ctrt_stream *stream, struct storage_uses *uses, timepoint mark)
+static void add_point(ctrt_stream *stream, struct storage_uses *uses, timepoint point)
 {
-    while (unlikely(!note_reader(stream, uses, mark))) {
+    while (unlikely(!note_reader(stream, uses, point))) {
         const timepoint first = uses->readers[0];
         /* Captured work runs only in replays, which are ordered separately. */
         if (unlikely(stream_captured(stream_at(timepoint_slot(first))))) {
@@ -247,7 +247,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
     timepoint all[HAZARD_READERS + 1], kept[HAZARD_READERS + 1];
     int keeps = 0;
-    const int count = list_marks(all, uses, true);
+    const int count = list_points(all, uses, true);
     const bool was_mixed = uses->mixed;
     const timepoint writer = uses->writer;
     uses_unlock(uses);
@@ -271,36 +271,36 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     uses->mixed = uses->n_readers > 0 && (was_mixed || uses->mixed);
     if (unlikely(writer_stays && uses->writer != 0 && timepoint_slot(uses->writer) != stream_slot(stream))) {
         uses->mixed = true;
-        add_mark(stream_at(timepoint_slot(uses->writer)), uses, uses->writer);
+        add_point(stream_at(timepoint_slot(uses->writer)), uses, uses->writer);
     }
 }
 
 /* Records a use of a storage that several streams use. */
-static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint mark)
+static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint point)
 {
     uses_lock(uses);
     if (writes) {
         if (uses->writer != 0 || uses->n_readers > 0)
             keep_unordered(stream, uses);
-        uses->writer = mark;
+        uses->writer = point;
     } else {
-        add_mark(stream, uses, mark);
+        add_point(stream, uses, point);
     }
     uses_unlock(uses);
 }
 
 /* The caller holds the stream's lock. */
-static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint mark)
+static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, timepoint point)
 {
     if (unlikely(!is_alone(uses, stream)))
         return false;
     if (writes)
-        uses->writer = mark;
-    uses->readers[0] = mark;
+        uses->writer = point;
+    uses->readers[0] = point;
     return true;
 }
 
-bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
+bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point)
 {
     struct storage *storage = view->owner;
 #ifdef CTRT_WITHOUT_ORDER
@@ -308,10 +308,10 @@ bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool wr
 #endif
     if (storage == NULL || !storage->ordered)
         return true;
-    return note_alone(stream, &storage->uses, writes, mark);
+    return note_alone(stream, &storage->uses, writes, point);
 }
 
-void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
+void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point)
 {
     struct storage *storage = view->owner;
 #ifdef CTRT_WITHOUT_ORDER
@@ -319,25 +319,25 @@ void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timep
 #endif
     if (storage == NULL || !storage->ordered)
         return;
-    if (mark != 0) {
+    if (point != 0) {
         if (unlikely(stream_order_mode == ORDER_CHECK))
-            races_note(stream, view, writes, mark);
+            races_note(stream, view, writes, point);
         pthread_mutex_lock(&stream->lock);
-        const bool noted = note_alone(stream, &storage->uses, writes, mark);
+        const bool noted = note_alone(stream, &storage->uses, writes, point);
         pthread_mutex_unlock(&stream->lock);
         if (!noted)
-            note_shared(stream, &storage->uses, writes, mark);
+            note_shared(stream, &storage->uses, writes, point);
     }
     if (unlikely(storage->moves)) {
         ctrt_stream *own = stream_of(storage, stream);
         /* If no event is available, the host waits. */
-        if (own != stream && mark != 0 && stream_wait_for(own, stream) != CTRT_OK)
+        if (own != stream && point != 0 && stream_wait_for(own, stream) != CTRT_OK)
             stream_synchronize(stream);
         pool_unuse(storage->device->memory, &storage->block, own->queue);
     }
 }
 
-void hazard_note(const ctrt_view *view, timepoint mark)
+void hazard_note(const ctrt_view *view, timepoint point)
 {
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
@@ -351,7 +351,7 @@ void hazard_note(const ctrt_view *view, timepoint mark)
         begin_history(storage);
     uses_lock(uses);
     uses->mixed = true;
-    add_mark(stream_at(timepoint_slot(mark)), uses, mark);
+    add_point(stream_at(timepoint_slot(point)), uses, point);
     uses_unlock(uses);
 }
 
@@ -361,15 +361,15 @@ ctrt_status hazard_host(const ctrt_view *view, bool writes)
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
     struct storage_uses *uses = &storage->uses;
-    timepoint marks[HAZARD_READERS + 1];
+    timepoint points[HAZARD_READERS + 1];
     uses_lock(uses);
-    const int count = list_marks(marks, uses, writes);
+    const int count = list_points(points, uses, writes);
     uses_unlock(uses);
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count; i++) {
-        ctrt_stream *stream = stream_at(timepoint_slot(marks[i]));
-        ctrt_status one = unlikely(stream_captured(stream) && !timepoint_done(marks[i])) ? stream_synchronize(stream)
-                                                                                    : stream_finish(marks[i]);
+        ctrt_stream *stream = stream_at(timepoint_slot(points[i]));
+        ctrt_status one = unlikely(stream_captured(stream) && !timepoint_done(points[i])) ? stream_synchronize(stream)
+                                                                                    : stream_finish(points[i]);
         if (status == CTRT_OK)
             status = one;
     }

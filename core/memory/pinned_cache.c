@@ -196,23 +196,23 @@ static void give_back(struct pinned *own, ctrt_device *device, void *address, si
 void pinned_free(ctrt_device *device, void *address, size_t granted, struct storage *storage)
 {
     struct pinned *own = pinned_of(device);
-    timepoint marks[HAZARD_READERS + 1];
+    timepoint points[HAZARD_READERS + 1];
     if (!device_usable(device))
         return;                             /* the child of a fork: the memory belongs to the parent */
-    const int count = hazard_timepoints(storage, marks);
+    const int count = hazard_timepoints(storage, points);
     struct pinned_block *block = host_alloc(sizeof *block);
     pthread_mutex_lock(&own->lock);
     count_active(own, granted, -1);
     pthread_mutex_unlock(&own->lock);
     if (block == NULL) {
         for (int i = 0; i < count; i++)
-            stream_finish(marks[i]);
+            stream_finish(points[i]);
         give_back(own, device, address, granted);
         return;
     }
     block->address = address;
     block->fence = NULL;
-    fence_add(&block->fence, marks, count);
+    fence_add(&block->fence, points, count);
     const unsigned class = class_of(granted);
     pthread_mutex_lock(&own->lock);
     block->next = own->free[class];

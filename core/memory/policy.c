@@ -91,20 +91,20 @@ struct layer_block {
 
 static size_t bucket_of(const struct policy_layer *layer, const void *address)
 {
-    return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_room - 1);
+    return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_capacity - 1);
 }
 
 /* Doubles the number of buckets. The caller holds the lock. */
-static ctrt_status make_room(struct policy_layer *layer)
+static ctrt_status make_space(struct policy_layer *layer)
 {
     struct layer_block **old = layer->blocks;
-    size_t old_room = layer->block_room, room = old_room > 0 ? 2 * old_room : 64;
-    struct layer_block **larger = host_calloc(room * sizeof *larger);
+    size_t old_capacity = layer->block_capacity, capacity = old_capacity > 0 ? 2 * old_capacity : 64;
+    struct layer_block **larger = host_calloc(capacity * sizeof *larger);
     if (larger == NULL)
-        return out_of_memory(room * sizeof *larger, "a table of blocks");
+        return out_of_memory(capacity * sizeof *larger, "a table of blocks");
     layer->blocks = larger;
-    layer->block_room = room;
-    for (size_t i = 0; i < old_room; i++)
+    layer->block_capacity = capacity;
+    for (size_t i = 0; i < old_capacity; i++)
         for (struct layer_block *entry = old[i], *next; entry != NULL; entry = next) {
             next = entry->next;
             struct layer_block **bucket = &larger[bucket_of(layer, entry->block.address)];
@@ -119,8 +119,8 @@ static ctrt_status layer_remember(struct policy_layer *layer, struct layer_block
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
-    if (layer->block_count >= layer->block_room)
-        status = make_room(layer);
+    if (layer->block_count >= layer->block_capacity)
+        status = make_space(layer);
     if (status == CTRT_OK) {
         struct layer_block **bucket = &layer->blocks[bucket_of(layer, entry->block.address)];
         entry->next = *bucket;
@@ -190,7 +190,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     struct layer_block *found = NULL;
     (void)bytes;
     lock_enter(&tables_lock);
-    struct layer_block **at = layer->block_room > 0 ? &layer->blocks[bucket_of(layer, address)] : &found;
+    struct layer_block **at = layer->block_capacity > 0 ? &layer->blocks[bucket_of(layer, address)] : &found;
     while (*at != NULL && (*at)->block.address != address)
         at = &(*at)->next;
     found = *at;
@@ -302,7 +302,7 @@ static ctrt_status copy_blocks(struct policy_layer *layer, struct policy_layer *
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
-    for (size_t i = 0; i < from->block_room && status == CTRT_OK; i++)
+    for (size_t i = 0; i < from->block_capacity && status == CTRT_OK; i++)
         for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK;
              entry = entry->next) {
             struct layer_block *twin = host_alloc(sizeof *twin);
@@ -346,7 +346,7 @@ void layer_destroy(struct policy_layer *layer)
     if (layer == NULL)
         return;
     layer->policy->destroy(layer->state);
-    for (size_t i = 0; i < layer->block_room; i++)
+    for (size_t i = 0; i < layer->block_capacity; i++)
         for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {
             next = entry->next;
             host_free(entry);

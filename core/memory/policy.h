@@ -31,7 +31,7 @@ struct policy_layer {
     /* Hash table by address of the blocks allocated by the layer above. Needed because ctrt_memory_source.free passes
      * only an address. */
     struct layer_block **blocks;
-    size_t block_count, block_room;
+    size_t block_count, block_capacity;
 };
 
 /* Checks the result of a policy's or source's alloc: `status` and the `address` that it set, which must have been NULL

@@ -95,7 +95,7 @@ static inline __attribute__((always_inline)) void count_alloc(struct device_memo
 {
     if (unlikely(block->fence != NULL))
         take_fence(memory, block, queue);
-    account_alloc(&memory->account, block->bytes, bytes);
+    counters_alloc(&memory->counters, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
         block_table_alloc(memory, block, bytes, queue);
 }
@@ -163,7 +163,7 @@ void pool_free(struct device_memory *memory, const ctrt_block *block, size_t byt
 {
     if (unlikely(block->address == NULL))
         return;
-    account_free(&memory->account, block->bytes, bytes);
+    counters_free(&memory->counters, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
         block_table_free(memory, block, bytes, queue);
     ctrt_block plain;
@@ -183,7 +183,7 @@ void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t b
             pool_free(memory, &plain, bytes, queue);
             return;
         }
-    account_free(&memory->account, block->bytes, bytes);
+    counters_free(&memory->counters, block->bytes, bytes);
     if (pool_watched(memory))
         block_table_free(memory, block, bytes, queue);
 }

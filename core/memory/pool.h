@@ -17,7 +17,7 @@
 #include "memory/counters.h"
 #include "memory/policy.h"
 
-struct live;                                /* block_table.h */
+struct block_table;                         /* block_table.h */
 struct history;                             /* history.h */
 struct oom_report;                          /* oom_report.c */
 struct memory_layer;
@@ -62,7 +62,7 @@ struct device_memory {
     bool ordered;                           /* the backend's alloc and free are stream-ordered */
     bool dry_run;                           /* replaces the device's own memory during a dry run (dryrun/memory.h) */
     atomic_bool watched, history_on;        /* each block is recorded: block_table.h */
-    struct account account;
+    struct counters counters;
     /* Read elsewhere. */
     _Atomic(struct memory_layer *) top;     /* the highest layer */
     struct memory_layer bottom;             /* the policies */
@@ -72,10 +72,10 @@ struct device_memory {
     ctrt_memory_source source;              /* allocates from the backend */
     ctrt_device *device;
     uint64_t total_bytes;                   /* of the device; 0: unknown */
-    _Atomic uint64_t limit, drawn;          /* bytes: quota.h */
-    _Atomic(struct live *) live;            /* NULL before blocks are recorded for the first time */
+    _Atomic uint64_t limit, reserved;       /* bytes: quota.h */
+    _Atomic(struct block_table *) blocks;     /* NULL before blocks are recorded for the first time */
     struct history *history;                /* likewise */
-    struct account_window scraped;          /* peaks since the metrics were last read */
+    struct peak_window scraped;             /* peaks since the metrics were last read */
     _Atomic uint64_t ooms, rejections, retries;
     struct oom_report *last_oom;            /* NULL: none yet */
 };
@@ -138,7 +138,7 @@ static inline bool pool_watched(const struct device_memory *memory)
 #ifdef CTRT_WITHOUT_OWNERS                  /* bench/bookkeeping.sh */
     return false;
 #endif
-    return atomic_load_explicit(&memory->watched, memory_order_acquire);    /* acquire: `live` is set before */
+    return atomic_load_explicit(&memory->watched, memory_order_acquire);    /* acquire: `blocks` is set before */
 }
 
 /* Returns whether work for `device` is part of a dry run. */

@@ -129,40 +129,40 @@ ctrt_status quota_init(struct device_memory *memory)
 
 __thread bool quota_refused;
 
-static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64_t drawn, size_t bytes)
+static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64_t reserved, size_t bytes)
 {
     char allowed[32], had[32], wanted[32];
     quota_refused = true;
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the limit is %s on %s; %s more than the %s reserved would exceed it",
                      format_bytes(allowed, limit), memory->device->name, format_bytes(wanted, bytes),
-                     format_bytes(had, drawn));
+                     format_bytes(had, reserved));
 }
 
 ctrt_status quota_take(struct device_memory *memory, size_t bytes)
 {
-    uint64_t drawn = atomic_load_explicit(&memory->drawn, memory_order_relaxed);
+    uint64_t reserved = atomic_load_explicit(&memory->reserved, memory_order_relaxed);
     do {
         uint64_t limit = atomic_load_explicit(&memory->limit, memory_order_relaxed);
         if (likely(limit == QUOTA_NONE))
             continue;
-        uint64_t all = drawn + pinned_held(memory->device);
+        uint64_t all = reserved + pinned_held(memory->device);
         if (unlikely(bytes > limit || all > limit - bytes))
             return too_much(memory, limit, all, bytes);
-    } while (!atomic_compare_exchange_weak_explicit(&memory->drawn, &drawn, drawn + bytes, memory_order_relaxed,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&memory->reserved, &reserved, reserved + bytes,
+                                                    memory_order_relaxed, memory_order_relaxed));
     return CTRT_OK;
 }
 
 ctrt_status quota_check(struct device_memory *memory, size_t bytes)
 {
     uint64_t limit = atomic_load_explicit(&memory->limit, memory_order_relaxed);
-    uint64_t all = atomic_load_explicit(&memory->drawn, memory_order_relaxed) + pinned_held(memory->device);
+    uint64_t all = atomic_load_explicit(&memory->reserved, memory_order_relaxed) + pinned_held(memory->device);
     return all <= limit ? CTRT_OK : too_much(memory, limit, all - bytes, bytes);
 }
 
 void quota_give(struct device_memory *memory, size_t bytes)
 {
-    atomic_fetch_sub_explicit(&memory->drawn, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&memory->reserved, bytes, memory_order_relaxed);
 }
 
 /* ---- public ---- */

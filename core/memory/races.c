@@ -122,14 +122,14 @@ static bool contains(const struct footprint *outer, const struct footprint *inne
 enum access_kind { ACCESS_AVAILABLE, ACCESS_READ, ACCESS_WRITE };
 
 struct access {
-    timepoint mark;
+    timepoint point;
     const struct capture *capture;          /* that recorded the work; only compared, never dereferenced */
     enum access_kind kind;
     struct footprint at;
 };
 
 struct accesses {
-    uint32_t count, room;
+    uint32_t count, capacity;
     struct access *list;                    /* oldest first */
 };
 
@@ -140,13 +140,13 @@ static bool append(struct accesses *own, const struct access *access)
 {
     if (own->count == ACCESSES_MAX)
         memmove(own->list, own->list + 1, --own->count * sizeof *own->list);
-    if (own->count == own->room) {
-        const uint32_t room = own->room > 0 ? 2 * own->room : 4;
-        struct access *larger = host_realloc(own->list, room * sizeof *larger);
+    if (own->count == own->capacity) {
+        const uint32_t capacity = own->capacity > 0 ? 2 * own->capacity : 4;
+        struct access *larger = host_realloc(own->list, capacity * sizeof *larger);
         if (larger == NULL)
             return false;
         own->list = larger;
-        own->room = room;
+        own->capacity = capacity;
     }
     own->list[own->count++] = *access;
     return true;
@@ -162,7 +162,7 @@ void races_begin(struct storage *storage, timepoint available_after)
     }
     if (own != NULL && available_after != 0) {
         const struct access access = {
-            .mark = available_after, .kind = ACCESS_AVAILABLE, .at = { .hi = INT64_MAX, .block = INT64_MAX },
+            .point = available_after, .kind = ACCESS_AVAILABLE, .at = { .hi = INT64_MAX, .block = INT64_MAX },
         };
         append(own, &access);
     }
@@ -182,11 +182,11 @@ void races_end(struct storage *storage)
 /* ---- reports ---- */
 
 struct race {
-    timepoint mark;
+    timepoint point;
     enum access_kind kind;
 };
 
-static void report(const struct race *race, const ctrt_view *view, bool writes, timepoint mark)
+static void report(const struct race *race, const ctrt_view *view, bool writes, timepoint point)
 {
     static const char *const verbs[] = { "may still use", "reads", "writes" };
     char shape[128], here[768], there[768];
@@ -196,19 +196,19 @@ static void report(const struct race *race, const ctrt_view *view, bool writes, 
     for (int d = 0; d < view->ndim && used < (int)sizeof shape - 24; d++)
         used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", d > 0 ? ", " : "",
                          (long long)view->shape[d]);
-    stream_work_text(here, sizeof here, mark);
-    stream_work_text(there, sizeof there, race->mark);
+    stream_work_text(here, sizeof here, point);
+    stream_work_text(there, sizeof there, race->point);
     log_message(CTRT_LOG_WARNING, "stream",
                 "race: %s %s a tensor of shape %s] that %s %s (its work number %llu), and nothing orders the two; "
                 "order them with ctrt_stream_wait or an event",
                 here, writes ? "writes" : "reads", shape, there, verbs[race->kind],
-                (unsigned long long)timepoint_sequence(race->mark));
+                (unsigned long long)timepoint_sequence(race->point));
 }
 
-static bool covers(ctrt_stream *stream, timepoint mark)
+static bool covers(ctrt_stream *stream, timepoint point)
 {
     pthread_mutex_lock(&stream->lock);
-    const bool known = stream_covers(stream, mark);
+    const bool known = stream_covers(stream, point);
     pthread_mutex_unlock(&stream->lock);
     return known;
 }
@@ -216,10 +216,11 @@ static bool covers(ctrt_stream *stream, timepoint mark)
 /* Returns whether no later work can race with the access. */
 static bool over(const struct access *access)
 {
-    if (timepoint_done(access->mark))
+    if (timepoint_done(access->point))
         return true;
     /* After the end of a capture its work runs in replays, whose accesses are recorded separately. */
-    return access->capture != NULL && atomic_load(&stream_at(timepoint_slot(access->mark))->capture) != access->capture;
+    return access->capture != NULL
+           && atomic_load(&stream_at(timepoint_slot(access->point))->capture) != access->capture;
 }
 
 /* Returns whether all later work that races with `before` also races with `now`, given that `now` is ordered after
@@ -229,22 +230,22 @@ static bool replaced(const struct access *before, const struct access *now)
     if (before->capture != now->capture || !contains(&now->at, &before->at))
         return false;
     return now->kind == ACCESS_WRITE
-           || (before->kind == ACCESS_READ && timepoint_slot(before->mark) == timepoint_slot(now->mark));
+           || (before->kind == ACCESS_READ && timepoint_slot(before->point) == timepoint_slot(now->point));
 }
 
 /* Returns whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
 static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
 {
-    if (timepoint_slot(before->mark) == timepoint_slot(now->mark))
-        return before->mark <= now->mark;
-    return thread_state.order_auto || covers(stream, before->mark);
+    if (timepoint_slot(before->point) == timepoint_slot(now->point))
+        return before->point <= now->point;
+    return thread_state.order_auto || covers(stream, before->point);
 }
 
 /* Returns whether `now` is ordered before `noted`. Threads record their work in any order, so later work may be in the
  * history already. */
 static bool precedes(const struct access *now, const struct access *noted)
 {
-    return covers(stream_at(timepoint_slot(noted->mark)), now->mark);
+    return covers(stream_at(timepoint_slot(noted->point)), now->point);
 }
 
 static bool conflict(const struct access *a, const struct access *b)
@@ -257,19 +258,19 @@ static bool conflict(const struct access *a, const struct access *b)
 static void add_race(struct race *found, int *count, const struct access *before)
 {
     int i = 0;
-    while (i < *count && timepoint_slot(found[i].mark) != timepoint_slot(before->mark))
+    while (i < *count && timepoint_slot(found[i].point) != timepoint_slot(before->point))
         i++;
     if (i == RACES_AT_ONCE)
         return;
-    found[i] = (struct race){ before->mark, before->kind };
+    found[i] = (struct race){ before->point, before->kind };
     *count = MAX(*count, i + 1);
 }
 
-void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark)
+void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point)
 {
     struct storage *storage = view->owner;
     struct race found[RACES_AT_ONCE];
-    struct access now = { .mark = mark, .kind = writes ? ACCESS_WRITE : ACCESS_READ };
+    struct access now = { .point = point, .kind = writes ? ACCESS_WRITE : ACCESS_READ };
     int count = 0;
     if (!footprint_of(&now.at, view, storage))
         return;
@@ -293,5 +294,5 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoi
     }
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
-        report(&found[i], view, writes, mark);
+        report(&found[i], view, writes, point);
 }

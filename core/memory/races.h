@@ -14,9 +14,9 @@
  * owner; the first write must be ordered after it; 0: none. If memory for the history runs out, uses of the storage are
  * not checked. */
 void races_begin(struct storage *storage, timepoint available_after);
-/* Checks the use of a view by work `mark` on `stream`, which reads or writes its elements: reports races with earlier
+/* Checks the use of a view by work `point` on `stream`, which reads or writes its elements: reports races with earlier
  * uses and adds the use to the history. A view with 0 dimensions and 0 elements means the whole storage. */
-void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint mark);
+void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point);
 /* Frees the history of a storage that is being freed. */
 void races_end(struct storage *storage);
 

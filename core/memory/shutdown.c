@@ -26,7 +26,7 @@ static ctrt_status release(const char *who, ctrt_device *device)
     ctrt_status status = ctrt_device_synchronize(device);
     pool_trim(memory);
     pinned_trim(device);
-    uint64_t bytes = account_current(&memory->account, ACCOUNT_BYTES);
+    uint64_t bytes = counters_current(&memory->counters, COUNTER_BYTES);
     return bytes > 0 ? still_there(who, memory, bytes) : status;
 }
 
@@ -48,7 +48,7 @@ static void collect(ctrt_device *device, void *argument)
         releasing->devices[releasing->count++] = device;
 }
 
-/* Fails if a plan, a capture, a graph, pinned memory, a stream or an event still needs the device. */
+/* Fails if a dry run, a capture, a graph, pinned memory, a stream or an event still needs the device. */
 static ctrt_status handles(ctrt_device *device)
 {
     const uint32_t streams = stream_device_held(device),
@@ -74,7 +74,7 @@ static ctrt_status shut(ctrt_device *device)
 {
     char message[1024];
     ctrt_status worked = release("shutdown", device);
-    if (device_host_memory(device) || account_current(&device->memory->account, ACCOUNT_BYTES) > 0)
+    if (device_host_memory(device) || counters_current(&device->memory->counters, COUNTER_BYTES) > 0)
         return worked;
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     CTRT_TRY(handles(device));

@@ -46,25 +46,25 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
 /* Frees the block to the stream that it was allocated on, with a fence for the other streams that still use it. */
 static void free_ordered(struct storage *self)
 {
-    timepoint marks[HAZARD_READERS + 1];
+    timepoint points[HAZARD_READERS + 1];
     struct fence *fence = NULL;
     int foreign = 0;
     races_end(self);
     if (unlikely(self->block.address == NULL))
         return;
     if (unlikely(self->capture != NULL)) {
-        self->capture->ops->free(self, marks, device_usable(self->device) ? hazard_timepoints(self, marks) : 0);
+        self->capture->ops->free(self, points, device_usable(self->device) ? hazard_timepoints(self, points) : 0);
         return;
     }
     if (unlikely(!device_usable(self->device))) {
         pool_forget(self->device->memory, &self->block, self->bytes, self->stream->queue);
         return;
     }
-    const int count = likely(hazard_alone(self, self->stream)) ? 0 : hazard_timepoints(self, marks);
+    const int count = likely(hazard_alone(self, self->stream)) ? 0 : hazard_timepoints(self, points);
     for (int i = 0; i < count; i++)
-        if (timepoint_slot(marks[i]) != stream_slot(self->stream))
-            marks[foreign++] = marks[i];
-    fence_add(&fence, marks, foreign);
+        if (timepoint_slot(points[i]) != stream_slot(self->stream))
+            points[foreign++] = points[i];
+    fence_add(&fence, points, foreign);
     self->block.fence = fence;
     pool_free(self->device->memory, &self->block, self->bytes, self->stream->queue);
 }
@@ -72,10 +72,10 @@ static void free_ordered(struct storage *self)
 /* External memory: its owner does not wait for ctrt's streams, so the host waits for all uses before `release`. */
 static void finish_uses(struct storage *self)
 {
-    timepoint marks[HAZARD_READERS + 1];
-    const int count = hazard_timepoints(self, marks);
+    timepoint points[HAZARD_READERS + 1];
+    const int count = hazard_timepoints(self, points);
     for (int i = 0; i < count; i++)
-        stream_finish(marks[i]);
+        stream_finish(points[i]);
 }
 
 void storage_destroy(struct storage *self)

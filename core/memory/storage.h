@@ -51,8 +51,8 @@ struct storage {
 /* The operations of a capture on storages: the capture allocates the memory of storages that are created on its
  * streams, and records the storages that its work uses (graph/capture.c). */
 struct capture_ops {
-    /* Frees the block of such a storage. `marks`: all its uses. */
-    void (*free)(struct storage *storage, const timepoint *marks, int count);
+    /* Frees the block of such a storage. `points`: all its uses. */
+    void (*free)(struct storage *storage, const timepoint *points, int count);
     /* Records that captured work uses the storage. */
     void (*use)(struct capture *capture, struct storage *storage, bool writes);
 };
@@ -63,8 +63,8 @@ struct capture {
     const struct capture_ops *ops;
 };
 
-/* graph/capture.c: allocates the block of a new storage from the running capture of `queue`, to which the memory belongs
- * also after the capture has ended. Without such a capture, allocates from the device's memory. */
+/* graph/capture.c: allocates the block of a new storage from the running capture of `queue`, to which the memory
+ * belongs also after the capture has ended. Without such a capture, allocates from the device's memory. */
 ctrt_status capture_storage_alloc(struct storage *storage, struct device_memory *memory, size_t bytes, void *queue);
 
 /* Initializes `self` with `bytes` bytes of `device`, refs 1 and version 0. `bytes` may be 0. */

@@ -31,7 +31,7 @@ static void after_fork_in_child(void)
     pthread_mutex_init(&lock, NULL);
 }
 
-__attribute__((constructor)) static void frames_start(void)
+__attribute__((constructor)) static void backtrace_start(void)
 {
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
@@ -80,14 +80,14 @@ __attribute__((noinline)) const struct backtrace *backtrace_here(void)
     return found;
 }
 
-void backtrace_place(char *text, size_t bytes, const struct backtrace *frames)
+void backtrace_place(char *text, size_t bytes, const struct backtrace *backtrace)
 {
     Dl_info own = { 0 }, about;
     *text = '\0';
     if (dladdr(&stacks, &own) == 0)
         return;
-    for (int i = 0; i < frames->count; i++) {
-        const char *address = (const char *)frames->at[i] - 1;
+    for (int i = 0; i < backtrace->count; i++) {
+        const char *address = (const char *)backtrace->at[i] - 1;
         if (dladdr(address, &about) == 0 || about.dli_fbase == own.dli_fbase)
             continue;
         const char *file = about.dli_fname != NULL ? about.dli_fname : "?", *slash = strrchr(file, '/');
@@ -99,11 +99,11 @@ void backtrace_place(char *text, size_t bytes, const struct backtrace *frames)
     }
 }
 
-void backtrace_json(struct strbuf *text, const struct backtrace *frames)
+void backtrace_json(struct strbuf *text, const struct backtrace *backtrace)
 {
     strbuf_add(text, "[");
-    for (int i = 0; i < frames->count; i++) {
-        const char *address = frames->at[i];
+    for (int i = 0; i < backtrace->count; i++) {
+        const char *address = backtrace->at[i];
         Dl_info about = { 0 };
         /* The return address is the address after the call instruction, so look up the byte before it. */
         bool known = dladdr(address - 1, &about) != 0;

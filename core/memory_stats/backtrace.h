@@ -33,6 +33,6 @@ void backtrace_prepare(void);
 const struct backtrace *backtrace_here(void);
 /* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
  * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
-void backtrace_json(struct strbuf *text, const struct backtrace *frames);
+void backtrace_json(struct strbuf *text, const struct backtrace *backtrace);
 
 #endif

@@ -18,13 +18,13 @@
 
 /* A hash table with linear probing. Removed entries leave a tombstone until the table is rebuilt. One pointer refers to
  * the table and its size, so that the child of a fork that interrupted another thread's update sees both or none. */
-struct live_table {
-    size_t room, used;                      /* a power of 2; used entries, including tombstones */
-    struct live_block at[];
+struct block_map {
+    size_t capacity, used;                  /* a power of 2; used entries, including tombstones */
+    struct block_entry at[];
 };
 
-struct live {
-    struct live_table *shards[SHARDS];
+struct block_table {
+    struct block_map *shards[SHARDS];
 };
 
 /* Spin locks of the shards, shared by all devices, held only for one access to a table. An atomic exchange costs half
@@ -54,7 +54,7 @@ static inline void shard_unlock(int shard)
     atomic_store_explicit(&locks[shard].taken, false, memory_order_release);
 }
 
-__attribute__((constructor)) static void live_start(void)
+__attribute__((constructor)) static void block_table_start(void)
 {
     pthread_atfork(NULL, NULL, locks_init);
 }
@@ -70,12 +70,12 @@ static int shard_of(const void *address)
 }
 
 /* Returns the entry of `address`, else the first unused one for it. NULL: the table is full. */
-static struct live_block *place_of(struct live_table *table, const void *address)
+static struct block_entry *place_of(struct block_map *table, const void *address)
 {
-    struct live_block *free_place = NULL;
-    size_t mask = table->room - 1;
-    for (size_t i = 0, at = hash_of(address) / SHARDS; i < table->room; i++, at++) {
-        struct live_block *block = &table->at[at & mask];
+    struct block_entry *free_place = NULL;
+    size_t mask = table->capacity - 1;
+    for (size_t i = 0, at = hash_of(address) / SHARDS; i < table->capacity; i++, at++) {
+        struct block_entry *block = &table->at[at & mask];
         if (block->address == address)
             return block;
         if (block->address == NULL)
@@ -87,23 +87,23 @@ static struct live_block *place_of(struct live_table *table, const void *address
 }
 
 /* Makes room for one more entry. Returns false if memory runs out. */
-static bool table_ready(struct live_table **table)
+static bool table_ready(struct block_map **table)
 {
-    struct live_table *old = *table;
-    if (old != NULL && 4 * (old->used + 1) <= 3 * old->room)
+    struct block_map *old = *table;
+    if (old != NULL && 4 * (old->used + 1) <= 3 * old->capacity)
         return true;
     size_t live = 0;
-    for (size_t i = 0; old != NULL && i < old->room; i++)
+    for (size_t i = 0; old != NULL && i < old->capacity; i++)
         live += old->at[i].address != NULL && old->at[i].address != &gone;
-    size_t room = 64;
-    while (room < 2 * (live + 1))
-        room *= 2;
-    struct live_table *fresh = calloc(1, sizeof *fresh + room * sizeof fresh->at[0]);
+    size_t capacity = 64;
+    while (capacity < 2 * (live + 1))
+        capacity *= 2;
+    struct block_map *fresh = calloc(1, sizeof *fresh + capacity * sizeof fresh->at[0]);
     if (fresh == NULL)
         return false;
-    fresh->room = room;
+    fresh->capacity = capacity;
     fresh->used = live;
-    for (size_t i = 0; old != NULL && i < old->room; i++)
+    for (size_t i = 0; old != NULL && i < old->capacity; i++)
         if (old->at[i].address != NULL && old->at[i].address != &gone)
             *place_of(fresh, old->at[i].address) = old->at[i];
     *table = fresh;
@@ -115,27 +115,27 @@ static bool table_ready(struct live_table **table)
 
 struct said {
     char *text;
-    size_t room, used;
+    size_t capacity, used;
 };
 
 static void say(struct said *said, const char *words)
 {
-    while (*words != '\0' && said->used + 1 < said->room)
+    while (*words != '\0' && said->used + 1 < said->capacity)
         said->text[said->used++] = *words++;
 }
 
-static bool describe_in(struct said *said, const struct live_table *table, const char *address)
+static bool describe_in(struct said *said, const struct block_map *table, const char *address)
 {
-    for (size_t i = 0; i < table->room; i++) {
-        const struct live_block *block = &table->at[i];
+    for (size_t i = 0; i < table->capacity; i++) {
+        const struct block_entry *block = &table->at[i];
         const char *begin = block->address;
         if (begin == NULL || begin == &gone || address < begin || address >= begin + block->bytes)
             continue;
         say(said, block->op != NULL ? "the result of " : "a tensor");
         say(said, block->op != NULL ? block->op : "");
-        if (block->tag != NULL && block->tag[0] != '\0' && strcmp(block->tag, OWNER_UNKNOWN) != 0) {
+        if (block->label != NULL && block->label[0] != '\0' && strcmp(block->label, OWNER_UNKNOWN) != 0) {
             say(said, " in ");
-            say(said, block->tag);
+            say(said, block->label);
         }
         said->text[said->used] = '\0';
         return true;
@@ -144,19 +144,19 @@ static bool describe_in(struct said *said, const struct live_table *table, const
 }
 
 /* Skips shards that are locked, because the interrupted thread may hold the lock. */
-static bool live_describe(char *text, size_t bytes, const void *address)
+static bool block_table_describe(char *text, size_t bytes, const void *address)
 {
     struct said said = { text, bytes, 0 };
     const ctrt_stream *stream;
     bool found = false;
     for (uint32_t slot = 0; slot < STREAM_MAX && !found && (stream = stream_at(slot)) != NULL; slot++) {
         const struct device_memory *memory = stream->device != NULL ? stream->device->memory : NULL;
-        if (memory == NULL || stream->queue == NULL || stream != stream->device->stream || memory->live == NULL)
+        if (memory == NULL || stream->queue == NULL || stream != stream->device->stream || memory->blocks == NULL)
             continue;
         for (int shard = 0; shard < SHARDS && !found; shard++) {
             if (!shard_try(shard))
                 continue;
-            const struct live_table *table = memory->live->shards[shard];
+            const struct block_map *table = memory->blocks->shards[shard];
             found = table != NULL && describe_in(&said, table, address);
             shard_unlock(shard);
         }
@@ -164,30 +164,30 @@ static bool live_describe(char *text, size_t bytes, const void *address)
     return found;
 }
 
-__attribute__((constructor)) static void live_describes(void)
+__attribute__((constructor)) static void block_table_hook(void)
 {
-    registry_describe = live_describe;
+    registry_describe = block_table_describe;
 }
 
 /* ---- allocation and free ---- */
 
 void block_table_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
-    struct live_block entry = { block->address, block->bytes, requested, label_here(), thread_state.op, queue,
+    struct block_entry entry = { block->address, block->bytes, requested, label_here(), thread_state.op, queue,
                                 history_about_now(), 0, NULL };
     if (history_on(memory)) {
         entry.time = history_now();
-        struct history_event event = { 0, entry.time, entry.tag, entry.op, entry.address, entry.bytes, 0, queue,
+        struct history_event event = { 0, entry.time, entry.label, entry.op, entry.address, entry.bytes, 0, queue,
                                        HISTORY_ALLOC, NULL };
         history_note(memory, &event);
         entry.number = event.number;
-        entry.frames = event.frames;
+        entry.backtrace = event.backtrace;
     }
     int shard = shard_of(block->address);
     shard_lock(shard);
-    struct live_table **table = &memory->live->shards[shard];
+    struct block_map **table = &memory->blocks->shards[shard];
     if (pool_watched(memory) && table_ready(table)) {
-        struct live_block *place = place_of(*table, block->address);
+        struct block_entry *place = place_of(*table, block->address);
         (*table)->used += place->address == NULL;
         *place = entry;
     }
@@ -195,12 +195,12 @@ void block_table_alloc(struct device_memory *memory, const ctrt_block *block, si
 }
 
 /* Removes the entry and copies it to *out. Without an entry, *out is unchanged. */
-static void take(struct live_block *out, struct device_memory *memory, const void *address)
+static void take(struct block_entry *out, struct device_memory *memory, const void *address)
 {
     int shard = shard_of(address);
     shard_lock(shard);
-    struct live_table *table = memory->live->shards[shard];
-    struct live_block *place = table != NULL ? place_of(table, address) : NULL;
+    struct block_map *table = memory->blocks->shards[shard];
+    struct block_entry *place = table != NULL ? place_of(table, address) : NULL;
     if (place != NULL && place->address == address) {
         *out = *place;
         place->address = &gone;
@@ -210,12 +210,12 @@ static void take(struct live_block *out, struct device_memory *memory, const voi
 
 void block_table_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
-    struct live_block entry = { block->address, block->bytes, requested, OWNER_UNKNOWN, NULL, queue, 0, 0, NULL };
+    struct block_entry entry = { block->address, block->bytes, requested, OWNER_UNKNOWN, NULL, queue, 0, 0, NULL };
     take(&entry, memory, block->address);
     if (!history_on(memory))
         return;
     /* Attribute the free to the block's owner, not to the freeing thread. */
-    struct history_event event = { 0, history_now(), entry.tag, entry.op, entry.address,
+    struct history_event event = { 0, history_now(), entry.label, entry.op, entry.address,
                                    entry.bytes, 0, entry.queue, HISTORY_FREE_REQUESTED, NULL };
     history_note(memory, &event);
     event.action = HISTORY_FREE_COMPLETED;
@@ -233,15 +233,15 @@ void block_table_segment(struct device_memory *memory, enum history_action actio
 }
 
 /* Sets `op` for the block at `address`, if the block has none. */
-static void live_name(struct device_memory *memory, const void *address, const char *op)
+static void name_block(struct device_memory *memory, const void *address, const char *op)
 {
     uint64_t number = 0;
     int shard = shard_of(address);
     if (!pool_watched(memory))
         return;
     shard_lock(shard);
-    struct live_table *table = memory->live->shards[shard];
-    struct live_block *place = table != NULL ? place_of(table, address) : NULL;
+    struct block_map *table = memory->blocks->shards[shard];
+    struct block_entry *place = table != NULL ? place_of(table, address) : NULL;
     if (place != NULL && place->address == address && place->op == NULL) {
         place->op = op;
         number = place->number;
@@ -259,7 +259,7 @@ void block_table_name_outputs(struct device_memory *memory, const ctrt_view *con
         for (int i = 0; i < n_inputs && fresh; i++)
             fresh = inputs[i] == NULL || inputs[i]->data != outputs[o]->data;
         if (fresh)
-            live_name(memory, outputs[o]->data, op);
+            name_block(memory, outputs[o]->data, op);
     }
 }
 
@@ -267,26 +267,26 @@ void block_table_name_outputs(struct device_memory *memory, const ctrt_view *con
 
 static int compare(const void *a, const void *b)
 {
-    uintptr_t x = (uintptr_t)((const struct live_block *)a)->address;
-    uintptr_t y = (uintptr_t)((const struct live_block *)b)->address;
+    uintptr_t x = (uintptr_t)((const struct block_entry *)a)->address;
+    uintptr_t y = (uintptr_t)((const struct block_entry *)b)->address;
     return x < y ? -1 : x > y;
 }
 
-bool block_table_list(struct live_block **out, size_t *count, struct device_memory *memory)
+bool block_table_list(struct block_entry **out, size_t *count, struct device_memory *memory)
 {
-    size_t room = 0, n = 0;
+    size_t capacity = 0, n = 0;
     *out = NULL;
     *count = 0;
-    if (memory->live == NULL)
+    if (memory->blocks == NULL)
         return true;
     for (int shard = 0; shard < SHARDS; shard++)
         shard_lock(shard);
     for (int shard = 0; shard < SHARDS; shard++)
-        room += memory->live->shards[shard] != NULL ? memory->live->shards[shard]->used : 0;
-    struct live_block *list = malloc(MAX(room, 1) * sizeof *list);
+        capacity += memory->blocks->shards[shard] != NULL ? memory->blocks->shards[shard]->used : 0;
+    struct block_entry *list = malloc(MAX(capacity, 1) * sizeof *list);
     for (int shard = 0; shard < SHARDS && list != NULL; shard++) {
-        const struct live_table *table = memory->live->shards[shard];
-        for (size_t i = 0; table != NULL && i < table->room; i++)
+        const struct block_map *table = memory->blocks->shards[shard];
+        for (size_t i = 0; table != NULL && i < table->capacity; i++)
             if (table->at[i].address != NULL && table->at[i].address != &gone)
                 list[n++] = table->at[i];
     }
@@ -304,8 +304,8 @@ static void forget_all(struct device_memory *memory)
 {
     for (int shard = 0; shard < SHARDS; shard++) {
         shard_lock(shard);
-        free(memory->live->shards[shard]);
-        memory->live->shards[shard] = NULL;
+        free(memory->blocks->shards[shard]);
+        memory->blocks->shards[shard] = NULL;
         shard_unlock(shard);
     }
 }
@@ -314,11 +314,11 @@ static void forget_all(struct device_memory *memory)
 
 ctrt_status block_table_watch(struct device_memory *memory, bool state, size_t entries)
 {
-    if (memory->live == NULL && state) {
-        struct live *live = host_calloc(sizeof *live);
-        if (live == NULL)
-            return out_of_memory(sizeof *live, "the table of live blocks");
-        memory->live = live;
+    if (memory->blocks == NULL && state) {
+        struct block_table *blocks = host_calloc(sizeof *blocks);
+        if (blocks == NULL)
+            return out_of_memory(sizeof *blocks, "the table of live blocks");
+        memory->blocks = blocks;
     }
     CTRT_TRY(history_resize(memory, entries));
     if (pool_watched(memory) == state)
@@ -334,10 +334,10 @@ ctrt_status block_table_watch(struct device_memory *memory, bool state, size_t e
 void block_table_destroy(struct device_memory *memory)
 {
     (void)history_resize(memory, 0);
-    if (memory->live == NULL)
+    if (memory->blocks == NULL)
         return;
     atomic_store(&memory->watched, false);
     forget_all(memory);
-    host_free(memory->live);
-    memory->live = NULL;
+    host_free(memory->blocks);
+    memory->blocks = NULL;
 }

@@ -15,22 +15,22 @@ struct backtrace;                           /* backtrace.h */
 struct history_event {
     uint64_t number;                        /* from 1 */
     uint64_t time;                          /* microseconds since 1970 */
-    const char *tag, *op;                   /* interned or static; op NULL: unknown. ANNOTATE: tag is the text */
+    const char *label, *op;                 /* interned or static; op NULL: unknown. ANNOTATE: label is the text */
     const void *address;
     size_t bytes;                           /* of the block; OOM: requested */
-    uint64_t room;                          /* OOM: free bytes on the device */
+    uint64_t free_bytes;                    /* OOM: free bytes on the device */
     const void *queue;
     enum history_action action;
-    const struct backtrace *frames;         /* call stack; NULL: unknown (backtrace.h) */
+    const struct backtrace *backtrace;      /* call stack; NULL: unknown (backtrace.h) */
 };
 
-struct live_block {
+struct block_entry {
     const void *address;                    /* NULL: unused; &gone: deleted */
     size_t bytes, requested;
-    const char *tag, *op;                   /* op NULL: unknown */
+    const char *label, *op;                 /* op NULL: unknown */
     const void *queue;
     uint64_t time, number;                  /* number of its event in the history; 0: none */
-    const struct backtrace *frames;         /* call stack; NULL: none */
+    const struct backtrace *backtrace;      /* call stack; NULL: none */
 };
 
 /* Sets `op` (a static string) as the op of those outputs that are not also inputs and whose blocks have no op yet. */
@@ -39,7 +39,7 @@ void block_table_name_outputs(struct device_memory *memory, const ctrt_view *con
 
 /* Copies all entries, sorted by address, to a new array that the caller frees. No entries: NULL and 0. Returns false if
  * memory runs out. */
-bool block_table_list(struct live_block **out, size_t *count, struct device_memory *memory);
+bool block_table_list(struct block_entry **out, size_t *count, struct device_memory *memory);
 
 /* Appends an event to the device's history, if it is on, and sets event->number. */
 void history_note(struct device_memory *memory, struct history_event *event);

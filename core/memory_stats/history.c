@@ -18,8 +18,8 @@ static const ctrt_param history_param = {
 CORE_PARAM(history_param);
 
 struct history {
-    size_t room;
-    uint64_t count;                         /* events so far; the ring contains the last `room` */
+    size_t capacity;
+    uint64_t count;                         /* events so far; the ring contains the last `capacity` */
     struct history_event events[];
 };
 
@@ -70,13 +70,13 @@ const char *history_action_name(enum history_action action)
 
 __attribute__((noinline)) void history_note(struct device_memory *memory, struct history_event *event)
 {
-    if (unlikely(atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) && event->frames == NULL)
-        event->frames = backtrace_here();
+    if (unlikely(atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) && event->backtrace == NULL)
+        event->backtrace = backtrace_here();
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
     if (ring != NULL) {
         event->number = ++ring->count;
-        ring->events[event->number % ring->room] = *event;
+        ring->events[event->number % ring->capacity] = *event;
     }
     pthread_mutex_unlock(&lock);
 }
@@ -85,8 +85,8 @@ void history_name(struct device_memory *memory, uint64_t number, const char *op)
 {
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
-    if (ring != NULL && ring->events[number % ring->room].number == number)
-        ring->events[number % ring->room].op = op;
+    if (ring != NULL && ring->events[number % ring->capacity].number == number)
+        ring->events[number % ring->capacity].op = op;
     pthread_mutex_unlock(&lock);
 }
 
@@ -97,10 +97,10 @@ bool history_list(struct history_event **out, size_t *count, uint64_t *lost, str
     *lost = 0;
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
-    size_t n = ring != NULL ? MIN(ring->count, ring->room) : 0;
+    size_t n = ring != NULL ? MIN(ring->count, ring->capacity) : 0;
     struct history_event *list = n > 0 ? host_alloc(n * sizeof *list) : NULL;
     for (size_t i = 0; list != NULL && i < n; i++)
-        list[i] = ring->events[(ring->count - n + 1 + i) % ring->room];
+        list[i] = ring->events[(ring->count - n + 1 + i) % ring->capacity];
     *lost = n > 0 ? ring->count - n : 0;
     pthread_mutex_unlock(&lock);
     if (n > 0 && list == NULL)
@@ -118,7 +118,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
         if (__builtin_mul_overflow(entries, sizeof fresh->events[0], &bytes) || bytes > PTRDIFF_MAX / 2
             || (fresh = host_calloc(sizeof *fresh + bytes)) == NULL)
             return out_of_memory(entries * sizeof fresh->events[0], "the history of memory");
-        fresh->room = entries;
+        fresh->capacity = entries;
     }
     pthread_mutex_lock(&lock);
     old = memory->history;
@@ -238,8 +238,8 @@ ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)
     CTRT_TRY(memory_get(&memory, device));
     if (!history_on(memory))
         return CTRT_OK;
-    struct history_event event = { .time = history_now(), .tag = intern_string(text), .action = HISTORY_ANNOTATE };
-    if (event.tag == NULL)
+    struct history_event event = { .time = history_now(), .label = intern_string(text), .action = HISTORY_ANNOTATE };
+    if (event.label == NULL)
         return out_of_memory(strlen(text), "a remark");
     history_note(memory, &event);
     return CTRT_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/label.c: the thread's stack of memory tags. */
+/* memory_stats/label.c: the thread's stack of labels. */
 #include "memory_stats/label.h"
 
 #include "base/base.h"
@@ -27,74 +27,74 @@ static const char *joined(const char *base, const char *path)
     return kept;
 }
 
-void label_enter(struct memory_label *tag, const char *base, const char *path)
+void label_enter(struct memory_label *label, const char *base, const char *path)
 {
     const char *text = joined(base, path);
-    tag->text = text != NULL ? text : label_here();
-    tag->below = thread_state.tag;
-    tag->pushed = false;
-    thread_state.tag = tag;
+    label->text = text != NULL ? text : label_here();
+    label->below = thread_state.label;
+    label->pushed = false;
+    thread_state.label = label;
 }
 
 /* Removes all entries above `end`, and frees those that were pushed. */
 static void drop_above(struct thread_state *state, const struct memory_label *end)
 {
-    while (state->tag != NULL && state->tag != end) {
-        struct memory_label *tag = state->tag;
-        state->tag = tag->below;
-        if (tag->pushed)
-            host_free(tag);
+    while (state->label != NULL && state->label != end) {
+        struct memory_label *label = state->label;
+        state->label = label->below;
+        if (label->pushed)
+            host_free(label);
     }
 }
 
-void label_leave(struct memory_label *tag)
+void label_leave(struct memory_label *label)
 {
-    drop_above(&thread_state, tag);
-    thread_state.tag = tag->below;
+    drop_above(&thread_state, label);
+    thread_state.label = label->below;
 }
 
-ctrt_status ctrt_memory_tag_push(const char *text)
+ctrt_status ctrt_memory_label_push(const char *text)
 {
     if (text == NULL)
-        return fail_null("memory_tag_push", "tag");
+        return fail_null("memory_label_push", "label");
     if (*text == '\0')
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_tag_push: the tag is empty");
-    struct memory_label *tag = host_alloc(sizeof *tag);
-    if (tag != NULL)
-        tag->text = joined(label_here(), text);
-    if (tag == NULL || tag->text == NULL) {
-        host_free(tag);
-        return out_of_memory(sizeof *tag + strlen(text), "a tag");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_label_push: the label is empty");
+    struct memory_label *label = host_alloc(sizeof *label);
+    if (label != NULL)
+        label->text = joined(label_here(), text);
+    if (label == NULL || label->text == NULL) {
+        host_free(label);
+        return out_of_memory(sizeof *label + strlen(text), "a label");
     }
     thread_register();
-    tag->below = thread_state.tag;
-    tag->pushed = true;
-    thread_state.tag = tag;
+    label->below = thread_state.label;
+    label->pushed = true;
+    thread_state.label = label;
     return CTRT_OK;
 }
 
-ctrt_status ctrt_memory_tag_pop(void)
+ctrt_status ctrt_memory_label_pop(void)
 {
-    struct memory_label *tag = thread_state.tag;
-    if (tag == NULL || !tag->pushed)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop without a matching ctrt_memory_tag_push");
-    thread_state.tag = tag->below;
-    host_free(tag);
+    struct memory_label *label = thread_state.label;
+    if (label == NULL || !label->pushed)
+        return ctrt_fail(CTRT_ERR_STATE, "memory_label_pop without a matching ctrt_memory_label_push");
+    thread_state.label = label->below;
+    host_free(label);
     return CTRT_OK;
 }
 
-const char *ctrt_memory_tag(void)
+const char *ctrt_memory_label(void)
 {
     return label_here();
 }
 
-/* Called when the thread exits: frees the tags that it did not pop. */
+/* Called when the thread exits: frees the labels that it did not pop. */
 static void drop_all(struct thread_state *state)
 {
     drop_above(state, NULL);
 }
 
-__attribute__((constructor)) static void tag_start(void)
+__attribute__((constructor)) static void label_start(void)
 {
     thread_on_exit(drop_all);
 }

@@ -42,7 +42,7 @@ static void read_device(struct reading *reading)
     reading->policy = device->memory->policy_name;
     /* The statistics are read first, so that the current values belong to the period of the peaks. */
     stats_read(&reading->stats, device->memory);
-    account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
+    peak_window_restart(&device->memory->counters, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
         reading->free_bytes = reading->total = 0;
@@ -55,20 +55,20 @@ static void read_device(struct reading *reading)
 static int64_t allocated(const struct reading *r) { return r->stats.allocated_bytes[0].current; }
 static int64_t allocated_most(const struct reading *r)
 {
-    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r));
+    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)], allocated(r));
 }
 static int64_t requested(const struct reading *r) { return r->stats.requested_bytes[0].current; }
 static int64_t reserved(const struct reading *r) { return r->stats.reserved_bytes[0].current; }
 static int64_t reserved_most(const struct reading *r)
 {
-    return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r));
+    return MAX(r->peaks[PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)], reserved(r));
 }
 static int64_t inactive_split(const struct reading *r) { return r->stats.inactive_split_bytes[0].current; }
 static int64_t spilled(const struct reading *r) { return r->stats.spilled_bytes.current; }
 static int64_t blocks(const struct reading *r) { return r->stats.allocation[0].current; }
 static int64_t blocks_most(const struct reading *r)
 {
-    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r));
+    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)], blocks(r));
 }
 static int64_t segments(const struct reading *r) { return r->stats.segment[0].current; }
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }

@@ -75,8 +75,8 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
         || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
         f->free_bytes = f->total = 0;
     f->limit = atomic_load(&memory->limit);
-    f->allocated = account_current(&memory->account, ACCOUNT_BYTES);
-    f->reserved = account_drawn_bytes(&memory->account);
+    f->allocated = counters_current(&memory->counters, COUNTER_BYTES);
+    f->reserved = counters_reserved_bytes(&memory->counters);
     f->held_pinned = pinned_held(device);
     f->others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
     if (f->others > 0)
@@ -107,12 +107,12 @@ static void advise(char advice[256], const struct finding *f)
 {
     char a[32], b[32];
     const struct device_memory *memory = f->memory;
-    const bool room = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
+    const bool fits = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
     const char *gaps = against_gaps(f);
     if (f->refused && f->asked > f->limit)
         snprintf(advice, 256,
                  "The request alone exceeds the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
-    else if (f->refused && room)
+    else if (f->refused && fits)
         snprintf(advice, 256,
                  "The device has enough free memory: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
                  format_bytes(a, f->limit));
@@ -181,7 +181,7 @@ static char *to_json(const struct finding *f, const char *advice)
         strbuf_add(&text, "null,\n  \"fragmentation_percent\": null");
     strbuf_add(&text, ",\n  \"reason\": ");
     strbuf_add_json(&text, f->why);
-    strbuf_add(&text, ",\n  \"tag\": ");
+    strbuf_add(&text, ",\n  \"label\": ");
     strbuf_add_json(&text, label_here());
     strbuf_add(&text, ",\n  \"op\": ");
     strbuf_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
@@ -225,10 +225,10 @@ static void tell_program(struct device_memory *memory, size_t bytes, const char 
 static ctrt_status say(const struct finding *f, const char *why, const char *advice)
 {
     char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
-    char room[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
+    char free_text[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
     char others[192] = "", pinned[64] = "", other[32], host[32];
     if (f->total > 0)
-        snprintf(room, sizeof room, ", %s of %s free on the device", format_bytes(left, f->free_bytes),
+        snprintf(free_text, sizeof free_text, ", %s of %s free on the device", format_bytes(left, f->free_bytes),
                  format_bytes(whole, f->total));
     if (f->others > 0)
         snprintf(others, sizeof others, ", %s held by other processes", format_bytes(other, f->others));
@@ -245,7 +245,7 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     if (f->cached > 0 && f->largest_known)
         snprintf(pieces, sizeof pieces, ", %s of that unallocated, the largest block %s (fragmentation %.0f %%)",
                  format_bytes(cached, f->cached), format_bytes(largest, f->largest), f->fragmentation);
-    if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
+    if (f->owner_count > 0 && strcmp(f->owners[0].label, OWNER_UNKNOWN) != 0)
         snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
                  format_bytes(owned, f->owners[0].bytes));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
@@ -253,7 +253,7 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
                      "(%.600s). %s%s",
                      f->memory->device->name, format_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
                      format_bytes(taken, f->allocated), format_bytes(held, f->reserved), f->memory->policy_name, pieces,
-                     room, others, pinned, allowed, why, owner, advice);
+                     free_text, others, pinned, allowed, why, owner, advice);
 }
 
 static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)
@@ -268,8 +268,8 @@ static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *
     quota_refused = false;
     advise(advice, &f);
     if (history_on(memory)) {
-        struct history_event event = { .time = history_now(), .tag = label_here(), .op = thread_state.op,
-                                       .bytes = bytes, .room = f.free_bytes, .action = HISTORY_OOM };
+        struct history_event event = { .time = history_now(), .label = label_here(), .op = thread_state.op,
+                                       .bytes = bytes, .free_bytes = f.free_bytes, .action = HISTORY_OOM };
         history_note(memory, &event);
     }
     char *json = to_json(&f, advice);

@@ -13,7 +13,7 @@
 static int by_name(const void *a, const void *b)
 {
     const ctrt_memory_owner *x = a, *y = b;
-    int order = x->tag == y->tag ? 0 : strcmp(x->tag, y->tag);
+    int order = x->label == y->label ? 0 : strcmp(x->label, y->label);
     return order != 0 || x->op == y->op ? order : strcmp(x->op, y->op);
 }
 
@@ -43,7 +43,7 @@ static size_t merge(ctrt_memory_owner *owners, size_t count)
 
 bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory)
 {
-    struct live_block *blocks;
+    struct block_entry *blocks;
     size_t n;
     uint64_t bytes = 0, requested = 0;
     if (!block_table_list(&blocks, &n, memory))
@@ -54,7 +54,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
         return false;
     }
     for (size_t i = 0; i < n; i++) {
-        owners[i] = (ctrt_memory_owner){ blocks[i].tag, blocks[i].op != NULL ? blocks[i].op : "", blocks[i].bytes,
+        owners[i] = (ctrt_memory_owner){ blocks[i].label, blocks[i].op != NULL ? blocks[i].op : "", blocks[i].bytes,
                                          blocks[i].requested, 1 };
         bytes += blocks[i].bytes;
         requested += blocks[i].requested;
@@ -63,9 +63,9 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
     size_t watched = n;
     qsort(owners, n, sizeof *owners, by_name);
     n = merge(owners, n);
-    uint64_t all = account_current(&memory->account, ACCOUNT_BYTES);
-    uint64_t all_requested = account_current(&memory->account, ACCOUNT_REQUESTED);
-    uint64_t all_blocks = account_current(&memory->account, ACCOUNT_COUNT);
+    uint64_t all = counters_current(&memory->counters, COUNTER_BYTES);
+    uint64_t all_requested = counters_current(&memory->counters, COUNTER_REQUESTED);
+    uint64_t all_blocks = counters_current(&memory->counters, COUNTER_COUNT);
     if (all > bytes)
         owners[n++] = (ctrt_memory_owner){ OWNER_UNKNOWN, "", all - bytes,
                                            all_requested > requested ? all_requested - requested : 0,
@@ -78,12 +78,12 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
 
 const char *owner_label(char label[128], const ctrt_memory_owner *owner)
 {
-    if (*owner->tag == '\0' && *owner->op == '\0')
-        return "(no tag)";
-    if (*owner->tag == '\0' || *owner->op == '\0')
-        snprintf(label, 128, "%.120s", *owner->tag != '\0' ? owner->tag : owner->op);
+    if (*owner->label == '\0' && *owner->op == '\0')
+        return "(no label)";
+    if (*owner->label == '\0' || *owner->op == '\0')
+        snprintf(label, 128, "%.120s", *owner->label != '\0' ? owner->label : owner->op);
     else
-        snprintf(label, 128, "%.90s (%.30s)", owner->tag, owner->op);
+        snprintf(label, 128, "%.90s (%.30s)", owner->label, owner->op);
     return label;
 }
 
@@ -103,8 +103,8 @@ void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t co
 {
     strbuf_add(text, "[");
     for (size_t i = 0; i < MIN(count, most); i++) {
-        strbuf_add(text, "%s\n    {\"tag\": ", i > 0 ? "," : "");
-        strbuf_add_json(text, owners[i].tag);
+        strbuf_add(text, "%s\n    {\"label\": ", i > 0 ? "," : "");
+        strbuf_add_json(text, owners[i].label);
         strbuf_add(text, ", \"op\": ");
         strbuf_add_json(text, owners[i].op);
         strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}", (unsigned long long)owners[i].bytes,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/owners.h: allocated bytes by owner, which is a memory tag and an op. */
+/* memory_stats/owners.h: allocated bytes by owner, which is a label and an op. */
 #ifndef CORE_MEMORY_STATS_OWNERS_H
 #define CORE_MEMORY_STATS_OWNERS_H
 

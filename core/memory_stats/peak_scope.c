@@ -5,7 +5,7 @@
 #include "memory/pool.h"
 
 struct ctrt_memory_scope {
-    struct account_window window;
+    struct peak_window window;
     struct device_memory *memory;
     uint64_t before;
 };
@@ -21,9 +21,9 @@ ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device
         return out_of_memory(sizeof *scope, "a scope");
     scope->memory = memory;
     ctrt_memory_scope_release(out);
-    account_window_open(&memory->account, &scope->window);
+    peak_window_open(&memory->counters, &scope->window);
     /* The peaks of a new window are the current values. */
-    scope->before = (uint64_t)scope->window.peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)];
+    scope->before = (uint64_t)scope->window.peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)];
     *out = scope;
     return CTRT_OK;
 }
@@ -32,10 +32,10 @@ static void peaks_of(ctrt_memory_peaks *out, const ctrt_memory_scope *scope)
 {
     const int64_t *peaks = scope->window.peaks;
     *out = (ctrt_memory_peaks){
-        .allocated_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)],
-        .requested_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_REQUESTED)],
-        .reserved_bytes = (uint64_t)peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)],
-        .allocations = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)],
+        .allocated_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)],
+        .requested_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_REQUESTED)],
+        .reserved_bytes = (uint64_t)peaks[PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)],
+        .allocations = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)],
         .allocated_before = scope->before,
     };
 }
@@ -46,7 +46,7 @@ ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *sc
         return fail_null("memory_scope_read", "out");
     if (scope == NULL)
         return fail_null("memory_scope_read", "scope");
-    account_windows_update(&scope->memory->account);
+    peak_windows_update(&scope->memory->counters);
     peaks_of(out, scope);
     return CTRT_OK;
 }
@@ -57,7 +57,7 @@ ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **sc
         return fail_null("memory_scope_end", "scope");
     ctrt_memory_scope *ended = *scope;
     *scope = NULL;
-    account_window_close(&ended->memory->account, &ended->window);
+    peak_window_close(&ended->memory->counters, &ended->window);
     if (out != NULL)
         peaks_of(out, ended);
     host_free(ended);

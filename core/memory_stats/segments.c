@@ -11,20 +11,20 @@
 /* Filled while the policy's locks are held, so its memory comes from malloc directly. */
 struct list {
     ctrt_memory_piece *pieces;
-    size_t count, room;
+    size_t count, capacity;
     bool failed;
 };
 
 static void visit(const ctrt_memory_piece *piece, void *argument)
 {
     struct list *list = argument;
-    if (list->count == list->room && !list->failed) {
-        size_t room = MAX(2 * list->room, 256);
-        ctrt_memory_piece *larger = realloc(list->pieces, room * sizeof *larger);
+    if (list->count == list->capacity && !list->failed) {
+        size_t capacity = MAX(2 * list->capacity, 256);
+        ctrt_memory_piece *larger = realloc(list->pieces, capacity * sizeof *larger);
         list->failed = larger == NULL;
         if (larger != NULL) {
             list->pieces = larger;
-            list->room = room;
+            list->capacity = capacity;
         }
     }
     if (list->failed)

@@ -19,7 +19,7 @@
 #include "stream/stream.h"
 
 struct parts {
-    struct live_block *blocks;              /* by address */
+    struct block_entry *blocks;             /* by address */
     size_t block_count;
     ctrt_memory_piece *pieces;
     size_t piece_count;
@@ -56,11 +56,11 @@ static bool list_stacks(struct parts *parts)
     if (parts->stacks == NULL)
         return false;
     for (size_t i = 0; i < parts->block_count; i++)
-        if (parts->blocks[i].frames != NULL)
-            parts->stacks[count++] = parts->blocks[i].frames;
+        if (parts->blocks[i].backtrace != NULL)
+            parts->stacks[count++] = parts->blocks[i].backtrace;
     for (size_t i = 0; i < parts->event_count; i++)
-        if (parts->events[i].frames != NULL)
-            parts->stacks[count++] = parts->events[i].frames;
+        if (parts->events[i].backtrace != NULL)
+            parts->stacks[count++] = parts->events[i].backtrace;
     qsort(parts->stacks, count, sizeof parts->stacks[0], compare_stacks);
     for (size_t i = 0; i < count; i++)
         if (i == 0 || parts->stacks[i] != parts->stacks[i - 1])
@@ -80,7 +80,7 @@ static bool parts_read(struct parts *parts, struct device_memory *memory)
     return false;
 }
 
-static const struct live_block *live_at(const struct parts *parts, const void *address)
+static const struct block_entry *entry_at(const struct parts *parts, const void *address)
 {
     size_t low = 0, high = parts->block_count;
     while (low < high) {
@@ -104,21 +104,21 @@ static unsigned long long stream_number(const ctrt_device *device, const void *q
 
 /* ---- segments ---- */
 
-static void owner(struct strbuf *text, const char *tag, const char *op)
+static void owner(struct strbuf *text, const char *label, const char *op)
 {
-    strbuf_add(text, ", \"tag\": ");
-    strbuf_add_json(text, tag);
+    strbuf_add(text, ", \"label\": ");
+    strbuf_add_json(text, label);
     strbuf_add(text, ", \"op\": ");
     strbuf_add_json(text, op != NULL ? op : "");
 }
 
-static void stack(struct strbuf *text, const struct backtrace *frames)
+static void stack(struct strbuf *text, const struct backtrace *backtrace)
 {
-    if (frames != NULL)
-        strbuf_add(text, ", \"stack\": %u", (unsigned)frames->number);
+    if (backtrace != NULL)
+        strbuf_add(text, ", \"stack\": %u", (unsigned)backtrace->number);
 }
 
-static void block(struct strbuf *text, const void *address, size_t bytes, int state, const struct live_block *live)
+static void block(struct strbuf *text, const void *address, size_t bytes, int state, const struct block_entry *live)
 {
     static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
     strbuf_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
@@ -128,9 +128,9 @@ static void block(struct strbuf *text, const void *address, size_t bytes, int st
                                           : 0,
                states[MIN((unsigned)state, 2u)]);
     if (live != NULL) {
-        owner(text, live->tag, live->op);
+        owner(text, live->label, live->op);
         strbuf_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
-        stack(text, live->frames);
+        stack(text, live->backtrace);
     }
     strbuf_add(text, "}");
 }
@@ -165,7 +165,7 @@ static void segments_walked(struct strbuf *text, const struct parts *parts, cons
             strbuf_add(text, "%s", k > i + 1 ? "," : "");
             block(text, piece->address, piece->bytes, piece->block_state,
                   piece->block_state == CTRT_BLOCK_ACTIVE
-                      ? live_at(parts, piece->name != NULL ? piece->name : piece->address)
+                      ? entry_at(parts, piece->name != NULL ? piece->name : piece->address)
                       : NULL);
         }
         strbuf_add(text, "]}");
@@ -177,9 +177,9 @@ static void segments_walked(struct strbuf *text, const struct parts *parts, cons
 static void segments_live(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {
-        const struct live_block *live = &parts->blocks[i];
+        const struct block_entry *live = &parts->blocks[i];
         segment_head(text, i == 0, live->address, live->bytes, stream_number(device, live->queue),
-                     live->bytes > ACCOUNT_SMALL_MOST, false,
+                     live->bytes > COUNTER_SMALL_MOST, false,
                      live->bytes, live->bytes);
         block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
         strbuf_add(text, "]}");
@@ -194,14 +194,14 @@ static void event(struct strbuf *text, const struct history_event *e, const ctrt
                history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
                stream_number(device, e->queue), (unsigned long long)e->time);
     if (e->action == HISTORY_OOM)
-        strbuf_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
+        strbuf_add(text, ", \"device_free\": %llu", (unsigned long long)e->free_bytes);
     if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
         strbuf_add(text, ", \"text\": ");
-        strbuf_add_json(text, e->tag);
+        strbuf_add_json(text, e->label);
     } else {
-        owner(text, e->tag, e->op);
+        owner(text, e->label, e->op);
     }
-    stack(text, e->frames);
+    stack(text, e->backtrace);
     strbuf_add(text, "}");
 }
 
@@ -250,7 +250,7 @@ static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
     struct strbuf text = { 0 };
     CTRT_TRY(memory_get(&memory, device));
     if (history_on(memory)) {
-        struct history_event event = { .time = history_now(), .tag = why, .action = HISTORY_SNAPSHOT };
+        struct history_event event = { .time = history_now(), .label = why, .action = HISTORY_SNAPSHOT };
         history_note(memory, &event);
     }
     if (!parts_read(&parts, memory))

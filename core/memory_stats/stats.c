@@ -120,12 +120,12 @@ bool stats_of_policy(ctrt_memory_policy_stats *out, const struct device_memory *
 
 /* Uses the policy's segment statistics by pool, if it reports them; `reserved` is 0 for policies of an older ABI.
  * Values over all pools are always the core's, because it can reset their peaks. */
-static void read_segments(ctrt_memory_stats *out, const struct account_stats *counted,
+static void read_segments(ctrt_memory_stats *out, const struct counter_stats *counted,
                           const ctrt_memory_policy_stats *policy, bool known)
 {
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        out->segment[pool] = counted->drawn[pool][ACCOUNT_COUNT];
-        out->reserved_bytes[pool] = counted->drawn[pool][ACCOUNT_BYTES];
+        out->segment[pool] = counted->reserved[pool][COUNTER_COUNT];
+        out->reserved_bytes[pool] = counted->reserved[pool][COUNTER_BYTES];
     }
     if (!known || policy->reserved[CTRT_POOL_ALL].allocated == 0)
         return;
@@ -154,15 +154,15 @@ static void read_spilled(ctrt_memory_stats *out, const struct device_memory *mem
 
 void stats_read(ctrt_memory_stats *out, struct device_memory *memory)
 {
-    struct account_stats counted;
+    struct counter_stats counted;
     ctrt_memory_policy_stats policy;
     memset(out, 0, sizeof *out);
-    account_read(&counted, &memory->account);
+    counters_read(&counted, &memory->counters);
     bool known = stats_of_policy(&policy, memory);
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        out->allocation[pool] = out->active[pool] = counted.blocks[pool][ACCOUNT_COUNT];
-        out->allocated_bytes[pool] = out->active_bytes[pool] = counted.blocks[pool][ACCOUNT_BYTES];
-        out->requested_bytes[pool] = counted.blocks[pool][ACCOUNT_REQUESTED];
+        out->allocation[pool] = out->active[pool] = counted.blocks[pool][COUNTER_COUNT];
+        out->allocated_bytes[pool] = out->active_bytes[pool] = counted.blocks[pool][COUNTER_BYTES];
+        out->requested_bytes[pool] = counted.blocks[pool][COUNTER_REQUESTED];
     }
     out->oversize_allocations = counted.oversize;
     read_segments(out, &counted, &policy, known);
@@ -171,8 +171,8 @@ void stats_read(ctrt_memory_stats *out, struct device_memory *memory)
     out->num_oom_rejections = (int64_t)atomic_load(&memory->rejections);
     pinned_stats(&out->host, memory->device);
     read_spilled(out, memory);
-    out->num_device_alloc = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated;
-    out->num_device_free = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed;
+    out->num_device_alloc = counted.reserved[CTRT_POOL_ALL][COUNTER_COUNT].allocated;
+    out->num_device_free = counted.reserved[CTRT_POOL_ALL][COUNTER_COUNT].freed;
     out->max_split_size = policy.max_split > 0 ? (int64_t)policy.max_split : -1;
 }
 
@@ -223,24 +223,24 @@ ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char
 uint64_t ctrt_memory_allocated(ctrt_device *device)
 {
     struct device_memory *memory;
-    return memory_get(&memory, device) == CTRT_OK ? account_current(&memory->account, ACCOUNT_BYTES) : 0;
+    return memory_get(&memory, device) == CTRT_OK ? counters_current(&memory->counters, COUNTER_BYTES) : 0;
 }
 
 uint64_t ctrt_memory_reserved(ctrt_device *device)
 {
     struct device_memory *memory;
-    return memory_get(&memory, device) == CTRT_OK ? account_drawn_bytes(&memory->account) : 0;
+    return memory_get(&memory, device) == CTRT_OK ? counters_reserved_bytes(&memory->counters) : 0;
 }
 
-static uint64_t peak(ctrt_device *device, bool drawn)
+static uint64_t peak(ctrt_device *device, bool reserved)
 {
     struct device_memory *memory;
-    struct account_stats counted;
+    struct counter_stats counted;
     if (memory_get(&memory, device) != CTRT_OK)
         return 0;
-    account_read(&counted, &memory->account);
-    return (uint64_t)(drawn ? counted.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak
-                            : counted.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak);
+    counters_read(&counted, &memory->counters);
+    return (uint64_t)(reserved ? counted.reserved[CTRT_POOL_ALL][COUNTER_BYTES].peak
+                            : counted.blocks[CTRT_POOL_ALL][COUNTER_BYTES].peak);
 }
 
 uint64_t ctrt_memory_max_allocated(ctrt_device *device)
@@ -258,7 +258,7 @@ void ctrt_memory_reset_peak(ctrt_device *device)
     struct device_memory *memory;
     if (memory_get(&memory, device) != CTRT_OK)
         return;
-    account_reset_peaks(&memory->account);
+    counters_reset_peaks(&memory->counters);
     for (int i = 0; i < memory->policy_count; i++)
         if (CTRT_SLOT(memory->policies[i]->policy, reset_peaks))
             memory->policies[i]->policy->reset_peaks(memory->policies[i]->state);

@@ -44,11 +44,11 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
  * overflow. */
 static int64_t output_side(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
 {
-    int64_t room, reach;
-    if (__builtin_mul_overflow(dilation, kernel - 1, &reach) || __builtin_mul_overflow(padding, (int64_t)2, &room)
-        || __builtin_add_overflow(room, size - 1, &room) || __builtin_sub_overflow(room, reach, &room))
+    int64_t space, reach;
+    if (__builtin_mul_overflow(dilation, kernel - 1, &reach) || __builtin_mul_overflow(padding, (int64_t)2, &space)
+        || __builtin_add_overflow(space, size - 1, &space) || __builtin_sub_overflow(space, reach, &space))
         return -1;
-    return room < 0 ? 0 : room / stride + 1;
+    return space < 0 ? 0 : space / stride + 1;
 }
 
 static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_tensor *weight, const ctrt_tensor *bias,

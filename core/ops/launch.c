@@ -9,27 +9,27 @@
 
 /* ---- records of enqueued work ---- */
 
-static pthread_once_t frames_once = PTHREAD_ONCE_INIT;
+static pthread_once_t backtrace_once = PTHREAD_ONCE_INIT;
 
-static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char *name, const char *tag)
+static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char *name, const char *label)
 {
-    const struct backtrace *frames = NULL;
+    const struct backtrace *backtrace = NULL;
     if (stream_order_mode == ORDER_CHECK || atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) {
-        pthread_once(&frames_once, backtrace_prepare);
-        frames = backtrace_here();
+        pthread_once(&backtrace_once, backtrace_prepare);
+        backtrace = backtrace_here();
     }
-    stream_note_site(stream, name, tag, frames);
+    stream_note_site(stream, name, label, backtrace);
 }
 
 /* Counts work that was enqueued and returns its timepoint. The caller holds the stream's lock. */
 static inline timepoint count_work(ctrt_stream *stream, const char *name)
 {
-    const timepoint mark = stream_count_work(stream);
-    const char *tag = label_here();
-    if (unlikely(tag != stream->tag || stream->works != NULL
+    const timepoint point = stream_count_work(stream);
+    const char *label = label_here();
+    if (unlikely(label != stream->label || stream->works != NULL
                  || atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)))
-        note_site(stream, name, tag);
-    return mark;
+        note_site(stream, name, label);
+    return point;
 }
 
 static ctrt_status after_launch(ctrt_status status, ctrt_stream *stream, const char *name)
@@ -88,7 +88,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
             return out_of_memory(count * sizeof *addresses, "operands");
     }
     ctrt_status status = CTRT_OK;
-    timepoint mark = 0;
+    timepoint point = 0;
     uint64_t noted = 0;                     /* bit i: the access to operand i is recorded; only for the first 64 */
     uint32_t ready = 0;
     ctrt_view *copies = NULL;
@@ -110,11 +110,11 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
         call->sequence = stream->sequence + 1;
         status = kernel->run(call);
         if (likely(status == CTRT_OK)) {
-            mark = count_work(stream, kernel->op);
+            point = count_work(stream, kernel->op);
             for (uint32_t i = 0; i < ready && i < 64; i++) {
                 const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
                 if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR)
-                    || hazard_note_alone(stream, view, i >= n_in, mark))
+                    || hazard_note_alone(stream, view, i >= n_in, point))
                     noted |= (uint64_t)1 << i;
             }
         }
@@ -126,7 +126,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
         if (likely(is_noted && !moves))
             continue;
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
-            hazard_after(stream, view, i >= n_in, is_noted ? 0 : mark);
+            hazard_after(stream, view, i >= n_in, is_noted ? 0 : point);
     }
     host_free(copies);
     if (unlikely(addresses != few))
@@ -155,7 +155,7 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
     if (copy->wait && unlikely(stream_captured(stream)))
         return launch_finish(device);
     void *to = NULL, *from = NULL;
-    timepoint mark = 0;
+    timepoint point = 0;
     CTRT_TRY(hazard_before(stream, copy->from, false, "copy", &from));
     ctrt_status status = hazard_before(stream, copy->to, true, "copy", &to);
     const bool have_to = status == CTRT_OK;
@@ -168,12 +168,12 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
         else
             status = memory->copy(device->handle, stream->queue, to, from, copy->bytes, copy->kind);
         if (likely(status == CTRT_OK))
-            mark = count_work(stream, "copy");
+            point = count_work(stream, "copy");
         pthread_mutex_unlock(&stream->lock);
     }
-    hazard_after(stream, copy->from, false, mark);
+    hazard_after(stream, copy->from, false, point);
     if (have_to)
-        hazard_after(stream, copy->to, true, mark);
+        hazard_after(stream, copy->to, true, point);
     if (unlikely(status != CTRT_OK || stream_launch_blocking))
         status = after_launch(status, stream, "copy");
     return status == CTRT_OK && copy->wait ? launch_finish(device) : status;
@@ -187,14 +187,14 @@ static ctrt_status enqueue_fill(const ctrt_view *view, ctrt_device *device, int 
         return device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes);
     ctrt_stream *stream = stream_here(device);
     void *to;
-    timepoint mark = 0;
+    timepoint point = 0;
     CTRT_TRY(hazard_before(stream, view, true, "fill", &to));
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = device->backend->memory->fill(device->handle, stream->queue, to, byte, bytes);
     if (likely(status == CTRT_OK))
-        mark = count_work(stream, "fill");
+        point = count_work(stream, "fill");
     pthread_mutex_unlock(&stream->lock);
-    hazard_after(stream, view, true, mark);
+    hazard_after(stream, view, true, point);
     return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "fill");
 }
 

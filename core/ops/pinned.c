@@ -58,8 +58,8 @@ ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
         return device_fail_forked(stream->device);
     pthread_mutex_lock(&stream->lock);
     /* Work that the program enqueued itself counts as work of the stream, so that other streams wait for it. */
-    const timepoint mark = stream_count_work(stream);
+    const timepoint point = stream_count_work(stream);
     pthread_mutex_unlock(&stream->lock);
-    hazard_note(&tensor->view, mark);
+    hazard_note(&tensor->view, point);
     return CTRT_OK;
 }

@@ -34,14 +34,14 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
     shape[0] = x->view.shape[0];
     shape[1] = x->view.shape[1];
     for (int i = 0; i < 2; i++) {
-        int64_t reach, room;
+        int64_t reach, space;
         bool overflow = __builtin_mul_overflow(a->dilation[i], a->kernel[i] - 1, &reach)
-                        || __builtin_add_overflow(x->view.shape[2 + i] - 1, 2 * a->padding[i], &room)
-                        || __builtin_sub_overflow(room, reach, &room);
-        if (overflow || room < 0)
+                        || __builtin_add_overflow(x->view.shape[2 + i] - 1, 2 * a->padding[i], &space)
+                        || __builtin_sub_overflow(space, reach, &space);
+        if (overflow || space < 0)
             return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s",
                              shape_text(text, x->view.shape, 4));
-        shape[2 + i] = room / a->stride[i] + 1;
+        shape[2 + i] = space / a->stride[i] + 1;
     }
     return CTRT_OK;
 }

@@ -35,15 +35,15 @@ static bool same_file(const struct stat *a, const struct stat *b)
 }
 
 /* Directories of loaded plugins. Their descriptors remain open. */
-static struct kept_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
+static struct cached_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
 static size_t kept_count;
 
 /* Returns the entry of the directory `fd`, adding one if necessary. Takes ownership of `fd`, and closes it if the entry
  * already has an open descriptor of the same directory. Returns NULL if fstat fails or the table is full. */
-static struct kept_folder *keep_folder(int fd)
+static struct cached_folder *cache_folder(int fd)
 {
     struct stat facts, now;
-    struct kept_folder *folder = kept;
+    struct cached_folder *folder = kept;
     if (fstat(fd, &facts) != 0) {
         close(fd);
         return NULL;
@@ -59,39 +59,39 @@ static struct kept_folder *keep_folder(int fd)
     if (known && folder->fd != fd && fstat(folder->fd, &now) == 0 && same_file(&now, &facts))
         close(fd);
     else
-        *folder = (struct kept_folder){ fd, facts.st_dev, facts.st_ino };
+        *folder = (struct cached_folder){ fd, facts.st_dev, facts.st_ino };
     kept_count += !known;
     return folder;
 }
 
 /* Writes the path of `name` in the directory. The path of the n-th directory has n slashes before the name, so that
  * paths of different directories differ even if the program closed a descriptor and its number was reused. */
-static void kept_path(char *path, size_t room, const struct kept_folder *folder, const char *name)
+static void kept_path(char *path, size_t capacity, const struct cached_folder *folder, const char *name)
 {
     char slashes[COUNT_OF(kept) + 1];
     memset(slashes, '/', sizeof slashes);
-    snprintf(path, room, "/proc/self/fd/%d%.*s%s", folder->fd, (int)(folder - kept + 1), slashes, name);
+    snprintf(path, capacity, "/proc/self/fd/%d%.*s%s", folder->fd, (int)(folder - kept + 1), slashes, name);
 }
 
-/* Writes the path to pass to dlopen for the validated file. Returns a verdict. */
-static int loader_path(char *path, size_t room, struct plugin_file *file, struct checked_file *judged, char *reason,
-                       size_t bytes)
+/* Writes the path to pass to dlopen for the validated file. Returns a result. */
+static int loader_path(char *path, size_t capacity, struct plugin_file *file, struct checked_file *validated,
+                       char *reason, size_t bytes)
 {
     struct stat facts, seen;
-    snprintf(path, room, "%s", file->path);
-    if (judged->folder < 0)
+    snprintf(path, capacity, "%s", file->path);
+    if (validated->folder < 0)
         return VALIDATE_OK;
-    const struct kept_folder *folder = keep_folder(judged->folder);
-    judged->folder = -1;
+    const struct cached_folder *folder = cache_folder(validated->folder);
+    validated->folder = -1;
     if (folder == NULL)
         return VALIDATE_OK;
-    kept_path(path, room, folder, strrchr(file->path, '/') + 1);
-    if (fstat(judged->file, &facts) != 0)
+    kept_path(path, capacity, folder, strrchr(file->path, '/') + 1);
+    if (fstat(validated->file, &facts) != 0)
         return validate_errno(errno, "file", file->path, reason, bytes);
     if (stat(path, &seen) != 0) {
         if (error_is_transient(errno))
             return validate_errno(errno, "file", file->path, reason, bytes);
-        snprintf(path, room, "%s", file->path);
+        snprintf(path, capacity, "%s", file->path);
     } else if (!same_file(&facts, &seen)) {
         snprintf(reason, bytes, "file %s was replaced while it was validated", file->path);
         return EAGAIN;
@@ -101,7 +101,7 @@ static int loader_path(char *path, size_t room, struct plugin_file *file, struct
 
 /* Finds out why the loader could not map the file. Returns ENOMEM, or VALIDATE_REFUSED if the file cannot be mapped as
  * executable at all (for example a file system mounted with noexec). */
-static int verdict_of_mapping(int fd)
+static int mapping_result(int fd)
 {
     void *page = mmap(NULL, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
     if (page == MAP_FAILED)
@@ -113,7 +113,7 @@ static int verdict_of_mapping(int fd)
 /* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is derived
  * from the text of the message, because dlopen does not set errno. Messages about a failed mmap do not contain the
  * error, so those cases are tested separately. */
-static int verdict_of_loader(const char *text, int fd)
+static int loader_result(const char *text, int fd)
 {
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
     for (size_t i = 0; i < COUNT_OF(errors); i++)
@@ -123,7 +123,7 @@ static int verdict_of_loader(const char *text, int fd)
     if (strstr(text, "static TLS") != NULL)
         return VALIDATE_REFUSED;
     if (strstr(text, "failed to map segment") != NULL || strstr(text, "cannot map zero-fill pages") != NULL)
-        return verdict_of_mapping(fd);
+        return mapping_result(fd);
     /* "cannot create shared object descriptor", "cannot allocate dependency list": the loader has no memory. */
     return strcmp(text, "out of memory") == 0 || strstr(text, "cannot create ") != NULL
                    || strstr(text, "cannot allocate ") != NULL
@@ -131,8 +131,8 @@ static int verdict_of_loader(const char *text, int fd)
                : VALIDATE_REFUSED;
 }
 
-/* Writes the loader's error message as the reason, with the plugin's own path instead of `path`. Returns the verdict.
- * Uses the "C" locale, in which messages are not translated, because verdict_of_loader compares them. */
+/* Writes the loader's error message as the reason, with the plugin's own path instead of `path`. Returns the result.
+ * Uses the "C" locale, in which messages are not translated, because loader_result compares them. */
 static int validate_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
 {
     const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);
@@ -140,10 +140,10 @@ static int validate_loader(const char *path, const struct plugin_file *file, int
     const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
     snprintf(reason, bytes, "%s%s", of_file ? file->path : "",
              text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
-    const int verdict = verdict_of_loader(reason, fd);
+    const int result = loader_result(reason, fd);
     uselocale(before);
     freelocale(english);
-    return verdict;
+    return result;
 }
 
 /* Sets the loader's name of the object to the plugin's path if the object was loaded through /proc. */
@@ -157,34 +157,34 @@ static void name_object(struct plugin_file *file, void *handle)
     object->l_name = (char *)(uintptr_t)file->path;
 }
 
-static int load(void **handle, struct plugin_file *file, struct checked_file *judged, char *reason, size_t bytes)
+static int load(void **handle, struct plugin_file *file, struct checked_file *validated, char *reason, size_t bytes)
 {
     char path[4200];
-    int verdict = elf_validate(judged->file, file->path, reason, bytes);
-    if (verdict == VALIDATE_OK)
-        verdict = loader_path(path, sizeof path, file, judged, reason, bytes);
-    if (verdict != VALIDATE_OK)
-        return verdict;
+    int result = elf_validate(validated->file, file->path, reason, bytes);
+    if (result == VALIDATE_OK)
+        result = loader_path(path, sizeof path, file, validated, reason, bytes);
+    if (result != VALIDATE_OK)
+        return result;
     if (validated_hook != NULL)
         validated_hook();
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*handle == NULL)
-        return validate_loader(path, file, judged->file, reason, bytes);
+        return validate_loader(path, file, validated->file, reason, bytes);
     name_object(file, *handle);
     return VALIDATE_OK;
 }
 
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
 {
-    struct checked_file judged;
+    struct checked_file validated;
     uid_t user;
     const bool strict = permissions_matter(&user);
-    int verdict = open_checked(&judged, file->path, strict, user, reason, bytes);
-    if (verdict != VALIDATE_OK)
-        return verdict;
-    verdict = load(handle, file, &judged, reason, bytes);
-    close(judged.file);
-    if (judged.folder >= 0)
-        close(judged.folder);
-    return verdict;
+    int result = open_checked(&validated, file->path, strict, user, reason, bytes);
+    if (result != VALIDATE_OK)
+        return result;
+    result = load(handle, file, &validated, reason, bytes);
+    close(validated.file);
+    if (validated.folder >= 0)
+        close(validated.folder);
+    return result;
 }

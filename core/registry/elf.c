@@ -35,7 +35,7 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t offset, int *error)
     return true;
 }
 
-/* Checks that every segment that the loader reads is inside the file. Returns a verdict. */
+/* Checks that every segment that the loader reads is inside the file. Returns a result. */
 static int validate_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason,
                              size_t bytes)
 {

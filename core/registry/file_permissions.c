@@ -98,7 +98,7 @@ static const char *shown(const struct walk *w)
     return w->shown[0] != '\0' ? w->shown : "/";
 }
 
-/* Makes `fd` the current folder and checks its owner and permissions. Takes ownership of `fd`. Returns a verdict. */
+/* Makes `fd` the current folder and checks its owner and permissions. Takes ownership of `fd`. Returns a result. */
 static int enter(struct walk *w, int fd, const struct stat *facts)
 {
     if (w->at >= 0)
@@ -125,7 +125,7 @@ static int enter_root(struct walk *w)
 }
 
 /* Follows the symbolic link `fd`: prepends its target to the remaining path. Takes ownership of `fd`. Returns a
- * verdict. */
+ * result. */
 static int follow(struct walk *w, int fd, const char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -152,18 +152,18 @@ static int open_file(struct walk *w, int *out, const char *name, const char *pat
             close(fd);
         return validate_errno(error, "file", path, w->reason, w->bytes);
     }
-    int verdict = !trusted_owner(w, &facts)     ? bad_owner(w, "file", path, &facts)
+    int result = !trusted_owner(w, &facts)     ? bad_owner(w, "file", path, &facts)
                   : writable_by_others(&facts)  ? bad_mode(w, "file", path, &facts)
                                                 : VALIDATE_OK;
-    if (verdict == VALIDATE_OK && w->shared) {
+    if (result == VALIDATE_OK && w->shared) {
         fstat(w->at, &facts);
-        verdict = bad_mode(w, "folder", shown(w), &facts);
+        result = bad_mode(w, "folder", shown(w), &facts);
     }
-    if (verdict == VALIDATE_OK)
+    if (result == VALIDATE_OK)
         *out = fd;
     else
         close(fd);
-    return verdict;
+    return result;
 }
 
 /* Writes the path of the entry `name` of `folder` into `path`. Resolves "." and ".." in the text, which is correct
@@ -178,7 +178,7 @@ static bool append(char *path, size_t bytes, const char *folder, const char *nam
 }
 
 /* Resolves the remaining path from the current folder. If `file` is NULL, all entries must be folders; otherwise the
- * last entry must be a file, which is opened as *file. Returns a verdict. */
+ * last entry must be a file, which is opened as *file. Returns a result. */
 static int walk_on(struct walk *w, int *file)
 {
     while (w->rest[strspn(w->rest, "/")] != '\0') {
@@ -200,24 +200,24 @@ static int walk_on(struct walk *w, int *file)
                 close(fd);
             return validate_errno(error, file != NULL ? "file" : "folder", path, w->reason, w->bytes);
         }
-        int verdict;
+        int result;
         if (w->shared && !trusted_owner(w, &facts)) {
             close(fd);
             return bad_owner(w, "entry", path, &facts);
         }
         if (S_ISLNK(facts.st_mode)) {
-            verdict = follow(w, fd, path);
+            result = follow(w, fd, path);
         } else if (S_ISDIR(facts.st_mode)) {
             memcpy(w->shown, path, sizeof path);
-            verdict = enter(w, fd, &facts);
+            result = enter(w, fd, &facts);
         } else {
             close(fd);
             if (file == NULL || w->rest[0] != '\0')
                 return validate_errno(ENOTDIR, "file", path, w->reason, w->bytes);
             return open_file(w, file, name, path);
         }
-        if (verdict != VALIDATE_OK)
-            return verdict;
+        if (result != VALIDATE_OK)
+            return result;
     }
     if (file == NULL)
         return VALIDATE_OK;
@@ -228,28 +228,28 @@ static int walk_on(struct walk *w, int *file)
 static int open_validated(struct checked_file *out, struct walk *w, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    int verdict = enter_root(w);
-    if (verdict == VALIDATE_OK) {
+    int result = enter_root(w);
+    if (result == VALIDATE_OK) {
         snprintf(w->rest, sizeof w->rest, "%.*s", (int)(slash - path), path);
-        verdict = walk_on(w, NULL);
+        result = walk_on(w, NULL);
     }
-    if (verdict == VALIDATE_OK && w->shared) {
+    if (result == VALIDATE_OK && w->shared) {
         struct stat facts;
         fstat(w->at, &facts);
         return bad_mode(w, "folder", shown(w), &facts);
     }
-    if (verdict != VALIDATE_OK)
-        return verdict;
+    if (result != VALIDATE_OK)
+        return result;
     const int folder = fcntl(w->at, F_DUPFD_CLOEXEC, 3);
     if (folder < 0)
         return validate_errno(errno, "folder", shown(w), w->reason, w->bytes);
     snprintf(w->rest, sizeof w->rest, "%s", slash + 1);
-    verdict = walk_on(w, &out->file);
-    if (verdict == VALIDATE_OK)
+    result = walk_on(w, &out->file);
+    if (result == VALIDATE_OK)
         out->folder = folder;
     else
         close(folder);
-    return verdict;
+    return result;
 }
 
 int open_checked(struct checked_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes)
@@ -262,8 +262,8 @@ int open_checked(struct checked_file *out, const char *path, bool strict, uid_t 
     if (path[0] != '/' || strlen(path) >= PATH_MAX)
         return validate_errno(EINVAL, "file", path, reason, bytes);
     struct walk w = { .at = -1, .user = user, .reason = reason, .bytes = bytes };
-    const int verdict = open_validated(out, &w, path);
+    const int result = open_validated(out, &w, path);
     if (w.at >= 0)
         close(w.at);
-    return verdict;
+    return result;
 }

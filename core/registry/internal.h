@@ -48,15 +48,15 @@ ctrt_component_kind kind_of_word(const char *word, size_t length);
 
 /* ---- validation ---- */
 
-/* A verdict: VALIDATE_OK, VALIDATE_REFUSED, or an errno value. VALIDATE_REFUSED is a permanent property of the file, so it is
- * stored with the file; the function has written the reason. An errno value (EMFILE, ENOMEM, EIO, ...) is a transient
- * error, after which the next use tries again. */
+/* A result: VALIDATE_OK, VALIDATE_REFUSED, or an errno value. VALIDATE_REFUSED is a permanent property of the file, so
+ * it is stored with the file; the function has written the reason. An errno value (EMFILE, ENOMEM, EIO, ...) is a
+ * transient error, after which the next use tries again. */
 enum { VALIDATE_REFUSED = -1, VALIDATE_OK = 0 };
 
-/* file_permissions.c: returns whether `error` is transient (a shortage of resources, for example), so that a later attempt may
- * succeed. */
+/* file_permissions.c: returns whether `error` is transient (a shortage of resources, for example), so that a later
+ * attempt may succeed. */
 bool error_is_transient(int error);
-/* Writes "WHAT PATH: ERROR" as the reason and returns the verdict for `error`. */
+/* Writes "WHAT PATH: ERROR" as the reason and returns the result for `error`. */
 int validate_errno(int error, const char *what, const char *path, char *reason, size_t bytes);
 
 /* Descriptors of a plugin file (for reading) and of the folder of its path (O_PATH; -1 if permissions were not
@@ -66,7 +66,7 @@ struct checked_file {
 };
 
 /* Opens the plugin at `path`. `strict`: checks that no user except root and `user` can change or replace the file or a
- * folder above it. Returns a verdict. */
+ * folder above it. Returns a result. */
 int open_checked(struct checked_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes);
 /* Returns whether open_checked must be strict: in processes of root and in processes with more privileges than their
  * caller. *user: the user who is trusted in addition to root. */
@@ -74,15 +74,15 @@ bool permissions_matter(uid_t *user);
 /* For tests: called after the validation of a file and before dlopen. */
 extern void (*validated_hook)(void);
 
-/* dl.c: validates the file and loads it. Returns a verdict. The handle is never closed. */
+/* dl.c: validates the file and loads it. Returns a result. The handle is never closed. */
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes);
 
 /* elf.c: checks that the file contains all segments that its headers declare, because dlopen of a truncated file raises
- * SIGBUS. Accepts files that are not ELF files, because dlopen reports those. Returns a verdict. */
+ * SIGBUS. Accepts files that are not ELF files, because dlopen reports those. Returns a result. */
 int elf_validate(int fd, const char *path, char *reason, size_t bytes);
 
-/* validate.c: validation of the tables of a plugin. These functions return true for a valid table; otherwise they write a
- * reason into `reason` (`bytes` bytes) and return false. */
+/* validate.c: validation of the tables of a plugin. These functions return true for a valid table; otherwise they write
+ * a reason into `reason` (`bytes` bytes) and return false. */
 bool validate_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes);
 bool validate_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes);
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes);

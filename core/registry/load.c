@@ -175,12 +175,12 @@ ctrt_status file_open(struct plugin_file *file)
         }
     }
     void *handle = NULL;
-    const int verdict = dl_load(&handle, file, reason, sizeof reason);
-    if (verdict == VALIDATE_REFUSED)
+    const int result = dl_load(&handle, file, reason, sizeof reason);
+    if (result == VALIDATE_REFUSED)
         return refuse(file, reason);
-    if (verdict != VALIDATE_OK) {
+    if (result != VALIDATE_OK) {
         file->reason = intern_format("%s; the next use retries", reason);
-        return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
+        return ctrt_fail(result == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
                          file->reason);
     }
     file->reason = "";

@@ -39,7 +39,7 @@ static const struct {
 struct plugin_file **registry_files;
 size_t registry_file_count;
 
-static size_t file_room;
+static size_t file_capacity;
 static bool searched;
 static const char *words = "";
 static const char *kept_folders[MAX_FOLDERS + 2];       /* NULL-terminated */
@@ -96,7 +96,7 @@ static ctrt_status add_file(const char *folder, const char *base)
     for (size_t i = 0; i < registry_file_count; i++)
         if (strcmp(registry_files[i]->path, path) == 0)
             return CTRT_OK;                 /* the folder is twice on the path, or an earlier search failed */
-    CTRT_TRY(ARRAY_RESERVE(registry_files, file_room, registry_file_count, "the list of plugins"));
+    CTRT_TRY(ARRAY_RESERVE(registry_files, file_capacity, registry_file_count, "the list of plugins"));
     snprintf(stem, sizeof stem, "%s-%s", kind_word(kind), name);
     struct plugin_file *file = host_calloc(sizeof *file);
     if (file == NULL)

@@ -11,7 +11,7 @@ struct ctrt_event {
     void *event;                            /* the backend's event; NULL on a synchronous device */
     bool timing;
     pthread_mutex_t lock;                   /* guards the members that a record sets */
-    timepoint mark;                         /* timepoint of the last work before the event */
+    timepoint point;                        /* timepoint of the last work before the event */
     ctrt_stream *stream;                    /* the stream on which it was recorded */
     uint64_t stream_id;                     /* the stream's id at the record; if the stream has another one now, it was
                                              * released and reused */
@@ -101,7 +101,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    if (!clock_room(&event->clock, MAX(stream->clock.count, stream_slot(stream) + 1)))
+    if (!clock_reserve(&event->clock, MAX(stream->clock.count, stream_slot(stream) + 1)))
         status = out_of_memory(sizeof(uint64_t), "an event with timing");
     if (status == CTRT_OK)
         status = event->device->backend->queue->event_record(event->device->handle, event->event, stream->queue);
@@ -109,7 +109,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
         memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
         clock_merge(&event->clock, &stream->clock);
         clock_raise(&event->clock, stream_slot(stream), stream->sequence);
-        event->mark = timepoint_of(stream_slot(stream), stream->sequence);
+        event->point = timepoint_of(stream_slot(stream), stream->sequence);
         event->stream = stream;
         event->stream_id = ctrt_stream_id(stream);
         event->capture = atomic_load(&stream->capture);
@@ -150,7 +150,7 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     if (event->records > 0 && event->event != NULL && (status = check_runs("event_query", event)) == CTRT_OK) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
-            stream_note_done(event->stream, timepoint_sequence(event->mark), event->clock.seen, event->clock.count);
+            stream_note_done(event->stream, timepoint_sequence(event->point), event->clock.seen, event->clock.count);
     }
     pthread_mutex_unlock(&event->lock);
     return ctrt_context(status, "event_query");
@@ -167,8 +167,8 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     }
     const bool waits = event->records > 0 && event->event != NULL;
     ctrt_stream *stream = waits ? event->stream : NULL;
-    const timepoint mark = event->mark;
-    const uint64_t sequence = timepoint_sequence(mark), records = event->records, stream_id = event->stream_id;
+    const timepoint point = event->point;
+    const uint64_t sequence = timepoint_sequence(point), records = event->records, stream_id = event->stream_id;
     uint64_t *seen = waits ? host_alloc(event->clock.count * sizeof *seen) : NULL;
     const uint32_t count = seen != NULL ? event->clock.count : 0;
     if (count > 0)
@@ -185,7 +185,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
         if (likely(status != CTRT_OK || stream_id == ctrt_stream_id(stream)))
             status = stream_waited(stream, status, moved ? 0 : sequence, seen, moved ? 0 : count);
         else                                /* the stream was reused, so its error may belong to newer work */
-            status = stream_outcome(mark);
+            status = stream_outcome(point);
     }
     host_free(seen);
     return ctrt_context(status, "event_synchronize");
@@ -244,7 +244,7 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
         else if (unlikely(event->capture != NULL || stream_captured(stream)))
             status = stream_may_wait(&joins, stream, event->capture, other);
         pthread_mutex_lock(&stream->lock);
-        if (status == CTRT_OK && !clock_room(&stream->clock, event->clock.count))
+        if (status == CTRT_OK && !clock_reserve(&stream->clock, event->clock.count))
             status = out_of_memory(sizeof(uint64_t), "a stream's clock");
         if (status == CTRT_OK)
             status = stream->device->backend->queue->wait_event(stream->device->handle, stream->queue, event->event);

@@ -7,7 +7,7 @@
 struct part {
     ctrt_device *device;                    /* of the stream */
     void *event;
-    timepoint mark;                         /* of the event; 0: the queue belongs to no stream */
+    timepoint point;                        /* of the event; 0: the queue belongs to no stream */
 };
 
 struct fence {
@@ -17,7 +17,7 @@ struct fence {
 
 static bool part_done(const struct part *part)
 {
-    if (part->mark != 0 && timepoint_done(part->mark))
+    if (part->point != 0 && timepoint_done(part->point))
         return true;
     bool done = false;
     /* A failed queue has dropped its work, so nothing can access the memory any more. */
@@ -30,12 +30,12 @@ static void part_wait(const struct part *part)
     part->device->backend->queue->event_synchronize(part->device->handle, part->event);
 }
 
-void fence_add(struct fence **fence, const timepoint *marks, int count)
+void fence_add(struct fence **fence, const timepoint *points, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (timepoint_done(marks[i]))
+        if (timepoint_done(points[i]))
             continue;
-        ctrt_stream *stream = stream_at(timepoint_slot(marks[i]));
+        ctrt_stream *stream = stream_at(timepoint_slot(points[i]));
         const uint32_t had = *fence != NULL ? (*fence)->count : 0;
         struct fence *larger = host_realloc(*fence, sizeof *larger + (had + 1) * sizeof larger->parts[0]);
         void *event = NULL;
@@ -47,13 +47,13 @@ void fence_add(struct fence **fence, const timepoint *marks, int count)
             stream_synchronize(stream);
             continue;
         }
-        timepoint mark;
-        if (stream_event_record(event, stream, &mark) != CTRT_OK) {
+        timepoint point;
+        if (stream_event_record(event, stream, &point) != CTRT_OK) {
             stream_event_put(event, stream->device);
             stream_synchronize(stream);
             continue;
         }
-        larger->parts[larger->count++] = (struct part){ stream->device, event, mark };
+        larger->parts[larger->count++] = (struct part){ stream->device, event, point };
     }
     if (*fence != NULL && (*fence)->count == 0) {
         host_free(*fence);
@@ -74,10 +74,10 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
     if (fence != NULL && stream_event_take(&event, device) == CTRT_OK) {
         /* Counts the event as a piece of work, so that stream_outcome can report later whether the work before it was
          * dropped. */
-        const timepoint mark = stream_note_wait(device, queue);
+        const timepoint point = stream_note_wait(device, queue);
         if (likely(table->event_record(device->handle, event, queue) == CTRT_OK)) {
             fence->count = 1;
-            fence->parts[0] = (struct part){ device, event, mark };
+            fence->parts[0] = (struct part){ device, event, point };
             *out = fence;
             return CTRT_OK;
         }
@@ -106,7 +106,7 @@ ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
     ctrt_status status = CTRT_OK;
     for (uint32_t i = 0; fence != NULL && i < fence->count; i++) {
         const struct part *part = &fence->parts[i];
-        if (part->mark != 0 && timepoint_done(part->mark))
+        if (part->point != 0 && timepoint_done(part->point))
             continue;
         if (queue == NULL || part->device->backend != device->backend || queue_captured(device, queue)) {
             part_wait(part);
@@ -129,7 +129,7 @@ ctrt_status fence_status(void *state, bool *done)
     *done = fence_done(state);
     ctrt_status status = CTRT_OK;
     for (uint32_t i = 0; fence != NULL && *done && i < fence->count && status == CTRT_OK; i++)
-        status = fence->parts[i].mark != 0 ? stream_outcome(fence->parts[i].mark) : CTRT_OK;
+        status = fence->parts[i].point != 0 ? stream_outcome(fence->parts[i].point) : CTRT_OK;
     return status;
 }
 

@@ -9,9 +9,9 @@
 
 struct fence;
 
-/* Adds all work that is on the streams of `marks` now to *fence, which is NULL or an existing fence. If memory for the
+/* Adds all work that is on the streams of `points` now to *fence, which is NULL or an existing fence. If memory for the
  * fence or an event is not available, the calling thread waits for that stream instead. */
-void fence_add(struct fence **fence, const timepoint *marks, int count);
+void fence_add(struct fence **fence, const timepoint *points, int count);
 /* Implement the fence functions of ctrt_memory_source. `device`: the device of the queues. fence_new records the work
  * that is on `queue` now. fence_wait makes `queue` wait for the fence (NULL: the calling thread waits). fence_done
  * returns whether all work of the fence is done. fence_join merges two fences and consumes both. */

@@ -341,7 +341,7 @@ void stream_event_put(void *event, ctrt_device *device)
 {
     pthread_mutex_lock(&streams_lock);
     const bool kept = device->event_count < 4096
-                      && ARRAY_GROW(device->events, device->event_room, device->event_count);
+                      && ARRAY_GROW(device->events, device->event_capacity, device->event_count);
     if (kept)
         device->events[device->event_count++] = event;
     pthread_mutex_unlock(&streams_lock);

@@ -63,12 +63,12 @@ struct ctrt_stream {
                                              * inherited */
     _Atomic(struct capture *) capture;      /* graph/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
-    const char *tag;                        /* label of the last work: memory_stats/label.h */
-    /* ring of the last label changes: from work `from` on, the label is `tag` */
-    struct stream_site { uint64_t from; const char *tag; } *sites;
+    const char *label;                      /* label of the last work: memory_stats/label.h */
+    /* ring of the last label changes: from work `from` on, the label is `label` */
+    struct stream_site { uint64_t from; const char *label; } *sites;
     uint64_t site_count;
     /* ring indexed by work number; NULL: not recorded */
-    struct stream_work { const char *name; const struct backtrace *frames; } *works;
+    struct stream_work { const char *name; const struct backtrace *backtrace; } *works;
     ctrt_stream *next;                      /* the next stream in the device's list */
 };
 
@@ -87,13 +87,13 @@ static inline timepoint timepoint_of(uint32_t slot, uint64_t sequence)
 {
     return (uint64_t)slot << 52 | sequence;
 }
-static inline uint32_t timepoint_slot(timepoint mark)
+static inline uint32_t timepoint_slot(timepoint point)
 {
-    return (uint32_t)(mark >> 52);
+    return (uint32_t)(point >> 52);
 }
-static inline uint64_t timepoint_sequence(timepoint mark)
+static inline uint64_t timepoint_sequence(timepoint point)
 {
-    return mark & (((uint64_t)1 << 52) - 1);
+    return point & (((uint64_t)1 << 52) - 1);
 }
 
 enum stream_order { ORDER_AUTO, ORDER_MANUAL, ORDER_CHECK };
@@ -136,18 +136,18 @@ ctrt_stream *stream_at(uint32_t slot);
 /* Returns the id of the device's stream that has `queue` (if the stream was released, its last id); 0: none. */
 uint64_t stream_queue_id(const ctrt_device *device, const void *queue);
 
-/* Reports whether the work at `mark` is done before the next work on `stream`. Requires the stream's lock. */
-static inline bool stream_covers(const ctrt_stream *stream, timepoint mark)
+/* Reports whether the work at `point` is done before the next work on `stream`. Requires the stream's lock. */
+static inline bool stream_covers(const ctrt_stream *stream, timepoint point)
 {
-    const uint32_t slot = timepoint_slot(mark);
+    const uint32_t slot = timepoint_slot(point);
     return slot == stream_slot(stream)
-           || (slot < stream->clock.count && stream->clock.seen[slot] >= timepoint_sequence(mark));
+           || (slot < stream->clock.count && stream->clock.seen[slot] >= timepoint_sequence(point));
 }
-static inline bool timepoint_done(timepoint mark)
+static inline bool timepoint_done(timepoint point)
 {
-    return mark == 0
-           || atomic_load_explicit(&stream_at(timepoint_slot(mark))->done, memory_order_acquire)
-                  >= timepoint_sequence(mark);
+    return point == 0
+           || atomic_load_explicit(&stream_at(timepoint_slot(point))->done, memory_order_acquire)
+                  >= timepoint_sequence(point);
 }
 
 /* Fails with CTRT_ERR_STATE, because work of a captured stream can be neither waited for nor queried. */
@@ -176,22 +176,23 @@ timepoint stream_note_wait(const ctrt_device *device, const void *queue);
  * stream's clock from before the wait (`count` entries). Records what is done now, and returns the stream's error. */
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
                           uint32_t count);
-/* Waits on the host until the work at `mark` is done. Returns the stream's error if that work failed or comes after
+/* Waits on the host until the work at `point` is done. Returns the stream's error if that work failed or comes after
  * work that failed. */
-ctrt_status stream_finish(timepoint mark);
+ctrt_status stream_finish(timepoint point);
 
 /* Returns, for work that is done, CTRT_OK or the failure for which the queue dropped this work or work before it, even
  * if the stream was reset after that failure. Unlike the stream's error, ignores failures of other streams. */
-ctrt_status stream_outcome(timepoint mark);
+ctrt_status stream_outcome(timepoint point);
 
 /* Take an event from the device's pool of backend events, and return one to it. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);
 void stream_event_put(void *event, ctrt_device *device);
-/* Records an event after all work on `stream`. *mark is the timepoint of the last work, 0 if the stream has no slot. */
-ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *mark);
+/* Records an event after all work on `stream`. *point is the timepoint of the last work, 0 if the stream has no slot.
+ * */
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *point);
 
 /* Allocates `count` slots, so that the two functions below do not fail. Returns false when out of memory. */
-bool clock_room(struct clock *clock, uint32_t count);
+bool clock_reserve(struct clock *clock, uint32_t count);
 /* Raises clock->seen[slot] to `sequence`; returns false when out of memory. */
 bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence);
 bool clock_merge(struct clock *to, const struct clock *from);
@@ -207,17 +208,17 @@ static inline timepoint stream_count_work(ctrt_stream *stream)
 
 /* ---- where work was enqueued: stream_site.c ---- */
 
-/* Records that the last counted work is the op `name`, called by a thread whose label is `tag`; `frames`: the
+/* Records that the last counted work is the op `name`, called by a thread whose label is `label`; `backtrace`: the
  * backtrace, if recorded. Requires the stream's lock. */
-void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct backtrace *frames);
+void stream_note_site(ctrt_stream *stream, const char *name, const char *label, const struct backtrace *backtrace);
 /* Formats " in LABEL at CALL" for the stream's work with that number, as far as known; "" if nothing is known. Requires
  * the stream's lock. */
 void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint64_t sequence);
-/* Formats the op of the work at `mark` (if works are recorded), the stream and the text of stream_site_text: "exp on
+/* Formats the op of the work at `point` (if works are recorded), the stream and the text of stream_site_text: "exp on
  * stream 2 of sim:0 in encoder.0". */
-void stream_work_text(char *text, size_t bytes, timepoint mark);
+void stream_work_text(char *text, size_t bytes, timepoint point);
 /* memory_stats/backtrace.c: formats the innermost call from outside the library, "train(step+0x1c)"; "" if there is
  * none. */
-void backtrace_place(char *text, size_t bytes, const struct backtrace *frames);
+void backtrace_place(char *text, size_t bytes, const struct backtrace *backtrace);
 
 #endif

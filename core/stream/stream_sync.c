@@ -5,23 +5,23 @@
 
 /* ---- clocks ---- */
 
-bool clock_room(struct clock *clock, uint32_t count)
+bool clock_reserve(struct clock *clock, uint32_t count)
 {
     if (count <= clock->count)
         return true;
-    const uint32_t room = (count + 15) / 16 * 16;
-    uint64_t *seen = host_realloc(clock->seen, room * sizeof *seen);
+    const uint32_t capacity = (count + 15) / 16 * 16;
+    uint64_t *seen = host_realloc(clock->seen, capacity * sizeof *seen);
     if (seen == NULL)
         return false;
-    memset(seen + clock->count, 0, (room - clock->count) * sizeof *seen);
+    memset(seen + clock->count, 0, (capacity - clock->count) * sizeof *seen);
     clock->seen = seen;
-    clock->count = room;
+    clock->count = capacity;
     return true;
 }
 
 bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence)
 {
-    if (!clock_room(clock, slot + 1))
+    if (!clock_reserve(clock, slot + 1))
         return false;
     clock->seen[slot] = MAX(clock->seen[slot], sequence);
     return true;
@@ -29,7 +29,7 @@ bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence)
 
 bool clock_merge(struct clock *to, const struct clock *from)
 {
-    if (!clock_room(to, from->count))
+    if (!clock_reserve(to, from->count))
         return false;
     for (uint32_t i = 0; i < from->count; i++)
         to->seen[i] = MAX(to->seen[i], from->seen[i]);
@@ -142,16 +142,16 @@ static ctrt_status forked(const ctrt_stream *stream)
 }
 
 /* Requires the stream's lock. */
-static timepoint mark_last(const ctrt_stream *stream)
+static timepoint last_point(const ctrt_stream *stream)
 {
     return stream_slot(stream) != SLOT_NONE ? timepoint_of(stream_slot(stream), stream->sequence) : 0;
 }
 
-ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *mark)
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *point)
 {
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
-    *mark = mark_last(stream);
+    *point = last_point(stream);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
@@ -164,9 +164,9 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
     ctrt_status status = stream_synchronize(other);
     pthread_mutex_lock(&stream->lock);
     const uint32_t slot = stream_slot(other);
-    bool room = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
+    bool capacity = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
     pthread_mutex_unlock(&stream->lock);
-    return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
+    return status != CTRT_OK || capacity ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
 }
 
 ctrt_status stream_fail_captured(const ctrt_stream *stream)
@@ -216,7 +216,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     lock_both(stream, other);
     /* The clock must record the wait only if the wait was enqueued, so reserve its memory before. */
     const uint32_t slot = stream_slot(other);       /* without a slot, all work of `other` is done */
-    ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, slot != SLOT_NONE ? slot + 1 : 0))
+    ctrt_status status = clock_reserve(&stream->clock, MAX(other->clock.count, slot != SLOT_NONE ? slot + 1 : 0))
                              ? CTRT_OK
                              : out_of_memory(sizeof(uint64_t), "a stream's clock");
     if (status == CTRT_OK)
@@ -300,17 +300,17 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     return wait_here(stream);
 }
 
-ctrt_status stream_finish(timepoint mark)
+ctrt_status stream_finish(timepoint point)
 {
-    if (mark == 0)
+    if (point == 0)
         return CTRT_OK;
-    ctrt_stream *stream = stream_at(timepoint_slot(mark));
-    if (!timepoint_done(mark))
+    ctrt_stream *stream = stream_at(timepoint_slot(point));
+    if (!timepoint_done(point))
         stream_synchronize(stream);
     /* Ignore failures of later work. */
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    if (unlikely(stream->error != CTRT_OK) && timepoint_sequence(mark) >= stream->error_at)
+    if (unlikely(stream->error != CTRT_OK) && timepoint_sequence(point) >= stream->error_at)
         status = fail_kept(stream);
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -322,9 +322,9 @@ timepoint stream_note_wait(const ctrt_device *device, const void *queue)
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == device) {
             pthread_mutex_lock(&stream->lock);
-            const timepoint mark = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
+            const timepoint point = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
             pthread_mutex_unlock(&stream->lock);
-            return mark;
+            return point;
         }
     return 0;
 }
@@ -335,10 +335,10 @@ static ctrt_status fail_dropped(const ctrt_stream *stream, ctrt_status status)
                      (unsigned long long)ctrt_stream_id(stream), stream->device->name);
 }
 
-ctrt_status stream_outcome(timepoint mark)
+ctrt_status stream_outcome(timepoint point)
 {
-    ctrt_stream *stream = stream_at(timepoint_slot(mark));
-    const uint64_t sequence = timepoint_sequence(mark);
+    ctrt_stream *stream = stream_at(timepoint_slot(point));
+    const uint64_t sequence = timepoint_sequence(point);
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
     look_for_error(stream);
@@ -404,9 +404,9 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
         status = queue->query(stream->device->handle, stream->queue, &done);
     } else {
         void *event = NULL;
-        timepoint mark;
+        timepoint point;
         CTRT_TRY(stream_event_take(&event, stream->device));
-        ctrt_status asked = stream_event_record(event, stream, &mark);
+        ctrt_status asked = stream_event_record(event, stream, &point);
         if (asked == CTRT_OK)
             asked = queue->event_query(stream->device->handle, event, &done);
         stream_event_put(event, stream->device);

@@ -25,7 +25,7 @@ struct entry {
 LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
 static struct entry *entries;               /* entry 0 is not used */
 static uint32_t entry_count, free_entry;
-static size_t entry_room;
+static size_t entry_capacity;
 
 /* ---- the table; all functions require the lock ---- */
 
@@ -36,7 +36,7 @@ static uint32_t entry_new(void)
         free_entry = entries[place].next;
         return place;
     }
-    return ARRAY_GROW(entries, entry_room, entry_count + 1) ? ++entry_count : 0;
+    return ARRAY_GROW(entries, entry_capacity, entry_count + 1) ? ++entry_count : 0;
 }
 
 static void link_in(uint32_t place, struct scope *scope)
@@ -123,7 +123,7 @@ static ctrt_status nowhere_make(void)
         return out_of_memory(sizeof *device + sizeof *storage + sizeof *memory, "a scope");
     }
     memset(memory, 0, sizeof *memory);
-    account_init(&memory->account);
+    counters_init(&memory->counters);
     atomic_store(&memory->limit, QUOTA_NONE);
     memory->device = device;
     pool_close(memory);
@@ -140,7 +140,7 @@ static ctrt_status nowhere_make(void)
     atomic_init(&storage->refs, 1);
     storage->device = device;
     if (!atomic_compare_exchange_strong(&nothing, &none, storage)) {    /* another thread was first */
-        account_destroy(&memory->account);
+        counters_destroy(&memory->counters);
         host_free(device), host_free(storage), free(memory);
     }
     return CTRT_OK;

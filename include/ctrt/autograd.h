@@ -116,7 +116,7 @@ CTRT_API uint64_t ctrt_autograd_live_nodes(void);
 CTRT_API uint64_t ctrt_autograd_saved_bytes(void);
 
 /* Enables a check that reports graphs which reach back over `passes` backward passes. The first one is logged as a
- * warning, with the op and the label (ctrt_memory_tag) that extended it: adding up losses with their history
+ * warning, with the op and the label (ctrt_memory_label) that extended it: adding up losses with their history
  * (total_loss += loss) keeps the graphs of all steps alive. 0 disables the check, which is the default unless
  * CTRT_GRAPH_GROWTH is set. ctrt_backward and ctrt_backward_with count as passes, ctrt_grad does not. Work that was
  * recorded before is not checked. CTRT_ERR_INVALID_ARGUMENT for 1 and negative numbers. */

@@ -49,7 +49,7 @@ typedef struct ctrt_graph ctrt_graph;
  * (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results, until the capture ends.
  *
  * Errors: CTRT_ERR_NOT_SUPPORTED if the backend has no captures or the memory policy moves memory; CTRT_ERR_STATE if
- * the stream is being captured already or a memory plan runs on the device; the device's own error. */
+ * the stream is being captured already or a dry run is active on the device; the device's own error. */
 CTRT_API ctrt_status ctrt_capture_begin(ctrt_device *device);
 /* Ends the capture that the calling thread began on `device`. *out (NULL or a graph, by the assignment rule of
  * ctrt/base.h) becomes its graph. On an error there is no graph. Errors: CTRT_ERR_STATE without a capture, the first
@@ -60,7 +60,7 @@ CTRT_API bool ctrt_capture_running(ctrt_device *device);
 
 /* Enqueues the recorded work on the calling thread's current stream of the graph's device, ordered after the work of
  * other streams on the tensors that it uses. Replays of one graph run one after another. Errors: CTRT_ERR_STATE on a
- * stream that is being captured and while a memory plan runs on the device; the backend's errors. */
+ * stream that is being captured and while a dry run is active on the device; the backend's errors. */
 CTRT_API ctrt_status ctrt_capture_replay(ctrt_graph *graph);
 
 /* Adds a reference and returns `graph`; NULL is returned unchanged. */

@@ -139,10 +139,10 @@ typedef struct ctrt_process {
     char name[32];                      /* program name; "": unknown */
 } ctrt_process;
 
-/* Writes the processes that have memory on device `name` to list[room], those with most memory first. *count
- * receives their number, which may exceed `room`. `list` may be NULL if `room` is 0. CTRT_ERR_NOT_SUPPORTED if the
- * backend does not report processes. */
-CTRT_API ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t room, const char *name);
+/* Writes the processes that have memory on device `name` to list[capacity], those with most memory first. *count
+ * receives their number, which may exceed `capacity`. `list` may be NULL if `capacity` is 0. CTRT_ERR_NOT_SUPPORTED if
+ * the backend does not report processes. */
+CTRT_API ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t capacity, const char *name);
 
 /* Writes a table with the utilization of all visible devices of `type` (NULL: the best accelerator type) to *out;
  * the caller frees it with free():
@@ -175,10 +175,10 @@ typedef struct ctrt_pick_options {
     double interval;                    /* seconds between attempts [900] */
 } ctrt_pick_options;
 
-/* Selects up to `room` free devices and writes their names to `list` and their number to *count. `options` NULL: all
- * defaults. CTRT_ERR_NOT_FOUND, with the load of each device in the message, if none is free. Reserves nothing:
+/* Selects up to `capacity` free devices and writes their names to `list` and their number to *count. `options` NULL:
+ * all defaults. CTRT_ERR_NOT_FOUND, with the load of each device in the message, if none is free. Reserves nothing:
  * another process may select the same devices at the same time. Blocks between attempts. */
-CTRT_API ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room,
+CTRT_API ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capacity,
                                        const ctrt_pick_options *options);
 
 /* Interconnect between two devices of one type, as the first one reports it. Unknown values are -1 or "". */

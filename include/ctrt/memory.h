@@ -120,16 +120,16 @@ CTRT_API uint64_t ctrt_memory_limit(ctrt_device *device);
 
 /* ---- owners of memory ---- */
 
-/* Pushes a label ("tag") for the memory that the calling thread allocates until the matching pop: "encoder", "epoch 3".
+/* Pushes a label for the memory that the calling thread allocates until the matching pop: "encoder", "epoch 3".
  * Labels nest: "attention" within "encoder" is "encoder/attention". While memory is watched, modules push their
  * dotted paths automatically. Labels are kept until the process ends, so use few different ones.
  * CTRT_ERR_INVALID_ARGUMENT for an empty label. */
-CTRT_API ctrt_status ctrt_memory_tag_push(const char *tag);
+CTRT_API ctrt_status ctrt_memory_label_push(const char *label);
 /* Pops the label of the matching push. CTRT_ERR_STATE without one. */
-CTRT_API ctrt_status ctrt_memory_tag_pop(void);
+CTRT_API ctrt_status ctrt_memory_label_pop(void);
 /* Returns the calling thread's labels, joined by '/'; "" if there are none. The string is valid until the process
  * ends. */
-CTRT_API const char *ctrt_memory_tag(void);
+CTRT_API const char *ctrt_memory_label(void);
 
 /* How much is recorded about each live block (STATE) and about past events (ALL). By default, asynchronous devices
  * record STATE, because its cost on these devices is not measurable, and synchronous devices record nothing.
@@ -150,7 +150,7 @@ CTRT_API ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)
 
 /* One owner of live blocks: the label and the op that allocated them. */
 typedef struct ctrt_memory_owner {
-    const char *tag, *op;               /* "" if unknown; valid until the process ends */
+    const char *label, *op;             /* "" if unknown; valid until the process ends */
     uint64_t bytes, requested, blocks;
 } ctrt_memory_owner;
 /* Writes the owners, largest first, to a new array of *count elements, which the caller frees with free(). Their
@@ -190,7 +190,7 @@ CTRT_API ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
  * cached memory is released in that case too. */
 CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
 /* Does the same for all open devices and closes them: queues and their threads, events, pinned memory, the backend's
- * context. Devices in host memory stay open. A device whose tensors, streams, events, graphs or plans are alive
+ * context. Devices in host memory stay open. A device whose tensors, streams, events, graphs or dry runs are alive
  * stays open too, and the message of CTRT_ERR_STATE contains their number. A failure of work that has not been
  * reported yet is returned as the error, and the device is closed. All devices are processed; the first error is
  * returned.
@@ -199,56 +199,56 @@ CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
  * CTRT_ERR_STATE. Statistics and limits are kept. While this function runs, no other thread may use the devices. */
 CTRT_API ctrt_status ctrt_shutdown(void);
 
-/* ---- plans: dry runs that predict the memory of a step ---- */
+/* ---- dry runs predict the memory of a step ---- */
 
 /* Between begin and end, work on `device` is only simulated. Tensors are created and released, and the device's
  * memory policy makes the same decisions as in a real run, starting from what is allocated and cached now, but
  * nothing is computed and no device memory is allocated. A program runs its step once as a dry run and obtains the
  * peak of the real step, exact to the byte:
  *
- *     ctrt_memory_plan *plan = NULL;
+ *     ctrt_dry_run *run = NULL;
  *     ctrt_memory_prediction found;
- *     CTRT_TRY(ctrt_memory_plan_begin(&plan, device));
+ *     CTRT_TRY(ctrt_dry_run_begin(&run, device));
  *     status = step(...);                              // forward, backward, optimizer: the same code
- *     CTRT_TRY(ctrt_memory_plan_end(&found, &plan));
+ *     CTRT_TRY(ctrt_dry_run_end(&found, &run));
  *
- * Where the real step would run out of memory, the plan records that and continues as if the device were larger.
+ * Where the real step would run out of memory, the dry run records that and continues as if the device were larger.
  * Results of the step read as 0. Tensors that existed before keep their values, and their memory is freed
- * permanently if the step releases them. The device's random generator continues after the plan where it was before;
- * ctrt_optimizer_step does not count the step. Release the tensors that are created in the plan before its end,
- * gradients too (ctrt_optimizer_zero_grad): afterwards, work on such a tensor fails with CTRT_ERR_STATE on an
+ * permanently if the step releases them. After the dry run, the device's random generator continues where it was
+ * before; ctrt_optimizer_step does not count the step. Release the tensors that are created in the dry run before its
+ * end, gradients too (ctrt_optimizer_zero_grad): afterwards, work on such a tensor fails with CTRT_ERR_STATE on an
  * asynchronous device; in host memory the tensor contains zeros and its memory is not counted.
  *
- * Other threads must not use the device during a plan. A step over several devices needs a plan for each. Memory
+ * Other threads must not use the device during a dry run. A step over several devices needs a dry run for each. Memory
  * that depends on values is predicted for zeros. On synchronous devices the peaks are those of a single thread. In
- * the child of a fork, a plan continues if the forking thread began it; other plans stay in the parent, and
- * ctrt_memory_plan_end returns CTRT_ERR_FORKED for them. */
-typedef struct ctrt_memory_plan ctrt_memory_plan;
+ * the child of a fork, a dry run continues if the forking thread began it; other dry runs stay in the parent, and
+ * ctrt_dry_run_end returns CTRT_ERR_FORKED for them. */
+typedef struct ctrt_dry_run ctrt_dry_run;
 typedef struct ctrt_memory_prediction {
     uint64_t peak_allocated, peak_requested, peak_reserved;     /* as ctrt_memory_max_allocated and _max_reserved
                                                                  * after the step */
     uint64_t allocated_before, allocated_after, reserved_before, reserved_after;
-    uint64_t left_bytes, left_blocks;   /* created in the plan and still alive at its end */
+    uint64_t left_bytes, left_blocks;   /* created in the dry run and still alive at its end */
     uint64_t allocations, largest_request;
-    const char *peak_op, *peak_tag;     /* op and label of the allocation that set the peak; "" if unknown; valid
+    const char *peak_op, *peak_label;   /* op and label of the allocation that set the peak; "" if unknown; valid
                                          * until the process ends */
     bool fits;                          /* in the device's memory and in the limit of ctrt_memory_set_limit */
     uint64_t failed_bytes;              /* the first request that does not fit, and its op and label */
-    const char *failed_op, *failed_tag;
+    const char *failed_op, *failed_label;
 } ctrt_memory_prediction;
-/* Begins a plan on `device`. *out (NULL, or a plan, which is then ended, by the assignment rule) becomes the new
- * plan. CTRT_ERR_STATE if a plan or a capture runs on the device, CTRT_ERR_OUT_OF_MEMORY if the host is out of
+/* Begins a dry run on `device`. *out (NULL, or a dry run, which is then ended, by the assignment rule) becomes the new
+ * dry run. CTRT_ERR_STATE if a dry run or a capture runs on the device, CTRT_ERR_OUT_OF_MEMORY if the host is out of
  * memory. */
-CTRT_API ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device);
-/* Plans for a device on which the process may allocate `bytes` in total, instead of its real size. Call it before
+CTRT_API ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device);
+/* Predicts for a device on which the process may allocate `bytes` in total, instead of its real size. Call it before
  * the first op. */
-CTRT_API ctrt_status ctrt_memory_plan_set_limit(ctrt_memory_plan *plan, uint64_t bytes);
+CTRT_API ctrt_status ctrt_dry_run_set_limit(ctrt_dry_run *dryrun, uint64_t bytes);
 /* Returns whether all requests so far fit. */
-CTRT_API bool ctrt_memory_plan_fits(const ctrt_memory_plan *plan);
-/* Writes the prediction to *out (may be NULL), ends the plan and sets *plan to NULL. */
-CTRT_API ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan **plan);
-/* Ends a plan without reading it; for CTRT_AUTO(memory_plan). */
-CTRT_API void ctrt_memory_plan_release(ctrt_memory_plan **plan);
+CTRT_API bool ctrt_dry_run_fits(const ctrt_dry_run *dryrun);
+/* Writes the prediction to *out (may be NULL), ends the dry run and sets *dryrun to NULL. */
+CTRT_API ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun);
+/* Ends a dry run without reading it; for CTRT_AUTO(dry_run). */
+CTRT_API void ctrt_dry_run_release(ctrt_dry_run **dryrun);
 
 CTRT_END_DECLS
 

@@ -503,7 +503,7 @@ typedef struct ctrt_memory_source {
     const char *device_name;            /* "cpu", "cuda:1" */
     uint32_t device_flags;              /* CTRT_DEVICE_* */
     uint32_t flags;                     /* CTRT_SOURCE_* */
-    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some point of a plan on, no limit */
+    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some point of a dry run on, no limit */
     /* A fence stands for work on one or several queues; it is done when all of that work is done. NULL is a fence
      * that is done. The slots are present on every device; without queues every fence is NULL. */
     ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* for all work that is on `queue` now */

@@ -242,16 +242,16 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
     for (uint32_t i = 0; i < block->other_count; i++)
         if (block->others[i] == queue)
             return CTRT_OK;
-    if (block->other_count == block->other_room) {
-        const uint32_t room = block->other_room > 0 ? 2 * block->other_room : 4;
-        void **larger = spill_host->alloc(room * sizeof *larger);
+    if (block->other_count == block->other_capacity) {
+        const uint32_t capacity = block->other_capacity > 0 ? 2 * block->other_capacity : 4;
+        void **larger = spill_host->alloc(capacity * sizeof *larger);
         if (larger == NULL)
             return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to record the uses of a block");
         if (block->other_count > 0)
             memcpy(larger, block->others, block->other_count * sizeof *larger);
         spill_host->free(block->others);
         block->others = larger;
-        block->other_room = room;
+        block->other_capacity = capacity;
     }
     ctrt_status status = follow(self, block->home, queue);
     if (status == CTRT_OK)

@@ -59,7 +59,7 @@ struct block {                          /* the cookie */
     uint64_t used;                      /* HERE: time of the last use, in `clock` */
     void *address, *home;               /* HERE: address in device memory, and the queue that the memory belongs to */
     void **others;                      /* HERE: queues other than home that have used it since it is here */
-    uint32_t other_count, other_room;
+    uint32_t other_count, other_capacity;
     struct buffer *buffer;              /* AWAY: the content, NULL: none. HERE: the buffer it was copied from, or
                                          * NULL */
 };

@@ -12,13 +12,13 @@ static ctrt_tensor *live[LIVE];
 
 static ctrt_status churn(ctrt_device *device, long blocks)
 {
-    static const char *const tags[] = { "encoder/attention", "decoder", "a \"strange\" </script> <!-- tag" };
+    static const char *const labels[] = { "encoder/attention", "decoder", "a \"strange\" </script> <!-- label" };
     for (long i = 0; i < blocks; i++) {
         if (i % (blocks / 4 + 1) == 0)
             CTRT_TRY(ctrt_memory_annotate(device, "a quarter"));
-        CTRT_TRY(ctrt_memory_tag_push(tags[i % 3]));
+        CTRT_TRY(ctrt_memory_label_push(labels[i % 3]));
         CTRT_TRY(ctrt_empty(&live[(i * 7) % LIVE], CTRT_SHAPE(1 + i * 31 % 5000), CTRT_F32, device));
-        CTRT_TRY(ctrt_memory_tag_pop());
+        CTRT_TRY(ctrt_memory_label_pop());
     }
     return CTRT_OK;
 }

@@ -124,13 +124,14 @@ agrees() {
     fi
 }
 agrees "$work/page.html" "$work/good.json" "the page in a browser: sums equal those of the file"
-# A search in the page's address must find exactly the blocks with that tag.
-want=$(grep -c '"state": "active_allocated", "tag": "decoder"' "$work/good.json")
+# A search in the page's address must find exactly the blocks with that label.
+want=$(grep -c '"state": "active_allocated", "label": "decoder"' "$work/good.json")
 dom "$work/page.html#q=decoder" >"$work/dom.html"
 if [ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"; then
-    ok "the search finds the blocks of a tag"
+    ok "the search finds the blocks of a label"
 else
-    not_ok "the search finds the blocks of a tag" "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
+    not_ok "the search finds the blocks of a label" \
+        "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
 fi
 # The page must report a snapshot whose sums are wrong.
 sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
@@ -175,7 +176,7 @@ awk 'BEGIN {
     print "\"stats\": {\"allocated_bytes.all.current\": 0}, \"owners\": [], \"segments\": [], \"device_traces\": [["
     for (i = 0; i < 450000; i++) {
         printf "%s{\"action\":\"%s\",\"addr\":4096,\"size\":64,", i ? "," : "", i % 2 ? "free_completed" : "alloc"
-        printf "\"stream\":0,\"time_us\":%d,\"tag\":\"\",\"op\":\"\"}\n", i
+        printf "\"stream\":0,\"time_us\":%d,\"label\":\"\",\"op\":\"\"}\n", i
     }
     print "]]}" }' >"$work/many.json"
 "$ctrt" memory "$work/many.json" -o "$work/many.html"

@@ -459,19 +459,19 @@ static void test_optimizer(void)
           (long long)(ctrt_memory_allocated(device) - before));
 }
 
-/* ---- interaction with autograd, plans and generators ---- */
+/* ---- interaction with autograd, dry runs and generators ---- */
 
 static void test_versions(void)
 {
-    group("autograd detects that a replay wrote a saved tensor; plans and captures exclude each other; no generator is "
-          "set in a capture");
+    group("autograd detects that a replay wrote a saved tensor; dry runs and captures exclude each other; no generator "
+          "is set in a capture");
     ctrt_tensor *w = NULL, *l = NULL;
     ctrt_graph *graph = NULL;
-    ctrt_memory_plan *plan = NULL;
+    ctrt_dry_run *dryrun = NULL;
     CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(4), CTRT_F32, device));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
-    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture is running on");
+    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "a capture is running on");
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_tensor_require_grad(w, true));
     CHECK_OK(ctrt_mul(&l, w, w));
@@ -479,9 +479,9 @@ static void test_versions(void)
     CHECK_OK(ctrt_capture_replay(graph));
     CHECK_FAILS(ctrt_backward(l), CTRT_ERR_AUTOGRAD, "");
     ctrt_tensor_release(&l);
-    CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan is running on");
-    CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a dry run is running on");
+    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
     ctrt_graph_release(&graph);
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_FAILS(ctrt_generator_set(device, 1, 0), CTRT_ERR_STATE, "before a replay");

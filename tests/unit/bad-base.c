@@ -182,10 +182,10 @@ static void memory_owners(void)
     ctrt_memory_owner *owners = NULL;
     size_t count = 0;
     char *text = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_memory_tag_push(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_memory_tag_push(""));
-    BAD(STATE, ctrt_memory_tag_pop());
-    FINE(ctrt_memory_tag()[0] == '\0');
+    BAD(INVALID_ARGUMENT, ctrt_memory_label_push(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_label_push(""));
+    BAD(STATE, ctrt_memory_label_pop());
+    FINE(ctrt_memory_label()[0] == '\0');
     BAD(INVALID_ARGUMENT, ctrt_memory_set_watch((ctrt_memory_watch)9, 0));
     BAD(INVALID_ARGUMENT, ctrt_memory_set_watch((ctrt_memory_watch)-1, 0));
     FINE(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, SIZE_MAX / 8) == CTRT_ERR_OUT_OF_MEMORY);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-split.c: bad input to memory plans and to split steps. */
+/* bad-split.c: bad input to dry runs and to split steps. */
 #include <string.h>
 
 #include "bad-input.h"
 
-static void plans(void)
+static void dry_runs(void)
 {
-    ctrt_memory_plan *plan = NULL, *second = NULL;
+    ctrt_dry_run *dryrun = NULL, *second = NULL;
     ctrt_memory_prediction found;
-    BAD(INVALID_ARGUMENT, ctrt_memory_plan_begin(NULL, p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_memory_plan_set_limit(NULL, 1));
-    FINE(!ctrt_memory_plan_fits(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_memory_plan_end(&found, NULL));
-    BAD(ANY, ctrt_memory_plan_end(&found, &plan));
-    FINE((ctrt_memory_plan_release(NULL), ctrt_memory_plan_release(&plan), true));
-    FINE(ctrt_memory_plan_begin(&plan, p.cpu) == CTRT_OK && plan != NULL);
-    BAD(STATE, ctrt_memory_plan_begin(&second, p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_dry_run_begin(NULL, p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_dry_run_set_limit(NULL, 1));
+    FINE(!ctrt_dry_run_fits(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_dry_run_end(&found, NULL));
+    BAD(ANY, ctrt_dry_run_end(&found, &dryrun));
+    FINE((ctrt_dry_run_release(NULL), ctrt_dry_run_release(&dryrun), true));
+    FINE(ctrt_dry_run_begin(&dryrun, p.cpu) == CTRT_OK && dryrun != NULL);
+    BAD(STATE, ctrt_dry_run_begin(&second, p.cpu));
     FINE(second == NULL);
-    FINE(ctrt_memory_plan_end(NULL, &plan) == CTRT_OK && plan == NULL);
+    FINE(ctrt_dry_run_end(NULL, &dryrun) == CTRT_OK && dryrun == NULL);
 }
 
 static ctrt_status runs(void *user, int64_t from, int64_t to, double weight)
@@ -55,6 +55,6 @@ static void splits(void)
 
 void bad_split(void)
 {
-    plans();
+    dry_runs();
     splits();
 }

@@ -91,9 +91,9 @@ static void train(int steps, enum way way)
             CHECK_OK(ctrt_grad(&grad, loss, &w, 1, NULL, true, false, false));
         else
             CHECK_OK(ctrt_backward_with(loss, NULL, way == RETAIN, false));
-        CHECK_OK(ctrt_memory_tag_push("epoch"));
+        CHECK_OK(ctrt_memory_label_push("epoch"));
         CHECK_OK(add_up(&total, &sum, loss, way));
-        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_label_pop());
     }
 }
 

@@ -236,7 +236,7 @@ static void test_walk(void)
 
 static void test_clone(void)
 {
-    struct bed bed, plan;
+    struct bed bed, clone;
     ctrt_block blocks[40], other;
     group("clone: places later requests as the original does, and can free the original's blocks");
     if (!bed_make(&bed, caching, "", 4096 * MIB, 0))
@@ -245,19 +245,19 @@ static void test_clone(void)
         blocks[k] = take(&bed, (size_t)(k % 9 + 1) * 250000, 1 + k % 2);
     for (int k = 0; k < 40; k += 3)
         give(&bed, &blocks[k]);
-    paper_init(&plan.paper, 4096 * MIB, 0);
-    plan.paper.next = bed.paper.next;
-    plan.table = caching;
-    CHECK(caching->clone(bed.policy, &plan.policy, &plan.paper.source) == CTRT_OK, "%s", host_error);
-    plan.paper.used = bed.paper.used;
-    ctrt_memory_policy_stats before = stats_of(&bed), after = stats_of(&plan);
+    paper_init(&clone.paper, 4096 * MIB, 0);
+    clone.paper.next = bed.paper.next;
+    clone.table = caching;
+    CHECK(caching->clone(bed.policy, &clone.policy, &clone.paper.source) == CTRT_OK, "%s", host_error);
+    clone.paper.used = bed.paper.used;
+    ctrt_memory_policy_stats before = stats_of(&bed), after = stats_of(&clone);
     CHECK(memcmp(&before, &after, sizeof before) == 0, "the statistics of the clone differ");
     /* Both get the same requests, the clone first. The clone's blocks are those of the original. */
     ctrt_block made[40];
     for (int k = 1; k < 40; k += 3)
-        give(&plan, &blocks[k]);
+        give(&clone, &blocks[k]);
     for (int k = 0; k < 20; k++)
-        made[k] = take(&plan, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
+        made[k] = take(&clone, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
     CHECK(stats_of(&bed).cached_bytes == before.cached_bytes, "requests to the clone changed the original");
     for (int k = 1; k < 40; k += 3)
         give(&bed, &blocks[k]);
@@ -265,16 +265,16 @@ static void test_clone(void)
         other = take(&bed, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
         CHECK(other.address == made[k].address && other.bytes == made[k].bytes,
               "request %d has another address or size than in the clone", k);
-        give(&plan, &made[k]);
+        give(&clone, &made[k]);
         made[k] = other;
     }
     for (int k = 2; k < 40; k += 3)
-        give(&plan, &blocks[k]);
-    CHECK(stats_of(&plan).cached_bytes == stats_of(&plan).reserved_bytes, "the clone still has blocks in use");
-    caching->trim(plan.policy);
-    CHECK(stats_of(&plan).reserved_bytes == 0, "%llu bytes are reserved in the clone after trim",
-          (unsigned long long)stats_of(&plan).reserved_bytes);
-    bed_end(&plan);
+        give(&clone, &blocks[k]);
+    CHECK(stats_of(&clone).cached_bytes == stats_of(&clone).reserved_bytes, "the clone still has blocks in use");
+    caching->trim(clone.policy);
+    CHECK(stats_of(&clone).reserved_bytes == 0, "%llu bytes are reserved in the clone after trim",
+          (unsigned long long)stats_of(&clone).reserved_bytes);
+    bed_end(&clone);
     for (int k = 0; k < 20; k++)
         give(&bed, &made[k]);
     for (int k = 2; k < 40; k += 3)

@@ -171,19 +171,19 @@ static ctrt_status train(ctrt_tensor *x)
 
 static void memory(const char *device)
 {
-    group("attention does not store the scores, and a plan predicts its peak, on %s", device);
+    group("attention does not store the scores, and a dry run predicts its peak, on %s", device);
     IN_CHILD("SOFTCUDA=devices=1") {
         if (open_device(device)) {
-            ctrt_memory_plan *plan = NULL;
+            ctrt_dry_run *run = NULL;
             ctrt_memory_prediction found;
             ctrt_memory_peaks peaks;
             ctrt_memory_scope *scope = NULL;
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(256, 4), CTRT_F32);
             CHECK_OK(ctrt_tensor_require_grad(x, true));
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK_OK(ctrt_memory_plan_begin(&plan, gpu));
+            CHECK_OK(ctrt_dry_run_begin(&run, gpu));
             CHECK_OK(train(x));
-            CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+            CHECK_OK(ctrt_dry_run_end(&found, &run));
             const uint64_t before = ctrt_memory_allocated(gpu);
             CHECK_OK(ctrt_memory_scope_begin(&scope, gpu));
             CHECK_OK(train(x));

@@ -68,15 +68,15 @@ static void test_order(void)
         ctrt_tensor *x = NULL, *y = NULL;
         ctrt_device *device = open_device();
         check_chain("first", device);
-        const int64_t waited = waits(), drawn = soft->calls("cuMemAllocFromPoolAsync"), others = soft->calls("cuMemAlloc");
+        const int64_t waited = waits(), allocs = soft->calls("cuMemAllocFromPoolAsync"), others = soft->calls("cuMemAlloc");
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, device));
         for (int i = 0; i < 50; i++) {
             CHECK_OK(ctrt_exp(&y, x));
             CHECK_OK(ctrt_log(&x, y));
         }
         CHECK(waits() == waited, "the host waited %d times", (int)(waits() - waited));
-        CHECK(soft->calls("cuMemAllocFromPoolAsync") == drawn + 101 && soft->calls("cuMemAlloc") == others,
-              "%d blocks from the pool, %d other blocks", (int)(soft->calls("cuMemAllocFromPoolAsync") - drawn),
+        CHECK(soft->calls("cuMemAllocFromPoolAsync") == allocs + 101 && soft->calls("cuMemAlloc") == others,
+              "%d blocks from the pool, %d other blocks", (int)(soft->calls("cuMemAllocFromPoolAsync") - allocs),
               (int)(soft->calls("cuMemAlloc") - others));
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);

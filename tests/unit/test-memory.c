@@ -25,7 +25,7 @@ static struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
-/* Frees the block with its full size as the requested size. test-account.c tests the requested sizes. */
+/* Frees the block with its full size as the requested size. test-counters.c tests the requested sizes. */
 static void give(struct device_memory *memory, const ctrt_block *block)
 {
     pool_free(memory, block, block->bytes, NULL);
@@ -514,8 +514,8 @@ static void test_threads(void)
             pthread_create(&thread, NULL, work_and_free, memory);
             pthread_join(thread, &wrong);
             CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
-            CHECK(memory->account.threads == NULL && !atomic_load(&memory->account.many),
-                  "an ended thread still has counters in the account");
+            CHECK(memory->counters.threads == NULL && !atomic_load(&memory->counters.many),
+                  "an ended thread still has counters");
             CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu bytes are still allocated",
                   (unsigned long)ctrt_memory_allocated(memory->device));
             int64_t peak = 0;

@@ -2,7 +2,7 @@
 /* Tests tensor scopes: the end of a scope frees every tensor that was not exported and that no other tensor needs. A
  * later use of a freed tensor reports an error. */
 #include "sims.h"
-#include "plan_models.h"
+#include "dryrun_models.h"
 
 #include "ctrt/autograd.h"
 

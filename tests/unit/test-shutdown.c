@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 #include "sims.h"
-#include "plan_models.h"
+#include "dryrun_models.h"
 
 static int threads_now(void)
 {
@@ -101,7 +101,7 @@ static void test_closed(void)
         CTRT_AUTO(tensor) y = NULL;
         CTRT_AUTO(stream) stream = NULL;
         CTRT_AUTO(event) event = NULL;
-        ctrt_memory_plan *plan = NULL;
+        ctrt_dry_run *dryrun = NULL;
         ctrt_memory_stats figures;
         char *text = NULL;
         CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* has no memory */
@@ -116,7 +116,7 @@ static void test_closed(void)
         CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
         CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
         CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "closed");
         CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
         CHECK_OK(ctrt_stream_default(&stream, device));
         CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
@@ -151,7 +151,7 @@ static void test_alive(void)
         CTRT_AUTO(tensor) x = full(3, 1000, device);
         CTRT_AUTO(stream) stream = NULL;
         CTRT_AUTO(event) event = NULL;
-        CTRT_AUTO(memory_plan) plan = NULL;
+        CTRT_AUTO(dry_run) dryrun = NULL;
         CTRT_AUTO(tensor) left = NULL;
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
         CHECK(sim->counters(1, &counters) != CTRT_OK, "sim:1 is still open");
@@ -169,11 +169,11 @@ static void test_alive(void)
         CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory pinned");
         ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a plan is running");
+        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a dry run is running");
         CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
-        CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a plan");
+        CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
         ctrt_tensor_release(&left);
         CHECK_OK(ctrt_shutdown());
         CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is still open");

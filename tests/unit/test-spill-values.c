@@ -207,20 +207,20 @@ static int occurrences(const char *text, const char *end, const char *word)
     return count;
 }
 
-/* The snapshot's segments and blocks come from the lower policy, the tags of their owners from spill. */
+/* The snapshot's segments and blocks come from the lower policy, the labels of their owners from spill. */
 static void owners(ctrt_device *device)
 {
     char *text = NULL;
-    CHECK_OK(ctrt_memory_tag_push("mine"));
+    CHECK_OK(ctrt_memory_label_push("mine"));
     make(TENSORS, device);
-    CHECK_OK(ctrt_memory_tag_pop());
+    CHECK_OK(ctrt_memory_label_pop());
     CHECK_OK(ctrt_memory_snapshot(&text, device));
     const char *from = text != NULL ? strstr(text, "\"segments\"") : NULL,
         *to = text != NULL ? strstr(text, "\"device_traces\"") : NULL;
     if (CHECK(from != NULL && to != NULL, "no segments")) {
         const int active = occurrences(from, to, "\"active_allocated\""),
-            known = occurrences(from, to, "\"tag\": \"mine\"");
-        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, %d of them with their tag",
+            known = occurrences(from, to, "\"label\": \"mine\"");
+        CHECK(active >= 14 && active <= 16 && known == active, "%d blocks on the device, %d of them with their label",
               active, known);
     }
     free(text);
@@ -235,7 +235,7 @@ TEST_MAIN
         { "the copy back is dropped, and the block leaves again", back_and_out },
         { "the copy back is dropped, and another stream reads the tensor", beside },
         { "the stream fails after all copies", good_work },
-        { "a snapshot has the tags of the blocks' owners", owners },
+        { "a snapshot has the labels of the blocks' owners", owners },
         { "statistics of spilled blocks", figures },
     };
     static const char *const sims[] = { "CTRT_SIM=devices=1,memory=64m,poison=yes",

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "sims.h"
-#include "plan_models.h"
+#include "dryrun_models.h"
 
 #define ROWS 64
 
@@ -293,7 +293,7 @@ struct odd {
     struct program *program;
     ctrt_device *cpu;
     bool break_stream;                  /* the first kernel of the second piece fails on the device */
-    double drawn;                       /* sum of the cpu's random numbers in the last attempt */
+    double reserved;                    /* sum of the cpu's random numbers in the last attempt */
 };
 
 static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
@@ -302,7 +302,7 @@ static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
     CTRT_AUTO(tensor) noise = NULL;
     double value;
     if (from == 0)
-        odd->drawn = 0;
+        odd->reserved = 0;
     if (odd->break_stream && from > 0) {
         CHECK(sim->inject(0, "op:1") == CTRT_OK, "the fault was rejected");
         CTRT_TRY(ctrt_relu(&noise, odd->program->run.x));
@@ -312,7 +312,7 @@ static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
     CTRT_TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, odd->cpu));
     CTRT_TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
     CTRT_TRY(ctrt_item(&value, noise));
-    odd->drawn += value;
+    odd->reserved += value;
     return rows(odd->program, from, to, weight);
 }
 
@@ -325,7 +325,7 @@ static double numbers_drawn(struct odd *odd, int fail_at)
     odd->program->calls = 0, odd->program->fail_at = fail_at, odd->program->failure = CTRT_ERR_OUT_OF_MEMORY;
     CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, odd));
     ctrt_split_release(&split);
-    return odd->drawn;
+    return odd->reserved;
 }
 
 static void test_odd_programs(void)

@@ -67,9 +67,9 @@ static void test_site(const char *watch, bool calls)
         for (int i = 0; i < 56; i++)
             CHECK_OK(ctrt_neg(&y, x));
         CHECK_OK(sim->inject(0, "op:tanh@1"));
-        CHECK_OK(ctrt_memory_tag_push("epoch 3"));
+        CHECK_OK(ctrt_memory_label_push("epoch 3"));
         CHECK_OK(ctrt_forward(&z, net, x));
-        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_label_pop());
         for (int i = 0; i < 2000; i++)                      /* more calls than are recorded */
             if (!calls)
                 CHECK_OK(ctrt_neg(&y, x));

@@ -279,12 +279,12 @@ static void test_sites(void)
 #endif
     IN_CHILD("CTRT_SIM=devices=1", "CTRT_STREAM_ORDER=check") {
         begin();
-        CHECK_OK(ctrt_memory_tag_push("loader"));
+        CHECK_OK(ctrt_memory_label_push("loader"));
         writes(a, x);
-        CHECK_OK(ctrt_memory_tag_pop());
-        CHECK_OK(ctrt_memory_tag_push("encoder.0"));
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_OK(ctrt_memory_label_push("encoder.0"));
         reads(b, x);
-        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_label_pop());
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));

@@ -290,7 +290,7 @@ static void test_fork(void)
 /* Captures the error output of a process that reads device memory from the host. */
 static void test_forgotten_copy(void)
 {
-    group("a host access to device memory ends the process and names the op and tag");
+    group("a host access to device memory ends the process and names the op and label");
     int ends[2];
     CHECK(pipe(ends) == 0, "pipe failed");
     fflush(stdout);
@@ -301,7 +301,7 @@ static void test_forgotten_copy(void)
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device));
-        CHECK_OK(ctrt_memory_tag_push("encoder.layer1"));
+        CHECK_OK(ctrt_memory_label_push("encoder.layer1"));
         CHECK_OK(ctrt_matmul(&y, x, x));
         CHECK_OK(ctrt_device_synchronize(device));
         _exit(*(volatile float *)ctrt_tensor_data(y) == 4 ? 0 : 0);

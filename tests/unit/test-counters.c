@@ -309,7 +309,7 @@ static void test_threads(void)
             CHECK_STAT(memory, "allocated_bytes.all.current", each);
             CHECK_STAT(memory, "requested_bytes.small_pool.current", stat_of(memory, "requested_bytes.all.current"));
         }
-        CHECK(memory->account.threads != NULL && memory->account.threads->next == NULL,
+        CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
               "threads that have ended are still in the list");
         for (int i = 0; i < 32; i++)
             pool_free(memory, &mine.blocks[i], (size_t)(100 << (i % 12)), NULL);
@@ -474,8 +474,8 @@ static void test_limits(void)
             pool_free(memory, &c, 120 * MIB, NULL);
             pool_free(memory, &b, 50 * MIB, NULL);
             CHECK_OK(ctrt_memory_release_all(device));
-            CHECK(atomic_load(&memory->drawn) == 0, "%llu bytes count as reserved at the end",
-                  (unsigned long long)atomic_load(&memory->drawn));
+            CHECK(atomic_load(&memory->reserved) == 0, "%llu bytes count as reserved at the end",
+                  (unsigned long long)atomic_load(&memory->reserved));
         }
         CHILD_END;
     }

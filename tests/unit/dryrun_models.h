@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_models.h: small networks of several kinds and a training step for each, for memory tests. Uses tap.h. */
+/* dryrun_models.h: small networks of several kinds and a training step for each, for memory tests. Uses tap.h. */
 #ifndef CTRT_TESTS_PLAN_MODELS_H
 #define CTRT_TESTS_PLAN_MODELS_H
 

@@ -43,7 +43,7 @@ static inline int64_t plain_exchange(_Atomic int64_t *cell, int64_t value)
 
 #include "tap.h"
 
-static struct account account;
+static struct counters counters;
 static sem_t go, gone;
 static _Atomic int task;
 
@@ -57,11 +57,11 @@ static void *other(void *unused)
         if (task == END)
             return unused;
         if (task == TAKE)
-            account_alloc(&account, 1000, 900);
+            counters_alloc(&counters, 1000, 900);
         else if (task == GIVE)
-            account_free(&account, 1000, 900);
+            counters_free(&counters, 1000, 900);
         else
-            account_publish(&account, account_here(&account));
+            counters_publish(&counters, counters_here(&counters));
         sem_post(&gone);
     }
 }
@@ -100,19 +100,19 @@ static void take_meanwhile(void)
     (void)has(TAKE);
 }
 
-static int64_t peak_now(struct account_window *window, int peak)
+static int64_t peak_now(struct peak_window *window, int peak)
 {
     int64_t peaks[PEAKS];
-    account_window_turn(&account, window, peaks);
+    peak_window_restart(&counters, window, peaks);
     return peaks[peak];
 }
 
-#define BLOCKS PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)
-#define BYTES  PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)
+#define BLOCKS PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)
+#define BYTES  PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)
 
 static void begin_test(pthread_t *thread)
 {
-    account_init(&account);
+    counters_init(&counters);
     sem_init(&go, 0, 0);
     sem_init(&gone, 0, 0);
     pthread_create(thread, NULL, other, NULL);
@@ -123,46 +123,46 @@ static void end_test(pthread_t thread)
     task = END;
     sem_post(&go);
     pthread_join(thread, NULL);
-    account_destroy(&account);
+    counters_destroy(&counters);
 }
 
 static void test_publishing(void)
 {
     pthread_t thread;
-    struct account_window window = { .next = NULL };
+    struct peak_window window = { .next = NULL };
     group("two threads publish counters at the same time, and nothing is counted twice");
     begin_test(&thread);
     CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* not yet published */
-    account_window_open(&account, &window);
+    peak_window_open(&counters, &window);
     stop = publish_meanwhile;
     /* registers this thread and publishes the other one's cells */
-    account_alloc(&account, 64, 64);
+    counters_alloc(&counters, 64, 64);
     if (!published_well)
         CHECK(done_soon(), "the other thread hangs");
     int64_t seen = 0;
-    for (const struct account_cells *cells = account.threads; cells != NULL; cells = cells->next)
-        seen += account_load(&cells->seen[ACCOUNT_SMALL][ACCOUNT_COUNT]);
-    const int64_t published = account_load(&account.published[ACCOUNT_SMALL][ACCOUNT_COUNT]);
+    for (const struct thread_counters *cells = counters.threads; cells != NULL; cells = cells->next)
+        seen += counter_load(&cells->seen[COUNTER_SMALL][COUNTER_COUNT]);
+    const int64_t published = counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]);
     CHECK(published == 2 && seen == 2, "%lld blocks published, %lld seen", (long long)published, (long long)seen);
-    account_look(&account, account_here(&account));
+    counters_update_peaks(&counters, counters_here(&counters));
     const int64_t peak = peak_now(&window, BLOCKS);
     CHECK(peak == 3, "the peak is %lld blocks, expected 3", (long long)peak);
-    account_free(&account, 64, 64);
+    counters_free(&counters, 64, 64);
     CHECK(has(GIVE) && has(GIVE), "the other thread hangs");
-    CHECK(account_current(&account, ACCOUNT_BYTES) == 0,
-          "%llu bytes are allocated, expected 0", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
-    account_window_close(&account, &window);
+    CHECK(counters_current(&counters, COUNTER_BYTES) == 0,
+          "%llu bytes are allocated, expected 0", (unsigned long long)counters_current(&counters, COUNTER_BYTES));
+    peak_window_close(&counters, &window);
     end_test(thread);
 }
 
 static void test_folding(void)
 {
     pthread_t thread;
-    struct account_window window = { .next = NULL };
+    struct peak_window window = { .next = NULL };
     group("a block allocated while the peaks are read counts in the next peak");
     begin_test(&thread);
     CHECK(has(TAKE) && has(GIVE), "the other thread hangs");        /* makes the thread record this peak */
-    account_window_open(&account, &window);
+    peak_window_open(&counters, &window);
     CHECK(has(TAKE) && has(GIVE), "the other thread hangs");
     stop = take_meanwhile;
     int64_t peak = peak_now(&window, BYTES);
@@ -172,7 +172,7 @@ static void test_folding(void)
     CHECK(peak == 1000, "the second window's peak is %lld bytes, expected 1000", (long long)peak);
     peak = peak_now(&window, BYTES);
     CHECK(peak == 0, "the third window's peak is %lld bytes, expected 0", (long long)peak);
-    account_window_close(&account, &window);
+    peak_window_close(&counters, &window);
     end_test(thread);
 }
 

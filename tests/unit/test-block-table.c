@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the attribution of memory on fake devices and the cpu: tags, owners, history, snapshots and the
+/* Tests the attribution of memory on fake devices and the cpu: labels, owners, history, snapshots and the
  * out-of-memory report. */
 #include <malloc.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static struct device_memory *open_memory(const char *name)
 }
 
 /* Returns the bytes of an owner, 0 if the owner is not listed. *sum receives the bytes of all owners. */
-static uint64_t owner_bytes(ctrt_device *device, const char *tag, const char *op, uint64_t *sum)
+static uint64_t owner_bytes(ctrt_device *device, const char *label, const char *op, uint64_t *sum)
 {
     ctrt_memory_owner *owners = NULL;
     size_t count = 0;
@@ -38,7 +38,7 @@ static uint64_t owner_bytes(ctrt_device *device, const char *tag, const char *op
     CHECK_OK(ctrt_memory_owners(&owners, &count, device));
     for (size_t i = 0; i < count; i++) {
         *sum += owners[i].bytes;
-        if (strcmp(owners[i].tag, tag) == 0 && strcmp(owners[i].op, op) == 0)
+        if (strcmp(owners[i].label, label) == 0 && strcmp(owners[i].op, op) == 0)
             bytes += owners[i].bytes;
         CHECK(i == 0 || owners[i - 1].bytes >= owners[i].bytes, "owner %zu has more bytes than the previous one", i);
     }
@@ -71,30 +71,30 @@ static int count_of(const char *text, const char *word)
     return count;
 }
 
-/* ---- tags and owners ---- */
+/* ---- labels and owners ---- */
 
-static void test_tags(void)
+static void test_labels(void)
 {
-    group("tags nest; a tag string stays valid after its pop");
+    group("labels nest; a label string stays valid after its pop");
     IN_CHILD(folder_path(folder, NULL)) {
-        CHECK(strcmp(ctrt_memory_tag(), "") == 0, "%s", ctrt_memory_tag());
-        CHECK_OK(ctrt_memory_tag_push("encoder"));
-        CHECK_OK(ctrt_memory_tag_push("attention"));
-        CHECK(strcmp(ctrt_memory_tag(), "encoder/attention") == 0, "%s", ctrt_memory_tag());
-        const char *kept = ctrt_memory_tag();
-        CHECK_OK(ctrt_memory_tag_pop());
-        CHECK(strcmp(ctrt_memory_tag(), "encoder") == 0, "%s", ctrt_memory_tag());
-        CHECK_OK(ctrt_memory_tag_pop());
-        CHECK_FAILS(ctrt_memory_tag_pop(), CTRT_ERR_STATE, "memory_tag_pop");
+        CHECK(strcmp(ctrt_memory_label(), "") == 0, "%s", ctrt_memory_label());
+        CHECK_OK(ctrt_memory_label_push("encoder"));
+        CHECK_OK(ctrt_memory_label_push("attention"));
+        CHECK(strcmp(ctrt_memory_label(), "encoder/attention") == 0, "%s", ctrt_memory_label());
+        const char *kept = ctrt_memory_label();
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK(strcmp(ctrt_memory_label(), "encoder") == 0, "%s", ctrt_memory_label());
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
         CHECK(strcmp(kept, "encoder/attention") == 0, "%s", kept);
         char longest[1000];
         memset(longest, 'x', sizeof longest - 1);
         longest[sizeof longest - 1] = '\0';
-        CHECK_OK(ctrt_memory_tag_push(longest));
-        CHECK_OK(ctrt_memory_tag_push(longest));
-        CHECK(strlen(ctrt_memory_tag()) == 1999, "the tag has %zu characters", strlen(ctrt_memory_tag()));
-        CHECK_OK(ctrt_memory_tag_pop());
-        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_label_push(longest));
+        CHECK_OK(ctrt_memory_label_push(longest));
+        CHECK(strlen(ctrt_memory_label()) == 1999, "the label has %zu characters", strlen(ctrt_memory_label()));
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_OK(ctrt_memory_label_pop());
     }
     CHILD_END;
 }
@@ -108,29 +108,29 @@ static size_t heap_in_use(void)
 #endif
 }
 
-static void test_forgotten_tags(void)
+static void test_forgotten_labels(void)
 {
-    group("tags that a module pushed and did not pop are removed when the module returns");
+    group("labels that a module pushed and did not pop are removed when the module returns");
     IN_CHILD(folder_path(folder, NULL)) {
         size_t before = 0;
-        CHECK_OK(ctrt_memory_tag_push("outer"));
+        CHECK_OK(ctrt_memory_label_push("outer"));
         for (int i = 0; i < 2000; i++) {
-            struct memory_label tag, inner;
-            label_enter(&tag, label_here(), "module");
-            CHECK_OK(ctrt_memory_tag_push("a"));
+            struct memory_label label, inner;
+            label_enter(&label, label_here(), "module");
+            CHECK_OK(ctrt_memory_label_push("a"));
             label_enter(&inner, label_here(), "child");
-            CHECK_OK(ctrt_memory_tag_push("b"));
-            CHECK_OK(ctrt_memory_tag_push("c"));
+            CHECK_OK(ctrt_memory_label_push("b"));
+            CHECK_OK(ctrt_memory_label_push("c"));
             label_leave(&inner);
-            CHECK(strcmp(ctrt_memory_tag(), "outer/module/a") == 0, "%s", ctrt_memory_tag());
-            label_leave(&tag);
-            CHECK(strcmp(ctrt_memory_tag(), "outer") == 0, "%s", ctrt_memory_tag());
+            CHECK(strcmp(ctrt_memory_label(), "outer/module/a") == 0, "%s", ctrt_memory_label());
+            label_leave(&label);
+            CHECK(strcmp(ctrt_memory_label(), "outer") == 0, "%s", ctrt_memory_label());
             if (i == 100)
                 before = heap_in_use();
         }
         CHECK(heap_in_use() < before + 10000, "%zu bytes leaked", heap_in_use() - before);
-        CHECK_OK(ctrt_memory_tag_pop());
-        CHECK_FAILS(ctrt_memory_tag_pop(), CTRT_ERR_STATE, "memory_tag_pop");
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
     }
     CHILD_END;
 }
@@ -147,13 +147,13 @@ static void test_owners(void)
         CHECK(owner_bytes(device, "(not watched)", "", &sum) == before.bytes && sum == before.bytes,
               "owners have %llu bytes", (unsigned long long)sum);
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
-        ctrt_memory_tag_push("encoder");
+        ctrt_memory_label_push("encoder");
         CHECK_OK(pool_alloc(memory, &a, 3 * MIB, NULL));
         CHECK_OK(pool_alloc(memory, &b, 2 * MIB, NULL));
-        ctrt_memory_tag_pop();
-        ctrt_memory_tag_push("decoder");
+        ctrt_memory_label_pop();
+        ctrt_memory_label_push("decoder");
         CHECK_OK(pool_alloc(memory, &c, MIB, NULL));
-        ctrt_memory_tag_pop();
+        ctrt_memory_label_pop();
         CHECK(owner_bytes(device, "encoder", "", &sum) == 5 * MIB && sum == ctrt_memory_allocated(device), "sum %llu",
               (unsigned long long)sum);
         pool_free(memory, &a, 3 * MIB, NULL);
@@ -224,9 +224,9 @@ static void test_model(void)
         CHECK(owner_bytes(cpu, "Linear/weight", "uniform", &all) >= (64 * 64 + 32 * 64) * 4, "parameters: %llu in all",
               (unsigned long long)all);
         CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu));
-        CHECK_OK(ctrt_memory_tag_push("step"));
+        CHECK_OK(ctrt_memory_label_push("step"));
         CHECK_OK(ctrt_forward(&y, net, x));
-        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_label_pop());
         CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4,
               "the first layer's saved output is not attributed to it");
         CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4,
@@ -248,7 +248,7 @@ static void test_model(void)
         char *text = NULL;
         CHECK_OK(ctrt_memory_snapshot(&text, cpu));
         check_json(text, "a snapshot");
-        CHECK(strstr(text, "\"tag\": \"step/1.0\", \"op\": \"linear\"") != NULL,
+        CHECK(strstr(text, "\"label\": \"step/1.0\", \"op\": \"linear\"") != NULL,
               "the history lacks the linear layer of module 1");
         free(text);
     }
@@ -264,15 +264,15 @@ static void test_snapshot(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block block, large;
         char *text = NULL, path[4096];
-        ctrt_memory_tag_push("it's \"quoted\" \\ </script> \xff\n");
+        ctrt_memory_label_push("it's \"quoted\" \\ </script> \xff\n");
         CHECK_OK(pool_alloc(memory, &block, 5000, NULL));
-        ctrt_memory_tag_pop();
+        ctrt_memory_label_pop();
         CHECK_OK(ctrt_memory_annotate(memory->device, "half time"));
         CHECK(pool_alloc(memory, &large, 100 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY,
               "an allocation larger than the device did not fail");
         CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
         check_json(text, "a snapshot");
-        CHECK(strstr(text, "\"tag\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"") != NULL, "%s", text);
+        CHECK(strstr(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"") != NULL, "%s", text);
         CHECK(count_of(text, "\"state\": \"active_allocated\"") == 1 &&
               strstr(text, "\"requested_size\": 5000") != NULL, "%s",
               text);
@@ -495,16 +495,16 @@ static void test_oom(void)
         struct told told = { 0 };
         CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "was never out of memory");
         ctrt_memory_set_oom_callback(when_out, &told);
-        ctrt_memory_tag_push("decoder");
+        ctrt_memory_label_push("decoder");
         CHECK_OK(pool_alloc(memory, &other, 10 * MIB, NULL));
-        ctrt_memory_tag_pop();
-        ctrt_memory_tag_push("total_loss");
+        ctrt_memory_label_pop();
+        ctrt_memory_label_push("total_loss");
         CHECK_OK(pool_alloc(memory, &culprit, 40 * MIB, NULL));
-        ctrt_memory_tag_pop();
-        ctrt_memory_tag_push("encoder");
+        ctrt_memory_label_pop();
+        ctrt_memory_label_push("encoder");
         CHECK_FAILS(pool_alloc(memory, &more, 20 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
                     "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
-        ctrt_memory_tag_pop();
+        ctrt_memory_label_pop();
         CHECK(strstr(ctrt_error_message(), "Most is held by total_loss, 40.00 MiB")
                   && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device"), "%s",
                   ctrt_error_message());
@@ -515,13 +515,14 @@ static void test_oom(void)
         static const char *const words[] = {
             "\"device\": \"fake:0\"", "\"asked\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
             "\"allowed\": null",
-            "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0", "\"tag\": \"encoder\"",
-            "{\"tag\": \"total_loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
-            "{\"tag\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
+            "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0",
+            "\"label\": \"encoder\"",
+            "{\"label\": \"total_loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
+            "{\"label\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
         };
         for (size_t i = 0; i < COUNT(words); i++)
             CHECK(strstr(told.report, words[i]) != NULL, "the report lacks %s: %s", words[i], told.report);
-        CHECK(strstr(told.report, "{\"tag\": \"total_loss\"") < strstr(told.report, "{\"tag\": \"decoder\""),
+        CHECK(strstr(told.report, "{\"label\": \"total_loss\"") < strstr(told.report, "{\"label\": \"decoder\""),
               "the largest owner is not the first");
         CHECK_OK(ctrt_memory_last_oom(&text, device)); /* the callback's own failure came first and is replaced */
         CHECK(strstr(text, "\"asked\": 20971520") != NULL, "%s", text);
@@ -606,7 +607,7 @@ static void *take_and_give(void *argument)
 {
     struct device_memory *memory = argument;
     ctrt_block blocks[16];
-    (void)ctrt_memory_tag_push("worker");
+    (void)ctrt_memory_label_push("worker");
     for (int round = 0; round < 300; round++) {
         for (int i = 0; i < 16; i++)
             if (pool_alloc(memory, &blocks[i], 100 + (size_t)i * 777, NULL) != CTRT_OK)
@@ -614,7 +615,7 @@ static void *take_and_give(void *argument)
         for (int i = 0; i < 16; i++)
             pool_free(memory, &blocks[i], 100 + (size_t)i * 777, NULL);
     }
-    return NULL;                            /* the tag is not popped: the thread's exit removes it */
+    return NULL;                            /* the label is not popped: the thread's exit removes it */
 }
 
 static void test_threads(void)
@@ -684,8 +685,8 @@ TEST_MAIN
     folder_actor(folder, "backend-fake");
     folder_plugin(folder, "memory-direct");
     folder_plugin(folder, "memory-caching");
-    test_tags();
-    test_forgotten_tags();
+    test_labels();
+    test_forgotten_labels();
     test_owners();
     test_model();
     test_snapshot();

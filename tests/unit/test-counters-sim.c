@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory accounting on simulated devices, through the public API. Tests owners, limits with pinned memory, leak reports
- * by tag, and that all memory is released. */
+ * by label, and that all memory is released. */
 #include "ctrt/memory.h"
 #include "ctrt/stream.h"
 #include "sims.h"
@@ -21,17 +21,17 @@ static uint64_t free_on(ctrt_device *device)
     return left;
 }
 
-static ctrt_status take(ctrt_tensor **out, const char *tag, size_t bytes, ctrt_device *device)
+static ctrt_status take(ctrt_tensor **out, const char *label, size_t bytes, ctrt_device *device)
 {
-    CTRT_TRY(ctrt_memory_tag_push(tag));
+    CTRT_TRY(ctrt_memory_label_push(label));
     ctrt_status status = ctrt_empty(out, CTRT_SHAPE((int64_t)(bytes / 4)), CTRT_F32, device);
-    CTRT_TRY(ctrt_memory_tag_pop());
+    CTRT_TRY(ctrt_memory_label_pop());
     return status;
 }
 
 static void test_owners(void)
 {
-    group("an asynchronous device counts memory by owner (op or tag) without a setting");
+    group("an asynchronous device counts memory by owner (op or label) without a setting");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:1");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -174,7 +174,7 @@ static void test_known_numbers(void)
 
 static void test_leak(void)
 {
-    group("the out-of-memory report names the leaking tag first, and the program can continue");
+    group("the out-of-memory report names the leaking label first, and the program can continue");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
         ctrt_tensor *kept[64] = { NULL }, *batch = NULL;
@@ -189,8 +189,8 @@ static void test_leak(void)
         CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "Most is held by losses"),
               "status %d, message: %s", (int)status, ctrt_error_message());
         CHECK_OK(ctrt_memory_last_oom(&report, device));
-        const char *first = report != NULL ? strstr(report, "\"owners\": [\n    {\"tag\": ") : NULL;
-        CHECK(first != NULL && strncmp(strstr(first, "tag"), "tag\": \"losses\"", 14) == 0,
+        const char *first = report != NULL ? strstr(report, "\"owners\": [\n    {\"label\": ") : NULL;
+        CHECK(first != NULL && strncmp(strstr(first, "label"), "label\": \"losses\"", 14) == 0,
               "the first owner is not losses: %s", report);
         free(report);
         for (int i = 0; i < 64; i++)

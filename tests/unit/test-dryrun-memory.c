@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes each allocation of a planned step and of a step in micro-batches fail. Each failure must give
+/* Makes each allocation of a predicted step and of a step in micro-batches fail. Each failure must give
  * CTRT_ERR_OUT_OF_MEMORY, leak nothing and keep the statistics exact. */
 #include "base/host_alloc.h"
 #include "tap.h"
-#include "plan_models.h"
+#include "dryrun_models.h"
 
 static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 {
@@ -17,12 +17,12 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
     return ctrt_backward(loss);
 }
 
-/* Runs a step under a memory plan. Gradients created under the plan are released even on failure. */
+/* Runs a step under a dry run. Gradients created under the dry run are released even on failure. */
 static ctrt_status planned(struct training *run)
 {
-    CTRT_AUTO(memory_plan) plan = NULL;
+    CTRT_AUTO(dry_run) dryrun = NULL;
     double loss;
-    CTRT_TRY(ctrt_memory_plan_begin(&plan, run->device));
+    CTRT_TRY(ctrt_dry_run_begin(&dryrun, run->device));
     ctrt_status status = training_step(&loss, run);
     (void)ctrt_optimizer_zero_grad(run->optimizer, true);
     return status;
@@ -82,8 +82,8 @@ TEST_MAIN
         group("the device %s opens", names[i]);
         if (!CHECK_OK(ctrt_device_get(&device, names[i])))
             continue;
-        fail_each("a planned step", planned, &models[2], device);
-        fail_each("a planned step", planned, &models[12], device);
+        fail_each("a predicted step", planned, &models[2], device);
+        fail_each("a predicted step", planned, &models[12], device);
         fail_each("a step in micro-batches", in_pieces, &models[11], device);
     }
     return done();
