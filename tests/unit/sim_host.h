@@ -53,7 +53,7 @@ FAKE void sim_reload(void)
 #define MUST_FAIL(call, status, words)                                                                        \
     do {                                                                                                      \
         host_error[0] = '\0';                                                                                 \
-        REQUIRE_EQUAL(call, status);                                                                          \
+        REQUIRE_EQ(call, status);                                                                          \
         REQUIRE(strstr(host_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), host_error); \
     } while (0)
 

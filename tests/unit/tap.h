@@ -5,6 +5,10 @@
  *     CHECK(n == 3, "slice %s gives %d elements, expected 3", text, n);
  *     CHECK_OK(ctrt_slice(&y, x, 0, 1, 4, 1));
  *     CHECK_FAILS(ctrt_slice(&y, x, 9, 1, 4, 1), CTRT_ERR_SHAPE, "dimension 9");
+ *     CHECK_EQ(n, 3);                  "file.c:9: n is 4, expected 3"; for all numbers, but not pointers
+ *     CHECK_STR(name, "cpu");          for strings; CHECK_HAS(text, "part") for a part of one
+ *     CHECK_NEAR(loss, 0.5, 1e-6);     for floating point: |loss - 0.5| <= 1e-6
+ *     CHECK_TRUE(a < b);               "file.c:9: false: a < b"
  *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
  *
@@ -41,8 +45,8 @@ static inline void tap_close(void)
     if (fine && tap_state.skipped != NULL)
         printf("ok %d - %s # SKIP %s\n", ++tap_state.groups, tap_state.name, tap_state.skipped);
     else
-        printf("%s %d - %s (%ld checks%s)\n", fine ? "ok" : "not ok", ++tap_state.groups, tap_state.name, tap_state.checks,
-               tap_state.failed ? ", some failed" : "");
+        printf("%s %d - %s (%ld checks%s)\n", fine ? "ok" : "not ok", ++tap_state.groups, tap_state.name,
+               tap_state.checks, tap_state.failed ? ", some failed" : "");
     fflush(stdout);
     tap_state.failed_groups += !fine;
     tap_state.open = false;
@@ -87,24 +91,60 @@ static inline bool tap_check(bool fine, const char *file, int line, const char *
 
 #define CHECK(condition, ...) tap_check((condition), __FILE__, __LINE__, __VA_ARGS__)
 
+static inline bool tap_eq(long long got, long long want, const char *file, int line, const char *expression)
+{
+    return tap_check(got == want, file, line, "%s is %lld, expected %lld", expression, got, want);
+}
+
+static inline bool tap_str(const char *got, const char *want, const char *file, int line, const char *expression)
+{
+    return tap_check(got != NULL && strcmp(got, want) == 0, file, line, "%s is \"%s\", expected \"%s\"", expression,
+                     got != NULL ? got : "(NULL)", want);
+}
+
+static inline bool tap_has(const char *got, const char *part, const char *file, int line, const char *expression)
+{
+    return tap_check(got != NULL && strstr(got, part) != NULL, file, line, "%s lacks \"%s\": %s", expression, part,
+                     got != NULL ? got : "(NULL)");
+}
+
+static inline bool tap_near(double got, double want, double tolerance, const char *file, int line,
+                            const char *expression)
+{
+    const double off = got > want ? got - want : want - got;
+    return tap_check(off <= tolerance || got == want, file, line, "%s is %.17g, expected %.17g", expression, got, want);
+}
+
+#define TAP_SAME(got, want)               tap_near((double)(got), (double)(want), 0, __FILE__, __LINE__, #got)
+#define CHECK_EQ(got, want)                                                                                   \
+    _Generic((got) + (want), float: TAP_SAME(got, want), double: TAP_SAME(got, want),                         \
+             default: tap_eq((long long)(got), (long long)(want), __FILE__, __LINE__, #got))
+#define CHECK_STR(got, want)              tap_str((got), (want), __FILE__, __LINE__, #got)
+#define CHECK_HAS(got, part)              tap_has((got), (part), __FILE__, __LINE__, #got)
+#define CHECK_NEAR(got, want, tolerance)  tap_near((got), (want), (tolerance), __FILE__, __LINE__, #got)
+#define CHECK_TRUE(condition)             CHECK(condition, "false: %s", #condition)
+
 static inline bool tap_ok(ctrt_status status, const char *file, int line, const char *expression)
 {
-    return tap_check(status == CTRT_OK, file, line, "%s: %s: %s", expression, ctrt_status_string(status), ctrt_error_message());
+    return tap_check(status == CTRT_OK, file, line, "%s: %s: %s", expression, ctrt_status_string(status),
+                     ctrt_error_message());
 }
 
 #define CHECK_OK(expression) tap_ok((expression), __FILE__, __LINE__, #expression)
 
 /* Checks that the call returned `wanted` and that the error message contains `words` (NULL: any message). */
-static inline bool tap_fails(ctrt_status status, ctrt_status wanted, const char *words, const char *file, int line, const char *expression)
+static inline bool tap_fails(ctrt_status status, ctrt_status wanted, const char *words, const char *file, int line,
+                             const char *expression)
 {
-    if (!tap_check(status == wanted, file, line, "%s: gave \"%s\", expected \"%s\"; message: %s", expression, ctrt_status_string(status),
-                   ctrt_status_string(wanted), ctrt_error_message()))
+    if (!tap_check(status == wanted, file, line, "%s: gave \"%s\", expected \"%s\"; message: %s", expression,
+                   ctrt_status_string(status), ctrt_status_string(wanted), ctrt_error_message()))
         return false;
-    return tap_check(words == NULL || strstr(ctrt_error_message(), words) != NULL, file, line, "%s: the message lacks \"%s\": %s",
-                     expression, words ? words : "", ctrt_error_message());
+    return tap_check(words == NULL || strstr(ctrt_error_message(), words) != NULL, file, line,
+                     "%s: the message lacks \"%s\": %s", expression, words ? words : "", ctrt_error_message());
 }
 
-#define CHECK_FAILS(expression, status, words) tap_fails((expression), (status), (words), __FILE__, __LINE__, #expression)
+#define CHECK_FAILS(expression, status, words) \
+    tap_fails((expression), (status), (words), __FILE__, __LINE__, #expression)
 
 static inline int done(void)
 {
@@ -125,12 +165,8 @@ static void tap_stop(void)
 
 #define FAIL(...) (tap_check(false, __FILE__, __LINE__, __VA_ARGS__), tap_stop())
 #define REQUIRE(condition, ...) ((condition) ? (void)tap_state.checks++ : FAIL(__VA_ARGS__))
-#define REQUIRE_TRUE(condition) REQUIRE(condition, "false: %s", #condition)
-#define REQUIRE_EQUAL(got, want)                                                                                \
-    do {                                                                                                        \
-        const long long got_ = (long long)(got), want_ = (long long)(want);                                     \
-        REQUIRE(got_ == want_, "%s is %lld, expected %lld (%s)", #got, got_, want_, #want);                     \
-    } while (0)
+#define REQUIRE_TRUE(condition)  REQUIRE(condition, "false: %s", #condition)
+#define REQUIRE_EQ(got, want)    (CHECK_EQ(got, want) ? (void)0 : tap_stop())
 
 __attribute__((unused))
 static int skip_rest(const char *reason)

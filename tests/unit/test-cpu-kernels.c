@@ -34,10 +34,10 @@ static void test_large(void)
             const ctrt_view *in[] = { &a.view, &b.view };
             setenv("CTRT_NUM_THREADS", "2", 1);
             fake_load(NULL);
-            REQUIRE_EQUAL(fake_run(names[op], dtypes[k], FAKE_VIEWS(&out.view), 1, in, 2 - op, &plain_gelu), CTRT_OK);
+            REQUIRE_EQ(fake_run(names[op], dtypes[k], FAKE_VIEWS(&out.view), 1, in, 2 - op, &plain_gelu), CTRT_OK);
             setenv("CTRT_NUM_THREADS", "1", 1);
             fake_load(NULL);
-            REQUIRE_EQUAL(fake_run(names[op], dtypes[k], FAKE_VIEWS(&again.view), 1, in, 2 - op, &plain_gelu), CTRT_OK);
+            REQUIRE_EQ(fake_run(names[op], dtypes[k], FAKE_VIEWS(&again.view), 1, in, 2 - op, &plain_gelu), CTRT_OK);
             unsetenv("CTRT_NUM_THREADS");
             REQUIRE_TRUE(memcmp(out.view.data, again.view.data, (size_t)n * fake_sizes[dtypes[k]]) == 0);
             if (op == 0)
@@ -86,7 +86,7 @@ static void test_integers(void)
     static const char *const divisions[] = { "fmod", "remainder", "floor_divide" };
     for (int k = 0; k < 3; k++) {
         run_two(divisions[k], CTRT_I32, 1, 0, &status);
-        REQUIRE_EQUAL(status, CTRT_ERR_INVALID_ARGUMENT);
+        REQUIRE_EQ(status, CTRT_ERR_INVALID_ARGUMENT);
         REQUIRE_TRUE(strstr(host_error, divisions[k]) != NULL);
     }
 }
@@ -99,14 +99,14 @@ static void test_halves(void)
         fake_tensor half = fake_new(dtypes[k], FAKE_CONTIGUOUS, 1, &n), wide = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
         for (int64_t i = 0; i < n; i++)
             ((uint16_t *)half.view.data)[i] = (uint16_t)i;
-        REQUIRE_EQUAL(fake_run("copy", dtypes[k], FAKE_VIEWS(&wide.view), 1, FAKE_VIEWS(&half.view), 1, NULL), CTRT_OK);
+        REQUIRE_EQ(fake_run("copy", dtypes[k], FAKE_VIEWS(&wide.view), 1, FAKE_VIEWS(&half.view), 1, NULL), CTRT_OK);
         for (int64_t i = 0; i < n; i++) {
             double want = fake_get(&half.view, i), got = fake_get(&wide.view, i);
             REQUIRE_TRUE(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want));
         }
         for (int64_t i = 0; i < n; i++)             /* floats of all magnitudes, at and next to the midpoints */
             ((uint32_t *)wide.view.data)[i] = (uint32_t)i << 16 | (i & 1 ? 0x8000u : 0) | (uint32_t)(i % 7 == 0) | (i % 5 ? 0 : 0x1000);
-        REQUIRE_EQUAL(fake_run("copy", CTRT_F32, FAKE_VIEWS(&half.view), 1, FAKE_VIEWS(&wide.view), 1, NULL), CTRT_OK);
+        REQUIRE_EQ(fake_run("copy", CTRT_F32, FAKE_VIEWS(&half.view), 1, FAKE_VIEWS(&wide.view), 1, NULL), CTRT_OK);
         for (int64_t i = 0; i < n; i++) {
             double x = fake_get(&wide.view, i), got = fake_get(&half.view, i), want = rounded(dtypes[k], x);
             REQUIRE(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want),
@@ -276,7 +276,7 @@ static void test_casts(void)
         fake_tensor in = fake_new((ctrt_dtype)cases[k].from, FAKE_CONTIGUOUS, 0, NULL);
         fake_tensor out = fake_new((ctrt_dtype)cases[k].to, FAKE_CONTIGUOUS, 0, NULL);
         fake_put(&in.view, 0, cases[k].x);
-        REQUIRE_EQUAL(fake_run("copy", (ctrt_dtype)cases[k].from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1,
+        REQUIRE_EQ(fake_run("copy", (ctrt_dtype)cases[k].from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1,
                       NULL), 0);
         REQUIRE(!(fake_get(&out.view, 0) != cases[k].want), "%s %g to %s is %g, expected %g",
                 fake_names[cases[k].from], cases[k].x, fake_names[cases[k].to], fake_get(&out.view, 0),
@@ -285,7 +285,7 @@ static void test_casts(void)
     }
     fake_tensor in = fake_new(CTRT_I64, FAKE_CONTIGUOUS, 0, NULL), out = fake_new(CTRT_I64, FAKE_CONTIGUOUS, 0, NULL);
     *(int64_t *)in.view.data = INT64_MAX;
-    REQUIRE_EQUAL(fake_run("copy", CTRT_I64, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), 0);
+    REQUIRE_EQ(fake_run("copy", CTRT_I64, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), 0);
     REQUIRE_TRUE(*(int64_t *)out.view.data == INT64_MAX);
     fake_free(&in), fake_free(&out);
 }
@@ -297,7 +297,7 @@ static void test_large_transpose(void)
     fake_tensor in = fake_new(CTRT_F32, FAKE_TRANSPOSED, 2, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape);
     for (int64_t i = 0; i < in.view.numel; i++)
         *(float *)fake_at(&in.view, i) = (float)i;
-    REQUIRE_EQUAL(fake_run("copy", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), CTRT_OK);
+    REQUIRE_EQ(fake_run("copy", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), CTRT_OK);
     for (int64_t i = 0; i < in.view.numel; i++)
         REQUIRE(((float *)out.view.data)[i] == (float)i, "element %lld is %g", (long long)i,
                 ((float *)out.view.data)[i]);
@@ -308,42 +308,42 @@ static void test_memory(void)
 {
     const ctrt_memory_table *memory = fake_backend->memory;
     void *device = NULL, *a = NULL, *b = NULL;
-    REQUIRE_EQUAL(fake_backend->device->open(&device, 0), CTRT_OK);
-    REQUIRE_EQUAL(fake_backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE);
+    REQUIRE_EQ(fake_backend->device->open(&device, 0), CTRT_OK);
+    REQUIRE_EQ(fake_backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE);
     static const size_t sizes[] = { 1, 100, 4096, (size_t)3 << 20, (size_t)17 << 20 };
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
         size_t n = sizes[k];
-        REQUIRE_EQUAL(memory->alloc(device, &a, n), CTRT_OK);
-        REQUIRE_EQUAL(memory->alloc(device, &b, n), CTRT_OK);
+        REQUIRE_EQ(memory->alloc(device, &a, n), CTRT_OK);
+        REQUIRE_EQ(memory->alloc(device, &b, n), CTRT_OK);
         REQUIRE_TRUE(((uintptr_t)a | (uintptr_t)b) % 64 == 0);
-        REQUIRE_EQUAL(memory->fill(device, NULL, a, 0x5a, n), CTRT_OK);
-        REQUIRE_EQUAL(memory->copy(device, NULL, b, a, n, CTRT_COPY_ON_DEVICE), CTRT_OK);
+        REQUIRE_EQ(memory->fill(device, NULL, a, 0x5a, n), CTRT_OK);
+        REQUIRE_EQ(memory->copy(device, NULL, b, a, n, CTRT_COPY_ON_DEVICE), CTRT_OK);
         for (size_t i = 0; i < n; i++)
             REQUIRE(((unsigned char *)b)[i] == 0x5a, "byte %zu of %zu is wrong", i, n);
         memory->free(device, a, n);
         memory->free(device, b, n);
     }
     uint64_t free_bytes = 0, total = 0;
-    REQUIRE_EQUAL(fake_backend->device->memory_info(device, &free_bytes, &total), CTRT_OK);
+    REQUIRE_EQ(fake_backend->device->memory_info(device, &free_bytes, &total), CTRT_OK);
     REQUIRE_TRUE(total > 0 && free_bytes <= total);
-    REQUIRE_EQUAL(memory->alloc(device, &a, (size_t)1 << 60), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(memory->alloc(device, &a, (size_t)1 << 60), CTRT_ERR_OUT_OF_MEMORY);
     REQUIRE_TRUE(strstr(host_error, "1152921504606846976") != NULL);
-    REQUIRE_EQUAL(memory->alloc(device, &a, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(memory->alloc(device, &a, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY);
     fake_backend->device->close(device);
 
     int32_t count = 0;
-    REQUIRE_EQUAL(fake_backend->device->count(&count), CTRT_OK);
-    REQUIRE_EQUAL(count, 1);
+    REQUIRE_EQ(fake_backend->device->count(&count), CTRT_OK);
+    REQUIRE_EQ(count, 1);
     ctrt_device_info info = { .size = sizeof info };
-    REQUIRE_EQUAL(fake_backend->device->describe(0, &info), CTRT_OK);
+    REQUIRE_EQ(fake_backend->device->describe(0, &info), CTRT_OK);
     REQUIRE_TRUE(info.name[0] && info.processors >= 1 && info.total_memory == total && info.size == sizeof info);
-    REQUIRE_EQUAL(fake_backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE);
+    REQUIRE_EQ(fake_backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE);
     /* With a shorter struct the backend writes only the fields that fit. */
     struct { ctrt_device_info info; } shorter;
     memset(&shorter, 0x77, sizeof shorter);
     shorter.info.size = offsetof(ctrt_device_info, uuid);
-    REQUIRE_EQUAL(fake_backend->device->describe(0, &shorter.info), CTRT_OK);
-    REQUIRE_EQUAL(shorter.info.uuid[0], 0x77);
+    REQUIRE_EQ(fake_backend->device->describe(0, &shorter.info), CTRT_OK);
+    REQUIRE_EQ(shorter.info.uuid[0], 0x77);
     REQUIRE_TRUE(shorter.info.size == offsetof(ctrt_device_info, uuid));
 }
 

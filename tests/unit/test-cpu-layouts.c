@@ -34,7 +34,7 @@ static void test_cast(void)
                         fake_put(&in.view, i, fake_uniform(0, 100));
                     unsigned char *before = malloc(out.bytes);
                     memcpy(before, out.memory, out.bytes);
-                    REQUIRE_EQUAL(fake_run("copy", (ctrt_dtype)from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view),
+                    REQUIRE_EQ(fake_run("copy", (ctrt_dtype)from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view),
                                   1, NULL), 0);
                     for (int64_t i = 0; i < out.view.numel; i++)
                         REQUIRE(!(fake_get(&out.view, i) != stored(to, fake_get(&in.view, i))),
@@ -61,7 +61,7 @@ static void test_fill(void)
                 unsigned char *before = malloc(out.bytes);
                 memcpy(before, out.memory, out.bytes);
                 ctrt_range_attributes range = { .size = sizeof range, .lo = values[k], .has_lo = true };
-                REQUIRE_EQUAL(fake_run("fill", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, &range), CTRT_OK);
+                REQUIRE_EQ(fake_run("fill", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, &range), CTRT_OK);
                 double want = stored(dtype, k == 0 ? values[k].f : (double)values[k].i);
                 for (int64_t i = 0; i < out.view.numel; i++)
                     REQUIRE(!(fake_get(&out.view, i) != want), "fill of %s with %g gives %g", fake_names[dtype], want,
@@ -81,7 +81,7 @@ static void test_arange(void)
             fake_tensor out = fake_new((ctrt_dtype)dtype, FAKE_CONTIGUOUS, 1, &lengths[k]);
             ctrt_range_attributes range = { .size = sizeof range, .lo = ctrt_int(3), .hi = ctrt_float(dtype <= CTRT_F64 ? 0.1 : 2) };
             double step = range.hi.f;
-            REQUIRE_EQUAL(fake_run("arange", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, &range), CTRT_OK);
+            REQUIRE_EQ(fake_run("arange", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, &range), CTRT_OK);
             for (int64_t i = 0; i < lengths[k]; i++) {
                 double want = 3 + (double)i * step, got = fake_get(&out.view, i);
                 want = dtype == CTRT_I8 ? (int8_t)(int64_t)want : dtype == CTRT_U8 ? (uint8_t)(int64_t)want : want;
@@ -107,7 +107,7 @@ static void test_where(void)
                 fake_put(&a.view, i, (double)(fake_random() % 100));
                 fake_put(&b.view, i, (double)(fake_random() % 100));
             }
-            REQUIRE_EQUAL(fake_run("where", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&c.view, &a.view,
+            REQUIRE_EQ(fake_run("where", (ctrt_dtype)dtype, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&c.view, &a.view,
                           &b.view), 3, NULL), CTRT_OK);
             for (int64_t i = 0; i < out.view.numel; i++)
                 REQUIRE(!(fake_get(&out.view, i) != (fake_get(&c.view, i) != 0 ? fake_get(&a.view,

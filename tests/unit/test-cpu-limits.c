@@ -41,7 +41,7 @@ static void show(const struct file *files)
 {
     char path[1024];
     snprintf(path, sizeof path, "rm -rf %s/*", tree);
-    REQUIRE_EQUAL(system(path), 0);
+    REQUIRE_EQ(system(path), 0);
     for (; files && files->path; files++) {
         snprintf(path, sizeof path, "%s%s", tree, files->path);
         make_parents(path);
@@ -187,28 +187,28 @@ static void test_room(void)
 static void check_is(const char *value)
 {
     setenv("CTRT_CPU_MEMORY_CHECK", value, 1);
-    REQUIRE_EQUAL(cpu_limits_init(), CTRT_OK);
+    REQUIRE_EQ(cpu_limits_init(), CTRT_OK);
 }
 
 static void test_refusal(void)
 {
     show(container_v2);                         /* 2 GiB left */
     check_is("on");
-    REQUIRE_EQUAL(cpu_memory_grant(2 * GIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(2 * GIB), CTRT_OK);
     cpu_memory_returned(2 * GIB);
-    REQUIRE_EQUAL(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
     static const char *const said[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
                                         "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
     for (int i = 0; i < 5; i++)
         REQUIRE(strstr(host_error, said[i]), "the refusal does not say \"%s\": %s", said[i], host_error);
 
     check_is("off");
-    REQUIRE_EQUAL(cpu_memory_grant(3 * GIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(3 * GIB), CTRT_OK);
     cpu_memory_returned(3 * GIB);
 
     show(nothing);                              /* without known limits nothing is refused */
     check_is("on");
-    REQUIRE_EQUAL(cpu_memory_grant(1024 * GIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(1024 * GIB), CTRT_OK);
     cpu_memory_returned(1024 * GIB);
 }
 
@@ -224,8 +224,8 @@ static void test_promises(void)
         FAIL("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
     REQUIRE(strstr(host_error, "not yet written to 1.99 GiB"), "the refusal: %s", host_error);
     cpu_memory_returned(256 * MIB);
-    REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_OK);
-    REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(cpu_memory_grant(256 * MIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
 
     /* Written blocks are in the group's usage and in the process's; half of the process's memory is swapped out. */
     static const struct file written[] = {
@@ -233,8 +233,8 @@ static void test_promises(void)
         { "/sys/fs/cgroup/memory.max", "4294967296\n" }, { "/sys/fs/cgroup/memory.current", "3221225472\n" }, { NULL, NULL },
     };
     show(written);
-    REQUIRE_EQUAL(cpu_memory_grant(1 * GIB), CTRT_OK);
-    REQUIRE_EQUAL(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(cpu_memory_grant(1 * GIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned(3 * GIB);
 }
 
@@ -247,14 +247,14 @@ static void test_small_ones(void)
     };
     show(bare);
     check_is("on");
-    REQUIRE_EQUAL(cpu_memory_grant(2 * MIB), CTRT_OK);
+    REQUIRE_EQ(cpu_memory_grant(2 * MIB), CTRT_OK);
     show(full);
     int granted = 0;
     while (granted < 1000 && cpu_memory_grant(2 * MIB) == CTRT_OK)
         granted++;
     REQUIRE(!(granted > 16), "with 1 MiB left, %d blocks of 2 MiB were granted before a check", granted);
     for (int i = 0; i < 3; i++)
-        REQUIRE_EQUAL(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+        REQUIRE_EQ(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
 }
 
@@ -349,12 +349,12 @@ static void test_placing(void)
 {
     show(two_nodes);
     setenv("CTRT_NUMA", "0", 1);
-    REQUIRE_EQUAL(cpu_numa_init(), CTRT_OK);
-    REQUIRE_EQUAL(cpu_pages_init(), CTRT_OK);
+    REQUIRE_EQ(cpu_numa_init(), CTRT_OK);
+    REQUIRE_EQ(cpu_pages_init(), CTRT_OK);
     check_is("off");
     host_logged[0] = '\0';
     void *block = NULL;
-    REQUIRE_EQUAL(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
+    REQUIRE_EQ(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
     memset(block, 1, 4 * MIB);
     if (host_logged[0]) {
         printf("# the node of a block is not tested: %s\n", host_logged);
@@ -373,7 +373,7 @@ static void test_placing(void)
     }
     cpu_pages_unmap(block, 4 * MIB);
     unsetenv("CTRT_NUMA");
-    REQUIRE_EQUAL(cpu_numa_init(), CTRT_OK);
+    REQUIRE_EQ(cpu_numa_init(), CTRT_OK);
 }
 
 TEST_MAIN

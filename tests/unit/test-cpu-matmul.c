@@ -272,7 +272,7 @@ static void many_threads(void)
         int numbers[6];
         for (int i = 0; i < 6; i++) {
             numbers[i] = i;
-            REQUIRE_EQUAL(pthread_create(&threads[i], NULL, thread_of_products, &numbers[i]), 0);
+            REQUIRE_EQ(pthread_create(&threads[i], NULL, thread_of_products, &numbers[i]), 0);
         }
         for (int i = 0; i < 6; i++) {
             void *complaint = NULL;
@@ -317,7 +317,7 @@ static void no_memory(void)
     use("builtin");
     pthread_t thread;
     void *complaint = NULL;
-    REQUIRE_EQUAL(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
+    REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
     pthread_join(thread, &complaint);
     REQUIRE(!(complaint), "%s", (char *)complaint);
 }

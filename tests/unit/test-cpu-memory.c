@@ -94,7 +94,7 @@ static int in_child(int (*function)(void))
         _exit(function());
     }
     int status = 0;
-    REQUIRE_EQUAL(waitpid(child, &status, 0), child);
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
     REQUIRE(!(WIFSIGNALED(status)), "the child ended by signal %d", WTERMSIG(status));
     return WEXITSTATUS(status);
 }
@@ -194,7 +194,7 @@ static void test_huge_pages(void)
     with("CTRT_HUGE_PAGES", "never");
     block = get(bytes);
     memset(block, 1, bytes);
-    REQUIRE_EQUAL(mapping_bytes(block, "AnonHugePages:"), 0);
+    REQUIRE_EQ(mapping_bytes(block, "AnonHugePages:"), 0);
     memory->free(NULL, block, bytes);
 
     with("CTRT_HUGE_PAGES", "always");
@@ -282,7 +282,7 @@ static void test_address_space(void)
     skip_group("a sanitizer maps more than any limit allows");
     (void)with_little_space;
 #else
-    REQUIRE_EQUAL(in_child(with_little_space), 0);
+    REQUIRE_EQ(in_child(with_little_space), 0);
 #endif
 }
 
@@ -341,7 +341,7 @@ static void test_pinned(void)
     skip_group("under sanitizers, mlock does nothing");
     (void)locks_what_it_may;
 #else
-    REQUIRE_EQUAL(in_child(locks_what_it_may), 0);
+    REQUIRE_EQ(in_child(locks_what_it_may), 0);
 #endif
 }
 
@@ -375,7 +375,7 @@ static void test_threads(void)
     pthread_t threads[4];
     uint32_t seeds[4] = { 1, 2, 3, 4 };
     for (int i = 0; i < 4; i++)
-        REQUIRE_EQUAL(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
     for (int i = 0; i < 4; i++) {
         void *good = NULL;
         pthread_join(threads[i], &good);

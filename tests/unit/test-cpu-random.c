@@ -98,8 +98,8 @@ static void test_uniform(void)
                         (long long)i, ((float *)f32.view.data)[i], want);
                 float in_f16 = fake_f16_value(fake_f16_bits(want)) < hi ? want : lo;
                 float in_bf16 = fake_bf16_value(fake_bf16_bits(want)) < hi ? want : lo;
-                REQUIRE_EQUAL(((uint16_t *)f16.view.data)[i], fake_f16_bits(in_f16));
-                REQUIRE_EQUAL(((uint16_t *)bf16.view.data)[i], fake_bf16_bits(in_bf16));
+                REQUIRE_EQ(((uint16_t *)f16.view.data)[i], fake_f16_bits(in_f16));
+                REQUIRE_EQ(((uint16_t *)bf16.view.data)[i], fake_bf16_bits(in_bf16));
                 REQUIRE_TRUE(((double *)f64.view.data)[i] == wide + streams[s].a);
                 REQUIRE_TRUE(want >= lo && want < hi);
             }
@@ -160,7 +160,7 @@ static void test_randint(void)
     for (int64_t i = 0; i < 9; i++)
         REQUIRE_TRUE(((int64_t *)out.view.data)[i] == (int64_t)((uint64_t)INT64_MIN + word64(&wide, i) % UINT64_MAX));
     empty.lo = empty.hi = 4;
-    REQUIRE_EQUAL(fake_run("randint", CTRT_I64, FAKE_VIEWS(&out.view), 1, NULL, 0, &empty), CTRT_ERR_INVALID_ARGUMENT);
+    REQUIRE_EQ(fake_run("randint", CTRT_I64, FAKE_VIEWS(&out.view), 1, NULL, 0, &empty), CTRT_ERR_INVALID_ARGUMENT);
     fake_free(&out);
 }
 
@@ -190,7 +190,7 @@ static void test_dropout(void)
             fake_tensor mask = fake_new(CTRT_BOOL, FAKE_CONTIGUOUS, 1, &n);
             for (int64_t i = 0; i < n; i++)
                 fake_put(&x.view, i, fake_uniform(-4, 4));
-            REQUIRE_EQUAL(fake_run("dropout", (ctrt_dtype)dtype, FAKE_VIEWS(&y.view, &mask.view), 2,
+            REQUIRE_EQ(fake_run("dropout", (ctrt_dtype)dtype, FAKE_VIEWS(&y.view, &mask.view), 2,
                           FAKE_VIEWS(&x.view), 1, &a), 0);
             for (int64_t i = 0; i < n; i++) {
                 bool keep = (word32(&a, i) >> 8) * 0x1p-24 >= ps[k];

@@ -95,16 +95,16 @@ static void test_empty(void)
         fake_tensor in = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape), out;
         ctrt_status status = run(&ops[k], &in, 2, FAKE_CONTIGUOUS, &out);
         if (strstr(ops[k].name, "max") || strstr(ops[k].name, "min")) {
-            REQUIRE_EQUAL(status, CTRT_ERR_SHAPE);
+            REQUIRE_EQ(status, CTRT_ERR_SHAPE);
             REQUIRE_TRUE(strstr(host_error, ops[k].name) != NULL);
         } else {
             double magnitude, want = naive(ops[k].name, &in.view, 2, 1, &magnitude), got = fake_get(&out.view, 1);
-            REQUIRE_EQUAL(status, CTRT_OK);
+            REQUIRE_EQ(status, CTRT_OK);
             REQUIRE_TRUE(isnan(want) ? isnan(got) : got == want);
         }
         fake_free(&out);
         status = run(&ops[k], &in, 1, FAKE_CONTIGUOUS, &out);       /* no output elements: succeeds */
-        REQUIRE_EQUAL(status, CTRT_OK);
+        REQUIRE_EQ(status, CTRT_OK);
         fake_free(&in), fake_free(&out);
     }
 }
@@ -121,14 +121,14 @@ static void test_accuracy(void)
         ((float *)in.view.data)[i] = x;
         want += x;
     }
-    REQUIRE_EQUAL(run(&ops[0], &in, 1, FAKE_CONTIGUOUS, &out), CTRT_OK);
+    REQUIRE_EQ(run(&ops[0], &in, 1, FAKE_CONTIGUOUS, &out), CTRT_OK);
     REQUIRE(!(fake_get(&out.view, 0) != (float)want), "sum is %.9g, expected %.9g", fake_get(&out.view, 0), want);
     fake_free(&out), fake_free(&in);
     in = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, square);
     for (int64_t i = 0; i < in.view.numel; i++)
         ((float *)in.view.data)[i] = 1e7f + (float)(i % 3);
     for (uint32_t dims = 1; dims <= 2; dims++) {
-        REQUIRE_EQUAL(run(&ops[2], &in, dims, FAKE_CONTIGUOUS, &out), CTRT_OK);
+        REQUIRE_EQ(run(&ops[2], &in, dims, FAKE_CONTIGUOUS, &out), CTRT_OK);
         double magnitude;
         for (int64_t i = 0; i < out.view.numel; i += 500)
             REQUIRE_TRUE(fake_get(&out.view, i) == (float)naive("mean", &in.view, dims, i, &magnitude));
@@ -153,7 +153,7 @@ static void test_threads(void)
                         snprintf(text, sizeof text, "%d", threads);
                         setenv("CTRT_NUM_THREADS", text, 1);
                         fake_load(NULL);
-                        REQUIRE_EQUAL(run(&ops[k], &in, dims, FAKE_CONTIGUOUS, threads == 1 ? &first : &out), CTRT_OK);
+                        REQUIRE_EQ(run(&ops[k], &in, dims, FAKE_CONTIGUOUS, threads == 1 ? &first : &out), CTRT_OK);
                         if (threads > 1) {
                             REQUIRE_TRUE(memcmp(first.view.data, out.view.data,
                                          (size_t)first.view.numel * fake_sizes[first.view.dtype]) == 0);
@@ -175,7 +175,7 @@ static void test_no_memory(void)
     host_allocs_left = 1;
     ctrt_status status = run(&ops[0], &in, 1, FAKE_CONTIGUOUS, &out);
     host_allocs_left = 0;
-    REQUIRE_EQUAL(status, CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQ(status, CTRT_ERR_OUT_OF_MEMORY);
     fake_free(&in), fake_free(&out);
 }
 

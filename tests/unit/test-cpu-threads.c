@@ -76,7 +76,7 @@ static int in_child(int (*function)(void))
         _exit(function());
     }
     int status = 0;
-    REQUIRE_EQUAL(waitpid(child, &status, 0), child);
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
     REQUIRE(!(WIFSIGNALED(status)), "the child ended by signal %d%s", WTERMSIG(status),
             WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
     return WEXITSTATUS(status);
@@ -138,9 +138,9 @@ static void test_count(void)
     openmp = three != 1;
     if (!openmp)
         printf("# built without OpenMP: one thread always\n");
-    REQUIRE_EQUAL(three, openmp ? 3 : 1);
-    REQUIRE_EQUAL(in_child(starts_one), 1);
-    REQUIRE_EQUAL(in_child(pinned), 1);
+    REQUIRE_EQ(three, openmp ? 3 : 1);
+    REQUIRE_EQ(in_child(starts_one), 1);
+    REQUIRE_EQ(in_child(pinned), 1);
 }
 
 static int refused(void)
@@ -164,7 +164,7 @@ static int refused(void)
 
 static void test_refused(void)
 {
-    REQUIRE_EQUAL(in_child(refused), 0);
+    REQUIRE_EQ(in_child(refused), 0);
 }
 
 /* ---- threads that cannot be started ---- */
@@ -192,7 +192,7 @@ static int recovers(void)
 static void test_recovers(void)
 {
     if (openmp)
-        REQUIRE_EQUAL(in_child(recovers), 0);
+        REQUIRE_EQ(in_child(recovers), 0);
     else
         skip_group("built without OpenMP");
 }
@@ -216,10 +216,10 @@ static void test_fork(void)
     set_threads("2");
     REQUIRE_TRUE(work());                                /* creates the thread pool */
     for (int i = 0; i < 5; i++) {
-        REQUIRE_EQUAL(in_child(works_in_child), 0);
+        REQUIRE_EQ(in_child(works_in_child), 0);
         REQUIRE_TRUE(work());                            /* the parent's pool still works */
     }
-    REQUIRE_EQUAL(in_child(works_in_grandchild), 0);
+    REQUIRE_EQ(in_child(works_in_grandchild), 0);
     REQUIRE_TRUE(work());
 }
 
@@ -240,10 +240,10 @@ static void test_fork_beside_work(void)
     pthread_t thread;
     set_threads("2");
     stop = false;
-    REQUIRE_EQUAL(pthread_create(&thread, NULL, keep_working, &good), 0);
+    REQUIRE_EQ(pthread_create(&thread, NULL, keep_working, &good), 0);
     for (int i = 0; i < 5; i++) {
         REQUIRE_TRUE(work());
-        REQUIRE_EQUAL(in_child(works_in_child), 0);
+        REQUIRE_EQ(in_child(works_in_child), 0);
     }
     stop = true;
     pthread_join(thread, NULL);
@@ -282,9 +282,9 @@ static void test_fork_beside_start(void)
     pthread_t thread;
     set_threads("8");
     stop = false;
-    REQUIRE_EQUAL(pthread_create(&thread, NULL, keep_starting, &good), 0);
+    REQUIRE_EQ(pthread_create(&thread, NULL, keep_starting, &good), 0);
     for (int i = 0; i < 40; i++)
-        REQUIRE_EQUAL(in_child(adds_in_child), 0);
+        REQUIRE_EQ(in_child(adds_in_child), 0);
     stop = true;
     pthread_join(thread, NULL);
     REQUIRE_TRUE(good);
@@ -377,7 +377,7 @@ static void test_opening(void)
     if (result == 100)
         skip_group("built without oneDNN");
     else
-        REQUIRE_EQUAL(result, 0);
+        REQUIRE_EQ(result, 0);
 }
 
 static void *one_round(void *argument)
@@ -393,7 +393,7 @@ static void test_many_callers(void)
     bool good[4] = { false };
     set_threads("2");
     for (int i = 0; i < 4; i++)
-        REQUIRE_EQUAL(pthread_create(&threads[i], NULL, one_round, &good[i]), 0);
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, one_round, &good[i]), 0);
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
         REQUIRE_TRUE(good[i]);

@@ -26,7 +26,7 @@ static void allocations_fail(void)
     void *device = sim_open("devices=1,memory=8m,fault=alloc:2;host:1", 0);
     a = sim_alloc(device, 512);
     MUST_FAIL(sim->memory->alloc(device, &more, 512), CTRT_ERR_OUT_OF_MEMORY, "fault alloc:2");
-    REQUIRE_EQUAL(more == NULL, 1);
+    REQUIRE_EQ(more == NULL, 1);
     b = sim_alloc(device, 512);
     MUST_FAIL(sim->memory->host_alloc(device, &more, 512), CTRT_ERR_OUT_OF_MEMORY, "fault host:1");
     MUST(sim->memory->host_alloc(device, &more, 512));
@@ -42,8 +42,8 @@ static void allocations_fail(void)
     MUST(control->clear(0));
     MUST(sim->memory->map(device, range, 2 << 20));
     sim_counters c = sim_counted(0);
-    REQUIRE_EQUAL(c.allocs, 3);
-    REQUIRE_EQUAL(c.live_bytes, 1024 + (2 << 20));
+    REQUIRE_EQ(c.allocs, 3);
+    REQUIRE_EQ(c.live_bytes, 1024 + (2 << 20));
     sim->memory->free(device, b, 512);
     sim->memory->free(device, a, 512);
     MUST(control->inject(0, "event:2"));
@@ -88,7 +88,7 @@ static void ops_fail(void)
     MUST(sim->queue->create(device, &good, 0));
     MUST(sim->queue->event_create(device, &event, false));
     MUST(sim->queue->error(device, bad, &sequence));
-    REQUIRE_EQUAL(sequence, 0);
+    REQUIRE_EQ(sequence, 0);
     MUST(sim_add(device, bad, 56, &x, 1));
     MUST(sim_add(device, bad, 57, &x, 1));                      /* fails; the error is not reported yet */
     MUST(sim_add(device, bad, 58, &x, 1));
@@ -99,25 +99,25 @@ static void ops_fail(void)
     MUST(sim->queue->synchronize(device, good));
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
-    REQUIRE_EQUAL(done, true);
-    REQUIRE_EQUAL(value_of(device, &x), 1);                             /* the first op ran, later ones were dropped */
-    REQUIRE_EQUAL(was_called, false);
+    REQUIRE_EQ(done, true);
+    REQUIRE_EQ(value_of(device, &x), 1);                             /* the first op ran, later ones were dropped */
+    REQUIRE_EQ(was_called, false);
     MUST_FAIL(sim->queue->synchronize(device, bad), CTRT_ERR_BACKEND, "sim:0, queue 1: add (f32), call 57: failed by fault op:add@2");
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "call 57");
     MUST_FAIL(sim->queue->query(device, bad, &idle), CTRT_ERR_BACKEND, "call 57");
-    REQUIRE_EQUAL(idle, true);
+    REQUIRE_EQ(idle, true);
     MUST_FAIL(sim->queue->error(device, bad, &sequence), CTRT_ERR_BACKEND, "call 57");
-    REQUIRE_EQUAL(sequence, 57);
+    REQUIRE_EQ(sequence, 57);
     MUST(sim->queue->error(device, good, &sequence));
-    REQUIRE_EQUAL(sequence, 0);
-    REQUIRE_EQUAL(value_of(device, &y), 5);
+    REQUIRE_EQ(sequence, 0);
+    REQUIRE_EQ(value_of(device, &y), 5);
     void *block = sim_alloc(device, 512);                       /* allocations do not depend on the error */
     sim->memory->free(device, block, 512);
     MUST(sim->queue->reset(device, bad));
     MUST(sim_add(device, bad, 59, &x, 1));
     MUST(sim->queue->synchronize(device, bad));
-    REQUIRE_EQUAL(value_of(device, &x), 2);
-    REQUIRE_EQUAL(sim_counted(0).failures, 1);
+    REQUIRE_EQ(value_of(device, &x), 2);
+    REQUIRE_EQ(sim_counted(0).failures, 1);
 
     /* Fails the third op, of any kind, counted from now. */
     MUST(control->inject(0, "op:3"));
@@ -125,7 +125,7 @@ static void ops_fail(void)
     MUST(sim_run_op(device, good, 2, "neg", CTRT_F32, FAKE_VIEWS(&y), 1, FAKE_VIEWS(&y), 1, NULL));
     MUST(sim_run_op(device, good, 3, "abs", CTRT_F32, FAKE_VIEWS(&y), 1, FAKE_VIEWS(&y), 1, NULL));
     MUST_FAIL(sim->queue->synchronize(device, good), CTRT_ERR_BACKEND, "abs (f32), call 3");
-    REQUIRE_EQUAL(value_of(device, &y), -6);
+    REQUIRE_EQ(value_of(device, &y), -6);
     sim->queue->event_destroy(device, event);
     sim->device->close(device);
 }
@@ -159,9 +159,9 @@ static void copies_corrupt(void)
     sim_download(device, back, x, N);
     for (int i = 0; i < N; i++)
         wrong += back[i] != host[i];
-    REQUIRE_EQUAL(wrong, 1);
+    REQUIRE_EQ(wrong, 1);
     sim_download(device, back, x, N);
-    REQUIRE_EQUAL(memcmp(back, host, N), 0);
+    REQUIRE_EQ(memcmp(back, host, N), 0);
     sim->device->close(device);
 }
 
@@ -183,7 +183,7 @@ static void a_device_is_lost(void)
     MUST(sim->queue->event_record(device, event, NULL));
     MUST(sim->queue->wait_event(other, NULL, event));
     MUST(sim_add(other, NULL, 1, &y, 3));
-    REQUIRE_EQUAL(value_of(other, &y), 3);                              /* the other device works */
+    REQUIRE_EQ(value_of(other, &y), 3);                              /* the other device works */
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_DEVICE_LOST, "sim:0, queue 0: sim:0 is lost (fault lost:3)");
     MUST_FAIL(sim->queue->synchronize(device, queue), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
     MUST_FAIL(sim_add(device, queue, 1, &x, 1), CTRT_ERR_DEVICE_LOST, "lost");
@@ -193,12 +193,12 @@ static void a_device_is_lost(void)
     MUST_FAIL(sim->queue->reset(device, NULL), CTRT_ERR_DEVICE_LOST, "lost");
     MUST_FAIL(sim->device->memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
     sim->memory->free(device, x.data, 4);                       /* freeing memory of a lost device works */
-    REQUIRE_EQUAL(sim_counted(0).live_blocks, 0);
+    REQUIRE_EQ(sim_counted(0).live_blocks, 0);
     MUST(control->clear(0));
     MUST(sim->queue->reset(device, NULL));
     x.data = sim_upload(device, &zero, 4);
     MUST(sim_add(device, NULL, 1, &x, 2));
-    REQUIRE_EQUAL(value_of(device, &x), 2);
+    REQUIRE_EQ(value_of(device, &x), 2);
     sim->queue->event_destroy(device, event);
     sim->device->close(device);
     sim->device->close(other);
@@ -209,15 +209,15 @@ static void a_link_lies(void)
     float seven = 7, one = 1;
     void *a = sim_open("devices=2,memory=1m,fault=link:0-1", 0), *b = sim_open("devices=2,memory=1m,fault=link:0-1", 1);
     ctrt_view x = sim_vector(sim_upload(a, &seven, 4), 1), y = sim_vector(sim_upload(b, &one, 4), 1);
-    REQUIRE_EQUAL(sim->memory->can_access_peer(b, a), true);
+    REQUIRE_EQ(sim->memory->can_access_peer(b, a), true);
     MUST(sim->memory->copy_peer(b, y.data, a, x.data, 4, NULL));
-    REQUIRE_EQUAL(value_of(b, &y), 0);
+    REQUIRE_EQ(value_of(b, &y), 0);
     FILL(b, NULL, y.data, 1, 4);
     MUST(sim->queue->synchronize(b, NULL));
     MUST(sim->memory->copy_peer(a, x.data, b, y.data, 4, NULL));
     uint32_t bits;
     sim_download(a, &bits, x.data, 4);
-    REQUIRE_EQUAL(bits, 0x01010101);
+    REQUIRE_EQ(bits, 0x01010101);
     sim->device->close(a);
     sim->device->close(b);
 }

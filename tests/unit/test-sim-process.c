@@ -25,7 +25,7 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
 {
     int ends[2];
     ssize_t used = 0, got;
-    REQUIRE_EQUAL(pipe(ends), 0);
+    REQUIRE_EQ(pipe(ends), 0);
     pid_t child = fork();
     REQUIRE_TRUE(child >= 0);
     if (child == 0) {
@@ -41,7 +41,7 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
     said[used] = '\0';
     close(ends[0]);
     int status = 0;
-    REQUIRE_EQUAL(waitpid(child, &status, 0), child);
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
     return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -239,7 +239,7 @@ static void fork_beside_work(void)
         REQUIRE(end == 0, "the child ended with %d (256 + signal): %s", end, said);
     }
     MUST(sim->queue->synchronize(parents_device, parents_queue));
-    REQUIRE_EQUAL(value_of(parents_device, &parents_vector), 9);
+    REQUIRE_EQ(value_of(parents_device, &parents_vector), 9);
     sim->queue->event_destroy(parents_device, parents_event);
     sim->device->close(parents_device);
 }
@@ -359,8 +359,8 @@ static void close_gives_back(void)
         if (round == 1)                 /* the C library has made its permanent allocations by then */
             threads = sim_thread_count(), files = open_files(), maps = lines_of("/proc/self/maps");
     }
-    REQUIRE_EQUAL(sim_thread_count(), threads);
-    REQUIRE_EQUAL(open_files(), files);
+    REQUIRE_EQ(sim_thread_count(), threads);
+    REQUIRE_EQ(open_files(), files);
 /* the sanitizers map and unmap memory of their own */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
     REQUIRE(!(lines_of("/proc/self/maps") > maps + 2), "%d mappings, %d after the second round",

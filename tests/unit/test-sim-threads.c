@@ -100,7 +100,7 @@ static void play_together(const char *options)
     }
     for (int t = 0; t < THREADS; t++) {
         players[t] = (struct player){ .number = t, .random = 88172645463325252u + 977u * (unsigned)t };
-        REQUIRE_EQUAL(pthread_create(&thread[t], NULL, play, &players[t]), 0);
+        REQUIRE_EQ(pthread_create(&thread[t], NULL, play, &players[t]), 0);
     }
     for (int t = 0; t < THREADS; t++)
         pthread_join(thread[t], NULL);
@@ -108,10 +108,10 @@ static void play_together(const char *options)
         REQUIRE(players[t].trouble[0] == '\0', "%s", players[t].trouble);
     for (int d = 0; d < DEVICES; d++) {
         sim_counters c = sim_counted(d);
-        REQUIRE_EQUAL(c.live_blocks, 0);
-        REQUIRE_EQUAL(c.allocs, c.frees);
-        REQUIRE_EQUAL(c.host_bytes, 0);
-        REQUIRE_EQUAL(c.failures, 0);
+        REQUIRE_EQ(c.live_blocks, 0);
+        REQUIRE_EQ(c.allocs, c.frees);
+        REQUIRE_EQ(c.host_bytes, 0);
+        REQUIRE_EQ(c.failures, 0);
         sim->device->close(device[d]);
     }
 }

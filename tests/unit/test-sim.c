@@ -52,15 +52,15 @@ static void options(void)
     }
     unsetenv("CTRT_SIM");
     MUST(sim->device->count(&count));
-    REQUIRE_EQUAL(count, 2);
+    REQUIRE_EQ(count, 2);
     setenv("CTRT_SIM", " devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,fault=alloc:3;1.copy:2+", 1);
     MUST(sim->device->count(&count));
-    REQUIRE_EQUAL(count, 3);
+    REQUIRE_EQ(count, 3);
     for (int i = 0; i < 3; i++) {
         ctrt_device_info info = { .size = sizeof info };
         MUST(sim->device->describe(i, &info));
-        REQUIRE_EQUAL(info.total_memory, i == 0 ? MIB : 2 * MIB);
-        REQUIRE_EQUAL(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
+        REQUIRE_EQ(info.total_memory, i == 0 ? MIB : 2 * MIB);
+        REQUIRE_EQ(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
         REQUIRE(strncmp(info.uuid, "SIM-", 4) == 0, "the uuid is \"%s\"", info.uuid);
     }
     ctrt_device_info info = { .size = sizeof info };
@@ -76,8 +76,8 @@ static void info_is(void *device, size_t unused, size_t total)
 {
     uint64_t free_bytes, total_bytes;
     MUST(sim->device->memory_info(device, &free_bytes, &total_bytes));
-    REQUIRE_EQUAL(free_bytes, unused);
-    REQUIRE_EQUAL(total_bytes, total);
+    REQUIRE_EQ(free_bytes, unused);
+    REQUIRE_EQ(total_bytes, total);
 }
 
 static void memory(void)
@@ -86,8 +86,8 @@ static void memory(void)
     info_is(device, MIB, MIB);
     for (int i = 0; i < 4; i++) {
         block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to 256 KiB */
-        REQUIRE_EQUAL((uintptr_t)block[i] % 512, 0);
-        REQUIRE_EQUAL((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
+        REQUIRE_EQ((uintptr_t)block[i] % 512, 0);
+        REQUIRE_EQ((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
     }
     info_is(device, 0, MIB);
     MUST_FAIL(sim->memory->alloc(device, &more, 1), CTRT_ERR_OUT_OF_MEMORY, "sim:0: no 1 bytes: 0 of 1048576 bytes are free");
@@ -96,15 +96,15 @@ static void memory(void)
     info_is(device, MIB / 2, MIB);
     MUST_FAIL(sim->memory->alloc(device, &more, MIB / 2), CTRT_ERR_OUT_OF_MEMORY, "the largest free piece has 262144");
     void *first = sim_alloc(device, 512), *second = sim_alloc(device, MIB / 4);
-    REQUIRE_EQUAL(first == block[0] && second == block[2], 1); /* first fit: the second does not fit after the first */
+    REQUIRE_EQ(first == block[0] && second == block[2], 1); /* first fit: the second does not fit after the first */
     sim_counters c = sim_counted(0);
-    REQUIRE_EQUAL(c.allocs, 6);
-    REQUIRE_EQUAL(c.frees, 2);
-    REQUIRE_EQUAL(c.live_blocks, 4);
-    REQUIRE_EQUAL(c.live_bytes, 3 * MIB / 4 + 512);
-    REQUIRE_EQUAL(c.peak_bytes, MIB);
+    REQUIRE_EQ(c.allocs, 6);
+    REQUIRE_EQ(c.frees, 2);
+    REQUIRE_EQ(c.live_blocks, 4);
+    REQUIRE_EQ(c.live_bytes, 3 * MIB / 4 + 512);
+    REQUIRE_EQ(c.peak_bytes, MIB);
     sim->memory->free(device, (char *)first + 1, 512);
-    REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
+    REQUIRE_EQ(sim_counted(0).bad_frees, 1);
     REQUIRE(strstr(host_logged, "where no block begins") != NULL, "a wrong free is logged as \"%s\"", host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL(sim->memory->alloc(device, &more, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY, "no 18446744073709551615 bytes");
@@ -129,10 +129,10 @@ static void no_holes(void)
             more = sim_upload(device, host, 2 * MIB);
             memset(host, 0, 2 * MIB);
             sim_download(device, host, more, 2 * MIB);
-            REQUIRE_EQUAL(host[0] == 9 && host[2 * MIB - 1] == 9, 1);
+            REQUIRE_EQ(host[0] == 9 && host[2 * MIB - 1] == 9, 1);
         } else {
-            REQUIRE_EQUAL(sim->memory->reserve(device, &range, 4 * MIB), CTRT_OK);
-            REQUIRE_EQUAL(sim->memory->map(device, range, 2 * MIB), CTRT_OK);
+            REQUIRE_EQ(sim->memory->reserve(device, &range, 4 * MIB), CTRT_OK);
+            REQUIRE_EQ(sim->memory->map(device, range, 2 * MIB), CTRT_OK);
             MUST_FAIL(sim->memory->map(device, (char *)range + 2 * MIB, 2 * MIB), CTRT_ERR_OUT_OF_MEMORY, "0 of 4194304 bytes are free");
         }
         info_is(device, 0, 4 * MIB);
@@ -208,7 +208,7 @@ static void pages(void)
     const ctrt_memory_table *m = sim->memory;
     char *range = NULL, bytes[4096], back[4096];
     void *device = sim_open("devices=1,memory=8m", 0), *block;
-    REQUIRE_EQUAL(m->page_bytes, page);
+    REQUIRE_EQ(m->page_bytes, page);
     MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "pages");
     MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
     info_is(device, 8 * MIB, 8 * MIB);
@@ -219,7 +219,7 @@ static void pages(void)
     char *across = range + 6 * page - 2048;                     /* across the boundary of two pages */
     MUST(m->copy(device, NULL, across, bytes, sizeof bytes, CTRT_COPY_TO_DEVICE));
     sim_download(device, back, across, sizeof back);
-    REQUIRE_EQUAL(memcmp(bytes, back, sizeof back), 0);
+    REQUIRE_EQ(memcmp(bytes, back, sizeof back), 0);
     MUST_FAIL(m->map(device, range + 6 * page, page), CTRT_ERR_STATE, "mapped already");
     MUST_FAIL(m->map(device, range + 8 * page, 2 * page), CTRT_ERR_OUT_OF_MEMORY, "no page of 2097152 bytes");
     info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);        /* nothing stayed mapped */
@@ -230,16 +230,16 @@ static void pages(void)
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "not, or no longer, within one allocation");
     MUST(sim->queue->reset(device, NULL));
     m->unmap(device, range, page);                              /* not mapped */
-    REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
+    REQUIRE_EQ(sim_counted(0).bad_frees, 1);
     m->unreserve(device, range, 64 * page);                     /* while pages are still mapped */
     info_is(device, 8 * MIB - 4096, 8 * MIB);
     m->free(device, block, 4096);
     sim_counters c = sim_counted(0);
-    REQUIRE_EQUAL(c.maps, 2);
-    REQUIRE_EQUAL(c.unmaps, 1);
-    REQUIRE_EQUAL(c.reserves, 1);
-    REQUIRE_EQUAL(c.unreserves, 1);
-    REQUIRE_EQUAL(c.live_bytes, 0);
+    REQUIRE_EQ(c.maps, 2);
+    REQUIRE_EQ(c.unmaps, 1);
+    REQUIRE_EQ(c.reserves, 1);
+    REQUIRE_EQ(c.unreserves, 1);
+    REQUIRE_EQ(c.live_bytes, 0);
     sim->device->close(device);
 }
 
@@ -249,9 +249,9 @@ static void pinned(void)
     MUST(sim->memory->host_alloc(device, &a, 8000));
     memset(a, 1, 8000);
     MUST_FAIL(sim->memory->host_alloc(device, &b, 200), CTRT_ERR_OUT_OF_MEMORY, "8000 of 8192 are in use");
-    REQUIRE_EQUAL(sim_counted(0).host_bytes, 8000);
+    REQUIRE_EQ(sim_counted(0).host_bytes, 8000);
     sim->memory->host_free(device, a, 8000);
-    REQUIRE_EQUAL(sim_counted(0).host_bytes, 0);
+    REQUIRE_EQ(sim_counted(0).host_bytes, 0);
     MUST(sim->memory->host_alloc(device, &b, 8192));
     sim->memory->host_free(device, b, 8192);
     sim->device->close(device);
@@ -269,18 +269,18 @@ static void copies(void)
     MUST(sim->memory->fill(device, NULL, b, 3, 1000));
     MUST(sim->memory->copy(device, NULL, b + 10, a + 20, 900, CTRT_COPY_ON_DEVICE));
     sim_download(device, back, b, 1000);
-    REQUIRE_EQUAL(memcmp(back + 10, host + 20, 900), 0);
-    REQUIRE_EQUAL(back[9] == 3 && back[910] == 3, 1);
+    REQUIRE_EQ(memcmp(back + 10, host + 20, 900), 0);
+    REQUIRE_EQ(back[9] == 3 && back[910] == 3, 1);
     MUST(sim->memory->copy(device, NULL, b, a, 0, CTRT_COPY_ON_DEVICE));
     MUST_FAIL(sim->memory->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "no kind of copy");
     sim_counters c = sim_counted(0);
-    REQUIRE_EQUAL(c.copies[CTRT_COPY_TO_DEVICE], 1);
-    REQUIRE_EQUAL(c.copies[CTRT_COPY_ON_DEVICE], 1);
-    REQUIRE_EQUAL(c.copies[CTRT_COPY_TO_HOST], 1);
-    REQUIRE_EQUAL(c.copy_bytes[CTRT_COPY_TO_DEVICE], 1000);
-    REQUIRE_EQUAL(c.copy_bytes[CTRT_COPY_ON_DEVICE], 900);
-    REQUIRE_EQUAL(c.fills, 1);
-    REQUIRE_EQUAL(c.fill_bytes, 1000);
+    REQUIRE_EQ(c.copies[CTRT_COPY_TO_DEVICE], 1);
+    REQUIRE_EQ(c.copies[CTRT_COPY_ON_DEVICE], 1);
+    REQUIRE_EQ(c.copies[CTRT_COPY_TO_HOST], 1);
+    REQUIRE_EQ(c.copy_bytes[CTRT_COPY_TO_DEVICE], 1000);
+    REQUIRE_EQ(c.copy_bytes[CTRT_COPY_ON_DEVICE], 900);
+    REQUIRE_EQ(c.fills, 1);
+    REQUIRE_EQ(c.fill_bytes, 1000);
 
     /* Invalid addresses are reported when the work runs. */
     MUST(sim->memory->copy(device, NULL, b + 600, a, 600, CTRT_COPY_ON_DEVICE));
@@ -325,12 +325,12 @@ static void kernels(void)
     memset(&rows, 0xff, sizeof rows);
     sim_download(device, got, sums.data, 10 * sizeof(float));
     for (int i = 0; i < 10; i++)
-        REQUIRE_EQUAL(got[i], 4950 + 10000 * i);
+        REQUIRE_EQ(got[i], 4950 + 10000 * i);
 
     uint64_t launched;
     MUST(control->launches(0, "add", &launched));
-    REQUIRE_EQUAL(launched, 1);
-    REQUIRE_EQUAL(sim_counted(0).launches, 3);
+    REQUIRE_EQ(launched, 1);
+    REQUIRE_EQ(sim_counted(0).launches, 3);
 
     /* Addresses that are not memory of the device. */
     ctrt_view wrong = sim_vector(a, N);
@@ -363,10 +363,10 @@ static void one_thread_a_worker(void)
     for (int i = 0; i < 5; i++)
         MUST(sim_add(device, NULL, 1, &x, 1));
     MUST(sim->queue->synchronize(device, NULL));
-    REQUIRE_EQUAL(sim_thread_count() - before, 1);
+    REQUIRE_EQ(sim_thread_count() - before, 1);
     float last;
     sim_download(device, &last, (float *)x.data + n - 1, 4);
-    REQUIRE_EQUAL(last, 5);
+    REQUIRE_EQ(last, 5);
     sim->device->close(device);
     unsetenv("CTRT_NUM_THREADS");
     sim_reload();
@@ -380,7 +380,7 @@ static void order_on_a_queue(void)
     float numbers[N] = { 0 };
     void *device = sim_open("devices=1,memory=1m,jitter=3us", 0), *queue = NULL;
     MUST(sim->queue->create(device, &queue, 0));
-    REQUIRE_EQUAL(sim_counted(0).queues, 2);
+    REQUIRE_EQ(sim_counted(0).queues, 2);
     ctrt_view x = sim_vector(sim_upload(device, numbers, sizeof numbers), N), two = x;
     float factor = 2;
     two.data = &factor;
@@ -399,9 +399,9 @@ static void order_on_a_queue(void)
     MUST(sim->queue->synchronize(device, queue));
     sim_download(device, numbers, x.data, sizeof numbers);
     for (int i = 0; i < N; i++)
-        REQUIRE_EQUAL(numbers[i], (float)want);
+        REQUIRE_EQ(numbers[i], (float)want);
     sim->queue->destroy(device, queue);
-    REQUIRE_EQUAL(sim_counted(0).queues, 1);
+    REQUIRE_EQ(sim_counted(0).queues, 1);
     sim->device->close(device);
 }
 
@@ -425,13 +425,13 @@ static void latency(void)
         double returned = sim_seconds() - start;
         least = returned < least ? returned : least;
         MUST(sim->queue->query(device, queue, &idle));
-        REQUIRE_EQUAL(idle, false);
+        REQUIRE_EQ(idle, false);
         MUST_FAIL(sim->queue->event_elapsed(device, begin, end, &milliseconds), CTRT_ERR_STATE, "recorded and done");
         MUST(sim->queue->synchronize(device, queue));
         double took = sim_seconds() - start;
         REQUIRE(!(took < 0.0499), "work of 50 ms took %g ms", took * 1e3);
         MUST(sim->queue->query(device, queue, &idle));
-        REQUIRE_EQUAL(idle, true);
+        REQUIRE_EQ(idle, true);
         MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
         REQUIRE(!(milliseconds < 49.9 || milliseconds > took * 1e3 + 1),
                 "events are %g ms apart, the work took %g ms", milliseconds, took * 1e3);
@@ -486,12 +486,12 @@ static void events_across_queues(void)
         MUST(sim->queue->event_record(device, event, here));
     }
     bool done;
-    REQUIRE_EQUAL(sim_counted(0).records - records, STEPS);
+    REQUIRE_EQ(sim_counted(0).records - records, STEPS);
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
-    REQUIRE_EQUAL(done, true);
+    REQUIRE_EQ(done, true);
     sim_download(device, &got, x.data, 4);
-    REQUIRE_EQUAL(got, STEPS);
+    REQUIRE_EQ(got, STEPS);
 
     /* A wait uses the record at the time of the call, even if the event is then recorded again and destroyed, and
      * the waiting queue is destroyed while it has work. */
@@ -509,7 +509,7 @@ static void events_across_queues(void)
     sim->queue->destroy(device, queue[1]);
     MUST(sim->queue->synchronize(device, NULL));
     sim_download(device, &got, x.data, 4);
-    REQUIRE_EQUAL(got, 2 * (STEPS + 100));
+    REQUIRE_EQ(got, 2 * (STEPS + 100));
     sim->device->close(device);
 }
 
@@ -526,7 +526,7 @@ static void devices_and_peers(void)
     }
     for (int a = 0; a < DEVICES; a++)
         for (int b = 0; b < DEVICES; b++)
-            REQUIRE_EQUAL(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
+            REQUIRE_EQ(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
     MUST_FAIL(sim->memory->copy_peer(device[2], x[2].data, device[0], x[0].data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
               "sim:2 cannot reach the memory of sim:0");
     /* Copies a value around the ring and adds 1 on each device. Each device's queue waits for the previous device's
@@ -541,9 +541,9 @@ static void devices_and_peers(void)
     }
     MUST(sim->queue->synchronize(device[0], NULL));
     sim_download(device[0], &got, x[0].data, 4);
-    REQUIRE_EQUAL(got, 100);
-    REQUIRE_EQUAL(sim_counted(1).peer_copies, 25);
-    REQUIRE_EQUAL(sim_counted(1).peer_bytes, 100);
+    REQUIRE_EQ(got, 100);
+    REQUIRE_EQ(sim_counted(1).peer_copies, 25);
+    REQUIRE_EQ(sim_counted(1).peer_bytes, 100);
     for (int i = 0; i < DEVICES; i++) {
         sim->queue->event_destroy(device[i], event[i]);
         sim->device->close(device[i]);
@@ -568,11 +568,11 @@ static void host_calls(void)
     void *device = sim_open("devices=1", 0);
     MUST(sim->queue->host_call(device, NULL, wait_call, &gate));
     MUST(sim->queue->host_call(device, NULL, count_call, &calls));
-    REQUIRE_EQUAL(atomic_load(&calls), 0);                              /* in order: after the call that waits */
+    REQUIRE_EQ(atomic_load(&calls), 0);                              /* in order: after the call that waits */
     atomic_store(&gate, true);
     MUST(sim->queue->synchronize(device, NULL));
-    REQUIRE_EQUAL(atomic_load(&calls), 1);
-    REQUIRE_EQUAL(sim_counted(0).host_calls, 2);
+    REQUIRE_EQ(atomic_load(&calls), 1);
+    REQUIRE_EQ(sim_counted(0).host_calls, 2);
     sim->device->close(device);
 }
 
