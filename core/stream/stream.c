@@ -407,16 +407,22 @@ static ctrt_stream *stream_again(const ctrt_device *device, int priority)
     return bare != NULL && stream_revive(bare) ? bare : NULL;
 }
 
-/* Returns a released stream that has a slot and unfinished work, or NULL. Requires streams_lock. */
-static ctrt_stream *stream_finishing(void)
+/* Returns whether a slot can become free soon, because its stream is released: sets *busy to such a stream with
+ * unfinished work, or to NULL if all of them have finished by now. Requires streams_lock. */
+static bool slot_expected(ctrt_stream **busy)
 {
-    for (uint32_t slot = 0; slot < stream_count; slot++) {
+    bool expected = false;
+    *busy = NULL;
+    for (uint32_t slot = 0; slot < stream_count && *busy == NULL; slot++) {
         ctrt_stream *stream = stream_at(slot);
-        if (stream->queue != NULL && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0
-            && !stream_captured(stream) && device_usable(stream->device) && !queue_idle(stream))
-            return stream;
+        if (stream->queue == NULL || atomic_load_explicit(&stream->refs, memory_order_acquire) != 0
+            || stream_captured(stream) || !device_usable(stream->device))
+            continue;
+        expected = true;
+        if (!queue_idle(stream))
+            *busy = stream;
     }
-    return NULL;
+    return expected;
 }
 
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
@@ -435,11 +441,13 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
         status = stream == NULL ? stream_create(&stream, device, priority) : CTRT_OK;
         if (status == CTRT_OK)
             stream_begin_use(stream);
-        ctrt_stream *busy = status == CTRT_ERR_STATE ? stream_finishing() : NULL;
+        ctrt_stream *busy = NULL;
+        const bool again = status == CTRT_ERR_STATE && slot_expected(&busy);
         pthread_mutex_unlock(&streams_lock);
-        if (busy == NULL)
+        if (!again)
             break;
-        (void)stream_synchronize(busy);
+        if (busy != NULL)
+            (void)stream_synchronize(busy);
     }
     CTRT_TRY(status);
     ctrt_stream_release(out);
