@@ -186,7 +186,7 @@ static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ct
 
 static ctrt_status fail_missing(const ctrt_call *call)
 {
-    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants",
+    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 requires",
                            call->kernel->op);
 }
 

@@ -21,7 +21,7 @@ static void *side(struct sim_device *device, const void *address, uint64_t bytes
         return sim_reach(device, address, bytes, why, why_bytes);
     const struct sim_device *owner = sim_owner(address);
     if (owner != NULL) {
-        snprintf(why, why_bytes, "%p was given as host memory and is memory of %s", address, owner->name);
+        snprintf(why, why_bytes, "%p was passed as host memory but is memory of %s", address, owner->name);
         return NULL;
     }
     return (void *)(uintptr_t)address;
@@ -70,7 +70,7 @@ ctrt_status sim_copy(void *handle, void *queue, void *to, const void *from, size
     if (status || bytes == 0)
         return status;
     if (kind < CTRT_COPY_TO_DEVICE || kind > CTRT_COPY_ON_DEVICE)
-        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d is no kind of copy", device->name, kind);
+        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d is not a kind of copy", device->name, kind);
     struct copy *copy = sim_work_new(sizeof *copy, "a copy");
     if (copy == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
@@ -126,7 +126,7 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
         return status;
     if (to_device != from_device && !sim_can_access_peer(to_device, from_device))
         return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,
-                              "%s cannot reach the memory of %s (CTRT_SIM=peers=... says who can)", to_device->name,
+                              "%s cannot reach the memory of %s (see CTRT_SIM=peers=...)", to_device->name,
                               from_device->name);
     struct copy *copy = sim_work_new(sizeof *copy, "a copy between devices");
     if (copy == NULL)

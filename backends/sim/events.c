@@ -226,7 +226,8 @@ ctrt_status sim_event_elapsed(void *handle, void *from, void *to, double *millis
     if (sim_forked(device))
         return sim_usable(device);
     if (!time_of(from, &begin) || !time_of(to, &end))
-        return sim_host->fail(CTRT_ERR_STATE, "%s: elapsed time wants two events made with timing, recorded and done",
+        return sim_host->fail(CTRT_ERR_STATE, "%s: elapsed time requires two events that were created with timing, "
+                                              "recorded and completed",
                               device->name);
     *milliseconds = (double)(end - begin) / 1e6;
     return CTRT_OK;

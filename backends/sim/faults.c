@@ -17,11 +17,12 @@ static const struct kind {
     enum sim_fault_kind kind;
     const char *takes;
 } kinds[] = {
-    { "alloc", SIM_FAULT_ALLOC, "the number of an allocation, such as 3, or 3+ for all from there on" },
-    { "host", SIM_FAULT_HOST, "the number of an allocation of pinned memory, such as 3, or 3+ for all from there on" },
+    { "alloc", SIM_FAULT_ALLOC, "the number of an allocation, such as 3, or 3+ for it and all later ones" },
+    { "host", SIM_FAULT_HOST, "the number of an allocation of pinned memory, such as 3, or 3+ for it and all later "
+                              "ones" },
     { "op", SIM_FAULT_OP, "the number of a launch, such as 57, add@57 or add@1+" },
     { "copy", SIM_FAULT_COPY, "the number of a copy, such as 2 or 2+" },
-    { "lost", SIM_FAULT_LOST, "the number of a piece of work, such as 100" },
+    { "lost", SIM_FAULT_LOST, "the number of a work item, such as 100" },
     { "link", SIM_FAULT_LINK, "two devices, such as 0-1" },
     { "late", SIM_FAULT_LATE, "a time, such as 200us" },
     { "event", SIM_FAULT_EVENT, "the number of an event that is recorded, such as 3 or 3+" },
@@ -102,7 +103,7 @@ static ctrt_status read_fault(struct sim_fault *fault, const char *name, const c
         uint64_t device;
         *dot = '\0';
         if (!sim_parse_count(&device, entry) || device >= SIM_DEVICES)
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" is no device's number; write 1.alloc:3",
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" is not a device number; write 1.alloc:3",
                                   name, text, entry);
         fault->device = (int)device;
         entry = dot + 1;

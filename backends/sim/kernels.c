@@ -221,7 +221,7 @@ static ctrt_status sim_run(const ctrt_call *call)
     if (status)
         return status;
     if (kernel < kernels || kernel >= kernels + kernel_count)
-        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant",
+        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not name one of the device's kernels",
                               device->name);
     struct kernel_work *work = call_copy(call, kernel);
     if (work == NULL)

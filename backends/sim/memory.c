@@ -60,7 +60,8 @@ static void release(void *handle, void *address, size_t bytes)
         return;
     }
     sim_count(&device->count.bad_frees, 1);
-    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: free of %p, where no block begins", device->name, address);
+    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: free of %p, which is not the start of a block", device->name,
+                  address);
 }
 
 static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
@@ -90,7 +91,7 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
         pthread_mutex_lock(&device->lock);
         device->pinned -= bytes;
         pthread_mutex_unlock(&device->lock);
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host has no %zu bytes to pin", device->name, bytes);
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host cannot pin %zu bytes", device->name, bytes);
     }
     sim_count(&device->count.host_allocs, 1);
     *address = memory;

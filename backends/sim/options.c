@@ -15,7 +15,7 @@ static const ctrt_param sim_param = {
 };
 static const ctrt_param fault_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_SIM_FAULT", .type = CTRT_PARAM_STRING,
-    .help = "faults of simulated devices, from when they are opened: alloc:3;op:add@57;link:0-1 (doc/sim.md)",
+    .help = "faults of simulated devices, counted from their opening: alloc:3;op:add@57;link:0-1 (doc/sim.md)",
 };
 
 /* ---- words and numbers ---- */
@@ -271,7 +271,7 @@ static bool make_peers(struct reading *r, const char *value)
         if (isdigit((unsigned char)at[0]) && *end == '-' && isdigit((unsigned char)end[1]))
             b = strtol(end + 1, &end, 10);
         if (b < 0 || a == b || a >= o->devices || b >= o->devices || (*end != '/' && *end != '\0'))
-            return expected(r, "all, ring, none, or pairs of devices that there are: 0-1/2-3");
+            return expected(r, "all, ring, none, or pairs of existing devices: 0-1/2-3");
         link_both(o, (int)a, (int)b);
         if (*end == '\0')
             return true;

@@ -19,7 +19,7 @@ struct sim_reservation *sim_reservation_at(const struct sim_device *device, uint
 
 static ctrt_status not_pages(const struct sim_device *device, size_t bytes)
 {
-    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no whole number of pages of %llu bytes",
+    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are not a multiple of the page size %llu",
                           device->name, bytes, (unsigned long long)SIM_PAGE);
 }
 
@@ -32,7 +32,7 @@ ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
     if (bytes == 0 || bytes % SIM_PAGE != 0)
         return not_pages(device, bytes);
     if (bytes > device->span)
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %zu bytes; all its addresses are %llu",
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %zu bytes; it has %llu in total",
                               device->name, bytes, (unsigned long long)(device->span - device->reserved.begin));
     size_t pages = bytes / SIM_PAGE;
     struct sim_reservation *r = sim_host->alloc(sizeof *r + pages * sizeof r->pages[0]);
@@ -118,7 +118,7 @@ ctrt_status sim_map(void *handle, void *address, size_t bytes)
     pthread_mutex_lock(&device->lock);
     struct sim_reservation *r = pages_of(device, address, bytes, &first);
     if (r == NULL)
-        status = sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes at %p are no pages of one reservation",
+        status = sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes at %p are not pages of one reservation",
                                 device->name, bytes, address);
     else if (sim_fault_hits(device, SIM_FAULT_ALLOC, "", fault))
         status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pages (fault %s)", device->name, bytes,
@@ -193,7 +193,7 @@ void sim_unreserve(void *handle, void *address, size_t bytes)
     }
     sim_count(&device->count.bad_frees, 1);
     sim_host->log(CTRT_LOG_ERROR, "backend-sim",
-                  "%s: unreserve of %zu bytes at %p, where no reservation of that size begins", device->name,
+                  "%s: unreserve of %zu bytes at %p, which is not the start of a reservation of that size", device->name,
                   bytes, address);
 }
 

@@ -164,7 +164,7 @@ static ctrt_status start(struct sim_queue *queue)
     int failed = pthread_create(&queue->thread, NULL, sim_worker, queue);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
-        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name,
+        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: its thread cannot be started: %s", queue->device->name,
                               queue->number, strerror(failed));
     snprintf(name, sizeof name, "%s.%d", queue->device->name, queue->number);
     name[15] = '\0';                               /* Linux limits thread names to 15 characters */

@@ -78,8 +78,8 @@ static inline ctrt_status pass_on(ctrt_tensor **out, ctrt_tensor *tensor)
     return CTRT_OK;
 }
 
-/* grad_reduce_to.c: sums *grad over the dimensions that were broadcast, and converts it to the dtype and device of `want`.
- * Differentiable in grad mode. */
+/* grad_reduce_to.c: sums *grad over the dimensions that were broadcast, and converts it to the dtype and device of
+ * `want`. Differentiable in grad mode. */
 ctrt_status grad_reduce_to(ctrt_tensor **grad, const struct grad_want *want);
 static inline bool grad_matches(const ctrt_tensor *grad, const struct grad_want *want)
 {

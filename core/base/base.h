@@ -28,8 +28,8 @@ static inline double option_value(double given, double otherwise)
 /* Returns CTRT_ERR_INVALID_ARGUMENT with the message "FUNCTION: ARGUMENT is NULL". */
 ctrt_status fail_null(const char *function, const char *argument);
 
-/* edit_distance.c: returns the candidate with the smallest edit distance to `word`, or NULL when every distance is larger
- * than a third of the length of `word` (but at least 1 is allowed). Skips candidates that are NULL. */
+/* edit_distance.c: returns the candidate with the smallest edit distance to `word`, or NULL when every distance is
+ * larger than a third of the length of `word` (but at least 1 is allowed). Skips candidates that are NULL. */
 const char *nearest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -313,8 +313,8 @@ ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun)
     host_free(ended->entries);
     host_free(ended);
     return lost ? ctrt_fail(CTRT_ERR_FORKED,
-                            "dry_run_end: another thread of the parent process had begun the dry run for %s, which ended "
-                            "with the fork", name) : CTRT_OK;
+                            "dry_run_end: another thread of the parent process had begun the dry run for %s, which "
+                            "ended with the fork", name) : CTRT_OK;
 }
 
 void ctrt_dry_run_release(ctrt_dry_run **dryrun)

@@ -107,7 +107,8 @@ void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t co
         strbuf_add_json(text, owners[i].label);
         strbuf_add(text, ", \"op\": ");
         strbuf_add_json(text, owners[i].op);
-        strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}", (unsigned long long)owners[i].bytes,
+        strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}",
+                   (unsigned long long)owners[i].bytes,
                    (unsigned long long)owners[i].requested, (unsigned long long)owners[i].blocks);
     }
     strbuf_add(text, "]");

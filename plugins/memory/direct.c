@@ -34,7 +34,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
     if (options != NULL && options[0] != '\0')
-        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct has no options, but got \"%s\"", options);
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct has no options, found \"%s\"", options);
     struct direct *self = host->alloc(sizeof *self);
     if (self == NULL)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
@@ -200,4 +200,5 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: allocates every block from the backend", components, init)
+CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: allocates every block from the backend",
+                   components, init)

@@ -40,7 +40,7 @@ ctrt_status spill_names_open(struct spill *self)
     }
     if (range == MAP_FAILED)
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                                "spill: no address range of %zu bytes for the names of blocks (ulimit -v)", bytes);
+                                "spill: no address range of %zu bytes for the handles of blocks (ulimit -v)", bytes);
     self->names_from = self->names_at = range;
     self->names_end = self->names_from + bytes;
     return CTRT_OK;
@@ -90,7 +90,7 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
         block = free_one(self, larger);
     if (block == NULL)
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                                "spill: the address range of %zu bytes for the names of blocks is used up",
+                                "spill: the address range of %zu bytes for the handles of blocks is used up",
                                 (size_t)(self->names_end - self->names_from));
     block->bytes = bytes;
     block->place = HERE;

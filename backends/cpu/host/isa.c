@@ -60,7 +60,7 @@ ctrt_status cpu_isa_init(void)
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_CPU_ISA", .type = CTRT_PARAM_ENUM, .fallback = "auto",
         .words = "auto|baseline|avx2|avx512",
-        .help = "most capable instruction set that the cpu's own kernels use",
+        .help = "best instruction set that the CPU backend's kernels may use",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);
@@ -68,8 +68,9 @@ ctrt_status cpu_isa_init(void)
         return status;
     enum cpu_isa can = best(), wanted = value.integer > 0 ? (enum cpu_isa)(value.integer - 1) : can;
     if (wanted > can)
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_CPU_ISA=%s is more than this processor or build has; "
-                      "it lowers, never raises", value.text);
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_CPU_ISA=%s is not supported by this processor or this "
+                                                       "build; "
+                      "it can only lower the level", value.text);
     last_cache = cache_size();
     chosen = wanted < can ? wanted : can;
     return CTRT_OK;

@@ -37,7 +37,8 @@ ctrt_status cpu_limits_init(void)
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on",
         .words = "off|on",
-        .help = "refuse blocks that machine or control group cannot hold, instead of inviting the kernel's out-of-memory killer",
+        .help = "refuse blocks that exceed the memory of the machine or control group, before the kernel ends the "
+                "process",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);
@@ -172,9 +173,9 @@ static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
     char asked[32], limit[32], used[32], ours[32], swap[32], left[32];
     return cpu_host->fail(
         CTRT_ERR_OUT_OF_MEMORY,
-        "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
-        "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
-        "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
+        "cpu: %s (%zu bytes) exceed the memory of the %s, and the kernel would end the process when they are "
+        "written to: limit %s, used and not reclaimable %s, allocated but not yet written %s, free swap of the "
+        "machine %s; %s are available. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
         in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
         in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
 }

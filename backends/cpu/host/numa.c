@@ -197,7 +197,8 @@ ctrt_status cpu_numa_init(void)
 {
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_NUMA", .type = CTRT_PARAM_STRING, .fallback = "local",
-        .help = "where large blocks of host memory lie: local (node of the thread that first writes), interleave, or a node's number",
+        .help = "NUMA nodes of large host blocks: local (node of the thread that first writes), interleave, or a node "
+                "number",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);

@@ -30,8 +30,8 @@ static void tell_of_plain(size_t bytes, int why)
         return;
     (void)getrlimit(RLIMIT_MEMLOCK, &limit);
     cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
-                  "pinned memory: %zu bytes were not locked (%s; RLIMIT_MEMLOCK is %llu bytes) and are plain memory; until now %llu "
-                  "blocks, %llu bytes were locked. Said once",
+                  "pinned memory: %zu bytes were not locked (%s; RLIMIT_MEMLOCK is %llu bytes) and are plain memory; "
+                  "so far %llu blocks, %llu bytes were locked. This warning is logged once",
                   bytes, strerror(why), (unsigned long long)limit.rlim_cur,
                   (unsigned long long)atomic_load_explicit(&locked_blocks, memory_order_relaxed),
                   (unsigned long long)atomic_load_explicit(&locked_bytes, memory_order_relaxed));

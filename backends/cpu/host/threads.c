@@ -111,7 +111,7 @@ ctrt_status cpu_threads_init(void)
 {
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_NUM_THREADS", .type = CTRT_PARAM_INT,
-        .help = "threads of the cpu backend; unset: processors that affinity mask and cgroup quota allow",
+        .help = "threads of the CPU backend; unset: as many as affinity mask and cgroup quota allow",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);
@@ -219,7 +219,7 @@ static void pool_grow(int wanted)
     if (team_limited && !atomic_flag_test_and_set(&warned))
         cpu_host->log(
             CTRT_LOG_WARNING, "backend-cpu",
-            "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d",
+            "only %d of %d threads can be started (a limit on processes, memory or addresses?); %d are used",
             team_size, wanted, team_size);
 }
 

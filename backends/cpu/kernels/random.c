@@ -246,7 +246,7 @@ FLOATING(normal)
         const ctrt_random_attributes *attributes = call->attributes;                                              \
         struct random r = { .make = randint_##type, .per_block = 2 };                                             \
         if (attributes->lo >= attributes->hi)                                                                     \
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint from %lld to %lld: no number lies between", \
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint: the range [%lld, %lld) is empty", \
                                   (long long)attributes->lo, (long long)attributes->hi);                          \
         return random_fill(call, &r);                                                                             \
     }

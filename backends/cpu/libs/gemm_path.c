@@ -15,7 +15,8 @@ ctrt_status cpu_gemm_init(void)
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_CPU_GEMM", .type = CTRT_PARAM_ENUM, .fallback = "auto",
         .words = "auto|onednn|blas|builtin",
-        .help = "who computes the cpu's matrix products and convolutions; what that one cannot do is built in",
+        .help = "library for matrix products and convolutions on the CPU; built-in kernels compute what it does not "
+                "support",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);

@@ -86,14 +86,14 @@ static enum verdict open_library(char *text, size_t bytes)
     const dnnl_version_t *(*version)(void) = NULL;
     *(void **)&version = dlsym(object, "dnnl_version");
     if (!version || version()->major != CTRT_ONEDNN_MAJOR) {
-        snprintf(text, bytes, "%s is version %d, this build knows %d", CTRT_ONEDNN_SONAME,
+        snprintf(text, bytes, "%s has version %d, this build supports %d", CTRT_ONEDNN_SONAME,
                  version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
         return UNUSABLE;
     }
     /* The library must use OpenMP threads, which cpu_threads_enter limits, because two thread pools would compete for
      * the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
-        snprintf(text, bytes, "%s has a thread pool of its own", CTRT_ONEDNN_SONAME);
+        snprintf(text, bytes, "%s has its own thread pool", CTRT_ONEDNN_SONAME);
         return UNUSABLE;
     }
     const char *missing = NULL;

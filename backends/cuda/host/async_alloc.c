@@ -33,13 +33,13 @@ static ctrt_status pool_new(struct cuda_device *device, struct cuda_async_alloc 
     properties.type = CU_ALLOCATION_PINNED;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
     ctrt_status status = cuda_check(device, cuda_driver.pool_create(&async_alloc->pool, &properties),
-                                    "making a pool of memory");
+                                    "creating a memory pool");
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.pool_set(async_alloc->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
-                            "having its pool keep memory");
+                            "setting the release threshold of its memory pool");
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.stream_create(&async_alloc->side, CU_STREAM_NON_BLOCKING, 0),
-                            "creating the stream of its pool");
+                            "creating the stream of its memory pool");
     return status;
 }
 
@@ -50,13 +50,15 @@ ctrt_status cuda_async_alloc_open(struct cuda_device *device)
     if (cuda_options.share) {
         cuda_host->log(
             CTRT_LOG_WARNING, "cuda",
-            "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
+            "%s: CTRT_CUDA_SHARE=yes overrides CTRT_CUDA_POOL=yes: memory is allocated so that it can be shared, not "
+            "from a pool",
             device->name);
         return CTRT_OK;
     }
     if (!device->pools)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
-                               "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
+                               "%s: CTRT_CUDA_POOL=yes, but the driver has no memory pools on this device",
+                                device->name);
     device->async_alloc = cuda_host->alloc(sizeof *device->async_alloc);
     if (device->async_alloc == NULL)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a pool", device->name);
@@ -78,7 +80,7 @@ static bool captured(const struct cuda_device *device, const struct cuda_queue *
 
 static void free_now(struct cuda_device *device, cu_address address, cu_stream stream)
 {
-    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address)
+    if (cuda_check(device, cuda_driver.free_async(address, stream), "freeing %#llx to its memory pool", address)
         != CTRT_OK)
         cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s", cuda_host->message());
 }
@@ -131,11 +133,12 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
     const bool aside = captured(device, queue);
     const cu_stream stream = aside ? device->async_alloc->side : queue->stream;
     status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->async_alloc->pool, stream),
-                        "an allocation of %zu bytes from its pool", bytes);
+                        "an allocation of %zu bytes from its memory pool", bytes);
     if (status != CTRT_OK)
         return status;
     if (aside) {
-        status = cuda_check(device, cuda_driver.stream_synchronize(stream), "waiting for %zu bytes of its pool", bytes);
+        status = cuda_check(device, cuda_driver.stream_synchronize(stream),
+                            "waiting for %zu bytes of its memory pool", bytes);
         if (status != CTRT_OK) {
             (void)cuda_driver.free_async(found, stream);
             return status;
@@ -159,8 +162,8 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     struct waiting *entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL) {
         cuda_host->log(CTRT_LOG_ERROR, "cuda",
-                       "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
-                       "until the process ends", device->name, bytes);
+                       "%s: no host memory to record that %zu bytes were freed while their queue is captured; they "
+                       "stay allocated until the process ends", device->name, bytes);
         return;
     }
     *entry = (struct waiting){ .address = begin, .queue = queue };
@@ -181,7 +184,7 @@ void cuda_async_alloc_trim(void *handle)
          queue = cuda_queue_from(device, queue->number + 1))
         if (!captured(device, queue))
             (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
-    if (cuda_check(device, cuda_driver.pool_trim(device->async_alloc->pool, 0), "having its pool give memory back")
+    if (cuda_check(device, cuda_driver.pool_trim(device->async_alloc->pool, 0), "trimming its memory pool")
         != CTRT_OK)
         cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s", cuda_host->message());
 }

@@ -223,7 +223,7 @@ static ctrt_status end(void *handle, void *object, void **out)
     if (status == CTRT_OK) {
         (void)cuda_driver.graph_nodes(recorded, NULL, &graph->nodes);
         status = cuda_check(device, cuda_driver.graph_instantiate(&graph->executable, recorded, 0),
-                            "making %zu captured pieces of work executable", graph->nodes);
+                            "instantiating a graph of %zu captured work items", graph->nodes);
     }
     if (recorded != NULL)
         (void)cuda_driver.graph_destroy(recorded);
@@ -264,7 +264,7 @@ static ctrt_status replay(void *handle, void *object, void *queue_object)
     if (graph->calls > 0)
         note_replay(device, graph, queue);
     return cuda_check(device, cuda_driver.graph_launch(graph->executable, queue->stream),
-                      "replaying %zu pieces of work", graph->nodes);
+                      "launching a graph of %zu work items", graph->nodes);
 }
 
 static void destroy(void *handle, void *object)

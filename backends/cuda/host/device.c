@@ -79,7 +79,7 @@ ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char 
         atomic_compare_exchange_strong(&device->lost, &none, result);
     return cuda_host->fail(
         status_of(result), "%s: %s: %s (%d, %s)%s", device->name, what, name, result, words,
-        lost ? "; the device is of no more use to this process: save what is on the host and start it anew" : "");
+        lost ? "; this process can no longer use the device: save the data on the host and restart the process" : "");
 }
 
 ctrt_status cuda_enter(struct cuda_device *device)
@@ -88,7 +88,7 @@ ctrt_status cuda_enter(struct cuda_device *device)
     if (__builtin_expect(cuda_forked(device), 0))
         return cuda_host->fail(
             CTRT_ERR_FORKED,
-            "%s was opened by process %d before it forked this one (%d): CUDA cannot be used in both; fork "
+            "%s was opened by process %d before it forked this one (%d): CUDA cannot be used in both processes; fork "
             "first, or start the child by exec",
             device->name, (int)device->process, (int)cuda_process);
     const int lost = atomic_load_explicit(&device->lost, memory_order_relaxed);
@@ -170,7 +170,7 @@ static ctrt_status open_device(void **out, int32_t index)
         cuda_diagnose(why, sizeof why, retained, NULL);
         status = cuda_host->fail(CTRT_ERR_NO_DEVICE, "%s: %s", device->name, why);
     } else {
-        status = cuda_check(device, retained, "getting its primary context");
+        status = cuda_check(device, retained, "retaining its primary context");
     }
     if (status != CTRT_OK) {
         cuda_host->free(device);
@@ -197,7 +197,7 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
     size_t unused = 0, total = 0;
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.memory_info(&unused, &total), "asking how much memory is free");
+        status = cuda_check(device, cuda_driver.memory_info(&unused, &total), "querying free memory");
     if (status != CTRT_OK)
         return status;
     *free_bytes = unused;

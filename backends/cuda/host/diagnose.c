@@ -200,8 +200,8 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
     struct stat facts;
     if (error == EPERM) {
         snprintf(text, bytes,
-                 "[no-permission] %s may not be opened, whatever its rights: a control group keeps devices from this process (in "
-                 "containers: start with the NVIDIA Container Toolkit, or --device %s)", path, path);
+                 "[no-permission] %s may not be opened, whatever its permissions: a control group denies devices to "
+                 "this process (in containers: start with the NVIDIA Container Toolkit, or --device %s)", path, path);
         return;
     }
     if (!place(full, "%s", path) || stat(full, &facts) != 0) {
@@ -212,7 +212,7 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
     snprintf(text, bytes, "[no-permission] %s belongs to %s:%s with mode %04o, so user %s may not open it: %s%s%s",
              path, user_name(owner, facts.st_uid), group_name(group, facts.st_gid), (unsigned)facts.st_mode & 07777,
              user_name(me, geteuid()), by_group ? "add the user to group " : "",
-             by_group ? group : "ask the administrator for the rights (NVreg_DeviceFileMode of the module)",
+             by_group ? group : "ask the administrator for permission (NVreg_DeviceFileMode of the module)",
              by_group ? " and log in again" : "");
 }
 
@@ -245,13 +245,14 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
         if (error == ENOENT && i == 1)
             snprintf(
                 text, bytes,
-                "[no-device-node] /dev/nvidia-uvm is missing: load the module (modprobe nvidia-uvm, or run nvidia-modprobe -u -c 0)%s",
-                m->container ? "; in containers the host has to, before the container starts" : "");
+                "[no-device-node] /dev/nvidia-uvm is missing: load the module (modprobe nvidia-uvm, or run "
+                "nvidia-modprobe -u -c 0)%s",
+                m->container ? "; in containers, the host has to do that before the container starts" : "");
         else if (error == ENOENT)
             snprintf(text, bytes, "[no-device-node] %s is missing%s", nodes[i],
                      m->container
                          ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
-                         : ": run nvidia-modprobe, or nvidia-smi as root, which make it");
+                         : ": run nvidia-modprobe, or nvidia-smi as root, which create it");
         else if (error == EACCES || error == EPERM)
             tell_denied(text, bytes, nodes[i], error);
         else
@@ -264,11 +265,11 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
         tell_denied(text, bytes, worst_node, worst);
     else if (worst == ENOENT)
         snprintf(text, bytes, "[no-device-node] %s is missing, and so %s%s", worst_node,
-                 numbered > 1 ? "are the nodes of all GPUs" : "is the way to the GPU",
+                 numbered > 1 ? "are all GPUs' device nodes" : "is the GPU's device node",
                  m->container ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
                               : ": run nvidia-modprobe");
     else
-        snprintf(text, bytes, "[gpu-failed] %s cannot be opened: %s; the kernel's log (dmesg, NVRM: Xid) says more",
+        snprintf(text, bytes, "[gpu-failed] %s cannot be opened: %s; see the kernel's log (dmesg, NVRM: Xid)",
                  worst_node, strerror(worst));
     return true;
 }
@@ -282,16 +283,17 @@ static void tell_no_module(char *text, size_t bytes, const struct machine *m)
     else if (m->cards < 0)
         snprintf(text, bytes, "[no-driver] there is no NVIDIA driver: neither its kernel module nor libcuda.so.1");
     else if (strcmp(m->card_driver, "vfio-pci") == 0)
-        snprintf(text, bytes, "[no-driver] the NVIDIA GPU at %s is set aside for a virtual machine (vfio-pci has it)",
+        snprintf(text, bytes, "[no-driver] the NVIDIA GPU at %s is reserved for a virtual machine (bound to vfio-pci)",
                  m->card);
     else if (m->card_driver[0] != '\0')
         snprintf(
             text, bytes,
-            "[no-driver] the NVIDIA GPU at %s is run by %s: install NVIDIA's driver (525 or later) and keep %s from loading",
+            "[no-driver] the NVIDIA GPU at %s uses the driver %s: install NVIDIA's driver (525 or later) and prevent "
+            "%s from loading",
             m->card, m->card_driver, m->card_driver);
     else
         snprintf(text, bytes,
-                 "[no-driver] there is an NVIDIA GPU at %s and no driver for it: install NVIDIA's driver, 525 or later",
+                 "[no-driver] the NVIDIA GPU at %s has no driver: install NVIDIA's driver, 525 or later",
                  m->card);
 }
 
@@ -303,20 +305,22 @@ static void tell_no_library(char *text, size_t bytes, const struct machine *m, c
     else if (m->windows)
         snprintf(
             text, bytes,
-            "[no-library] this is WSL, and libcuda.so.1 is not found: /usr/lib/wsl/lib belongs in the loader's path (ldconfig)");
+            "[no-library] this is WSL, and libcuda.so.1 is not found: add /usr/lib/wsl/lib to the loader's path "
+            "(ldconfig)");
     else if (!m->module)
         tell_no_module(text, bytes, m);
     else if (m->container && wanted != NULL && strstr(wanted, "compute") == NULL && strstr(wanted, "all") == NULL)
         snprintf(text, bytes,
-                 "[no-library] this container was given no libcuda.so.1, because NVIDIA_DRIVER_CAPABILITIES=%s lacks \"compute\"", wanted);
+                 "[no-library] this container has no libcuda.so.1, because NVIDIA_DRIVER_CAPABILITIES=%s lacks "
+                 "\"compute\"", wanted);
     else if (m->container)
         snprintf(text, bytes,
-                 "[no-library] the kernel has NVIDIA's driver%s%s, but this container no libcuda.so.1: start it by docker run --gpus all "
-                 "(NVIDIA Container Toolkit)", m->version[0] != '\0' ? " " : "", m->version);
+                 "[no-library] the kernel has NVIDIA's driver%s%s, but this container has no libcuda.so.1: start it by "
+                 "docker run --gpus all (NVIDIA Container Toolkit)", m->version[0] != '\0' ? " " : "", m->version);
     else
         snprintf(text, bytes,
-                 "[no-library] the kernel has NVIDIA's driver%s%s, but libcuda.so.1 is not installed (Debian: libcuda1; of the same "
-                 "version)", m->version[0] != '\0' ? " " : "", m->version);
+                 "[no-library] the kernel has NVIDIA's driver%s%s, but libcuda.so.1 is not installed (Debian: "
+                 "libcuda1; of the same version)", m->version[0] != '\0' ? " " : "", m->version);
 }
 
 /* ---- errors of the driver ---- */
@@ -344,8 +348,8 @@ static void tell_mismatch(char *text, size_t bytes, const struct machine *m)
     library_version(library);
     snprintf(
         text, bytes,
-        "[version-mismatch] libcuda.so.1%s%s and the kernel module%s%s are of different versions: after an update of the driver, reboot "
-        "or reload the module%s",
+        "[version-mismatch] libcuda.so.1%s%s and the kernel module%s%s have different versions: after an update of the "
+        "driver, reboot or reload the module%s",
         library[0] != '\0' ? " " : "", library, m->version[0] != '\0' ? " " : "", m->version,
         m->container ? "; in containers, remove the image's own libcuda" : "");
 }
@@ -354,7 +358,7 @@ void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int prese
 {
     if (twice)
         snprintf(text, bytes,
-                 "[hidden] CUDA_VISIBLE_DEVICES=%s names a GPU twice, and then the driver shows none of %d", visible,
+                 "[hidden] CUDA_VISIBLE_DEVICES=%s contains a GPU twice, so the driver hides all %d", visible,
                  present);
     else
         snprintf(text, bytes, "[hidden] CUDA_VISIBLE_DEVICES=%s hides %s%d NVIDIA GPU%s of this machine", visible,
@@ -364,8 +368,8 @@ void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int prese
 void cuda_reason_mig(char *text, size_t bytes, const char *name, const char *pci)
 {
     snprintf(text, bytes,
-             "[mig-without-instance] %s (%s) is in MIG mode and has no instance: make one (nvidia-smi mig -cgi ... -C), or end the mode "
-             "(nvidia-smi -mig 0)", name, pci);
+             "[mig-without-instance] %s (%s) is in MIG mode and has no instance: create one (nvidia-smi mig -cgi ... "
+             "-C), or disable MIG (nvidia-smi -mig 0)", name, pci);
 }
 
 void cuda_reason_old(char *text, size_t bytes, int version)
@@ -373,7 +377,7 @@ void cuda_reason_old(char *text, size_t bytes, int version)
     struct machine m;
     look_around(&m);
     snprintf(text, bytes,
-             "[driver-too-old] the driver%s%s knows CUDA %d.%d, and 12.0 is needed: install driver 525 or later",
+             "[driver-too-old] the driver%s%s supports CUDA %d.%d, and 12.0 is required: install driver 525 or later",
              m.version[0] != '\0' ? " " : "", m.version, version / 1000, version % 1000 / 10);
 }
 
@@ -396,10 +400,10 @@ static void tell_no_device(char *text, size_t bytes, const struct machine *m)
     else if (m->gpus == 0)
         snprintf(
             text, bytes,
-            "[no-gpu] the driver%s%s is loaded and finds no GPU that it can run; the kernel's log (dmesg, NVRM) says why",
+            "[no-gpu] the driver%s%s is loaded but finds no usable GPU; see the kernel's log (dmesg, NVRM)",
             m->version[0] != '\0' ? " " : "", m->version);
     else
-        snprintf(text, bytes, "[no-device] the driver sees %d GPU%s and gives none to CUDA; nvidia-smi may say why",
+        snprintf(text, bytes, "[no-device] the driver has %d GPU%s, but CUDA finds none; nvidia-smi may show why",
                  m->gpus, m->gpus == 1 ? "" : "s");
 }
 
@@ -413,24 +417,25 @@ bool cuda_reason_suspects(void)
 
 static const struct { cu_result result; const char *words; } texts[] = {
     { CU_SYSTEM_NOT_READY,
-      "[not-ready] the machine's GPUs are not ready yet: on machines with NVSwitch the service nvidia-fabricmanager must run, in the "
-      "driver's version (systemctl status nvidia-fabricmanager)" },
+      "[not-ready] the machine's GPUs are not ready yet: on machines with NVSwitch the service nvidia-fabricmanager "
+      "must run, in the driver's version (systemctl status nvidia-fabricmanager)" },
     { CU_COMPAT_NOT_SUPPORTED_ON_DEVICE,
-      "[compat-refused] this libcuda.so.1 is of a package for forward compatibility (cuda-compat), which works on "
-      "data centre GPUs alone: let the loader find the driver's own first" },
+      "[compat-refused] this libcuda.so.1 belongs to a package for forward compatibility (cuda-compat), which works on "
+      "data centre GPUs only: let the loader find the driver's own library first" },
     { CU_STUB_LIBRARY,
-      "[stub-library] the libcuda.so.1 that was found is the toolkit's stub for linking: take its folder (lib64/stubs) out of "
-      "LD_LIBRARY_PATH" },
+      "[stub-library] the libcuda.so.1 that was found is the toolkit's stub for linking: remove its folder "
+      "(lib64/stubs) from LD_LIBRARY_PATH" },
     { CU_NOT_INITIALIZED,
-      "[forked] the driver cannot be initialised here: most likely something other than ctrt used CUDA in the parent before this "
-      "process was forked. Fork before, or start the child by exec" },
+      "[forked] the driver cannot be initialised here: most likely something other than ctrt used CUDA in the parent "
+      "before this process was forked. Fork before, or start the child by exec" },
     { CU_DEINITIALIZED, "[ending] the driver has shut down: the process is about to exit" },
-    { CU_OUT_OF_MEMORY, "[no-host-memory] the driver had not enough host memory to initialise itself" },
+    { CU_OUT_OF_MEMORY, "[no-host-memory] the driver has not enough host memory to initialise" },
     { CU_DEVICE_UNAVAILABLE,
-      "[busy] the GPU is busy: it is in an exclusive or prohibited compute mode (nvidia-smi -q -d COMPUTE), and another process may "
-      "have it" },
+      "[busy] the GPU is busy: it is in an exclusive or prohibited compute mode (nvidia-smi -q -d COMPUTE), and "
+      "another process may have it" },
     { CU_INVALID_DEVICE,
-      "[invalid-device] the driver holds the list of devices for invalid: look at CUDA_VISIBLE_DEVICES, and with MIG at its instances" },
+      "[invalid-device] the driver rejects the list of devices: check CUDA_VISIBLE_DEVICES and, with MIG, the "
+      "instances" },
 };
 
 void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told)
@@ -453,7 +458,7 @@ void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told)
     else if (!tell_nodes(text, bytes, &m, open_node))
         snprintf(
             text, bytes,
-            "[driver-failed] the driver%s%s fails to initialise (error %d); the kernel's log (dmesg, NVRM) may say why",
+            "[driver-failed] the driver%s%s fails to initialise (error %d); see the kernel's log (dmesg, NVRM)",
             m.version[0] != '\0' ? " " : "", m.version, result);
 }
 

@@ -97,7 +97,7 @@ static void tell_misspelt(void)
         const int distance = edits(name, "CUDA_VISIBLE_DEVICES");
         if (distance > 0 && distance <= 3 && strncasecmp(name, "CUDA_", 5) == 0)
             cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
-                           "%s is set, and has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
+                           "%s is set but has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
     }
 }
 
@@ -117,7 +117,7 @@ static bool tell_changed(void)
     if (changed && !told_late) {
         told_late = true;
         cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
-                       "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s: that comes too "
+                       "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s, which is too "
                        "late. Set it before the first use of ctrt",
                        now != NULL ? now : "nothing", found.visible_set ? found.visible : "nothing");
     }
@@ -293,7 +293,7 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
         const cu_result got = cuda_driver.device_get(&device, i);
         if (got != CU_OK)
             return cuda_host->fail(CTRT_ERR_NO_DEVICE,
-                                   "the driver counts %d CUDA devices and does not give number %d (error %d)", n, i,
+                                   "the driver reports %d CUDA devices but returns no device %d (error %d)", n, i,
                                    got);
         driver_facts(&list[(*count)++], i, device, all, present);
     }
@@ -360,7 +360,7 @@ static ctrt_status resolve(void)
         return status;
     if (found.order_unknown) {
         if (count != found.count && !changed)
-            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML tells of %d visible devices, the driver of %d",
+            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML reports %d visible devices, the driver %d",
                            found.count, count);
         found.count = count < found.count ? count : found.count;
         memcpy(found.at, list, sizeof list[0] * (size_t)found.count);
@@ -376,7 +376,7 @@ static ctrt_status resolve(void)
         missing += found.at[i].ordinal < 0;
     }
     if (missing > 0)
-        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML tells of the driver shows %d",
+        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML reports, the driver shows %d",
                        found.count, found.count - missing);
     found.resolved = true;
     return CTRT_OK;
@@ -487,6 +487,6 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index)
     }
     const cu_result result = cuda_driver.device_get(ordinal, number);
     return result == CU_OK ? CTRT_OK
-                           : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver gives no such device (%d)",
+                           : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver has no such device (error %d)",
                                              (int)index, result);
 }

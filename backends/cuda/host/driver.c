@@ -133,7 +133,7 @@ ctrt_status cuda_driver_open(void)
     if (status == CTRT_OK && cuda_driver_process != getpid())
         return cuda_host->fail(
             CTRT_ERR_FORKED,
-            "process %d initialised CUDA before it forked this one (%d), which cannot use it for that: fork "
+            "process %d initialised CUDA before it forked this one (%d), so CUDA cannot be used here: fork "
             "before a CUDA device is opened, or start the child by exec",
             (int)cuda_driver_process, (int)getpid());
     return status;

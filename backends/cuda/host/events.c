@@ -51,7 +51,7 @@ ctrt_status cuda_event_query(void *handle, void *event, bool *done)
         return status;
     const cu_result result = cuda_driver.event_query(event);
     *done = result != CU_NOT_READY;
-    return result == CU_NOT_READY ? CTRT_OK : cuda_check(device, result, "asking an event");
+    return result == CU_NOT_READY ? CTRT_OK : cuda_check(device, result, "querying an event");
 }
 
 ctrt_status cuda_event_synchronize(void *handle, void *event)

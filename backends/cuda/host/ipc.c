@@ -120,8 +120,7 @@ ctrt_status cuda_export(void *handle, void *address, size_t bytes, int *fd)
     if (!found)
         return cuda_host->fail(
             CTRT_ERR_NOT_SUPPORTED,
-            "%s: the %zu bytes at %p were not allocated to be shared: set CTRT_CUDA_SHARE=yes before the device "
-            "is used",
+            "%s: the %zu bytes at %p cannot be shared: set CTRT_CUDA_SHARE=yes before the device is used",
             device->name, bytes, address);
     return cuda_check(device, cuda_driver.allocation_export(fd, allocation, CU_HANDLE_POSIX, 0), "exporting %zu bytes",
                       bytes);

@@ -38,8 +38,8 @@ static ctrt_status fail_fatbin(struct cuda_device *device, const struct cuda_fat
         return status;
     return cuda_host->fail(
         status,
-        "%s (compute capability %d.%d): no kernels for it are in this build of the cuda backend, or the driver (CUDA %d.%d) is "
-        "older than the compiler that made them: build it with --with-cuda-arch=%d, or update the driver",
+        "%s (compute capability %d.%d): this build of the cuda backend has no kernels for it, or the driver (CUDA "
+        "%d.%d) is older than the compiler that built them: build it with --with-cuda-arch=%d, or update the driver",
         device->name, device->capability / 10, device->capability % 10, cuda_driver_version / 1000,
         cuda_driver_version % 1000 / 10, device->capability);
 }

@@ -10,30 +10,33 @@ enum { GEMM, CONV, ATTENTION, SCATTER, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC
 
 static const ctrt_param params[] = {
     [GEMM] = { sizeof(ctrt_param), "CTRT_CUDA_GEMM", CTRT_PARAM_ENUM, "auto", "auto|cublaslt|builtin",
-               "who computes cuda's matrix products; what that one cannot do is built in" },
+               "library for matrix products on CUDA devices; built-in kernels compute what it does not support" },
     [CONV] = { sizeof(ctrt_param), "CTRT_CUDA_CONV", CTRT_PARAM_ENUM, "auto", "auto|cudnn|builtin|cublaslt",
-               "who computes cuda's convolutions; what that one cannot do is built in" },
+               "library for convolutions on CUDA devices; built-in kernels compute what it does not support" },
     [ATTENTION] = { sizeof(ctrt_param), "CTRT_CUDA_ATTENTION", CTRT_PARAM_ENUM, "auto", "auto|builtin|composite",
-                    "cuda's attention: by kernels that write no scores, or composed of products and softmax" },
+                    "attention on CUDA devices: fused kernels that store no scores, or matrix products and softmax" },
     [SCATTER] = { sizeof(ctrt_param), "CTRT_CUDA_SCATTER", CTRT_PARAM_ENUM, "auto", "auto|tiles|sort",
-                  "how cuda's index_add and scatter_add find what to add: each tile of the result reads all indices, or indices are sorted" },
+                  "algorithm of index_add and scatter_add on CUDA devices: each tile of the result reads all indices, "
+                  "or indices are sorted" },
     [TF32] = { sizeof(ctrt_param), "CTRT_CUDA_TF32", CTRT_PARAM_ENUM, "no", "no|yes|matmul|conv",
                "let tensor cores round f32 operands to tf32, which has 10 bits of fraction" },
     [WORKSPACE] = { sizeof(ctrt_param), "CTRT_CUDA_WORKSPACE", CTRT_PARAM_BYTES, NULL, NULL,
-                    "most memory that an algorithm may ask for; unset: 64m for a product, 1g or an eighth of the device for a convolution" },
+                    "maximum workspace of an algorithm; unset: 64m for a product, 1g or an eighth of the device for a "
+                    "convolution" },
     [BENCHMARK] = { sizeof(ctrt_param), "CTRT_CUDA_BENCHMARK", CTRT_PARAM_BOOL, "no", NULL,
-                    "time the algorithms of each new shape of products and convolutions, and keep the quickest" },
+                    "time the algorithms for each new shape of products and convolutions, and use the fastest" },
     [DETERMINISTIC] = { sizeof(ctrt_param), "CTRT_CUDA_DETERMINISTIC", CTRT_PARAM_ENUM, "auto", "auto|yes|no",
-                        "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
+                        "auto: algorithms with reproducible results; yes: also none chosen by timing; no: any" },
     [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL,
-                 "file that keeps what CTRT_CUDA_BENCHMARK found" },
+                 "file for the results of CTRT_CUDA_BENCHMARK" },
     [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
-                    "folders, separated by ':', where cuBLASLt and cuDNN are searched unless the process has loaded them already, before the loader searches: "
-                    "their own, or site-packages/nvidia of a pip installation" },
+                    "folders, separated by ':', where cuBLASLt and cuDNN are searched first, unless the process has "
+                    "loaded them already: their own folders, or site-packages/nvidia of a pip installation" },
     [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
                 "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
     [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,
-               "yes: memory of CUDA devices comes from a pool of the driver's, in the order of streams; meant with CTRT_MEMORY=direct" },
+               "yes: memory of CUDA devices comes from the driver's stream-ordered pool; intended for "
+               "CTRT_MEMORY=direct" },
 };
 
 ctrt_status cuda_options_init(void)

@@ -23,7 +23,7 @@ static ctrt_status can_map(struct cuda_device *device, size_t bytes)
     if (!device->pages)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot map pages there", device->name);
     if (bytes % device->page_bytes != 0)
-        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no multiple of its pages of %zu",
+        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are not a multiple of its page size %zu",
                                device->name, bytes, device->page_bytes);
     return CTRT_OK;
 }

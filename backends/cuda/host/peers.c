@@ -87,7 +87,7 @@ static bool direct(struct cuda_device *to, struct cuda_device *from)
         else
             cuda_host->log(
                 CTRT_LOG_WARNING, "cuda",
-                "copies from %s to %s arrive wrong or not at all although the driver offers them; they go through "
+                "copies from %s to %s are wrong or lost although the driver offers them; they go through "
                 "the host's memory",
                 from->name, to->name);
         atomic_fetch_or_explicit(&to->peers_checked, bit, memory_order_release);
@@ -145,9 +145,9 @@ ctrt_status cuda_copy_peer(void *to_handle, void *target, void *from_handle, con
     if (__builtin_expect((!known || !direct(to, from)) && atomic_load(&to->captures) > 0, 0)
         && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0)
         return cuda_host->fail(
-            CTRT_ERR_STATE, "a copy from %s to %s %s, which cannot be recorded: %s", from->name, to->name,
-            known ? "goes through the host's memory" : "is the first over that link and has to be tried",
-            known ? "take it out of the captured step" : "make one before the capture");
+            CTRT_ERR_STATE, "a copy from %s to %s %s, which cannot be captured: %s", from->name, to->name,
+            known ? "goes through the host's memory" : "is the first over that link, which must be tested first",
+            known ? "remove it from the captured step" : "make a copy before the capture");
     if (!direct(to, from))
         return staged(to, here, from, there, bytes, queue->stream);
     return cuda_check(to, cuda_driver.copy_peer(here, to->context, there, from->context, bytes, queue->stream),

@@ -15,7 +15,7 @@ ctrt_status cuda_error_new(struct cuda_device *device, struct kernel_error **err
 {
     ctrt_status status = cuda_check(
         device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
-        "pinned memory for what kernels tell");
+        "pinned memory for errors of kernels");
     if (status != CTRT_OK) {
         *error = NULL;
         return status;
@@ -239,7 +239,7 @@ static ctrt_status synchronize(void *handle, void *object)
             cuda_graphs_over(queue);
         return judge(queue, result, "waiting for");
     }
-    status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all its work");
+    status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all work");
     for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
          q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, NULL);
@@ -311,7 +311,7 @@ static ctrt_status host_call(void *handle, void *object, void (*function)(void *
     if (status != CTRT_OK)
         return status;
     return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument),
-                      "queueing a call of the host");
+                      "enqueuing a host function");
 }
 
 const ctrt_queue_table cuda_queue_table = {

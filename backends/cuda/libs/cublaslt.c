@@ -108,7 +108,7 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     lt->library = library;
     const lt_status status = library->create(&lt->handle);
     if (status != LT_OK) {
-        snprintf(why->text, sizeof why->text, "%s: cublasLtCreate gave %s", name, library->status_name(status));
+        snprintf(why->text, sizeof why->text, "%s: cublasLtCreate failed: %s", name, library->status_name(status));
         why->transient = status == LT_ALLOC_FAILED;
         cuda_host->free(lt);
         return NULL;
@@ -139,7 +139,7 @@ static struct lt *open_lt(struct cuda_device *device)
                 if (!warned)
                     cuda_host->log(
                         CTRT_LOG_WARNING, "cuda",
-                        "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
+                        "%s: cuBLASLt cannot be opened now, so matrix products use built-in kernels, which "
                         "are slower, until it can be: %s",
                         device->name, why[i].text);
                 warned = true;
@@ -147,7 +147,7 @@ static struct lt *open_lt(struct cuda_device *device)
             }
         }
     cuda_host->log(CTRT_LOG_WARNING, "cuda",
-                   "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s",
+                   "%s: no cuBLASLt, so matrix products use built-in kernels, which are slower: %s; %s",
                    device->name, why[0].text, why[1].text);
     return &no_library;
 }

@@ -135,15 +135,15 @@ static struct dnn *open_dnn(struct cuda_device *device)
         if (!warned)
             cuda_host->log(
                 CTRT_LOG_WARNING, "cuda",
-                "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
-                "ctrt's own, which are slower, until it can be: %s",
+                "%s: cuDNN cannot be opened now, so convolutions use matrix products or built-in kernels, "
+                "which are slower, until it can be: %s",
                 device->name, why.text);
         warned = true;
         return NULL;
     }
     cuda_host->log(
         CTRT_LOG_WARNING, "cuda",
-        "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s",
+        "%s: no cuDNN, so convolutions use matrix products or built-in kernels, which are slower: %s",
         device->name, why.text);
     return &no_library;
 }

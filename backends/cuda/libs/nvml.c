@@ -277,12 +277,12 @@ ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage
     pthread_mutex_unlock(&lock);
     if (result == -1)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
-                               "%s: its load is told by NVML, and libnvidia-ml.so.1 cannot be loaded", name);
+                               "%s: its load is known to NVML only, and libnvidia-ml.so.1 cannot be loaded", name);
     if (result == NVML_GPU_IS_LOST)
-        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML says that the GPU is lost (see dmesg for \"Xid\")",
+        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML reports that the GPU is lost (see dmesg for \"Xid\")",
                                name);
     if (result != NVML_OK)
-        return cuda_host->fail(CTRT_ERR_BACKEND, "%s: NVML does not tell its load (error %d)", name, result);
+        return cuda_host->fail(CTRT_ERR_BACKEND, "%s: NVML does not report its load (error %d)", name, result);
     memcpy(usage, &now, usage->size < sizeof now ? usage->size : sizeof now);
     return CTRT_OK;
 }

@@ -72,7 +72,7 @@ static char *read_file(const char *path)
     close(file);
     if (refused)
         cuda_host->log(CTRT_LOG_WARNING, "cuda",
-                       "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
+                       "CTRT_CUDA_TUNING: %s is not a tuning file of this version; it is not changed", path);
     return text;
 }
 

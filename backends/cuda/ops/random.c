@@ -53,7 +53,7 @@ static ctrt_status randint_run(const ctrt_call *call)
     const ctrt_dtype dtype = (ctrt_dtype)call->outputs[0]->dtype;
     struct random_args args = arguments_of(call);
     if (attributes->lo >= attributes->hi)
-        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint from %lld to %lld: no number lies between",
+        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint: the range [%lld, %lld) is empty",
                                (long long)attributes->lo, (long long)attributes->hi);
     args.lo = (uint64_t)attributes->lo;
     args.range = (uint64_t)attributes->hi - (uint64_t)attributes->lo;
