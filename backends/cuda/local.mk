@@ -23,14 +23,15 @@ backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c
     backends/cuda/ops/matmul.c backends/cuda/ops/norm.c backends/cuda/ops/optim.c backends/cuda/ops/pool.c \
     backends/cuda/ops/product.h backends/cuda/ops/random.c backends/cuda/ops/range.c backends/cuda/ops/reduce.c \
     backends/cuda/ops/row.c backends/cuda/ops/row.h backends/cuda/ops/softmax.c backends/cuda/ops/unary.c
+cuda_kernel_lists = backends/cuda/kernels/binary.def backends/cuda/kernels/compare.def \
+    backends/cuda/kernels/gradient.def backends/cuda/kernels/math.def backends/cuda/kernels/unary.def
 backend_cuda_sources += backends/cuda/kernels/attention_args.h backends/cuda/kernels/conv_args.h \
     backends/cuda/kernels/copy_args.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise_args.h \
     backends/cuda/kernels/fast_div.h backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
-    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/math.def \
-    backends/cuda/kernels/matmul_args.h \
+    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/matmul_args.h \
     backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
     backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce_args.h \
-    backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
+    backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h $(cuda_kernel_lists)
 
 # In the order of fatbin.def.
 cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu backends/cuda/kernels/reduce.cu \
@@ -47,8 +48,7 @@ cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/
     backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh \
     backends/cuda/kernels/gemm.cuh backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
     backends/cuda/kernels/kernel.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
-    backends/cuda/kernels/math.def \
-    backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
+    $(cuda_kernel_lists) backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
     backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
     backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh \
     backends/cuda/kernels/reduce_args.h backends/cuda/kernels/row.cuh backends/cuda/kernels/row_args.h \

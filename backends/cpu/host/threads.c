@@ -163,10 +163,10 @@ static void wait_until_gone(pid_t tid)
 
 static bool headroom(void)
 {
-    void *room = malloc(HEADROOM);
-    __asm__ volatile("" : "+r"(room));          /* keeps the compiler from removing malloc and free */
-    free(room);
-    return room != NULL;
+    void *block = malloc(HEADROOM);
+    __asm__ volatile("" : "+r"(block));          /* keeps the compiler from removing malloc and free */
+    free(block);
+    return block != NULL;
 }
 
 /* Returns how many of `count` additional threads can run at the same time. */
@@ -186,7 +186,7 @@ static int threads_that_start(int count)
         if (pthread_create(&threads[started].thread, &attributes, wait_for_gate, &threads[started]) != 0)
             break;
     }
-    const bool room = headroom();
+    const bool enough = headroom();
     pthread_mutex_unlock(&gate);
     pthread_attr_destroy(&attributes);
     for (int i = 0; i < started; i++)
@@ -194,7 +194,7 @@ static int threads_that_start(int count)
     for (int i = 0; i < started; i++)
         wait_until_gone(threads[i].tid);
     free(threads);
-    return room ? started : 0;
+    return enough ? started : 0;
 }
 
 static void pool_grow(int wanted)
@@ -204,8 +204,8 @@ static void pool_grow(int wanted)
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&starting);
-    const int room = pool + threads_that_start(2 * (wanted - 1) - pool);
-    team_size = room / 2 > pool ? 1 + room / 2 : now;
+    const int threads = pool + threads_that_start(2 * (wanted - 1) - pool);
+    team_size = threads / 2 > pool ? 1 + threads / 2 : now;
     if (team_size > now) {
         had_pool = true;
 #pragma omp parallel num_threads(team_size)

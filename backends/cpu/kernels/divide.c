@@ -37,9 +37,11 @@ FLOORED(double, f64, fmod, floor, copysign)
     CPU_LOOP_2(op##_f64, double, double, f64(x, y))                                                               \
     CPU_RUN_2(op##_f64, cost, CPU_KIND_8, CPU_KIND_8)                                                             \
     CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
-FLOATING(fmod, 16, fmodf, fmod)
-FLOATING(remainder, 16, remainder_of_f32, remainder_of_f64)
-FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
+#define DIVISIONS(X)                                                                                              \
+    X(fmod, 16, fmodf, fmod)                                                                                      \
+    X(remainder, 16, remainder_of_f32, remainder_of_f64)                                                          \
+    X(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
+DIVISIONS(FLOATING)
 
 /* ---- integers ----
  *
@@ -163,19 +165,12 @@ POWER(i64, int64_t, CPU_KIND_8)
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run)
-#define KERNELS_FLOATING(op)                                                                                      \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
-    CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run),
+#define KERNELS_FLOATING(op, run)                                                                                 \
+    CPU_KERNEL(#op, CPU_F32, run##_f32_run), CPU_KERNEL(#op, CPU_F64, run##_f64_run),                             \
+    CPU_KERNEL(#op, CPU_F16, run##_f16_run), CPU_KERNEL(#op, CPU_BF16, run##_bf16_run),
+#define KERNELS(op, ...) KERNELS_FLOATING(op, op) KERNELS_INTEGER(op)
 
-static const ctrt_kernel kernels[] = {
-    KERNELS_FLOATING(fmod), KERNELS_INTEGER(fmod),
-    KERNELS_FLOATING(remainder), KERNELS_INTEGER(remainder),
-    KERNELS_FLOATING(floor_divide), KERNELS_INTEGER(floor_divide),
-    CPU_KERNEL("pow", CPU_F32, pow_any_f32_run), CPU_KERNEL("pow", CPU_F64, pow_any_f64_run),
-    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), KERNELS_INTEGER(pow),
-};
+static const ctrt_kernel kernels[] = { DIVISIONS(KERNELS) KERNELS_FLOATING(pow, pow_any) KERNELS_INTEGER(pow) };
 
 CPU_KERNELS(divide, kernels);

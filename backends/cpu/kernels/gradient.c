@@ -28,10 +28,12 @@ static inline double gelu_tanh_slope(double x)
     CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
     CPU_RUN_2(op##_f64, (cost) * 4, CPU_KIND_8, CPU_KIND_8)                                                       \
     CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
-GRADIENT(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
-GRADIENT(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))
-GRADIENT(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))
-GRADIENT(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))
+#define GRADIENTS(X)                                                                                              \
+    X(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)                                                           \
+    X(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))                                                  \
+    X(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))                                                         \
+    X(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))
+GRADIENTS(GRADIENT)
 GRADIENT(gelu_erf_backward, 4, x * math_gelu_slope(y), x * gelu_slope(y))
 GRADIENT(gelu_tanh_backward, 4, x * math_gelu_tanh_slope(y), x * gelu_tanh_slope(y))
 
@@ -46,13 +48,10 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-#define KERNELS(op)                                                                                                  \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                  \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS(op, ...)                                                                                          \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
 
-static const ctrt_kernel kernels[] = {
-    KERNELS(relu_backward), KERNELS(sigmoid_backward), KERNELS(tanh_backward), KERNELS(silu_backward),
-    KERNELS(gelu_backward),
-};
+static const ctrt_kernel kernels[] = { GRADIENTS(KERNELS) KERNELS(gelu_backward) };
 
 CPU_KERNELS(gradient, kernels);

@@ -41,26 +41,26 @@ __attribute__((constructor)) static void onednn_start(void)
 /* oneDNN ends the process if memory runs out while it initialises, creates a primitive, or executes one for the first
  * time (an uncaught C++ exception; generated code written to a failed mapping). Therefore do each of these only if this
  * much memory can be allocated. */
-#define ROOM_TO_MAKE ((size_t)64 << 20)
+#define MEMORY_TO_CREATE ((size_t)64 << 20)
 /* Memory that must be available before a primitive is executed again, which allocates a few hundred bytes. The value is
  * below malloc's mmap and trim thresholds, so that the check needs no system call. */
-#define ROOM_TO_RUN  ((size_t)32 << 10)
+#define MEMORY_TO_RUN  ((size_t)32 << 10)
 
-static bool room_to_run(void)
+static bool memory_to_run(void)
 {
-    void *room = malloc(ROOM_TO_RUN);
-    __asm__ volatile("" : "+r"(room));          /* keeps the compiler from removing malloc and free */
-    free(room);
-    return room != NULL;
+    void *block = malloc(MEMORY_TO_RUN);
+    __asm__ volatile("" : "+r"(block));          /* keeps the compiler from removing malloc and free */
+    free(block);
+    return block != NULL;
 }
 
-static bool room_to_make(void)
+static bool memory_to_create(void)
 {
-    void *room = mmap(NULL, ROOM_TO_MAKE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED)
+    void *block = mmap(NULL, MEMORY_TO_CREATE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
         return false;
-    munmap(room, ROOM_TO_MAKE);
-    return room_to_run();
+    munmap(block, MEMORY_TO_CREATE);
+    return memory_to_run();
 }
 
 static bool transient(int error)
@@ -71,7 +71,7 @@ static bool transient(int error)
 /* Returns UNDECIDED, with an empty `text`, after a possibly temporary failure; otherwise `text` is a message to log. */
 static enum verdict open_library(char *text, size_t bytes)
 {
-    if (!room_to_make())
+    if (!memory_to_create())
         return UNDECIDED;
     errno = 0;
     /* RTLD_LOCAL, so that symbols are not mixed with another copy in the process (PyTorch's). Never closed, because the
@@ -229,7 +229,7 @@ static struct cache *cache_of_thread(void)
     if (mine)
         return mine;
     pthread_once(&key_once, make_key);
-    struct cache *cache = have_key && room_to_run() ? cpu_host->alloc(sizeof *cache) : NULL;
+    struct cache *cache = have_key && memory_to_run() ? cpu_host->alloc(sizeof *cache) : NULL;
     if (!cache)
         return NULL;
     memset(cache, 0, sizeof *cache);
@@ -270,7 +270,7 @@ struct onednn_entry *onednn_find(const struct onednn_key *key, bool *fresh)
         if (!place || (place->used && (!e->used || e->last_use < place->last_use)))
             place = e;
     }
-    if (!room_to_make())
+    if (!memory_to_create())
         return NULL;
     if (place->used)
         clear(place);
@@ -359,7 +359,7 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
 {
     struct cache *cache = mine;
     char *scratch = NULL;
-    if (!(e->has_run ? room_to_run() : room_to_make()))
+    if (!(e->has_run ? memory_to_run() : memory_to_create()))
         return false;
     if (e->scratch_bytes && !(scratch = cpu_scratch(SCRATCH_LIBRARY, e->scratch_bytes)))
         return false;

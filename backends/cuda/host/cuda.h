@@ -189,7 +189,7 @@ struct cuda_fatbin {
 /* A kernel of a fat binary; it is looked up at its first launch. */
 struct cuda_entry {
     _Atomic(cu_kernel) kernel;
-    _Atomic uint64_t roomy;                 /* bit i: may use more than 48 KiB of shared memory on device i */
+    _Atomic uint64_t shared_allowed;                 /* bit i: may use more than 48 KiB of shared memory on device i */
 };
 
 /* An entry of the kernel table, with the device kernels "op_dtype_variant" that it launches. All entries of a family

@@ -175,8 +175,8 @@ static int open_node(const char *path)
 static const char *user_name(char text[64], uid_t id)
 {
     struct passwd entry, *found = NULL;
-    char room[1024];
-    if (getpwuid_r(id, &entry, room, sizeof room, &found) == 0 && found != NULL)
+    char buffer[1024];
+    if (getpwuid_r(id, &entry, buffer, sizeof buffer, &found) == 0 && found != NULL)
         snprintf(text, 64, "%.50s", found->pw_name);
     else
         snprintf(text, 64, "%u", (unsigned)id);
@@ -186,8 +186,8 @@ static const char *user_name(char text[64], uid_t id)
 static const char *group_name(char text[64], gid_t id)
 {
     struct group entry, *found = NULL;
-    char room[4096];
-    if (getgrgid_r(id, &entry, room, sizeof room, &found) == 0 && found != NULL)
+    char buffer[4096];
+    if (getgrgid_r(id, &entry, buffer, sizeof buffer, &found) == 0 && found != NULL)
         snprintf(text, 64, "%.50s", found->gr_name);
     else
         snprintf(text, 64, "%u", (unsigned)id);

@@ -117,21 +117,22 @@ ctrt_status cuda_stream_of(const ctrt_call *call, cu_stream *stream, bool *dropp
 
 /* A kernel may use 48 KiB of shared memory, static and dynamic together, without
  * CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. Kernels of this backend that use dynamic shared memory have at most
- * 16 KiB of static shared memory. */
-#define SHARED_WITHOUT_ASKING (32u << 10)
+ * CUDA_SHARED_STATIC bytes of static shared memory. */
+#define SHARED_DEFAULT (32u << 10)
 
 /* Allows the kernel the device's maximum of dynamic shared memory; once per kernel and device. */
-static ctrt_status make_room(struct cuda_device *device, struct cuda_entry *entry, cu_kernel kernel, const char *name)
+static ctrt_status allow_shared_memory(struct cuda_device *device, struct cuda_entry *entry, cu_kernel kernel,
+                                       const char *name)
 {
     const uint64_t bit = (uint64_t)1 << device->index;
     const int bytes = device->shared_optin - CUDA_SHARED_STATIC;
-    if (atomic_load_explicit(&entry->roomy, memory_order_acquire) & bit)
+    if (atomic_load_explicit(&entry->shared_allowed, memory_order_acquire) & bit)
         return CTRT_OK;
     ctrt_status status = cuda_check(
         device, cuda_driver.kernel_set(CU_FUNCTION_MAX_DYNAMIC_SHARED, bytes, kernel, device->ordinal),
         "%d bytes of shared memory for %s", bytes, name);
     if (status == CTRT_OK)
-        atomic_fetch_or_explicit(&entry->roomy, bit, memory_order_release);
+        atomic_fetch_or_explicit(&entry->shared_allowed, bit, memory_order_release);
     return status;
 }
 
@@ -147,8 +148,8 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin,
     cu_kernel kernel = atomic_load_explicit(&entry->kernel, memory_order_acquire);
     if (__builtin_expect(kernel == NULL, 0))
         status = find(device, fatbin, entry, name, &kernel);
-    if (status == CTRT_OK && __builtin_expect(shape.shared > SHARED_WITHOUT_ASKING, 0))
-        status = make_room(device, entry, kernel, name);
+    if (status == CTRT_OK && __builtin_expect(shape.shared > SHARED_DEFAULT, 0))
+        status = allow_shared_memory(device, entry, kernel, name);
     if (status != CTRT_OK)
         return status;
     void *parameters[1] = { (void *)(uintptr_t)arguments };

@@ -19,7 +19,7 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
     using W = work<T>;
     KERNEL_DYNAMIC_SHARED(T, memory);
     T *const own = memory, *const tile_k = own + tile::OWN_NUMBERS, *const tile_v = tile_k + tile::STEP_NUMBERS,
-        *const room = tile_v + tile::STEP_NUMBERS;
+        *const scratch = tile_v + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal)
         p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
@@ -74,7 +74,7 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
             for (int d = 0; d < team::DEPTH; d++)
                 o.at(r, d) *= again;
         }
-        team::weigh(o, s, tile_v, room);
+        team::weigh(o, s, tile_v, scratch);
     }
     W inverse[team::ROWS];
 #pragma unroll

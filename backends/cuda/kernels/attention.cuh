@@ -11,12 +11,12 @@
  *     sums o                      the thread's part of an OWN x WIDTH tile of results; o.at(r, d)
  *     fold(x, f)                  reduces x over the lanes that share a row
  *     compare(s, a, b)            s = a b^T, for tiles of WIDTH columns in shared memory
- *     weigh(o, s, b, room)        o += s b; 2-byte types round s to their type first
+ *     weigh(o, s, b, scratch)        o += s b; 2-byte types round s to their type first
  *
  * numbers_team (f32, f64): 256 threads. A thread computes OWN/16 x STEP/16 values from 16-byte vectors along the width.
  * The 16 lanes that share a row of s read neighbouring rows of b (the row pitch is an odd multiple of 16 bytes, so that
  * no two of the 8 lanes that are served together access the same bank). The two halves of a warp read rows of a that
- * are 4 rows apart (4 pitches are 16 banks). The weights go through `room`; only the 16 lanes that share a row write
+ * are 4 rows apart (4 pitches are 16 banks). The weights go through `scratch`; only the 16 lanes that share a row write
  * and read that row. For 64 x 64 x 4 products, a warp reads 12 times 128 bytes and executes 64 multiplications, so the
  * kernel is compute-bound.
  *
@@ -81,7 +81,7 @@ DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width
 
 template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
     static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
-        ROOM_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
+        SCRATCH_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
     static constexpr int K = 16 / (int)sizeof(T), ROWS = OWN / 16, COLUMNS = STEP / 16, DEPTH = WIDTH / 16;
     static constexpr int WIDE = DEPTH < K ? DEPTH : K;          /* adjacent results */
 
@@ -137,21 +137,21 @@ template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
         }
     }
 
-    static DEVICE void weigh(sums &o, scores &s, const T *b, T *room)
+    static DEVICE void weigh(sums &o, scores &s, const T *b, T *scratch)
     {
-        __syncwarp();                       /* the previous contents of room have been read */
+        __syncwarp();                       /* the previous contents of scratch have been read */
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++)
-                room[row(r) * ROOM_PITCH + column(c)] = s.x[r][c];
+                scratch[row(r) * SCRATCH_PITCH + column(c)] = s.x[r][c];
         __syncwarp();
 #pragma unroll 2
         for (int j = 0; j < STEP; j += K) {
             vec<T, K> left[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                left[r] = *reinterpret_cast<const vec<T, K> *>(room + row(r) * ROOM_PITCH + j);
+                left[r] = *reinterpret_cast<const vec<T, K> *>(scratch + row(r) * SCRATCH_PITCH + j);
 #pragma unroll
             for (int k = 0; k < K; k++)
 #pragma unroll

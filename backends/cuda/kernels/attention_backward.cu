@@ -37,7 +37,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
     __shared__ W statistics[2 * STEP];
     KERNEL_DYNAMIC_SHARED(T, memory);
     T *const own_a = memory, *const own_b = own_a + tile::OWN_NUMBERS, *const step_c = own_b + tile::OWN_NUMBERS;
-    T *const step_d = step_c + tile::STEP_NUMBERS, *const room = step_d + tile::STEP_NUMBERS;
+    T *const step_d = step_c + tile::STEP_NUMBERS, *const scratch = step_d + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal && !KEYS)
         p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
@@ -103,11 +103,11 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                 t.at(r, i) = weight;
             }
         if (KEYS)
-            team::weigh(second_result, t, step_d, room);
+            team::weigh(second_result, t, step_d, scratch);
         __syncthreads();                    /* d is no longer used */
         if (j + STEP < end)
             load_d(j + STEP);
-        team::weigh(first_result, u, step_c, room);
+        team::weigh(first_result, u, step_c, scratch);
         __syncthreads();                    /* c and the statistics are no longer used */
         if (j + STEP < end)
             load_c(j + STEP);

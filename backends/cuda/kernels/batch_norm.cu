@@ -24,7 +24,7 @@ template <int M, typename V, typename C, typename F>
 DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
     constexpr int unroll = loads<M>;
-    __shared__ double room[WARP];
+    __shared__ double scratch[WARP];
     for (int64_t item = blockIdx.x; item < a.channels.size * a.pieces.size; item += gridDim.x) {
         int64_t piece = item;
         const int64_t channel = split_off(piece, a.channels);
@@ -58,8 +58,8 @@ DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C const
                 in[0][m] = operands[m][at];
             f(known, in, first, second);
         }
-        first = block_fold(first, 0.0, fold_sum(), room);
-        second = block_fold(second, 0.0, fold_sum(), room);
+        first = block_fold(first, 0.0, fold_sum(), scratch);
+        second = block_fold(second, 0.0, fold_sum(), scratch);
         if (threadIdx.x == 0) {
             a.partial[piece * 2 * a.channels.size + channel] = first;
             a.partial[(piece * 2 + 1) * a.channels.size + channel] = second;

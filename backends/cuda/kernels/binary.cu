@@ -18,17 +18,5 @@
     INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i64, int64_t, __VA_ARGS__)
-#define LARGER  x > y || x != x ? x : y             /* NaN propagates from either operand */
-#define SMALLER x < y || x != x ? x : y
 
-FLOATING_2(add, x + y, x + y, x + y)
-FLOATING_2(sub, x - y, x - y, x - y)
-FLOATING_2(mul, x * y, x * y, x * y)
-FLOATING_2(div, x / y, x / y, x / y)
-FLOATING_2(maximum, LARGER, LARGER, LARGER)
-FLOATING_2(minimum, SMALLER, SMALLER, SMALLER)
-WRAPPING(add, +)
-WRAPPING(sub, -)
-WRAPPING(mul, *)
-ORDERED(maximum, x > y ? x : y)
-ORDERED(minimum, x < y ? x : y)
+#include "binary.def"

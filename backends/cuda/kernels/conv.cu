@@ -56,8 +56,8 @@ template <typename T, bool LAST> DEVICE void weight_gradient(const conv_args &a)
             if (o >= a.o || t >= taps)
                 return;
             const int64_t i = (first_y + o) * taps + t;         /* taps in the order of the weight's memory */
-            if (a.room != nullptr)
-                static_cast<W *>(a.room)[part * a.weights + i] = s;
+            if (a.scratch != nullptr)
+                static_cast<W *>(a.scratch)[part * a.weights + i] = s;
             else
                 static_cast<T *>(a.out)[i] = (T)s;
         });
@@ -70,7 +70,7 @@ template <typename T> DEVICE void add_parts(const conv_args &a)
     for (int64_t i = thread_index(); i < a.weights; i += thread_count()) {
         sum<T> s = 0;
         for (int part = 0; part < a.parts; part++)
-            s += static_cast<const sum<T> *>(a.room)[part * a.weights + i];
+            s += static_cast<const sum<T> *>(a.scratch)[part * a.weights + i];
         static_cast<T *>(a.out)[i] = (T)s;
     }
 }
@@ -114,7 +114,7 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
 template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_args &a)
 {
     using W = sum<T>;
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     const int64_t taps = (int64_t)a.c * a.kh * a.kw, pixels = (int64_t)a.n * a.oh * a.ow;
     for (int64_t i = blockIdx.x; i < a.weights; i += gridDim.x) {
         const int64_t o = i / taps;
@@ -127,9 +127,9 @@ template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_a
                               + p.column * a.y_strides[CONV_W]];
             s += dy * x_at<T>(a, x, p, t);
         }
-        s = block_sum(s, room);
-        if (threadIdx.x == 0 && a.room != nullptr)
-            static_cast<W *>(a.room)[i] = s;
+        s = block_sum(s, scratch);
+        if (threadIdx.x == 0 && a.scratch != nullptr)
+            static_cast<W *>(a.scratch)[i] = s;
         else if (threadIdx.x == 0)
             static_cast<T *>(a.out)[i] = (T)s;
     }

@@ -33,7 +33,7 @@ struct conv_args {
      * its own sums there. */
     int64_t part;
     int32_t parts;
-    void *room;                             /* [parts][o*groups][c*kh*kw]; NULL: the only part writes the result */
+    void *scratch;                          /* [parts][o*groups][c*kh*kw]; NULL: the only part writes the result */
     int64_t weights;                        /* o*groups x c*kh*kw */
     /* Patches of x, or with `back` patches of y for each pixel of x: [pixels][taps], or with by_taps
      * [images][taps][pixels of an image]. last: the channel is the fastest dimension of a tap index. */

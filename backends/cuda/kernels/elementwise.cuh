@@ -265,6 +265,9 @@ DEVICE void elementwise_strided(const elementwise_args &a, F f)
     }
 }
 
+/* Rows of the lists of kernels: math.def. */
+#define OP(op, dtypes, code, define, ...) define(op, __VA_ARGS__)
+
 /* Defines the two kernels of an op and dtype, NAME (contiguous) and NAME_s (strided). The expression uses x, y, z, in
  * the types in which they are computed, and may use `a`. UNROLL is 2, or 1 for functions so long that several copies
  * would not fit the instruction cache. */

@@ -127,7 +127,7 @@ template <typename T, typename A> DEVICE void store(const index_args &a, const t
 
 /* Lists, in order, which of the INDEX_LIST indices from `base` on fall into the tile: places[] relative to base, rows[]
  * relative to the tile. Returns their number. All threads of the block must call it. */
-DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, int *room)
+DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, int *scratch)
 {
     constexpr int each = INDEX_LIST / INDEX_THREADS;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -155,12 +155,12 @@ DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *p
         before += lane >= step ? below : 0;
     }
     if (lane == WARP - 1)
-        room[warp] = before;
+        scratch[warp] = before;
     __syncthreads();
     int at = before - mine, total = 0;
     for (int w = 0; w < INDEX_THREADS / WARP; w++) {
-        at += w < warp ? room[w] : 0;
-        total += room[w];
+        at += w < warp ? scratch[w] : 0;
+        total += scratch[w];
     }
 #pragma unroll
     for (int k = 0; k < each; k++)
@@ -177,14 +177,14 @@ template <typename T> DEVICE void add_rows(const index_args &a)
     typedef typename sum_of<T>::type A;
     constexpr int unroll = 4;
     __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
-    __shared__ int places[INDEX_LIST], rows[INDEX_LIST], room[INDEX_THREADS / WARP];
+    __shared__ int places[INDEX_LIST], rows[INDEX_LIST], scratch[INDEX_THREADS / WARP];
     const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const tile t = tile_of(a, item);
         const bool inside = t.column < a.inner.size;
         clear(a, t, sums);
         for (int64_t base = t.begin; base < t.end; base += INDEX_LIST) {
-            const int matches = list_matches(a, t, base, places, rows, room);
+            const int matches = list_matches(a, t, base, places, rows, scratch);
             const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size
                 + t.column;
             for (int m = 0; inside && m < matches; m += unroll) {

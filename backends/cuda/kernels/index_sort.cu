@@ -56,8 +56,8 @@ KERNEL_BOUNDS(index_sort_count, index_sort_args, SORT_THREADS)
 }
 
 /* Returns the sum of x over all threads before this one; *all: the sum over all threads. All threads of the block must
- * call it. room: one element per warp, not in use by an earlier call. */
-DEVICE unsigned sum_before(unsigned x, unsigned *room, unsigned *all)
+ * call it. scratch: one element per warp, not in use by an earlier call. */
+DEVICE unsigned sum_before(unsigned x, unsigned *scratch, unsigned *all)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     unsigned sum = x;
@@ -67,12 +67,12 @@ DEVICE unsigned sum_before(unsigned x, unsigned *room, unsigned *all)
         sum += lane >= step ? below : 0;
     }
     if (lane == WARP - 1)
-        room[warp] = sum;
+        scratch[warp] = sum;
     __syncthreads();
     unsigned before = sum - x, total = 0;
     for (int w = 0; w < SORT_THREADS / WARP; w++) {
-        before += w < warp ? room[w] : 0;
-        total += room[w];
+        before += w < warp ? scratch[w] : 0;
+        total += scratch[w];
     }
     __syncthreads();
     *all = total;
@@ -82,13 +82,13 @@ DEVICE unsigned sum_before(unsigned x, unsigned *room, unsigned *all)
 /* One block per digit value. */
 KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
 {
-    __shared__ unsigned room[SORT_THREADS / WARP];
+    __shared__ unsigned scratch[SORT_THREADS / WARP];
     uint32_t *const counts = a.counts + blockIdx.x * a.tiles;
     unsigned carry = 0;
     for (int64_t base = 0; base < a.tiles; base += SORT_THREADS) {
         const int64_t tile = base + threadIdx.x;
         unsigned all;
-        const unsigned before = sum_before(tile < a.tiles ? counts[tile] : 0, room, &all);
+        const unsigned before = sum_before(tile < a.tiles ? counts[tile] : 0, scratch, &all);
         if (tile < a.tiles)
             counts[tile] = carry + before;
         carry += all;
@@ -102,7 +102,7 @@ KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
 KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
 {
     constexpr int warps = SORT_THREADS / WARP;
-    __shared__ unsigned counts[warps][SORT_THREADS], room[warps];
+    __shared__ unsigned counts[warps][SORT_THREADS], scratch[warps];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     for (int64_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         /* 31 bits */
@@ -111,7 +111,7 @@ KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
         unsigned all;
         for (int w = 0; w < warps; w++)
             counts[w][threadIdx.x] = 0;
-        const unsigned value_base = sum_before(a.totals[threadIdx.x], room, &all);      /* contains barriers */
+        const unsigned value_base = sum_before(a.totals[threadIdx.x], scratch, &all);   /* contains barriers */
 #pragma unroll
         for (int k = 0; k < SORT_EACH; k++) {
             const uint32_t e = base + k * WARP;

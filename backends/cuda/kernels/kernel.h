@@ -71,6 +71,10 @@ template <> struct work_of<f16> { using type = float; };
 template <> struct work_of<bf16> { using type = float; };
 template <typename T> using work = typename work_of<T>::type;
 
+template <typename T> DEVICE T infinity();
+template <> DEVICE float infinity() { return __int_as_float(0x7f800000); }
+template <> DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
+
 /* K elements that are loaded and stored with one instruction; at most 16 bytes. */
 template <typename T, int K = 16 / sizeof(T)> struct alignas(sizeof(T) * K) vec {
     static_assert(sizeof(T) * K <= 16, "more than 16 bytes want an alignment that nobody looks at");
@@ -102,8 +106,8 @@ template <typename T> DEVICE T warp_sum(T x) { return warp_fold(x, fold_sum()); 
 template <typename T> DEVICE T warp_max(T x) { return warp_fold(x, fold_max()); }
 
 /* Reduces x over all threads of the block with f and returns the result to all of them. `start`: the neutral element of
- * f. `room`: 32 elements of T in shared memory. blockDim.x must be a multiple of 32. */
-template <typename T, typename F> DEVICE T block_fold(T x, T start, F f, T *room)
+ * f. `scratch`: 32 elements of T in shared memory. blockDim.x must be a multiple of 32. */
+template <typename T, typename F> DEVICE T block_fold(T x, T start, F f, T *scratch)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     x = warp_fold(x, f);
@@ -111,12 +115,12 @@ template <typename T, typename F> DEVICE T block_fold(T x, T start, F f, T *room
         return x;
     __syncthreads();
     if (lane == 0)
-        room[warp] = x;
+        scratch[warp] = x;
     __syncthreads();
-    return warp_fold(lane < warps ? room[lane] : start, f);
+    return warp_fold(lane < warps ? scratch[lane] : start, f);
 }
 
-template <typename T> DEVICE T block_sum(T x, T *room) { return block_fold(x, T(0), fold_sum(), room); }
+template <typename T> DEVICE T block_sum(T x, T *scratch) { return block_fold(x, T(0), fold_sum(), scratch); }
 
 /* ---- error reporting ---- */
 

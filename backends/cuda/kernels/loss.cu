@@ -29,13 +29,13 @@ template <typename T> DEVICE work<T> weight_of(const loss_args &a, int64_t c)
         : (work<T>)static_cast<const T *>(a.weight)[c];
 }
 
-template <typename T> DEVICE T team_sum(T x, bool block, T *room)
+template <typename T> DEVICE T team_sum(T x, bool block, T *scratch)
 {
-    return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x);
+    return block ? block_fold(x, T(0), fold_sum(), scratch) : warp_sum(x);
 }
-template <typename T> DEVICE T team_max(T x, bool block, T *room)
+template <typename T> DEVICE T team_max(T x, bool block, T *scratch)
 {
-    return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x);
+    return block ? block_fold(x, -infinity<T>(), fold_max(), scratch) : warp_max(x);
 }
 
 /* Calls f(row, thread index in the team, threads of the team) for each row of the team. */
@@ -51,7 +51,7 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     rows_of(a, [&](int64_t row, int lane, int team) {
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;
         exponentials<W> e;
@@ -64,8 +64,8 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
                 wide[k] = (W)in[0].at[k];
             e.add(wide);
         });
-        const W largest = team_max(e.largest, a.block, room);
-        W sum = team_sum(e.scaled(largest), a.block, room);
+        const W largest = team_max(e.largest, a.block, scratch);
+        W sum = team_sum(e.scaled(largest), a.block, scratch);
         if (largest == -infinity<W>())
             sum = largest - largest;        /* NaN: a row of only -infinity has no finite sum */
         const W log_sum = log_of(sum);
@@ -77,7 +77,7 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
                 W smooth = 0;
                 for (int64_t c = lane; c < a.classes; c += team)
                     smooth += weight_of<T>(a, c) * (log_sum - ((W)x[c] - largest));
-                smooth = team_sum(smooth, a.block, room);
+                smooth = team_sum(smooth, a.block, scratch);
                 loss = (W)(1 - (W)a.smoothing) * loss + (W)a.smoothing / (W)a.classes * smooth;
             }
         }
@@ -93,7 +93,7 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     const W smoothing = (W)a.smoothing;
     /* Label smoothing needs the sum of all weights, which is the same for all rows. */
     W all = (W)a.classes;
@@ -101,7 +101,7 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         all = 0;
         for (int64_t c = threadIdx.x; c < a.classes; c += blockDim.x)
             all += weight_of<T>(a, c);
-        all = block_fold(all, W(0), fold_sum(), room);
+        all = block_fold(all, W(0), fold_sum(), scratch);
     }
     rows_of(a, [&](int64_t row, int lane, int team) {
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;

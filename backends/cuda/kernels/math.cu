@@ -7,9 +7,7 @@
 #include "elementwise.cuh"
 #include "functions.cuh"
 
-#define MATH(op, define, quick_f32, f32, f64) define(op, quick_f32, f32, f64)
 #include "math.def"
-#undef MATH
 FLOATING_LONG_1(gelu, gelu_of<quick>(x), gelu_of<exact>(x), gelu_f64(x))
 ELEMENTWISE_LONG_1(gelu_f32_tanh, float, float, gelu_tanh_of<exact>(x))
 ELEMENTWISE_LONG_1(gelu_f64_tanh, double, double, gelu_tanh_f64(x))

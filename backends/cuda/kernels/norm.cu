@@ -16,7 +16,7 @@ DEVICE double rstd_of(double variance, double epsilon) { return 1 / sqrt(varianc
 template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
 {
     typedef work<T> W;
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
@@ -32,7 +32,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
                 sum += (W)in[0].at[k];
             }
         });
-        const W mean = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
+        const W mean = team_of<R == 0>(sum, W(0), fold_sum(), scratch) / (W)a.n;
         rounds<R>(vectors, [&](int r, int64_t) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
@@ -40,7 +40,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
                 squares += d * d;
             }
         });
-        squares = team_of<R == 0>(squares, W(0), fold_sum(), room);
+        squares = team_of<R == 0>(squares, W(0), fold_sum(), scratch);
         const W rstd = rstd_of(squares / (W)a.n, (W)a.epsilon);
         if ((R == 0 ? threadIdx.x : threadIdx.x % WARP) == 0) {
             static_cast<W *>(a.mean)[row] = mean;
@@ -63,7 +63,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ double room[WARP];
+    __shared__ double scratch[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const T *const x = static_cast<const T *>(a.x) + row * a.n;
         T *const y = static_cast<T *>(a.out) + row * a.n;
@@ -77,7 +77,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
                 part += (W)in[0].at[k];
             sum += (double)part;
         });
-        const W mean = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
+        const W mean = (W)(block_fold(sum, 0.0, fold_sum(), scratch) / (double)a.n);
         along<K, 1>(head, a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
             W part = 0;
@@ -88,7 +88,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
             }
             squares += (double)part;
         });
-        const W rstd = rstd_of((W)(block_fold(squares, 0.0, fold_sum(), room) / (double)a.n), (W)a.epsilon);
+        const W rstd = rstd_of((W)(block_fold(squares, 0.0, fold_sum(), scratch) / (double)a.n), (W)a.epsilon);
         if (threadIdx.x == 0) {
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
@@ -113,7 +113,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
 template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a)
 {
     typedef work<T> W;
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
@@ -126,7 +126,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
         held<W, K, R> g;
         held<kept<T, R>, K, R> x;
         g.open(memory, 0, 0);
-        x.open(memory, 1, a.room);
+        x.open(memory, 1, a.row_pitch);
         W sum = 0, with_x = 0;
         loaded_rounds<R>(vectors, from, [&](int r, int64_t v, const vec<T, K> (&in)[2]) {
             W weight[K];
@@ -140,8 +140,8 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
                 with_x += gradient * ((W)in[0].at[k] - mean);
             }
         });
-        const W shift = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
-        const W slope = team_of<R == 0>(with_x, W(0), fold_sum(), room) / (W)a.n * rstd * rstd;
+        const W shift = team_of<R == 0>(sum, W(0), fold_sum(), scratch) / (W)a.n;
+        const W slope = team_of<R == 0>(with_x, W(0), fold_sum(), scratch) / (W)a.n * rstd * rstd;
         rounds<R>(vectors, [&](int r, int64_t v) {
             vec<T, K> out;
 #pragma unroll
@@ -162,7 +162,7 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ double room[WARP];
+    __shared__ double scratch[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const T *const x = static_cast<const T *>(a.x) + row * a.n,
             *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
@@ -182,8 +182,8 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
             sum += (double)plain;
             with_x += (double)product;
         });
-        const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
-        const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
+        const W shift = (W)(block_fold(sum, 0.0, fold_sum(), scratch) / (double)a.n);
+        const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), scratch) / (double)a.n) * rstd * rstd;
         along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from,
                     [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;

@@ -60,7 +60,7 @@ template <typename W> struct pair {
  * columns. */
 template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, int64_t columns, F f)
 {
-    __shared__ double room[2][ROW_THREADS];
+    __shared__ double scratch[2][ROW_THREADS];
     constexpr int unroll = 8, height = ROW_THREADS / COLUMN_TEAM;
     const int x = threadIdx.x % COLUMN_TEAM, y = threadIdx.x / COLUMN_TEAM;
     for (int64_t item = blockIdx.x; item < a.tiles.size * a.pieces.size; item += gridDim.x) {
@@ -88,13 +88,13 @@ template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, i
             second += (double)in.second;
         }
         __syncthreads();
-        room[0][threadIdx.x] = first;
-        room[1][threadIdx.x] = second;
+        scratch[0][threadIdx.x] = first;
+        scratch[1][threadIdx.x] = second;
         __syncthreads();
         if (y < 2 && column < columns) {
             double sum = 0;
             for (int k = 0; k < height; k++)
-                sum += room[y][k * COLUMN_TEAM + x];
+                sum += scratch[y][k * COLUMN_TEAM + x];
             a.partial[(piece * 2 + y) * columns + column] = sum;
         }
     }

@@ -21,7 +21,7 @@ struct norm_args {
     int64_t count;                          /* summands: elements or vectors per channel; rows per column */
     int64_t piece;                          /* summands per piece */
     int64_t vectors;                        /* batch_norm: vectors of x */
-    int64_t room;                           /* layer_norm with rows in shared memory: elements per row there */
+    int64_t row_pitch;                      /* layer_norm with rows in shared memory: elements per row there */
     double elements;                        /* elements per channel */
     double epsilon, momentum;
     struct fast_div pieces, tiles, channels, size;      /* size: of a channel of one image, in vectors */

@@ -40,14 +40,14 @@ template <typename R> DEVICE typename R::acc team_fold(typename R::acc x, int te
 
 template <typename R> DEVICE typename R::acc block_join(typename R::acc x)
 {
-    __shared__ typename R::acc room[WARP];
+    __shared__ typename R::acc scratch[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     x = team_fold<R>(x, WARP);
     __syncthreads();
     if (lane == 0)
-        room[warp] = x;
+        scratch[warp] = x;
     __syncthreads();
-    return team_fold<R>(lane < warps ? room[lane] : R::start(), WARP);
+    return team_fold<R>(lane < warps ? scratch[lane] : R::start(), WARP);
 }
 
 /* ---- offsets ---- */
@@ -223,7 +223,7 @@ template <typename R> DEVICE void reduce_rows(const reduce_args &a)
 /* A thread has C adjacent columns. a.team threads are side by side; the other threads of the block share the rows. */
 template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
 {
-    __shared__ typename R::acc room[REDUCE_THREADS];
+    __shared__ typename R::acc scratch[REDUCE_THREADS];
     const reduce_dim &inner = a.kept[a.n_kept - 1];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = REDUCE_THREADS / a.team;
     const int64_t items = fast_quotient(a.outputs, inner.n) * a.tiles.size * a.pieces.size;
@@ -267,14 +267,14 @@ template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
 #pragma unroll
         for (int c = 0; c < C; c++) {
             __syncthreads();
-            room[threadIdx.x] = acc[c];
+            scratch[threadIdx.x] = acc[c];
             for (int step = height / 2; step > 0; step /= 2) {
                 __syncthreads();
                 if (y < step)
-                    room[threadIdx.x] = R::merge(room[threadIdx.x], room[threadIdx.x + step * a.team]);
+                    scratch[threadIdx.x] = R::merge(scratch[threadIdx.x], scratch[threadIdx.x + step * a.team]);
             }
             if (y == 0 && column + c < inner.n.size)
-                put<R>(a, room[threadIdx.x], piece, group * inner.n.size + column + c,
+                put<R>(a, scratch[threadIdx.x], piece, group * inner.n.size + column + c,
                        place + (column + c) * inner.out);
         }
     }

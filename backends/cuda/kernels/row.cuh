@@ -14,11 +14,11 @@ template <typename N, int K, int R> struct held {
     N x[R > 0 ? R * K : 1];
     N *shared;
 
-    /* `number`: index of the row, if the kernel keeps several; each uses `room` elements of shared memory. */
-    DEVICE void open(void *memory, int number, int64_t room)
+    /* `number`: index of the row, if the kernel keeps several; each uses `row_pitch` elements of shared memory. */
+    DEVICE void open(void *memory, int number, int64_t row_pitch)
     {
         if constexpr (R == 0)
-            shared = static_cast<N *>(memory) + number * room;
+            shared = static_cast<N *>(memory) + number * row_pitch;
     }
     DEVICE N &at(int round, int k)
     {
@@ -101,11 +101,12 @@ DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
     }
 }
 
-/* Reduces x over the team and returns the result to all of its threads. `room`: 32 elements of T in shared memory. */
-template <bool Block, typename T, typename F> DEVICE T team_of(T x, T start, F f, T *room)
+/* Reduces x over the team and returns the result to all of its threads. `scratch`: 32 elements of T in shared memory.
+ * */
+template <bool Block, typename T, typename F> DEVICE T team_of(T x, T start, F f, T *scratch)
 {
     if constexpr (Block)
-        return block_fold(x, start, f, room);
+        return block_fold(x, start, f, scratch);
     else
         return warp_fold(x, f);
 }
@@ -203,9 +204,6 @@ DEVICE float exp_of(float x) { return expf(x); }
 DEVICE double exp_of(double x) { return exp(x); }
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
-template <typename T> DEVICE T infinity();
-template <> DEVICE float infinity() { return __int_as_float(0x7f800000); }
-template <> DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
 
 /* The sum of e^(x - largest), computed in one pass: the sum is rescaled when a larger x appears. */
 template <typename W> struct exponentials {

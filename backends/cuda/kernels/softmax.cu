@@ -22,7 +22,7 @@ template <typename T> DEVICE const T *row_of(const void *data, const softmax_arg
 template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const softmax_args &a)
 {
     typedef work<T> W;
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
@@ -38,7 +38,7 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
                 largest = fold_max()(largest, (W)in[0].at[k]);
             }
         });
-        largest = team_of<R == 0>(largest, -infinity<W>(), fold_max(), room);
+        largest = team_of<R == 0>(largest, -infinity<W>(), fold_max(), scratch);
         rounds<R>(vectors, [&](int r, int64_t) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
@@ -48,7 +48,7 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
                 sum += e;
             }
         });
-        sum = team_of<R == 0>(sum, W(0), fold_sum(), room);
+        sum = team_of<R == 0>(sum, W(0), fold_sum(), scratch);
         const W last = Log ? log_of(sum) : 1 / sum;
         rounds<R>(vectors, [&](int r, int64_t v) {
             vec<T, K> out;
@@ -63,7 +63,7 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
 template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const softmax_args &a)
 {
     typedef work<T> W;
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
@@ -73,7 +73,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<kept<T, R>, K, R> g, s;
         g.open(memory, 0, 0);
-        s.open(memory, 1, a.room);
+        s.open(memory, 1, a.row_pitch);
         W sum = 0;
         loaded_rounds<R>(vectors, from, [&](int r, int64_t, const vec<T, K> (&in)[2]) {
 #pragma unroll
@@ -83,7 +83,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
                 sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[1].at[k];
             }
         });
-        sum = team_of<R == 0>(sum, W(0), fold_sum(), room);
+        sum = team_of<R == 0>(sum, W(0), fold_sum(), scratch);
         rounds<R>(vectors, [&](int r, int64_t v) {
             vec<T, K> out;
 #pragma unroll
@@ -101,7 +101,7 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
         const T *const x = row_of<T>(a.a, a, row);
         T *const y = static_cast<T *>(a.out) + row * a.n;
@@ -115,8 +115,8 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
                 numbers[k] = (W)in[0].at[k];
             e.add(numbers);
         });
-        const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
-        const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
+        const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), scratch);
+        const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), scratch), last = Log ? log_of(sum) : 1 / sum;
         along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x,
                     [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
@@ -133,7 +133,7 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
-    __shared__ W room[WARP];
+    __shared__ W scratch[WARP];
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
         const T *const dy = row_of<T>(a.a, a, row), *const y = row_of<T>(a.b, a, row), *const from[2] = { dy, y };
         T *const dx = static_cast<T *>(a.out) + row * a.n;
@@ -146,7 +146,7 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
             for (int k = 0; k < N; k++)
                 sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[summed - 1].at[k];
         });
-        sum = block_fold(sum, W(0), fold_sum(), room);
+        sum = block_fold(sum, W(0), fold_sum(), scratch);
         along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from,
                     [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
@@ -177,7 +177,7 @@ template <typename F> DEVICE void each_column(const softmax_args &a, F f)
 template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &a)
 {
     typedef work<T> W;
-    __shared__ exponentials<W> room[ROW_THREADS];
+    __shared__ exponentials<W> scratch[ROW_THREADS];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
     const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
@@ -196,16 +196,16 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
             e.add(in);
         }
         __syncthreads();
-        room[threadIdx.x] = e;
+        scratch[threadIdx.x] = e;
         for (int step = height / 2; step > 0; step /= 2) {
             __syncthreads();
             if (y < step) {
-                e.merge(room[threadIdx.x + step * a.team]);
-                room[threadIdx.x] = e;
+                e.merge(scratch[threadIdx.x + step * a.team]);
+                scratch[threadIdx.x] = e;
             }
         }
         __syncthreads();
-        e = room[x];
+        e = scratch[x];
         const W last = Log ? log_of(e.sum) : 1 / e.sum;
         loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place,
                                         [&](int64_t i, const vec<T, 1> *numbers) {
@@ -218,7 +218,7 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
 template <typename T, bool Log> DEVICE void backward_columns(const softmax_args &a)
 {
     typedef work<T> W;
-    __shared__ W room[ROW_THREADS];
+    __shared__ W scratch[ROW_THREADS];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
     const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
@@ -232,14 +232,14 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
             sum += Log ? (W)in[0].at[0] : (W)in[0].at[0] * (W)in[summed - 1].at[0];
         });
         __syncthreads();
-        room[threadIdx.x] = sum;
+        scratch[threadIdx.x] = sum;
         for (int step = height / 2; step > 0; step /= 2) {
             __syncthreads();
             if (y < step)
-                room[threadIdx.x] += room[threadIdx.x + step * a.team];
+                scratch[threadIdx.x] += scratch[threadIdx.x + step * a.team];
         }
         __syncthreads();
-        sum = room[x];
+        sum = scratch[x];
         loaded_steps<1, 2, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t i, const vec<T, 1> *in) {
             const W g = (W)in[0].at[0], o = (W)in[1].at[0];
             dx[i] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));

@@ -11,7 +11,7 @@ struct softmax_args {
     void *out;
     int64_t outer, n, inner;                /* the operation is along n */
     struct fast_div tiles;                  /* columns kernel: tiles of `team` columns of `inner` */
-    int64_t room;                           /* elements per row in shared memory */
+    int64_t row_pitch;                      /* elements per row in shared memory */
     int32_t team;
 };
 

@@ -16,22 +16,9 @@
     INTEGER(op, i16, uint16_t, __VA_ARGS__)                                                                         \
     INTEGER(op, i32, uint32_t, __VA_ARGS__)                                                                         \
     INTEGER(op, i64, uint64_t, __VA_ARGS__)
+#define UNSIGNED(op, ...) INTEGER(op, u8, uint8_t, __VA_ARGS__)
 
-FLOATING_1(neg, -x, -x, -x)
-FLOATING_1(abs, fabsf(x), fabsf(x), fabs(x))
-FLOATING_1(sign, (float)((x > 0) - (x < 0)), (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))      /* dy, y */
-FLOATING_1(square, x * x, x * x, x * x)
-FLOATING_1(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x < 0 ? 0 : x)    /* NaN propagates */
-FLOATING_1(floor, floorf(x), floorf(x), floor(x))
-FLOATING_1(ceil, ceilf(x), ceilf(x), ceil(x))
-FLOATING_1(round, rintf(x), rintf(x), rint(x))
-FLOATING_1(trunc, truncf(x), truncf(x), trunc(x))
-WRAPPING(neg, 0u - x)
-WRAPPING(square, (uint64_t)x * x)
-SIGNED(abs, x < 0 ? 0 - (uint64_t)x : (uint64_t)x)
-SIGNED(sign, (x > 0) - (x < 0))
-SIGNED(relu, x > 0 ? x : 0)
-INTEGER(sign, u8, uint8_t, x > 0)
+#include "unary.def"
 
 /* Returns min(max(x, lo), hi). NaN propagates; a NaN limit makes all results NaN. */
 template <typename T> DEVICE T clamped(T x, T lo, T hi)

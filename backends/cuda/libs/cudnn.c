@@ -294,7 +294,7 @@ static dnn_status describe(const struct dnn_library *library, struct entry *entr
 
 static bool allowed(const struct cuda_device *device, const struct key *key, const dnn_choice *choice)
 {
-    return choice->status == DNN_OK && choice->workspace <= cuda_conv_room(device)
+    return choice->status == DNN_OK && choice->workspace <= cuda_conv_workspace_limit(device)
            && (choice->deterministic != 0 || cuda_options.determinism == CUDA_DETERMINISM_NO)
            && (math_of(key) != DNN_MATH_PLAIN || choice->math == DNN_MATH_PLAIN || choice->math == DNN_MATH_DEFAULT);
 }
@@ -415,7 +415,7 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     return entry;
 }
 
-bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t room, size_t *bytes)
+bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t limit, size_t *bytes)
 {
     struct key key;
     if (!key_of(&key, v) || cuda_enter(device) != CTRT_OK)
@@ -429,7 +429,7 @@ bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, s
     *bytes = 0;
     for (int i = 0; entry != NULL && i < entry->count && (!any || entry->to_time); i++) {
         const size_t wanted = entry->choices[i].workspace;
-        if (wanted > room)
+        if (wanted > limit)
             continue;
         any = true;
         *bytes = wanted > *bytes ? wanted : *bytes;

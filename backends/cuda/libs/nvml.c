@@ -200,9 +200,9 @@ bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result)
 static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
                                     nvml_device device)
 {
-    for (unsigned room = 64; ask != NULL && room <= 1 << 16; room *= 4) {       /* the number may change in between */
-        nvml_process *list = cuda_host->alloc(room * sizeof *list);
-        *count = room;
+    for (unsigned capacity = 64; ask != NULL && capacity <= 1 << 16; capacity *= 4) {       /* the number may change in between */
+        nvml_process *list = cuda_host->alloc(capacity * sizeof *list);
+        *count = capacity;
         const nvml_result result = list != NULL ? ask(device, count, list) : NVML_UNKNOWN;
         if (result == NVML_OK)
             return list;

@@ -7,18 +7,11 @@
 #define AND(name) ELEMENTWISE_KERNEL_OF(name, CUDA_BOOL, compare, cuda_elementwise_run, ELEMENTWISE_BITS, "logical_and")
 
 static struct cuda_kernel kernels[] = {
-    ELEMENTWISE_KERNEL(add, CUDA_FLOATING, binary),
-    ELEMENTWISE_BITS_KERNEL(add, CUDA_INTEGRAL, binary),
+#define OP(...) ELEMENTWISE_ROW(binary, __VA_ARGS__)
+#include "kernels/binary.def"
     OR(add),
-    ELEMENTWISE_KERNEL(sub, CUDA_FLOATING, binary),
-    ELEMENTWISE_BITS_KERNEL(sub, CUDA_INTEGRAL, binary),
-    ELEMENTWISE_KERNEL(mul, CUDA_FLOATING, binary),
-    ELEMENTWISE_BITS_KERNEL(mul, CUDA_INTEGRAL, binary),
-    AND(mul),
-    ELEMENTWISE_KERNEL(div, CUDA_FLOATING, binary),
-    ELEMENTWISE_KERNEL(maximum, CUDA_NUMBERS, binary),
     OR(maximum),
-    ELEMENTWISE_KERNEL(minimum, CUDA_NUMBERS, binary),
+    AND(mul),
     AND(minimum),
 };
 

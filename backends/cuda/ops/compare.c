@@ -2,9 +2,8 @@
 /* backends/cuda/ops/compare.c: comparisons, logical operations, isnan, isinf, isfinite, and where. */
 #include "elementwise.h"
 
-
 /* isnan, isinf and isfinite of integers: fills the output with the constant result, which is the kernel's code. */
-static ctrt_status same_answer_run(const ctrt_call *call)
+static ctrt_status constant_run(const ctrt_call *call)
 {
     struct elementwise_args args;
     ctrt_call fill = *call;
@@ -22,30 +21,19 @@ static ctrt_status where_run(const ctrt_call *call)
 }
 
 /* The result has elements of one byte, so it can only alias an operand whose elements have one byte, too. */
-#define ASK(name, types, code, kernel) ELEMENTWISE_KERNEL_OF(name, types, compare, cuda_elementwise_run, code, kernel)
-#define ASK_ALIKE(name)                                                                                             \
-    ASK(name, CUDA_FLOATING, ELEMENTWISE_EXACT, NULL), ASK(name, CUDA_INTEGRAL | CUDA_BOOL, ELEMENTWISE_BITS, NULL)
-#define ASK_ORDER(name, kernel, swapped) ASK(name, CUDA_ALL, ELEMENTWISE_BYTE | (swapped), kernel)
-#define ANSWER(name, answer)                                                                                        \
-    ELEMENTWISE_KERNEL_OF(name, CUDA_INTEGRAL | CUDA_BOOL, copy, same_answer_run, answer, "fill")
+#define SWAPPED(name, kernel)                                                                                          \
+    ELEMENTWISE_KERNEL_OF(name, CUDA_ALL, compare, cuda_elementwise_run, ELEMENTWISE_BYTE | ELEMENTWISE_SWAPPED, kernel)
+#define CONSTANT(name, result)                                                                                         \
+    ELEMENTWISE_KERNEL_OF(name, CUDA_INTEGRAL | CUDA_BOOL, copy, constant_run, result, "fill")
 
 static struct cuda_kernel kernels[] = {
-    ASK_ALIKE(eq),
-    ASK_ALIKE(ne),
-    ASK_ORDER(lt, "lt", 0),
-    ASK_ORDER(le, "le", 0),
-    ASK_ORDER(gt, "lt", ELEMENTWISE_SWAPPED),
-    ASK_ORDER(ge, "le", ELEMENTWISE_SWAPPED),
-    ASK_ALIKE(logical_and),
-    ASK_ALIKE(logical_or),
-    ASK_ALIKE(logical_xor),
-    ASK_ALIKE(logical_not),
-    ASK(isnan, CUDA_FLOATING, ELEMENTWISE_EXACT, NULL),
-    ANSWER(isnan, 0),
-    ASK(isinf, CUDA_FLOATING, ELEMENTWISE_EXACT, NULL),
-    ANSWER(isinf, 0),
-    ASK(isfinite, CUDA_FLOATING, ELEMENTWISE_EXACT, NULL),
-    ANSWER(isfinite, 1),
+#define OP(...) ELEMENTWISE_ROW(compare, __VA_ARGS__)
+#include "kernels/compare.def"
+    SWAPPED(gt, "lt"),
+    SWAPPED(ge, "le"),
+    CONSTANT(isnan, 0),
+    CONSTANT(isinf, 0),
+    CONSTANT(isfinite, 1),
     ELEMENTWISE_KERNEL_OF(where, CUDA_ALL, compare, where_run, ELEMENTWISE_EXACT, NULL),
 };
 

@@ -56,7 +56,7 @@ static bool sums_nothing(const ctrt_call *call)
     return call->inputs[0]->numel == 0 || call->inputs[1]->numel == 0;
 }
 
-size_t cuda_conv_room(const struct cuda_device *device)
+size_t cuda_conv_workspace_limit(const struct cuda_device *device)
 {
     const size_t eighth = device->total_bytes / 8;
     return cuda_options.workspace_set ? cuda_options.workspace : eighth < MOST_WORKSPACE ? eighth : MOST_WORKSPACE;
@@ -74,11 +74,11 @@ static ctrt_status run(const ctrt_call *call, const struct cuda_conv *conv)
 
 static ctrt_status workspace(const ctrt_call *call, const struct cuda_conv *conv, size_t *bytes)
 {
-    const size_t most = cuda_conv_room(call->device), denied = call->workspace_bytes;
-    const size_t room = denied > 0 && denied <= most ? denied - 1 : most;
+    const size_t most = cuda_conv_workspace_limit(call->device), denied = call->workspace_bytes;
+    const size_t limit = denied > 0 && denied <= most ? denied - 1 : most;
     *bytes = 0;
-    if (!empty(call) && (sums_nothing(call) || (!cuda_dnn_workspace(call->device, conv, room, bytes)
-                                                && !cuda_conv_product_workspace(call->device, conv, room, bytes))))
+    if (!empty(call) && (sums_nothing(call) || (!cuda_dnn_workspace(call->device, conv, limit, bytes)
+                                                && !cuda_conv_product_workspace(call->device, conv, limit, bytes))))
         *bytes = cuda_conv_builtin_workspace(call->device, conv);
     return CTRT_OK;
 }

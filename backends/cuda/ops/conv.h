@@ -31,21 +31,21 @@ void cuda_conv_args(struct conv_args *args, const struct cuda_conv *conv);
 /* conv_product.c: computes the convolution as matrix products by cuBLASLt over patches written to the workspace
  * (im2col). Returns false if it does not support this convolution; the caller then uses another implementation. */
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* *bytes: the workspace that cuda_conv_product() uses, at most `room` bytes for patches, plus the workspace of
+/* *bytes: the workspace that cuda_conv_product() uses, at most `limit` bytes for patches, plus the workspace of
  * cuBLASLt. Returns false if it does not support this convolution. */
-bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t room, size_t *bytes);
+bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t limit, size_t *bytes);
 
 /* Returns the maximum workspace of a convolution algorithm in bytes: CTRT_CUDA_WORKSPACE or, if that is not set, the
  * smaller of 1 GiB and an eighth of the device's memory. The result does not depend on free memory, so that every run
  * chooses the same algorithm. */
-size_t cuda_conv_room(const struct cuda_device *device);
+size_t cuda_conv_workspace_limit(const struct cuda_device *device);
 
 /* cudnn.c: computes the convolution by cuDNN. Returns false if cuDNN is missing or does not support this convolution;
  * the caller then uses another implementation. */
 bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* *bytes: the workspace of the first algorithm that needs at most `room` bytes (while algorithms are still to be timed,
+/* *bytes: the workspace of the first algorithm that needs at most `limit` bytes (while algorithms are still to be timed,
  * the largest of all such algorithms). Returns false if cuDNN has no such algorithm. */
-bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t room, size_t *bytes);
+bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t limit, size_t *bytes);
 void cuda_dnn_close(struct cuda_device *device);
 
 #endif

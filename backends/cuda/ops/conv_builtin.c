@@ -88,17 +88,17 @@ static int64_t images_at_once(const struct cuda_conv *v)
 
 /* Returns the number of partial weight gradients that are stored in the workspace: the parts of all launches. Returns 0
  * if there is only one, which is the result. */
-static int64_t rooms_of(const struct cuda_device *device, const struct cuda_conv *v, bool whole)
+static int64_t partials_of(const struct cuda_device *device, const struct cuda_conv *v, bool whole)
 {
-    int64_t part, parts, rooms = 0;
+    int64_t part, parts, partials = 0;
     struct cuda_conv some = *v;
     const int64_t at_once = images_at_once(v);
     for (int64_t first = 0; first < v->n; first += at_once) {
         some.n = v->n - first < at_once ? v->n - first : at_once;
         cut_pixels(device, &some, whole, &part, &parts);
-        rooms += parts;
+        partials += parts;
     }
-    return rooms > 1 ? rooms : 0;
+    return partials > 1 ? partials : 0;
 }
 
 size_t cuda_conv_builtin_workspace(const struct cuda_device *device, const struct cuda_conv *v)
@@ -106,7 +106,7 @@ size_t cuda_conv_builtin_workspace(const struct cuda_device *device, const struc
     if (v->pass != CUDA_CONV_WEIGHT_GRAD || !fits(v))
         return 0;
     const size_t sum = v->dtype == CTRT_F64 ? 8 : 4;
-    return (size_t)rooms_of(device, v, false) * (size_t)(v->o * (v->c / v->groups) * v->kh * v->kw) * sum;
+    return (size_t)partials_of(device, v, false) * (size_t)(v->o * (v->c / v->groups) * v->kh * v->kw) * sum;
 }
 
 void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
@@ -163,15 +163,15 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
     return cuda_launch(call, v->dtype, variant, variants[variant], shape, args);
 }
 
-static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args, int64_t rooms)
+static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args, int64_t partials)
 {
     static const char *const names[CTRT_DTYPE_COUNT] = {
         [CTRT_F32] = "conv2d_parts_f32", [CTRT_F64] = "conv2d_parts_f64", [CTRT_F16] = "conv2d_parts_f16",
         [CTRT_BF16] = "conv2d_parts_bf16"
     };
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    args->room = call->workspace;
-    args->parts = (int32_t)rooms;
+    args->scratch = call->workspace;
+    args->parts = (int32_t)partials;
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args->weights, CONV_THREADS) },
                                       .block = CONV_THREADS };
     return cuda_launch_named(call, &cuda_fatbin_conv, &entries[v->dtype], names[v->dtype], shape, args);
@@ -190,13 +190,13 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
     const bool few = is_few(v), weights = v->pass == CUDA_CONV_WEIGHT_GRAD;
     /* The workspace may be smaller, if it was computed for a library that then did not support the convolution. */
     const bool whole = weights && call->workspace_bytes < cuda_conv_builtin_workspace(device, v);
-    const int64_t rooms = weights ? rooms_of(device, v, whole) : 0, at_once = images_at_once(v);
-    if (rooms > 1 && whole)
+    const int64_t partials = weights ? partials_of(device, v, whole) : 0, at_once = images_at_once(v);
+    if (partials > 1 && whole)
         return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s got %zu bytes of workspace", device->name, call->kernel->op,
                                call->workspace_bytes);
     struct conv_args args;
     cuda_conv_args(&args, v);
-    char *room = rooms > 1 ? call->workspace : NULL;
+    char *scratch = partials > 1 ? call->workspace : NULL;
     ctrt_status status = CTRT_OK;
     /* Without images, one launch still writes zeros to the weight gradient. */
     for (int64_t first = 0; status == CTRT_OK && (first < v->n || (first == 0 && weights)); first += at_once) {
@@ -210,12 +210,12 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
         if (weights)
             cut_pixels(device, &some, whole, &args.part, &parts);
         args.parts = (int32_t)parts;
-        args.room = room;
+        args.scratch = scratch;
         status = launch(call, v, few, &args);
-        if (room != NULL)
-            room += parts * args.weights * (v->dtype == CTRT_F64 ? 8 : 4);
+        if (scratch != NULL)
+            scratch += parts * args.weights * (v->dtype == CTRT_F64 ? 8 : 4);
     }
-    if (status == CTRT_OK && rooms > 1)
-        status = add_parts(call, v, &args, rooms);
+    if (status == CTRT_OK && partials > 1)
+        status = add_parts(call, v, &args, partials);
     return status;
 }

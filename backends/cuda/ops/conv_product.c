@@ -62,9 +62,9 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     return p;
 }
 
-/* Plans the products. `room`: maximum bytes for patches and the turned operand. Returns false if the convolution is not
+/* Plans the products. `limit`: maximum bytes for patches and the turned operand. Returns false if the convolution is not
  * supported. */
-static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t room)
+static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t limit)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
     if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1
@@ -88,9 +88,9 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
         plan->turned = ALIGNED((size_t)(v->n * v->o * plan->pixels * bytes));
     if (!plan->whole) {
         int64_t one;
-        if (__builtin_mul_overflow(plan->pixels, plan->taps * bytes, &one) || plan->turned >= room)
+        if (__builtin_mul_overflow(plan->pixels, plan->taps * bytes, &one) || plan->turned >= limit)
             return false;
-        const int64_t fits = (int64_t)(room - plan->turned) / one;
+        const int64_t fits = (int64_t)(limit - plan->turned) / one;
         if (fits < 1 || (plan->weights && fits < v->n))
             return false;
         plan->images = fits < v->n ? fits : v->n;
@@ -114,10 +114,10 @@ static size_t needs(const struct plan *plan)
     return plan->patches + plan->turned + plan->library;
 }
 
-bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t room, size_t *bytes)
+bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t limit, size_t *bytes)
 {
     struct plan plan;
-    if (!make_plan(&plan, device, v, room))
+    if (!make_plan(&plan, device, v, limit))
         return false;
     *bytes = needs(&plan);
     return true;
@@ -180,7 +180,7 @@ static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const 
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)
 {
     struct plan plan;
-    if (!make_plan(&plan, call->device, v, cuda_conv_room(call->device)))
+    if (!make_plan(&plan, call->device, v, cuda_conv_workspace_limit(call->device)))
         return false;
     /* The workspace may have been computed for cuDNN, which then did not support the convolution. Then process as many
      * images at a time as fit; cuBLASLt gets the rest of the workspace. */

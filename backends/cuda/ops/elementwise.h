@@ -49,6 +49,9 @@ void cuda_divider(int64_t d, uint32_t *magic, uint32_t *shift);
 #define ELEMENTWISE_KERNEL_OF(name, types, file, function, code_, kernel_)                                             \
     { .base = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function },                         \
       .fatbin = &cuda_fatbin_##file, .code = (code_), .kernel_name = (kernel_) }
+/* A row of a list of kernels (kernels/math.def) as an entry of the kernel table. */
+#define ELEMENTWISE_ROW(file, name, types, code, ...)                                                                  \
+    ELEMENTWISE_KERNEL_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_##code, NULL),
 #define ELEMENTWISE_KERNEL(name, types, file)                                                                          \
     ELEMENTWISE_KERNEL_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
 #define ELEMENTWISE_BITS_KERNEL(name, types, file)                                                                     \

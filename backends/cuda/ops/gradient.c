@@ -12,10 +12,9 @@ static ctrt_status gelu_backward_run(const ctrt_call *call)
                             attributes->tanh ? "tanh" : NULL);
 }
 
-#define KERNEL(op) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, gradient)
-
 static struct cuda_kernel kernels[] = {
-    KERNEL(relu_backward), KERNEL(sigmoid_backward), KERNEL(tanh_backward), KERNEL(silu_backward),
+#define OP(...) ELEMENTWISE_ROW(gradient, __VA_ARGS__)
+#include "kernels/gradient.def"
     ELEMENTWISE_KERNEL_OF(gelu_backward, CUDA_FLOATING, gradient, gelu_backward_run, ELEMENTWISE_EXACT, NULL),
 };
 

@@ -169,8 +169,8 @@ static ctrt_status add(const ctrt_call *call)
     return cuda_launch(call, dtype, JOIN, "j", shape, &a);
 }
 
-#define KERNEL(name, types, function, room) \
-    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = room }, .fatbin = &cuda_fatbin_index }
+#define KERNEL(name, types, function, workspace_) \
+    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = workspace_ }, .fatbin = &cuda_fatbin_index }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(index_select, CUDA_ALL, index_select, NULL),

@@ -123,7 +123,7 @@ static ctrt_status sort(const ctrt_call *call, struct index_sort_args *a)
 static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const struct plan *plan,
                                 struct index_sort_args *a, int64_t images, int64_t columns)
 {
-    char *const room = call->workspace;
+    char *const scratch = call->workspace;
     const int64_t rows_of = a->rows ? a->count.size : images * a->count.size;
     a->n = rows_of * columns;
     a->limit = (a->rows ? 1 : images) * a->size * columns;
@@ -132,8 +132,8 @@ static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const s
     a->length = fast_div_of(a->n);
     a->runs = fast_div_of(up(a->n, SORT_RUN));
     a->images = a->rows ? images : 1;
-    a->keys = (uint32_t *)(room + plan->keys[0]), a->places = (uint32_t *)(room + plan->places[0]);
-    a->sorted_keys = (uint32_t *)(room + plan->keys[1]), a->sorted_places = (uint32_t *)(room + plan->places[1]);
+    a->keys = (uint32_t *)(scratch + plan->keys[0]), a->places = (uint32_t *)(scratch + plan->places[0]);
+    a->sorted_keys = (uint32_t *)(scratch + plan->keys[1]), a->sorted_places = (uint32_t *)(scratch + plan->places[1]);
     ctrt_status status = sort(call, a);
     if (status == CTRT_OK)
         status = launch_sums(call, dtype, false, a->images * a->n * a->width.size, a);

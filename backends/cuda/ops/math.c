@@ -13,9 +13,8 @@ static ctrt_status gelu_run(const ctrt_call *call)
 }
 
 static struct cuda_kernel kernels[] = {
-#define MATH(op, define, quick_f32, f32, f64) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, math),
+#define OP(...) ELEMENTWISE_ROW(math, __VA_ARGS__)
 #include "kernels/math.def"
-#undef MATH
     ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run, ELEMENTWISE_EXACT, NULL),
 };
 

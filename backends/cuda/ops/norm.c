@@ -93,7 +93,7 @@ static ctrt_status layer_norm(const ctrt_call *call)
     const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out
                                             | (uintptr_t)a.n * bytes);
     enum cuda_row_cache cache;
-    const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &cache, &a.room);
+    const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &cache, &a.row_pitch);
     return cuda_launch(call, dtype, cache, cuda_row_variants[cache], shape, &a);
 }
 
@@ -130,7 +130,7 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
         const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight
                                                 | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
         enum cuda_row_cache cache;
-        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &cache, &a.room);
+        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &cache, &a.row_pitch);
         status = cuda_launch(call, dtype, cache, cuda_row_variants[cache], shape, &a);
     }
     if (status != CTRT_OK || (a.dweight == NULL && a.dbias == NULL))
@@ -264,8 +264,8 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return status == CTRT_OK && dx != NULL ? launch_last(call, &a, dtype, per_vector) : status;
 }
 
-#define KERNEL(name, file, room) \
-    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = room }, .fatbin = &cuda_fatbin_##file }
+#define KERNEL(name, file, workspace_) \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = workspace_ }, .fatbin = &cuda_fatbin_##file }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(layer_norm, norm, NULL),

@@ -169,7 +169,7 @@ static void make_plan(struct plan *p, const ctrt_call *call, bool ordered, bool 
         plan_rows(p, cuda_dtype_bytes[in->dtype]);
 }
 
-static ctrt_status room_for(const ctrt_call *call, size_t *bytes, bool ordered)
+static ctrt_status workspace_for(const ctrt_call *call, size_t *bytes, bool ordered)
 {
     struct plan p;
     *bytes = 0;
@@ -185,12 +185,12 @@ static ctrt_status room_for(const ctrt_call *call, size_t *bytes, bool ordered)
 
 static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
 {
-    return room_for(call, bytes, false);
+    return workspace_for(call, bytes, false);
 }
 
 static ctrt_status places_workspace(const ctrt_call *call, size_t *bytes)
 {
-    return room_for(call, bytes, true);
+    return workspace_for(call, bytes, true);
 }
 
 /* Returns the dtype in the kernel's name; some dtypes share the kernel of another dtype. */

@@ -8,7 +8,7 @@
 const char *const cuda_row_variants[] = { "w", "v", "b", "l" };
 
 struct cuda_shape cuda_row_shape(const struct cuda_device *device, int64_t rows, int64_t n, size_t bytes, bool vectors,
-                                 int kept, enum cuda_row_cache *cache, int64_t *room)
+                                 int kept, enum cuda_row_cache *cache, int64_t *row_pitch)
 {
     const size_t work = bytes == 8 ? 8 : 4;
     if (n <= ROW_REGISTERS) {
@@ -19,8 +19,8 @@ struct cuda_shape cuda_row_shape(const struct cuda_device *device, int64_t rows,
     struct cuda_shape shape = { .grid = { cuda_grid(rows) },
                                 .block = n >= 4096 ? ROW_BLOCK_THREADS : ROW_BLOCK_THREADS / 2 };
     const int64_t per_round = (int64_t)shape.block * (int64_t)(16 / bytes);
-    *room = (n + per_round - 1) / per_round * per_round;
-    const uint64_t wanted = (uint64_t)*room * work * (unsigned)kept;
+    *row_pitch = (n + per_round - 1) / per_round * per_round;
+    const uint64_t wanted = (uint64_t)*row_pitch * work * (unsigned)kept;
     const uint64_t most = MIN((uint64_t)device->shared_optin - CUDA_SHARED_STATIC, KEPT_BYTES);
     *cache = vectors && wanted <= most ? ROW_BLOCK : ROW_LONG;
     if (*cache == ROW_BLOCK)

@@ -40,7 +40,7 @@ static ctrt_status run(const ctrt_call *call)
     const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out
                                             | (uintptr_t)a.n * bytes);
     const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1,
-                                                   &cache, &a.room);
+                                                   &cache, &a.row_pitch);
     return cuda_launch(call, (ctrt_dtype)x->dtype, cache, cuda_row_variants[cache], shape, &a);
 }
 

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-#define U8 CTRT_DTYPE_BIT(CTRT_U8)
-#define SIGNED (CUDA_INTEGRAL & ~U8)
+#define CUDA_U8     CTRT_DTYPE_BIT(CTRT_U8)
+#define CUDA_SIGNED (CUDA_INTEGRAL & ~CUDA_U8)
 
 /* ---- abs and relu of u8, rounding of integers: copies ---- */
 
@@ -63,22 +63,13 @@ static ctrt_status clamp_run(const ctrt_call *call)
 #define SAME(name, types) ELEMENTWISE_KERNEL_OF(name, types, copy, same_run, ELEMENTWISE_BITS, "move")
 
 static struct cuda_kernel kernels[] = {
-    ELEMENTWISE_KERNEL(neg, CUDA_FLOATING, unary),
-    ELEMENTWISE_BITS_KERNEL(neg, CUDA_INTEGRAL, unary),
-    ELEMENTWISE_KERNEL(abs, CUDA_FLOATING | SIGNED, unary),
-    SAME(abs, U8),
-    ELEMENTWISE_KERNEL(sign, CUDA_NUMBERS, unary),
-    ELEMENTWISE_KERNEL(square, CUDA_FLOATING, unary),
-    ELEMENTWISE_BITS_KERNEL(square, CUDA_INTEGRAL, unary),
-    ELEMENTWISE_KERNEL(relu, CUDA_FLOATING | SIGNED, unary),
-    SAME(relu, U8),
-    ELEMENTWISE_KERNEL(floor, CUDA_FLOATING, unary),
+#define OP(...) ELEMENTWISE_ROW(unary, __VA_ARGS__)
+#include "kernels/unary.def"
+    SAME(abs, CUDA_U8),
+    SAME(relu, CUDA_U8),
     SAME(floor, CUDA_INTEGRAL),
-    ELEMENTWISE_KERNEL(ceil, CUDA_FLOATING, unary),
     SAME(ceil, CUDA_INTEGRAL),
-    ELEMENTWISE_KERNEL(round, CUDA_FLOATING, unary),
     SAME(round, CUDA_INTEGRAL),
-    ELEMENTWISE_KERNEL(trunc, CUDA_FLOATING, unary),
     SAME(trunc, CUDA_INTEGRAL),
     ELEMENTWISE_KERNEL_OF(clamp, CUDA_NUMBERS, unary, clamp_run, ELEMENTWISE_EXACT, NULL),
 };
