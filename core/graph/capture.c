@@ -17,7 +17,6 @@
 #include "memory/hazard.h"
 
 static struct graph_capture *running;             /* captures of all devices */
-const char capture_gone;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards `running` */
 
@@ -101,7 +100,7 @@ void capture_drop(struct graph_capture *capture)
     segments_free(capture);
     host_free(capture->points);
     pthread_mutex_destroy(&capture->lock);
-    host_free(capture->uses);
+    ptr_map_free(&capture->uses);
     host_free(capture->recorded);
     host_free(capture->text);
     host_free(capture);
@@ -308,50 +307,15 @@ void *capture_params_of(const void **where, struct capture *base, const struct g
 
 /* ---- uses ---- */
 
-/* Returns the storage's entry, else the first unused one. The table must not be full. */
-static struct use *place_of(struct use *uses, size_t capacity, const struct storage *storage)
-{
-    size_t at = (((uintptr_t)storage >> 4) * 0x9e3779b97f4a7c15u) >> 20;
-    while (uses[at & (capacity - 1)].storage != NULL && uses[at & (capacity - 1)].storage != storage)
-        at++;
-    return &uses[at & (capacity - 1)];
-}
-
-/* The caller holds the capture's lock. */
-static bool uses_grow(struct graph_capture *capture)
-{
-    if (2 * (capture->use_count + 1) <= capture->use_capacity)
-        return true;
-    size_t live = 0, capacity = 64;
-    for (size_t i = 0; i < capture->use_capacity; i++)
-        live += capture_use_lives(&capture->uses[i]);
-    while (capacity < 4 * (live + 1))
-        capacity *= 2;
-    struct use *fresh = host_calloc(capacity * sizeof *fresh);
-    if (fresh == NULL)
-        return false;
-    for (size_t i = 0; i < capture->use_capacity; i++)
-        if (capture_use_lives(&capture->uses[i]))
-            *place_of(fresh, capacity, capture->uses[i].storage) = capture->uses[i];
-    host_free(capture->uses);
-    capture->uses = fresh;
-    capture->use_capacity = capacity;
-    capture->use_count = live;
-    return true;
-}
-
 static void storage_use(struct capture *base, struct storage *storage, bool writes)
 {
     struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
-    if (uses_grow(capture)) {
-        struct use *use = place_of(capture->uses, capture->use_capacity, storage);
-        if (use->storage == NULL) {
-            if (storage->capture != base)
-                storage_retain(storage);
-            use->storage = storage;
-            capture->use_count++;
-        }
+    const size_t count = capture->uses.count;
+    struct use *use = ptr_map_add(&capture->uses, storage, sizeof *use);
+    if (use != NULL) {
+        if (capture->uses.count > count && storage->capture != base)
+            storage_retain(storage);
         use->writes |= writes;
     } else if (capture->failed == CTRT_OK) {
         capture->failed = CTRT_ERR_OUT_OF_MEMORY;
@@ -389,11 +353,9 @@ static void storage_free(struct storage *storage, const timepoint *points, int c
                                              * memory does not exist. */
     bool apart = false;
     pthread_mutex_lock(&capture->lock);
-    if (capture->use_capacity > 0) {
-        struct use *use = place_of(capture->uses, capture->use_capacity, storage);
-        if (use->storage == storage)
-            use->storage = (struct storage *)(uintptr_t)&capture_gone;
-    }
+    struct use *use = ptr_map_find(&capture->uses, storage, sizeof *use);
+    if (use != NULL)
+        ptr_map_remove(&capture->uses, use, sizeof *use);
     for (int i = 0; i < count; i++) {
         if (timepoint_done(points[i]))
             continue;
@@ -480,18 +442,15 @@ void capture_release_uses(struct graph_capture *capture)
     if (!device_usable(capture->memory->device))
         return;
     pthread_mutex_lock(&capture->lock);
-    struct use *uses = capture->uses;
-    const size_t capacity = capture->use_capacity;
-    for (size_t i = 0; i < capacity; i++)
-        if (capture_use_lives(&uses[i]) && uses[i].storage->capture == &capture->base)
-            uses[i].storage = NULL;         /* may be freed at any time once the lock is released */
-    capture->uses = NULL;
-    capture->use_capacity = capture->use_count = 0;
+    struct ptr_map uses = capture->uses;
+    capture->uses = (struct ptr_map){ 0 };
+    for (struct use *use = NULL; (use = ptr_map_next(&uses, use, sizeof *use)) != NULL;)
+        if (use->storage->capture == &capture->base)
+            use->storage = NULL;            /* may be freed at any time once the lock is released */
     pthread_mutex_unlock(&capture->lock);
-    for (size_t i = 0; i < capacity; i++)
-        if (capture_use_lives(&uses[i]))
-            storage_release(uses[i].storage);
-    host_free(uses);
+    for (struct use *use = NULL; (use = ptr_map_next(&uses, use, sizeof *use)) != NULL;)
+        storage_release(use->storage);
+    ptr_map_free(&uses);
     graph_params_free(capture->params);
     capture->params = NULL;
 }

@@ -37,21 +37,13 @@ struct graph_capture {
     timepoint *points;                      /* one per stream: work outside the capture on results that were freed,
                                              * which must be done before their memory is written again */
     size_t point_count, point_capacity;
-    struct use *uses;                       /* a hash table by storage */
-    size_t use_count, use_capacity;         /* use_count: used entries, including deleted ones */
+    struct ptr_map uses;                    /* items: struct use, by storage */
     struct graph_params *params;
     timepoint *recorded;                    /* the last timepoint of each captured stream */
     size_t recorded_count;
     ctrt_status failed;
     char *text;
 };
-
-extern const char capture_gone;             /* its address marks the deleted entry of a storage that was freed */
-
-static inline bool capture_use_lives(const struct use *use)
-{
-    return use->storage != NULL && use->storage != (const void *)&capture_gone;
-}
 
 static inline struct graph_capture *graph_capture_of(struct capture *capture)
 {

@@ -154,19 +154,18 @@ static bool see_captured(const struct graph_capture *capture, ctrt_stream *strea
 static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, timepoint point)
 {
     ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < capture->use_capacity && status == CTRT_OK; i++) {
-        if (!capture_use_lives(&capture->uses[i]))
-            continue;
-        const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
+    for (const struct use *use = NULL;
+         status == CTRT_OK && (use = ptr_map_next(&capture->uses, use, sizeof *use)) != NULL;) {
+        const ctrt_view view = { .owner = use->storage, .data = use->storage->block.address };
         if (point == 0) {
-            status = hazard_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
+            status = hazard_before(stream, &view, use->writes, "a replay", NULL);
             continue;
         }
-        hazard_after(stream, &view, capture->uses[i].writes, point);
+        hazard_after(stream, &view, use->writes, point);
         /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
          * version, because each replay computes the same result again. */
-        if (capture->uses[i].writes && capture->uses[i].storage->capture != &capture->base)
-            atomic_fetch_add_explicit(&capture->uses[i].storage->version, 1, memory_order_relaxed);
+        if (use->writes && use->storage->capture != &capture->base)
+            atomic_fetch_add_explicit(&use->storage->version, 1, memory_order_relaxed);
     }
     return status;
 }

@@ -84,51 +84,15 @@ ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_POLICIES], int *cou
  * allocated or freed. fork() takes it (base/lock.h), so in the child it is free and the tables are consistent. */
 LOCK_DEFINE(tables_lock, LOCK_LAYERS);
 
-struct layer_block {
-    struct layer_block *next;
-    ctrt_block block;
-};
-
-static size_t bucket_of(const struct policy_layer *layer, const void *address)
+/* Adds a block to the layer's table. */
+static ctrt_status layer_remember(struct policy_layer *layer, const ctrt_block *block)
 {
-    return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_capacity - 1);
-}
-
-/* Doubles the number of buckets. The caller holds the lock. */
-static ctrt_status make_space(struct policy_layer *layer)
-{
-    struct layer_block **old = layer->blocks;
-    size_t old_capacity = layer->block_capacity, capacity = old_capacity > 0 ? 2 * old_capacity : 64;
-    struct layer_block **larger = host_calloc(capacity * sizeof *larger);
-    if (larger == NULL)
-        return out_of_memory(capacity * sizeof *larger, "a table of blocks");
-    layer->blocks = larger;
-    layer->block_capacity = capacity;
-    for (size_t i = 0; i < old_capacity; i++)
-        for (struct layer_block *entry = old[i], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            struct layer_block **bucket = &larger[bucket_of(layer, entry->block.address)];
-            entry->next = *bucket;
-            *bucket = entry;
-        }
-    host_free(old);
-    return CTRT_OK;
-}
-
-static ctrt_status layer_remember(struct policy_layer *layer, struct layer_block *entry)
-{
-    ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
-    if (layer->block_count >= layer->block_capacity)
-        status = make_space(layer);
-    if (status == CTRT_OK) {
-        struct layer_block **bucket = &layer->blocks[bucket_of(layer, entry->block.address)];
-        entry->next = *bucket;
-        *bucket = entry;
-        layer->block_count++;
-    }
+    ctrt_block *item = ptr_map_add(&layer->blocks, block->address, sizeof *item);
+    if (item != NULL)
+        *item = *block;
     lock_leave(&tables_lock);
-    return status;
+    return item != NULL ? CTRT_OK : out_of_memory(sizeof *item, "a table of blocks");
 }
 
 ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes)
@@ -143,31 +107,22 @@ static ctrt_status draw(struct policy_layer *layer,
                         ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
                         void **address, size_t bytes, void *queue)
 {
-    struct layer_block *entry = host_alloc(sizeof *entry);
-    if (entry == NULL)
-        return out_of_memory(sizeof *entry, "a block");
-    entry->block.fence = NULL;
-    entry->block.address = NULL;
-    ctrt_status status = alloc(layer->state, &entry->block, bytes, queue);
-    status = policy_check_address(status, entry->block.address, layer->name, bytes);
-    if (status == CTRT_OK && entry->block.fence != NULL) {
+    ctrt_block block = { 0 };
+    ctrt_status status = alloc(layer->state, &block, bytes, queue);
+    CTRT_TRY(policy_check_address(status, block.address, layer->name, bytes));
+    if (block.fence != NULL) {
         /* If the queue cannot wait for the fence, the host waits. After that the block is usable; the queue reports its
          * own error at its next use. */
-        if (layer->below->fence_wait(layer->below->state, entry->block.fence, queue) != CTRT_OK)
-            (void)layer->below->fence_wait(layer->below->state, entry->block.fence, NULL);
-        layer->below->fence_free(layer->below->state, entry->block.fence);
-        entry->block.fence = NULL;
+        if (layer->below->fence_wait(layer->below->state, block.fence, queue) != CTRT_OK)
+            (void)layer->below->fence_wait(layer->below->state, block.fence, NULL);
+        layer->below->fence_free(layer->below->state, block.fence);
+        block.fence = NULL;
     }
-    if (status == CTRT_OK) {
-        status = layer_remember(layer, entry);
-        if (status != CTRT_OK)
-            layer->policy->free(layer->state, &entry->block, queue);
-    }
-    if (status != CTRT_OK) {
-        host_free(entry);
+    if (block.address != NULL && (status = layer_remember(layer, &block)) != CTRT_OK) {
+        layer->policy->free(layer->state, &block, queue);
         return status;
     }
-    *address = entry->block.address;
+    *address = block.address;
     return CTRT_OK;
 }
 
@@ -187,24 +142,19 @@ static ctrt_status layer_source_alloc_spare(void *state, void **address, size_t 
 static void layer_source_free(void *state, void *address, size_t bytes, void *queue)
 {
     struct policy_layer *layer = state;
-    struct layer_block *found = NULL;
+    ctrt_block block;
     (void)bytes;
     lock_enter(&tables_lock);
-    struct layer_block **at = layer->block_capacity > 0 ? &layer->blocks[bucket_of(layer, address)] : &found;
-    while (*at != NULL && (*at)->block.address != address)
-        at = &(*at)->next;
-    found = *at;
-    if (found != NULL) {
-        *at = found->next;
-        layer->block_count--;
+    ctrt_block *item = ptr_map_find(&layer->blocks, address, sizeof *item);
+    if (item != NULL) {
+        block = *item;
+        ptr_map_remove(&layer->blocks, item, sizeof *item);
     }
     lock_leave(&tables_lock);
-    if (found == NULL) {
+    if (item != NULL)
+        layer->policy->free(layer->state, &block, queue);
+    else
         log_message(CTRT_LOG_ERROR, "memory", "a memory policy frees %p, which it did not allocate", address);
-        return;
-    }
-    layer->policy->free(layer->state, &found->block, queue);
-    host_free(found);
 }
 
 /* ---- source functions that are forwarded to the lowest source ---- */
@@ -302,19 +252,9 @@ static ctrt_status copy_blocks(struct policy_layer *layer, struct policy_layer *
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
-    for (size_t i = 0; i < from->block_capacity && status == CTRT_OK; i++)
-        for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK;
-             entry = entry->next) {
-            struct layer_block *twin = host_alloc(sizeof *twin);
-            if (twin == NULL) {
-                status = out_of_memory(sizeof *twin, "a block");
-                break;
-            }
-            *twin = *entry;
-            status = layer_remember(layer, twin);
-            if (status != CTRT_OK)
-                host_free(twin);
-        }
+    for (const ctrt_block *item = NULL;
+         status == CTRT_OK && (item = ptr_map_next(&from->blocks, item, sizeof *item)) != NULL;)
+        status = layer_remember(layer, item);
     lock_leave(&tables_lock);
     return status;
 }
@@ -346,11 +286,6 @@ void layer_destroy(struct policy_layer *layer)
     if (layer == NULL)
         return;
     layer->policy->destroy(layer->state);
-    for (size_t i = 0; i < layer->block_capacity; i++)
-        for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            host_free(entry);
-        }
-    host_free(layer->blocks);
+    ptr_map_free(&layer->blocks);
     host_free(layer);
 }

@@ -7,6 +7,7 @@
 #define CORE_MEMORY_POLICY_H
 
 #include "base/base.h"
+#include "base/ptr_map.h"
 #include "ctrt/plugin.h"
 
 #define MEMORY_MAX_POLICIES 4               /* in one stack */
@@ -28,10 +29,8 @@ struct policy_layer {
     ctrt_memory_source source;              /* for the layer above; source.state points to this layer */
     const ctrt_memory_source *below;
     bool fences;                            /* the policy accepts fences in free and returns them from alloc */
-    /* Hash table by address of the blocks allocated by the layer above. Needed because ctrt_memory_source.free passes
-     * only an address. */
-    struct layer_block **blocks;
-    size_t block_count, block_capacity;
+    struct ptr_map blocks;                  /* items: ctrt_block, by address: the blocks that the layer above has
+                                             * allocated. ctrt_memory_source.free passes only an address. */
 };
 
 /* Checks the result of a policy's or source's alloc: `status` and the `address` that it set, which must have been NULL
