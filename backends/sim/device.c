@@ -126,7 +126,7 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
     device->holes = options->holes;
     device->faults = options->faults;
     device->fd = -1;
-    device->asked = sim_now();
+    device->last_query = sim_now();
     pthread_mutex_init(&device->lock, NULL);
     sim_fault_late(device);
 

@@ -149,7 +149,7 @@ struct sim_device {
     uint64_t pinned;
     struct sim_faults faults;
     int64_t _Atomic late;                       /* maximum of the random delay before work items and events, in ns */
-    int64_t asked;                              /* usage.c: time of the last usage query, in ns */
+    int64_t last_query;                              /* usage.c: time of the last usage query, in ns */
 
     uint64_t _Atomic *launches;                 /* per kernel */
     struct { uint64_t _Atomic

@@ -35,9 +35,9 @@ ctrt_status sim_usage(int32_t index, ctrt_device_usage *usage)
     struct sim_device *device = sim_device_at(index);
     if (device != NULL) {
         pthread_mutex_lock(&device->lock);
-        const int64_t time = sim_now(), passed = time > device->asked ? time - device->asked : 1;
+        const int64_t time = sim_now(), passed = time > device->last_query ? time - device->last_query : 1;
         const int64_t percent = 100 * worked(device, time) / passed;
-        device->asked = time;
+        device->last_query = time;
         now.busy = percent < 100 ? (int32_t)percent : 100;
         now.total_memory = device->memory;
         now.used_memory = device->physical.used;

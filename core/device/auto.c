@@ -84,7 +84,7 @@ static ctrt_status best_type(ctrt_device_spec *out)
 }
 
 /* Returns the device that CTRT_DEVICE names; NULL if it is unset or "auto". */
-static ctrt_status asked_device(const char **out)
+static ctrt_status param_device(const char **out)
 {
     ctrt_param_value value;
     CTRT_TRY(param_read(&value, &device_param, "core"));
@@ -94,9 +94,9 @@ static ctrt_status asked_device(const char **out)
 
 ctrt_status device_auto_spec(ctrt_device_spec *out)
 {
-    const char *asked;
-    CTRT_TRY(asked_device(&asked));
-    return asked == NULL ? best_type(out) : ctrt_context(ctrt_device_parse(out, asked), "CTRT_DEVICE=%s", asked);
+    const char *name;
+    CTRT_TRY(param_device(&name));
+    return name == NULL ? best_type(out) : ctrt_context(ctrt_device_parse(out, name), "CTRT_DEVICE=%s", name);
 }
 
 ctrt_status ctrt_device_auto(ctrt_device **out)
@@ -106,11 +106,11 @@ ctrt_status ctrt_device_auto(ctrt_device **out)
         return fail_null("device_auto", "out");
     CTRT_TRY(device_auto_spec(&spec));
     /* If the selected device exists but does not open, fail, and do not select a slower device silently. */
-    const char *asked;
-    CTRT_TRY(asked_device(&asked));
-    return asked != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", asked)
-                         : ctrt_context(device_open(out, &spec),
-                                        "the device selected by auto (CTRT_DEVICE selects another)");
+    const char *name;
+    CTRT_TRY(param_device(&name));
+    return name != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", name)
+                        : ctrt_context(device_open(out, &spec),
+                                       "the device selected by auto (CTRT_DEVICE selects another)");
 }
 
 /* ---- the default device ---- */

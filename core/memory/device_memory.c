@@ -124,14 +124,14 @@ void pool_drop_policies(struct device_memory *memory)
 
 /* ---- creation and destruction ---- */
 
-/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *asked: CTRT_MEMORY is set. If the
- * backend's default is not installed, a warning is logged and direct is used. */
-static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *asked)
+/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *is_set: whether CTRT_MEMORY is set. If
+ * the backend's default is not installed, a warning is logged and direct is used. */
+static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *is_set)
 {
     ctrt_param_value value;
     CTRT_TRY(param_read(&value, &memory_param, "core"));
-    *asked = value.text != NULL && value.text[0] != '\0';
-    if (*asked)
+    *is_set = value.text != NULL && value.text[0] != '\0';
+    if (*is_set)
         return policy_parse(specs, count, value.text);
     const char *name = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : "direct";
     const struct component *found;
@@ -174,16 +174,16 @@ static ctrt_status build_policies(struct device_memory *memory, const struct pol
 
 ctrt_status pool_policies(struct policy_spec *specs, int *count, const ctrt_device *device)
 {
-    bool asked;
-    return choose_policy(specs, count, device, &asked);
+    bool is_set;
+    return choose_policy(specs, count, device, &is_set);
 }
 
 ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
 {
     struct policy_spec specs[MEMORY_MAX_POLICIES];
-    bool asked;
+    bool is_set;
     int count = 0;
-    ctrt_status status = choose_policy(specs, &count, device, &asked);
+    ctrt_status status = choose_policy(specs, &count, device, &is_set);
     struct device_memory *memory = NULL;
     /* The alignment separates counters that other threads write from the cache line of the fields that every thread
      * reads. */
@@ -213,7 +213,7 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     status = build_policies(memory, specs, count);
     if (status != CTRT_OK) {
         pool_destroy(memory);
-        return asked ? ctrt_context(status, "CTRT_MEMORY") : status;
+        return is_set ? ctrt_context(status, "CTRT_MEMORY") : status;
     }
     *out = memory;
     return CTRT_OK;

@@ -6,11 +6,11 @@
 #include "memory_stats/backtrace.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/lock.h"
 #include "base/strbuf.h"
 #include "stream/stream.h"
 
@@ -22,19 +22,9 @@ extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 atomic_bool backtrace_wanted;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE(backtrace_lock, LOCK_BACKTRACE);
 static struct backtrace *buckets[BUCKETS];
 static uint32_t stacks;
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void backtrace_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 void backtrace_prepare(void)
 {
@@ -72,11 +62,11 @@ __attribute__((noinline)) const struct backtrace *backtrace_here(void)
     for (int i = 0; i < count; i++)
         hash = (hash ^ (uintptr_t)at[i]) * 0x9e3779b97f4a7c15u;
     struct backtrace **bucket = &buckets[(hash >> 32) % BUCKETS];
-    pthread_mutex_lock(&lock);
+    lock_enter(&backtrace_lock);
     struct backtrace *found = find(*bucket, at, count);
     if (found == NULL)
         found = keep(bucket, at, count);
-    pthread_mutex_unlock(&lock);
+    lock_leave(&backtrace_lock);
     return found;
 }
 

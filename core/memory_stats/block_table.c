@@ -2,13 +2,14 @@
 /* memory_stats/block_table.c: the table of allocated blocks. */
 #include "memory_stats/block_table.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
+#include "base/ptr_map.h"
 #include "memory_stats/history.h"
 #include "memory_stats/owners.h"
 #include "registry/registry.h"
@@ -16,27 +17,13 @@
 
 #define SHARDS 16
 
-/* A hash table with linear probing. Removed entries leave a tombstone until the table is rebuilt. One pointer refers to
- * the table and its size, so that the child of a fork that interrupted another thread's update sees both or none. */
-struct block_map {
-    size_t capacity, used;                  /* a power of 2; used entries, including tombstones */
-    struct block_entry at[];
-};
-
 struct block_table {
-    struct block_map *shards[SHARDS];
+    struct ptr_map shards[SHARDS];          /* items: struct block_entry, by address */
 };
 
 /* Spin locks of the shards, shared by all devices, held only for one access to a table. An atomic exchange costs half
  * as much as a mutex. */
 static struct { _Alignas(64) atomic_bool taken; } locks[SHARDS];
-static const char gone;
-
-static void locks_init(void)
-{
-    for (int i = 0; i < SHARDS; i++)
-        atomic_init(&locks[i].taken, false);
-}
 
 static inline bool shard_try(int shard)
 {
@@ -54,90 +41,55 @@ static inline void shard_unlock(int shard)
     atomic_store_explicit(&locks[shard].taken, false, memory_order_release);
 }
 
-__attribute__((constructor)) static void block_table_start(void)
+static void lock_all(void)
 {
-    pthread_atfork(NULL, NULL, locks_init);
+    for (int shard = 0; shard < SHARDS; shard++)
+        shard_lock(shard);
 }
 
-static uint64_t hash_of(const void *address)
+static void unlock_all(void)
 {
-    return (((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u) >> 12;
+    for (int shard = SHARDS - 1; shard >= 0; shard--)
+        shard_unlock(shard);
+}
+
+/* fork() takes all locks, so in the child they are free and the tables are consistent. */
+__attribute__((constructor)) static void block_table_start(void)
+{
+    (void)lock_at_fork(lock_all, unlock_all, unlock_all);
 }
 
 static int shard_of(const void *address)
 {
-    return (int)(hash_of(address) % SHARDS);
-}
-
-/* Returns the entry of `address`, else the first unused one for it. NULL: the table is full. */
-static struct block_entry *place_of(struct block_map *table, const void *address)
-{
-    struct block_entry *free_place = NULL;
-    size_t mask = table->capacity - 1;
-    for (size_t i = 0, at = hash_of(address) / SHARDS; i < table->capacity; i++, at++) {
-        struct block_entry *block = &table->at[at & mask];
-        if (block->address == address)
-            return block;
-        if (block->address == NULL)
-            return free_place != NULL ? free_place : block;
-        if (block->address == &gone && free_place == NULL)
-            free_place = block;
-    }
-    return free_place;
-}
-
-/* Makes room for one more entry. Returns false if memory runs out. */
-static bool table_ready(struct block_map **table)
-{
-    struct block_map *old = *table;
-    if (old != NULL && 4 * (old->used + 1) <= 3 * old->capacity)
-        return true;
-    size_t live = 0;
-    for (size_t i = 0; old != NULL && i < old->capacity; i++)
-        live += old->at[i].address != NULL && old->at[i].address != &gone;
-    size_t capacity = 64;
-    while (capacity < 2 * (live + 1))
-        capacity *= 2;
-    struct block_map *fresh = calloc(1, sizeof *fresh + capacity * sizeof fresh->at[0]);
-    if (fresh == NULL)
-        return false;
-    fresh->capacity = capacity;
-    fresh->used = live;
-    for (size_t i = 0; old != NULL && i < old->capacity; i++)
-        if (old->at[i].address != NULL && old->at[i].address != &gone)
-            *place_of(fresh, old->at[i].address) = old->at[i];
-    *table = fresh;
-    free(old);
-    return true;
+    return (int)((((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 12) % SHARDS);
 }
 
 /* ---- description of an address, called in signal handlers ---- */
 
-struct said {
+struct message {
     char *text;
     size_t capacity, used;
 };
 
-static void say(struct said *said, const char *words)
+static void append(struct message *message, const char *words)
 {
-    while (*words != '\0' && said->used + 1 < said->capacity)
-        said->text[said->used++] = *words++;
+    while (*words != '\0' && message->used + 1 < message->capacity)
+        message->text[message->used++] = *words++;
 }
 
-static bool describe_in(struct said *said, const struct block_map *table, const char *address)
+static bool describe_in(struct message *message, const struct ptr_map *table, const char *address)
 {
-    for (size_t i = 0; i < table->capacity; i++) {
-        const struct block_entry *block = &table->at[i];
+    for (const struct block_entry *block = NULL; (block = ptr_map_next(table, block, sizeof *block)) != NULL;) {
         const char *begin = block->address;
-        if (begin == NULL || begin == &gone || address < begin || address >= begin + block->bytes)
+        if (address < begin || address >= begin + block->bytes)
             continue;
-        say(said, block->op != NULL ? "the result of " : "a tensor");
-        say(said, block->op != NULL ? block->op : "");
+        append(message, block->op != NULL ? "the result of " : "a tensor");
+        append(message, block->op != NULL ? block->op : "");
         if (block->label != NULL && block->label[0] != '\0' && strcmp(block->label, OWNER_UNKNOWN) != 0) {
-            say(said, " in ");
-            say(said, block->label);
+            append(message, " in ");
+            append(message, block->label);
         }
-        said->text[said->used] = '\0';
+        message->text[message->used] = '\0';
         return true;
     }
     return false;
@@ -146,7 +98,7 @@ static bool describe_in(struct said *said, const struct block_map *table, const 
 /* Skips shards that are locked, because the interrupted thread may hold the lock. */
 static bool block_table_describe(char *text, size_t bytes, const void *address)
 {
-    struct said said = { text, bytes, 0 };
+    struct message message = { text, bytes, 0 };
     const ctrt_stream *stream;
     bool found = false;
     for (uint32_t slot = 0; slot < STREAM_MAX && !found && (stream = stream_at(slot)) != NULL; slot++) {
@@ -156,8 +108,7 @@ static bool block_table_describe(char *text, size_t bytes, const void *address)
         for (int shard = 0; shard < SHARDS && !found; shard++) {
             if (!shard_try(shard))
                 continue;
-            const struct block_map *table = memory->blocks->shards[shard];
-            found = table != NULL && describe_in(&said, table, address);
+            found = describe_in(&message, &memory->blocks->shards[shard], address);
             shard_unlock(shard);
         }
     }
@@ -185,12 +136,10 @@ void block_table_alloc(struct device_memory *memory, const ctrt_block *block, si
     }
     int shard = shard_of(block->address);
     shard_lock(shard);
-    struct block_map **table = &memory->blocks->shards[shard];
-    if (pool_watched(memory) && table_ready(table)) {
-        struct block_entry *place = place_of(*table, block->address);
-        (*table)->used += place->address == NULL;
+    struct block_entry *place =
+        pool_watched(memory) ? ptr_map_add(&memory->blocks->shards[shard], block->address, sizeof *place) : NULL;
+    if (place != NULL)
         *place = entry;
-    }
     shard_unlock(shard);
 }
 
@@ -199,11 +148,10 @@ static void take(struct block_entry *out, struct device_memory *memory, const vo
 {
     int shard = shard_of(address);
     shard_lock(shard);
-    struct block_map *table = memory->blocks->shards[shard];
-    struct block_entry *place = table != NULL ? place_of(table, address) : NULL;
-    if (place != NULL && place->address == address) {
+    struct block_entry *place = ptr_map_find(&memory->blocks->shards[shard], address, sizeof *place);
+    if (place != NULL) {
         *out = *place;
-        place->address = &gone;
+        ptr_map_remove(&memory->blocks->shards[shard], place, sizeof *place);
     }
     shard_unlock(shard);
 }
@@ -240,9 +188,8 @@ static void name_block(struct device_memory *memory, const void *address, const 
     if (!pool_watched(memory))
         return;
     shard_lock(shard);
-    struct block_map *table = memory->blocks->shards[shard];
-    struct block_entry *place = table != NULL ? place_of(table, address) : NULL;
-    if (place != NULL && place->address == address && place->op == NULL) {
+    struct block_entry *place = ptr_map_find(&memory->blocks->shards[shard], address, sizeof *place);
+    if (place != NULL && place->op == NULL) {
         place->op = op;
         number = place->number;
     }
@@ -274,24 +221,20 @@ static int compare(const void *a, const void *b)
 
 bool block_table_list(struct block_entry **out, size_t *count, struct device_memory *memory)
 {
-    size_t capacity = 0, n = 0;
+    size_t n = 0;
     *out = NULL;
     *count = 0;
     if (memory->blocks == NULL)
         return true;
+    lock_all();
     for (int shard = 0; shard < SHARDS; shard++)
-        shard_lock(shard);
-    for (int shard = 0; shard < SHARDS; shard++)
-        capacity += memory->blocks->shards[shard] != NULL ? memory->blocks->shards[shard]->used : 0;
-    struct block_entry *list = malloc(MAX(capacity, 1) * sizeof *list);
-    for (int shard = 0; shard < SHARDS && list != NULL; shard++) {
-        const struct block_map *table = memory->blocks->shards[shard];
-        for (size_t i = 0; table != NULL && i < table->capacity; i++)
-            if (table->at[i].address != NULL && table->at[i].address != &gone)
-                list[n++] = table->at[i];
-    }
-    for (int shard = SHARDS - 1; shard >= 0; shard--)
-        shard_unlock(shard);
+        n += memory->blocks->shards[shard].count;
+    struct block_entry *list = host_alloc(MAX(n, 1) * sizeof *list), *next = list;
+    for (int shard = 0; shard < SHARDS && list != NULL; shard++)
+        for (const struct block_entry *block = NULL;
+             (block = ptr_map_next(&memory->blocks->shards[shard], block, sizeof *block)) != NULL;)
+            *next++ = *block;
+    unlock_all();
     if (list == NULL)
         return false;
     qsort(list, n, sizeof *list, compare);
@@ -304,8 +247,7 @@ static void forget_all(struct device_memory *memory)
 {
     for (int shard = 0; shard < SHARDS; shard++) {
         shard_lock(shard);
-        free(memory->blocks->shards[shard]);
-        memory->blocks->shards[shard] = NULL;
+        ptr_map_free(&memory->blocks->shards[shard]);
         shard_unlock(shard);
     }
 }

@@ -25,7 +25,7 @@ struct history_event {
 };
 
 struct block_entry {
-    const void *address;                    /* NULL: unused; &gone: deleted */
+    const void *address;                    /* key: base/ptr_map.h */
     size_t bytes, requested;
     const char *label, *op;                 /* op NULL: unknown */
     const void *queue;

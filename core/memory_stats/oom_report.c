@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "base/strbuf.h"
 #include "memory/pinned_cache.h"
 #include "memory/quota.h"
@@ -20,25 +21,15 @@ struct oom_report {
     char *json;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all last_oom and the callback */
+LOCK_DEFINE(oom_lock, LOCK_OOM);            /* guards all last_oom and the callback */
 static ctrt_memory_oom_callback callback;
 static void *callback_user;
 static __thread bool in_callback;
 
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void oom_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
 /* The state of the device at the time of the failure. */
 struct finding {
     struct device_memory *memory;
-    size_t asked;
+    size_t requested;
     bool pinned;                            /* pinned host memory was requested */
     bool refused;                           /* by a limit, not by the device */
     const char *why;
@@ -67,10 +58,11 @@ static bool segments_expand(struct device_memory *memory)
     return expand;
 }
 
-static void look_around(struct finding *f, struct device_memory *memory, size_t asked, const char *why, bool pinned)
+static void look_around(struct finding *f, struct device_memory *memory, size_t requested, const char *why, bool pinned)
 {
     const ctrt_device *device = memory->device;
-    *f = (struct finding){ .memory = memory, .asked = asked, .why = why, .pinned = pinned, .refused = quota_refused };
+    *f = (struct finding){ .memory = memory, .requested = requested, .why = why, .pinned = pinned,
+                           .refused = quota_refused };
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
         f->free_bytes = f->total = 0;
@@ -107,9 +99,9 @@ static void advise(char advice[256], const struct finding *f)
 {
     char a[32], b[32];
     const struct device_memory *memory = f->memory;
-    const bool fits = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
+    const bool fits = f->total == 0 || f->pinned || f->free_bytes >= f->requested;
     const char *gaps = against_gaps(f);
-    if (f->refused && f->asked > f->limit)
+    if (f->refused && f->requested > f->limit)
         snprintf(advice, 256,
                  "The request alone exceeds the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
     else if (f->refused && fits)
@@ -119,10 +111,10 @@ static void advise(char advice[256], const struct finding *f)
     else if (f->pinned)
         snprintf(advice, 256,
                  "Release pinned tensors, or use pageable memory, whose copies block the host");
-    else if (f->total > 0 && f->asked > f->total)
+    else if (f->total > 0 && f->requested > f->total)
         snprintf(advice, 256,
                  "The block is larger than the device: split the tensor, or use a device with more memory");
-    else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
+    else if (f->largest_known && f->cached >= f->requested && f->largest < f->requested && gaps != NULL)
         snprintf(advice, 256, "Free memory is fragmented, the largest free block is %s: CTRT_MEMORY=%s:%s",
                  format_bytes(a, f->largest), memory->policy_name, gaps);
     else if (f->total > 0 && f->others > f->total / 2)
@@ -150,9 +142,9 @@ static char *to_json(const struct finding *f, const char *advice)
     strbuf_add(&text, ",\n  \"policy\": ");
     strbuf_add_json(&text, f->memory->policy_name);
     strbuf_add(&text,
-               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": "
+               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"requested\": %zu,\n  \"total\": %llu,\n  \"free\": "
                "%llu,\n  \"others\": ",
-               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked,
+               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->requested,
                (unsigned long long)f->total,
                (unsigned long long)f->free_bytes);
     if (f->total > 0)
@@ -202,19 +194,19 @@ static void keep(struct device_memory *memory, char *json)
         return;
     }
     report->json = json;
-    pthread_mutex_lock(&lock);
+    lock_enter(&oom_lock);
     old = memory->last_oom;
     memory->last_oom = report;
-    pthread_mutex_unlock(&lock);
+    lock_leave(&oom_lock);
     oom_report_free(old);
 }
 
 static void tell_program(struct device_memory *memory, size_t bytes, const char *json)
 {
-    pthread_mutex_lock(&lock);
+    lock_enter(&oom_lock);
     ctrt_memory_oom_callback function = callback;
     void *user = callback_user;
-    pthread_mutex_unlock(&lock);
+    lock_leave(&oom_lock);
     if (function == NULL || in_callback)
         return;
     in_callback = true;
@@ -224,7 +216,7 @@ static void tell_program(struct device_memory *memory, size_t bytes, const char 
 
 static ctrt_status say(const struct finding *f, const char *why, const char *advice)
 {
-    char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
+    char requested[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
     char free_text[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
     char others[192] = "", pinned[64] = "", other[32], host[32];
     if (f->total > 0)
@@ -251,7 +243,8 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
                      "out of memory on %s: %s%s requested, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s "
                      "(%.600s). %s%s",
-                     f->memory->device->name, format_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
+                     f->memory->device->name, format_bytes(requested, f->requested),
+                     f->pinned ? " of pinned host memory" : "",
                      format_bytes(taken, f->allocated), format_bytes(held, f->reserved), f->memory->policy_name, pieces,
                      free_text, others, pinned, allowed, why, owner, advice);
 }
@@ -307,11 +300,11 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
     if (out == NULL)
         return fail_null("memory_last_oom", "out");
     CTRT_TRY(memory_get(&memory, device));
-    pthread_mutex_lock(&lock);
+    lock_enter(&oom_lock);
     bool there = memory->last_oom != NULL;
     if (there)
         copy = host_strdup(memory->last_oom->json);
-    pthread_mutex_unlock(&lock);
+    lock_leave(&oom_lock);
     if (!there)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s was never out of memory", memory->device->name);
     if (copy == NULL)
@@ -322,8 +315,8 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
 
 void ctrt_memory_set_oom_callback(ctrt_memory_oom_callback function, void *user)
 {
-    pthread_mutex_lock(&lock);
+    lock_enter(&oom_lock);
     callback = function;
     callback_user = user;
-    pthread_mutex_unlock(&lock);
+    lock_leave(&oom_lock);
 }

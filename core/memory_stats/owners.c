@@ -50,7 +50,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
         return false;
     ctrt_memory_owner *owners = host_alloc((n + 1) * sizeof *owners);
     if (owners == NULL) {
-        free(blocks);
+        host_free(blocks);
         return false;
     }
     for (size_t i = 0; i < n; i++) {
@@ -59,7 +59,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
         bytes += blocks[i].bytes;
         requested += blocks[i].requested;
     }
-    free(blocks);
+    host_free(blocks);
     size_t watched = n;
     qsort(owners, n, sizeof *owners, by_name);
     n = merge(owners, n);

@@ -12,11 +12,11 @@
 #include "ctrt/device.h"
 #include "registry/internal.h"
 
-#define MAX_ASKED 32
+#define MAX_UNKNOWN 32
 
 /* Names that were looked up without success; listings include them. */
-static struct { ctrt_component_kind kind; const char *name; const char *reason; } asked[MAX_ASKED];
-static size_t asked_count;
+static struct { ctrt_component_kind kind; const char *name; const char *reason; } unknown[MAX_UNKNOWN];
+static size_t unknown_count;
 
 static bool usable(const struct component *component)
 {
@@ -101,17 +101,17 @@ const char *registry_known(char *buffer, size_t bytes, ctrt_component_kind kind,
 
 /* ---- lookup ---- */
 
-static void remember_asked(ctrt_component_kind kind, const char *name, const char *reason)
+static void record_unknown(ctrt_component_kind kind, const char *name, const char *reason)
 {
-    for (size_t i = 0; i < asked_count; i++)
-        if (asked[i].kind == kind && strcmp(asked[i].name, name) == 0)
+    for (size_t i = 0; i < unknown_count; i++)
+        if (unknown[i].kind == kind && strcmp(unknown[i].name, name) == 0)
             return;
     const char *kept = intern_string(name);
-    if (asked_count == MAX_ASKED || kept == NULL)
+    if (unknown_count == MAX_UNKNOWN || kept == NULL)
         return;
-    asked[asked_count].kind = kind;
-    asked[asked_count].name = kept;
-    asked[asked_count++].reason = intern_format("%s", reason);
+    unknown[unknown_count].kind = kind;
+    unknown[unknown_count].name = kept;
+    unknown[unknown_count++].reason = intern_format("%s", reason);
 }
 
 /* Returns CTRT_ERR_NOT_FOUND. The message contains the reasons of all candidates or, if there are none, the searched
@@ -141,7 +141,7 @@ static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
     if (used > 0)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s %s cannot be used: %s", kind_word(kind), name, reasons);
     snprintf(reasons, sizeof reasons, "no file %s-%s.so: %s", kind_word(kind), name, search_words());
-    remember_asked(kind, name, reasons);
+    record_unknown(kind, name, reasons);
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no %s called %s (%s); known: %s", kind_word(kind), name,
                      reasons, registry_known(known, sizeof known, kind, name));
 }
@@ -379,9 +379,9 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
             index -= rows;
         }
     }
-    if (status == CTRT_OK && !found && index < asked_count) {
+    if (status == CTRT_OK && !found && index < unknown_count) {
         *out = (ctrt_plugin_info){
-            "", "", "", kind_word(asked[index].kind), asked[index].name, "absent", asked[index].reason, 0
+            "", "", "", kind_word(unknown[index].kind), unknown[index].name, "absent", unknown[index].reason, 0
         };
         found = true;
     }

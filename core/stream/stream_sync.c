@@ -406,11 +406,11 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
         void *event = NULL;
         timepoint point;
         CTRT_TRY(stream_event_take(&event, stream->device));
-        ctrt_status asked = stream_event_record(event, stream, &point);
-        if (asked == CTRT_OK)
-            asked = queue->event_query(stream->device->handle, event, &done);
+        ctrt_status one = stream_event_record(event, stream, &point);
+        if (one == CTRT_OK)
+            one = queue->event_query(stream->device->handle, event, &done);
         stream_event_put(event, stream->device);
-        CTRT_TRY(asked);
+        CTRT_TRY(one);
     }
     if (done)
         stream_note_done(stream, sequence, NULL, 0);

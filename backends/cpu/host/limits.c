@@ -162,21 +162,22 @@ static const char *in_words(char text[32], uint64_t bytes)
 ctrt_status cpu_memory_refuse(size_t bytes, const char *why)
 {
     struct cpu_memory_room room;
-    char asked[32], left[32], total[32];
+    char requested[32], left[32], total[32];
     cpu_memory_room(&room);
     return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free",
-                          in_words(asked, bytes), bytes, why, in_words(left, room.free), in_words(total, room.total));
+                          in_words(requested, bytes), bytes, why, in_words(left, room.free),
+                          in_words(total, room.total));
 }
 
 static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
 {
-    char asked[32], limit[32], used[32], ours[32], swap[32], left[32];
+    char requested[32], limit[32], used[32], ours[32], swap[32], left[32];
     return cpu_host->fail(
         CTRT_ERR_OUT_OF_MEMORY,
         "cpu: %s (%zu bytes) exceed the memory of the %s, and the kernel would end the process when they are "
         "written to: limit %s, used and not reclaimable %s, allocated but not yet written %s, free swap of the "
         "machine %s; %s are available. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
-        in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
+        in_words(requested, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
         in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
 }
 
