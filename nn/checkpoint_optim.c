@@ -240,7 +240,7 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
 
 /* Replaces a state tensor of the optimizer by the loaded one. If a captured step refers to the optimizer, copies the
  * values into the old tensor, because replays continue to use the tensor from the capture. */
-static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
+static ctrt_status state_replace(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
 {
     if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL
         || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)
@@ -258,7 +258,7 @@ static ctrt_status optimizer_give(ctrt_optimizer *optimizer, const struct optim_
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < optimizer->count; i++)
         for (int s = 0; s < OPTIM_STATES && status == CTRT_OK; s++)
-            ctrt_no_grad status = state_give(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
+            ctrt_no_grad status = state_replace(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
     CTRT_TRY(status);
     for (size_t i = 0; i < optimizer->count; i++)
         optimizer->slots[i].steps = fresh[i].steps;

@@ -125,5 +125,5 @@ const sim_control sim_control_table = {
     .clear = clear,
     .set_latency = set_latency,
     .set_bandwidth = set_bandwidth,
-    .set_namer = sim_guard_namer,
+    .set_namer = sim_guard_set_describe,
 };

@@ -39,7 +39,7 @@ typedef struct sim_counters {
 
 /* Writes a description of the object at `address` to text[bytes], NUL-terminated. Returns false if there is none.
  * Called in a signal handler, so it must not use locks, allocation or stdio. */
-typedef bool (*sim_namer)(char *text, size_t bytes, const void *address);
+typedef bool (*sim_describe_callback)(char *text, size_t bytes, const void *address);
 
 typedef struct sim_control {
     size_t size;
@@ -54,7 +54,7 @@ typedef struct sim_control {
     ctrt_status (*set_bandwidth)(int device, uint64_t bytes_per_second);
     /* Sets the function that describes an address in the message about a host access; NULL: the host's default.
      * Process-wide. */
-    void (*set_namer)(sim_namer namer);
+    void (*set_namer)(sim_describe_callback namer);
 } sim_control;
 
 #endif

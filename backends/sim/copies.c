@@ -81,7 +81,7 @@ ctrt_status sim_copy(void *handle, void *queue, void *to, const void *from, size
     copy->to = to, copy->from = from, copy->bytes = bytes;
     pthread_mutex_lock(&device->lock);
     copy->work.corrupts = sim_fault_hits(device, SIM_FAULT_COPY, "", fault);
-    sim_work_judge(device, &copy->work);
+    sim_work_check(device, &copy->work);
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->count.copies[kind], 1);
     sim_count(&device->count.copy_bytes[kind], bytes);
@@ -102,7 +102,7 @@ ctrt_status sim_fill(void *handle, void *queue, void *address, int byte, size_t 
     fill->to_device = device;
     fill->to = address, fill->bytes = bytes, fill->byte = byte;
     pthread_mutex_lock(&device->lock);
-    sim_work_judge(device, &fill->work);
+    sim_work_check(device, &fill->work);
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->count.fills, 1);
     sim_count(&device->count.fill_bytes, bytes);
@@ -138,7 +138,7 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
     pthread_mutex_lock(&to_device->lock);
     copy->work.corrupts = sim_fault_hits(to_device, SIM_FAULT_COPY, "", fault);
     copy->work.zeroes = sim_fault_link(to_device, from_device->index, to_device->index);
-    sim_work_judge(to_device, &copy->work);
+    sim_work_check(to_device, &copy->work);
     pthread_mutex_unlock(&to_device->lock);
     sim_count(&to_device->count.peer_copies, 1);
     sim_count(&to_device->count.peer_bytes, bytes);

@@ -50,7 +50,7 @@ static ctrt_status count(int32_t *count)
     struct sim_options options;
     ctrt_status status = sim_options_read(&options);
     if (!status)
-        status = sim_kernels_there();
+        status = sim_kernels_ready();
     if (!status)
         *count = options.devices;
     return status;
@@ -155,7 +155,7 @@ static ctrt_status open_device(void **handle, int32_t index)
     struct sim_device *device = NULL;
     ctrt_status status = read_for(&options, index);
     if (!status)
-        status = sim_kernels_there();
+        status = sim_kernels_ready();
     if (!status && sim_device_at(index) != NULL)
         status = sim_host->fail(CTRT_ERR_STATE, "sim:%d is open already", (int)index);
     if (!status)

@@ -91,7 +91,7 @@ static ctrt_status fault_unknown(const char *name, const char *text, const char 
     for (size_t i = 0; i < KINDS; i++)
         words[i] = kinds[i].name;
     return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no fault \"%s\"; known: %s", name, text, word,
-                          sim_known(known, sizeof known, word, words));
+                          sim_known_words(known, sizeof known, word, words));
 }
 
 static ctrt_status read_fault(struct sim_fault *fault, const char *name, const char *text, char *entry)

@@ -16,7 +16,7 @@
 
 /* Open devices by index; NULL if closed. */
 static struct sim_device *_Atomic guarded[SIM_DEVICES];
-static _Atomic(sim_namer) namer;
+static _Atomic(sim_describe_callback) namer;
 static struct sigaction before;
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool installed;
@@ -60,7 +60,7 @@ static void say(struct sim_device *device, const char *address, const void *cont
     struct sim_block block;
     char name[160];
     uint64_t place = (uint64_t)(address - device->guard);
-    sim_namer who = atomic_load(&namer);
+    sim_describe_callback who = atomic_load(&namer);
     add(&line, "ctrt: the host ");
     add(&line, verb(context));
     add(&line, " memory of ");
@@ -141,7 +141,7 @@ void sim_guard_remove(struct sim_device *device)
     atomic_compare_exchange_strong(&guarded[device->index], &own, NULL);
 }
 
-void sim_guard_namer(sim_namer who)
+void sim_guard_set_describe(sim_describe_callback who)
 {
     atomic_store(&namer, who);
 }

@@ -18,7 +18,7 @@ ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .strid
 static struct sim_kernel *kernels;
 static size_t kernel_count;
 static const ctrt_kernel_table *cpu_table;
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_there */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_ready */
 
 /* The thread that held the mutex does not exist in the child. */
 static void after_fork_in_child(void)
@@ -232,7 +232,7 @@ static ctrt_status sim_run(const ctrt_call *call)
     pthread_mutex_lock(&device->lock);
     work->fails = sim_fault_hits(device, SIM_FAULT_OP, kernel->base.op, work->work.fault);
     if (!work->fails)
-        sim_work_judge(device, &work->work);
+        sim_work_check(device, &work->work);
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->launches[kernel - kernels], 1);
     sim_count(&device->count.launches, 1);
@@ -280,7 +280,7 @@ ctrt_status sim_kernels_init(void)
 }
 
 /* The cpu backend may have been unusable temporarily (no memory, too many open files), so initialization is retried. */
-ctrt_status sim_kernels_there(void)
+ctrt_status sim_kernels_ready(void)
 {
     pthread_mutex_lock(&making);
     const ctrt_status status = kernel_count > 0 ? CTRT_OK : sim_kernels_init();

@@ -41,7 +41,7 @@ static size_t distance(const char *a, const char *b)
     return row[columns];
 }
 
-const char *sim_nearest(const char *word, const char *const *words)
+const char *sim_edit_distance(const char *word, const char *const *words)
 {
     const char *found = NULL;
     size_t best = strlen(word) / 3 + 2;
@@ -55,9 +55,9 @@ const char *sim_nearest(const char *word, const char *const *words)
     return found;
 }
 
-const char *sim_known(char *buffer, size_t bytes, const char *word, const char *const *words)
+const char *sim_known_words(char *buffer, size_t bytes, const char *word, const char *const *words)
 {
-    const char *near = sim_nearest(word, words);
+    const char *near = sim_edit_distance(word, words);
     size_t used = 0;
     buffer[0] = '\0';
     for (size_t i = 0; words[i] != NULL && used < bytes; i++)
@@ -318,7 +318,7 @@ static ctrt_status read_option(struct reading *r, const char *text, char *entry)
     for (size_t i = 0; i < OPTIONS; i++)
         words[i] = options[i].name;
     return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no option \"%s\"; known: %s", r->name, text,
-                          entry, sim_known(known, sizeof known, entry, words));
+                          entry, sim_known_words(known, sizeof known, entry, words));
 }
 
 ctrt_status sim_options_parse(struct sim_options *out, const char *name, const char *text)

@@ -23,7 +23,7 @@ int64_t sim_cost(const struct sim_device *device, uint64_t bytes)
     return latency + (bandwidth > 0 ? (int64_t)((double)bytes * 1e9 / (double)bandwidth) : 0);
 }
 
-void sim_work_judge(struct sim_device *device, struct sim_work *work)
+void sim_work_check(struct sim_device *device, struct sim_work *work)
 {
     work->loses = sim_fault_hits(device, SIM_FAULT_LOST, "", work->fault);
 }
@@ -262,7 +262,7 @@ static struct sim_queue *queue_from(struct sim_device *device, int number)
     return found;
 }
 
-static void queue_let_go(struct sim_queue *queue)
+static void queue_release(struct sim_queue *queue)
 {
     pthread_mutex_lock(&queue->device->lock);
     queue->held--;
@@ -287,7 +287,7 @@ static ctrt_status each_queue(struct sim_device *device, void *queue, void (*vis
         failure_of(q, &here);
         if (!first.status)
             first = here;
-        queue_let_go(q);
+        queue_release(q);
         q = queue_from(device, number + 1);
     }
     if (sequence != NULL)

@@ -75,9 +75,9 @@ bool sim_parse_bytes(uint64_t *out, const char *text);
 bool sim_parse_time(int64_t *nanoseconds, const char *text);
 bool sim_parse_count(uint64_t *out, const char *text);
 /* Returns the word closest to `word` by edit distance, or NULL if none is close. `words` ends with NULL. */
-const char *sim_nearest(const char *word, const char *const *words);
+const char *sim_edit_distance(const char *word, const char *const *words);
 /* Writes "a, b, c; did you mean b?" to `buffer`, for messages, and returns it. */
-const char *sim_known(char *buffer, size_t bytes, const char *word, const char *const *words);
+const char *sim_known_words(char *buffer, size_t bytes, const char *word, const char *const *words);
 
 /* ---- used blocks of an address range (blocks.c) ---- */
 
@@ -207,7 +207,7 @@ struct sim_reservation *sim_reservation_at(const struct sim_device *device, uint
 /* guard.c: reports host accesses to device memory. */
 void sim_guard_add(struct sim_device *device);
 void sim_guard_remove(struct sim_device *device);
-void sim_guard_namer(sim_namer namer);
+void sim_guard_set_describe(sim_describe_callback namer);
 
 /* faults.c: counts an operation and returns whether a fault makes it fail. `text` receives the fault as the user wrote
  * it. The caller holds the device's lock. */
@@ -288,7 +288,7 @@ int64_t sim_cost(const struct sim_device *device, uint64_t bytes);
 ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status,
                            const char *format, ...) CTRT_PRINTF(4, 5);
 /* Counts a work item for the fault lost:N and marks it if the fault hits. The caller holds the device's lock. */
-void sim_work_judge(struct sim_device *device, struct sim_work *work);
+void sim_work_check(struct sim_device *device, struct sim_work *work);
 
 /* worker.c */
 void *sim_worker(void *queue);
@@ -320,7 +320,7 @@ ctrt_status sim_copy_peer(void *to_device, void *to, void *from_device, const vo
  * returns their number. */
 ctrt_status sim_kernels_init(void);
 /* Returns CTRT_ERR_NOT_SUPPORTED if the cpu backend, whose kernels are used, is not available. */
-ctrt_status sim_kernels_there(void);
+ctrt_status sim_kernels_ready(void);
 size_t sim_kernel_count(void);
 const char *sim_kernel_op(size_t i);
 /* Calls function(argument) with OpenMP limited to one thread, independent of CTRT_NUM_THREADS. */

@@ -33,7 +33,7 @@ void autograd_meta_free(ctrt_tensor *tensor)
     if (node)
         node_release(node);
     if (base != NULL)
-        scope_let_go(base);
+        scope_release_tensor(base);
     tensor_release(base);
     tensor_release(grad);
 }

@@ -95,7 +95,7 @@ static void free_kept(struct ctrt_function_context *context)
     for (int i = 0; i < n; i++) {
         bytes += context->kept[i].bytes;
         tensor_release(context->kept[i].with_history);
-        scope_let_go(context->kept[i].tensor);
+        scope_release_tensor(context->kept[i].tensor);
         tensor_release(context->kept[i].tensor);
     }
     autograd_count(autograd_here(), 0, -bytes);
@@ -251,7 +251,7 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
         for (int i = 0; i < context->n_kept; i++)
             if (context->kept[i].tensor == results[k]) {
                 CTRT_TRY(tensor_alias(&alias, results[k]));
-                scope_let_go(context->kept[i].tensor);
+                scope_release_tensor(context->kept[i].tensor);
                 scope_hold(alias);
                 tensor_move(&context->kept[i].tensor, alias);
                 context->kept[i].output = k;

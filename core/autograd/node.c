@@ -3,7 +3,7 @@
 #include "autograd/hooks.h"
 #include "autograd/node.h"
 
-static void node_take_apart(struct grad_node *node)
+static void node_clear(struct grad_node *node)
 {
     for (uint32_t i = 0; i < node->n_in; i++)
         edge_release(&node->edges[i]);
@@ -29,7 +29,7 @@ void node_die(struct grad_node *node)
     int64_t freed = 0;
     while ((node = here->dying) != NULL) {
         here->dying = node->next;
-        node_take_apart(node);
+        node_clear(node);
         freed++;
     }
     here->draining = false;

@@ -19,8 +19,8 @@ static ctrt_status normalise(ctrt_tensor **xhat, ctrt_tensor **r, ctrt_tensor *x
 }
 
 /* r (g - mean(g) - x^ mean(g x^)) */
-static ctrt_status through_statistics(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r,
-                                      ctrt_ints dims)
+static ctrt_status input_gradient(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r,
+                                  ctrt_ints dims)
 {
     ctrt_tensor *mean = NULL, *share = NULL;
     ctrt_status status;
@@ -55,7 +55,7 @@ static ctrt_status layer_norm_composed(const struct grad_context *ctx, ctrt_tens
     STEP(normalise(&xhat, &r, x, inner, ctx->attributes->norm.epsilon));
     if (needs_grad(ctx, 0)) {
         STEP(w ? ctrt_mul(&g, dy, w) : pass_on(&g, dy));
-        STEP(through_statistics(&dx[0], g, xhat, r, inner));
+        STEP(input_gradient(&dx[0], g, xhat, r, inner));
     }
     if (needs_grad(ctx, 1)) {
         STEP(ctrt_mul(&dx[1], dy, xhat));
@@ -123,7 +123,7 @@ static ctrt_status batch_norm_composed(const struct grad_context *ctx, ctrt_tens
             STEP(as_channels(&w, ctx->inputs[1], ndim));
             STEP(ctrt_mul(&g, g, w));
         }
-        STEP(training ? through_statistics(&dx[0], g, xhat, r, dims) : ctrt_mul(&dx[0], g, r));
+        STEP(training ? input_gradient(&dx[0], g, xhat, r, dims) : ctrt_mul(&dx[0], g, r));
     }
     if (needs_grad(ctx, 1)) {
         STEP(ctrt_mul(&dx[1], dy, xhat));

@@ -15,7 +15,7 @@ static void op_node_free_values(struct op_node *node)
     int n = node->n_saved;
     node->n_saved = 0;
     for (int i = 0; i < n; i++) {
-        scope_let_go(node->saved[i].tensor);
+        scope_release_tensor(node->saved[i].tensor);
         tensor_release(node->saved[i].tensor);
     }
     autograd_count(autograd_here(), 0, -node->saved_bytes);
@@ -220,7 +220,7 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
         if (stays)
             tensor_retain(to[i].tensor);
         else
-            scope_let_go(to[i].tensor);
+            scope_release_tensor(to[i].tensor);
     }
     if (stays) {
         atomic_store_explicit(&node->state, SAVED_THERE, memory_order_release);

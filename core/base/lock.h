@@ -17,7 +17,7 @@
 
 enum lock_level {
     LOCK_DRY_RUN, LOCK_VIEWS, LOCK_DISPATCH, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_INTERN, LOCK_LAYERS,
-    LOCK_COUNTERS, LOCK_SCOPE, LOCK_HOOKS, LOCK_AUTOGRAD, LOCK_SEED, LOCK_OOM, LOCK_HISTORY, LOCK_BACKTRACE, LOCK_LEVELS
+    LOCK_COUNTERS, LOCK_SCOPE, LOCK_HOOKS, LOCK_AUTOGRAD, LOCK_SEED, LOCK_LEVELS
 };
 
 struct lock {
@@ -34,6 +34,21 @@ struct lock {
         lock_declare(&name, level);                                             \
     }                                                                           \
     static struct lock name
+
+/* Defines a static mutex that fork() does not acquire and that is initialised again in the child, for data that is used
+ * while locks of plugins are held: plugins' fork handlers run after all other locks have been acquired. The child must
+ * tolerate data in the middle of a change. */
+#define LOCK_DEFINE_MUTEX(name)                                                 \
+    static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                    \
+    static void name##_init(void)                                               \
+    {                                                                           \
+        pthread_mutex_init(&name, NULL);                                        \
+    }                                                                           \
+    __attribute__((constructor)) static void name##_declare(void)               \
+    {                                                                           \
+        (void)lock_at_fork(NULL, NULL, name##_init);                            \
+    }                                                                           \
+    static pthread_mutex_t name
 
 void lock_declare(struct lock *lock, enum lock_level level);
 

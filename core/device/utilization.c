@@ -18,7 +18,7 @@
 /* ---- one device ---- */
 
 /* For a backend without `usage`: reports the memory if the device is open. */
-static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *type, int index)
+static ctrt_status usage_from_memory_info(ctrt_device_usage *usage, struct device_type *type, int index)
 {
     const ctrt_device_table *table = type->backend->device;
     device_enter();
@@ -42,7 +42,7 @@ static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, 
                                   .power_limit = -1, .clock_khz = -1, .process_count = -1, .process_room = capacity,
                                   .processes = processes };
     if (!CTRT_SLOT(table, usage))
-        return usage_by_hand(usage, type, index);
+        return usage_from_memory_info(usage, type, index);
     return table->usage(type->physical[index], usage);
 }
 

@@ -217,7 +217,7 @@ static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch
 
 /* ---- the random number generator ---- */
 
-static void generator_keep(ctrt_dry_run *dryrun)
+static void generator_save(ctrt_dry_run *dryrun)
 {
     ctrt_device *device = device_home(dryrun->device);
     pthread_mutex_lock(&device->generator_lock);
@@ -260,7 +260,7 @@ ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device)
     if (status == CTRT_OK)
         status = dryrun_memory_begin(&dryrun->memory, device);
     if (status == CTRT_OK) {
-        generator_keep(dryrun);
+        generator_save(dryrun);
         atomic_store_explicit(&device->dispatch, dryrun->entries, memory_order_release);
         launch_set(device, &launch_dry);
         dryrun->next = running;

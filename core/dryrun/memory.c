@@ -523,7 +523,7 @@ static ctrt_status layers_build(struct dryrun *dryrun)
 }
 
 /* Sets the memory for the device and all its aliases. */
-static void give_memory(ctrt_device *device, struct device_memory *memory)
+static void set_memory(ctrt_device *device, struct device_memory *memory)
 {
     device->memory = memory;
     for (ctrt_device *name = device->names; name != NULL; name = name->next_name)
@@ -557,7 +557,7 @@ ctrt_status dryrun_memory_begin(struct dryrun **out, ctrt_device *device)
     dryrun->so_far = (ctrt_memory_prediction){ .fits = true, .allocated_before = (uint64_t)dryrun->live,
                                              .reserved_before = counters_reserved_bytes(&real->counters) };
     dryrun->running = true;
-    give_memory(device, memory);
+    set_memory(device, memory);
     *out = dryrun;
     return CTRT_OK;
 }
@@ -580,7 +580,7 @@ void dryrun_memory_end(ctrt_memory_prediction *out, struct dryrun *dryrun)
     found->failed_label = dryrun->at_failure.label != NULL ? dryrun->at_failure.label : "";
     count_left(dryrun);
     dryrun->running = false;
-    give_memory(dryrun->real->device, dryrun->real);
+    set_memory(dryrun->real->device, dryrun->real);
     pool_drop_policies(memory);
     left_update(dryrun);
     dryrun_leave();
@@ -591,7 +591,7 @@ void dryrun_memory_end(ctrt_memory_prediction *out, struct dryrun *dryrun)
 void dryrun_memory_abandon(struct dryrun *dryrun)
 {
     dryrun->running = false;
-    give_memory(dryrun->real->device, dryrun->real);
+    set_memory(dryrun->real->device, dryrun->real);
     dryrun->memory->policy_count = 0;
     left_update(dryrun);
 }

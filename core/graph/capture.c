@@ -13,22 +13,13 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "memory/events.h"
 #include "memory/hazard.h"
 
 static struct graph_capture *running;             /* captures of all devices */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards `running` */
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void capture_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+LOCK_DEFINE_MUTEX(captures_lock);           /* guards `running` */
 
 /* ---- memory ---- */
 
@@ -120,13 +111,13 @@ static bool is_on(const struct graph_capture *capture, const void *queue)
 static struct graph_capture *capture_of(const struct device_memory *memory, const void *queue)
 {
     struct graph_capture *found = NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&captures_lock);
     for (struct graph_capture *c = running; c != NULL && found == NULL; c = c->next)
         if (c->memory == memory && is_on(c, queue))
             found = c;
     if (found != NULL)
         atomic_fetch_add(&found->refs, 1);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&captures_lock);
     return found;
 }
 
@@ -242,7 +233,7 @@ static const struct memory_ops captures_ops = { .alloc_fixed = fixed_alloc, .fre
 /* Pushes the layer of all captures at the first capture of the device; it stays until the device is closed. */
 static ctrt_status captures_push(struct device_memory *memory)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&captures_lock);
     struct memory_layer *layer = atomic_load(&memory->top);
     while (layer != NULL && layer->ops.destroy != captures_destroy)
         layer = layer->below;
@@ -250,7 +241,7 @@ static ctrt_status captures_push(struct device_memory *memory)
         layer->ops = captures_ops;
         memory_push(memory, layer);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&captures_lock);
     return layer != NULL ? CTRT_OK : out_of_memory(sizeof *layer, "the captures of a device");
 }
 
@@ -418,23 +409,23 @@ ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
 
 void capture_enlist(struct graph_capture *capture)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&captures_lock);
     capture->next = running;
     running = capture;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&captures_lock);
     atomic_fetch_add(&capture->memory->device->captures, 1);
 }
 
 void capture_delist(struct graph_capture *capture)
 {
     atomic_fetch_sub(&capture->memory->device->captures, 1);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&captures_lock);
     for (struct graph_capture **link = &running; *link != NULL; link = &(*link)->next)
         if (*link == capture) {
             *link = capture->next;
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&captures_lock);
 }
 
 void capture_release_uses(struct graph_capture *capture)

@@ -182,7 +182,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     return CTRT_OK;
 }
 
-static void give_back(struct pinned *own, ctrt_device *device, void *address, size_t granted)
+static void free_cached(struct pinned *own, ctrt_device *device, void *address, size_t granted)
 {
     int64_t begin = clock_now();
     device->backend->memory->host_free(device->handle, address, granted);
@@ -207,7 +207,7 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     if (block == NULL) {
         for (int i = 0; i < count; i++)
             stream_finish(points[i]);
-        give_back(own, device, address, granted);
+        free_cached(own, device, address, granted);
         return;
     }
     block->address = address;
@@ -247,7 +247,7 @@ static void trim(ctrt_device *device, bool wait)
             next = block->next;
             fence_wait(block->fence, device, NULL);
             fence_free(block->fence);
-            give_back(own, device, block->address, class_bytes(class));
+            free_cached(own, device, block->address, class_bytes(class));
             host_free(block);
         }
 }

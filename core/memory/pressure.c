@@ -67,10 +67,10 @@ uint64_t pressure_trims(void)
 
 /* ---- the parameter ---- */
 
-ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
+ctrt_status pressure_parse(struct pressure_options *wish, const char *text)
 {
     static const char *const yes[] = { "on", "1", "yes", "true" }, *const no[] = { "off", "0", "no", "false" };
-    *wish = (struct pressure_wish){ true, "some 150000 2000000" };
+    *wish = (struct pressure_options){ true, "some 150000 2000000" };
     for (size_t i = 0; i < COUNT_OF(yes); i++) {
         if (strcmp(text, yes[i]) == 0)
             return CTRT_OK;
@@ -224,7 +224,7 @@ static void empty_caches(void)
 }
 
 /* Returns true if the source reported pressure. Stops polling a source that has ended. */
-static bool source_spoke(int i)
+static bool source_reported(int i)
 {
     struct pollfd *source = &watcher.sources[i];
     short events = source->revents;
@@ -255,7 +255,7 @@ static void *watch_pressure(void *ignored)
             return ignored;
         memcpy(watcher.sources, polled, sizeof watcher.sources);
         for (int i = 0; i < watcher.count; i++)
-            spoke |= source_spoke(i);
+            spoke |= source_reported(i);
         if (spoke)
             empty_caches();
     }
@@ -307,7 +307,7 @@ ctrt_status pressure_start(void)
 {
     CANCEL_DISABLED;
     static atomic_flag registered = ATOMIC_FLAG_INIT, failed = ATOMIC_FLAG_INIT;
-    struct pressure_wish wish;
+    struct pressure_options wish;
     ctrt_param_value value, file;
     CTRT_TRY(param_read(&value, &pressure_param, "core"));
     CTRT_TRY(param_read(&file, &file_param, "core"));

@@ -33,10 +33,10 @@ uint64_t pressure_trims(void);
 
 /* The parsed parameter: whether to watch, and the trigger to write to the kernel. pressure_parse has no side
  * effects. */
-struct pressure_wish {
+struct pressure_options {
     bool watch;
     char trigger[48];                       /* "some 150000 2000000" */
 };
-ctrt_status pressure_parse(struct pressure_wish *wish, const char *text);
+ctrt_status pressure_parse(struct pressure_options *wish, const char *text);
 
 #endif

@@ -6,7 +6,7 @@
 #include "memory/events.h"
 #include "memory/pinned_cache.h"
 
-static ctrt_status still_there(const char *who, struct device_memory *memory, uint64_t bytes)
+static ctrt_status fail_in_use(const char *who, struct device_memory *memory, uint64_t bytes)
 {
     char size[32], label[128], of[160] = "";
     if (owners_largest(label, memory))
@@ -27,7 +27,7 @@ static ctrt_status release(const char *who, ctrt_device *device)
     pool_trim(memory);
     pinned_trim(device);
     uint64_t bytes = counters_current(&memory->counters, COUNTER_BYTES);
-    return bytes > 0 ? still_there(who, memory, bytes) : status;
+    return bytes > 0 ? fail_in_use(who, memory, bytes) : status;
 }
 
 ctrt_status ctrt_memory_release_all(ctrt_device *device)

@@ -22,7 +22,7 @@ extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 atomic_bool backtrace_wanted;
 
-LOCK_DEFINE(backtrace_lock, LOCK_BACKTRACE);
+LOCK_DEFINE_MUTEX(backtrace_lock);
 static struct backtrace *buckets[BUCKETS];
 static uint32_t stacks;
 
@@ -62,11 +62,11 @@ __attribute__((noinline)) const struct backtrace *backtrace_here(void)
     for (int i = 0; i < count; i++)
         hash = (hash ^ (uintptr_t)at[i]) * 0x9e3779b97f4a7c15u;
     struct backtrace **bucket = &buckets[(hash >> 32) % BUCKETS];
-    lock_enter(&backtrace_lock);
+    pthread_mutex_lock(&backtrace_lock);
     struct backtrace *found = find(*bucket, at, count);
     if (found == NULL)
         found = keep(bucket, at, count);
-    lock_leave(&backtrace_lock);
+    pthread_mutex_unlock(&backtrace_lock);
     return found;
 }
 

@@ -24,7 +24,7 @@ struct history {
     struct history_event events[];
 };
 
-LOCK_DEFINE(history_lock, LOCK_HISTORY);    /* guards all rings and `choice` */
+LOCK_DEFINE_MUTEX(history_lock);    /* guards all rings and `choice` */
 static bool parameter_read;                 /* no lock, because devices are opened one at a time */
 static struct choice {
     bool made;
@@ -63,22 +63,22 @@ __attribute__((noinline)) void history_note(struct device_memory *memory, struct
 {
     if (unlikely(atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)) && event->backtrace == NULL)
         event->backtrace = backtrace_here();
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     struct history *ring = memory->history;
     if (ring != NULL) {
         event->number = ++ring->count;
         ring->events[event->number % ring->capacity] = *event;
     }
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
 }
 
 void history_name(struct device_memory *memory, uint64_t number, const char *op)
 {
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     struct history *ring = memory->history;
     if (ring != NULL && ring->events[number % ring->capacity].number == number)
         ring->events[number % ring->capacity].op = op;
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
 }
 
 bool history_list(struct history_event **out, size_t *count, uint64_t *lost, struct device_memory *memory)
@@ -86,14 +86,14 @@ bool history_list(struct history_event **out, size_t *count, uint64_t *lost, str
     *out = NULL;
     *count = 0;
     *lost = 0;
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     struct history *ring = memory->history;
     size_t n = ring != NULL ? MIN(ring->count, ring->capacity) : 0;
     struct history_event *list = n > 0 ? host_alloc(n * sizeof *list) : NULL;
     for (size_t i = 0; list != NULL && i < n; i++)
         list[i] = ring->events[(ring->count - n + 1 + i) % ring->capacity];
     *lost = n > 0 ? ring->count - n : 0;
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
     if (n > 0 && list == NULL)
         return false;
     *out = list;
@@ -111,11 +111,11 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
             return out_of_memory(entries * sizeof fresh->events[0], "the history of memory");
         fresh->capacity = entries;
     }
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     old = memory->history;
     memory->history = fresh;
     atomic_store(&memory->history_on, fresh != NULL);
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
     host_free(old);
     return CTRT_OK;
 }
@@ -150,13 +150,13 @@ static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *ent
  * the same lock. */
 static ctrt_status watch_device(struct device_memory *memory)
 {
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     struct choice now = choice;
     if (!now.made)
         now.watch = memory->device->flags & CTRT_DEVICE_ASYNCHRONOUS ? CTRT_MEMORY_WATCH_STATE : CTRT_MEMORY_WATCH_NONE;
     if (now.watch != CTRT_MEMORY_WATCH_NONE)
         atomic_store(&label_wanted, true);
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
     return block_table_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE,
                              now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
 }
@@ -166,20 +166,20 @@ static void choose(ctrt_memory_watch watch, size_t entries, bool anyway)
 {
     if (watch == CTRT_MEMORY_WATCH_FRAMES)
         backtrace_prepare();
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     if (anyway || !choice.made)
         choice = (struct choice){ true, watch, entries };
     atomic_store(&backtrace_wanted, choice.watch == CTRT_MEMORY_WATCH_FRAMES);
     if (choice.watch == CTRT_MEMORY_WATCH_NONE)
         atomic_store(&label_wanted, false);
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
 }
 
 static bool choice_made(void)
 {
-    lock_enter(&history_lock);
+    pthread_mutex_lock(&history_lock);
     bool made = choice.made;
-    lock_leave(&history_lock);
+    pthread_mutex_unlock(&history_lock);
     return made;
 }
 

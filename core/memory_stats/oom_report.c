@@ -21,7 +21,7 @@ struct oom_report {
     char *json;
 };
 
-LOCK_DEFINE(oom_lock, LOCK_OOM);            /* guards all last_oom and the callback */
+LOCK_DEFINE_MUTEX(oom_lock);            /* guards all last_oom and the callback */
 static ctrt_memory_oom_callback callback;
 static void *callback_user;
 static __thread bool in_callback;
@@ -84,7 +84,7 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
 }
 
 /* Returns the option of the lowest policy that reduces fragmentation. NULL: there is none, or it is in use. */
-static const char *against_gaps(const struct finding *f)
+static const char *fragmentation_option(const struct finding *f)
 {
     const char *upper = strrchr(f->memory->policy_name, '+'),
                *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
@@ -100,7 +100,7 @@ static void advise(char advice[256], const struct finding *f)
     char a[32], b[32];
     const struct device_memory *memory = f->memory;
     const bool fits = f->total == 0 || f->pinned || f->free_bytes >= f->requested;
-    const char *gaps = against_gaps(f);
+    const char *gaps = fragmentation_option(f);
     if (f->refused && f->requested > f->limit)
         snprintf(advice, 256,
                  "The request alone exceeds the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
@@ -194,19 +194,19 @@ static void keep(struct device_memory *memory, char *json)
         return;
     }
     report->json = json;
-    lock_enter(&oom_lock);
+    pthread_mutex_lock(&oom_lock);
     old = memory->last_oom;
     memory->last_oom = report;
-    lock_leave(&oom_lock);
+    pthread_mutex_unlock(&oom_lock);
     oom_report_free(old);
 }
 
-static void tell_program(struct device_memory *memory, size_t bytes, const char *json)
+static void call_callback(struct device_memory *memory, size_t bytes, const char *json)
 {
-    lock_enter(&oom_lock);
+    pthread_mutex_lock(&oom_lock);
     ctrt_memory_oom_callback function = callback;
     void *user = callback_user;
-    lock_leave(&oom_lock);
+    pthread_mutex_unlock(&oom_lock);
     if (function == NULL || in_callback)
         return;
     in_callback = true;
@@ -266,7 +266,7 @@ static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *
         history_note(memory, &event);
     }
     char *json = to_json(&f, advice);
-    tell_program(memory, bytes, json);
+    call_callback(memory, bytes, json);
     keep(memory, json);
     ctrt_status status = say(&f, reason, advice);
     host_free(f.owners);
@@ -300,11 +300,11 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
     if (out == NULL)
         return fail_null("memory_last_oom", "out");
     CTRT_TRY(memory_get(&memory, device));
-    lock_enter(&oom_lock);
+    pthread_mutex_lock(&oom_lock);
     bool there = memory->last_oom != NULL;
     if (there)
         copy = host_strdup(memory->last_oom->json);
-    lock_leave(&oom_lock);
+    pthread_mutex_unlock(&oom_lock);
     if (!there)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s was never out of memory", memory->device->name);
     if (copy == NULL)
@@ -315,8 +315,8 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
 
 void ctrt_memory_set_oom_callback(ctrt_memory_oom_callback function, void *user)
 {
-    lock_enter(&oom_lock);
+    pthread_mutex_lock(&oom_lock);
     callback = function;
     callback_user = user;
-    lock_leave(&oom_lock);
+    pthread_mutex_unlock(&oom_lock);
 }

@@ -132,7 +132,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
 }
 
 /* Finishes a backward function: moves the required gradients to the caller's variables and releases the others. */
-static ctrt_status give_gradients(ctrt_status status, enum op op, ctrt_tensor **outs[3], ctrt_tensor *results[3])
+static ctrt_status return_gradients(ctrt_status status, enum op op, ctrt_tensor **outs[3], ctrt_tensor *results[3])
 {
     for (int i = 0; i < 3; i++) {
         if (status == CTRT_OK && outs[i] != NULL)
@@ -186,7 +186,7 @@ ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
                 status = kernel_fill(&results[i]->view, x->device, ctrt_int(0));
     }
     operands_release(&operands);
-    return give_gradients(status, OP_layer_norm_backward, (ctrt_tensor ***)outs, results);
+    return return_gradients(status, OP_layer_norm_backward, (ctrt_tensor ***)outs, results);
 }
 
 /* ---- batch norm ---- */
@@ -309,5 +309,5 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
                 status = kernel_fill(&results[i]->view, x->device, ctrt_int(0));
     }
     operands_release(&operands);
-    return give_gradients(status, OP_batch_norm_backward, (ctrt_tensor ***)outs, results);
+    return return_gradients(status, OP_batch_norm_backward, (ctrt_tensor ***)outs, results);
 }

@@ -16,7 +16,7 @@
 enum { UNKNOWN, WORKS, FAILS };
 #define MAX_NUMBER 1024                     /* size of the table; devices with larger numbers are tested each time */
 
-static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
+static uint8_t *state_of_link(ctrt_device *to, const ctrt_device *from)
 {
     uint8_t *table = atomic_load_explicit(&to->peers, memory_order_acquire), *expected = NULL;
     if (from->number >= MAX_NUMBER)
@@ -60,7 +60,7 @@ static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *
 
 /* Tests one direction. Returns UNKNOWN if the test failed with an error such as a lack of memory; the copy through the
  * host that follows will then report it. */
-static uint8_t try_out(ctrt_device *to, ctrt_device *from)
+static uint8_t test_link(ctrt_device *to, ctrt_device *from)
 {
     const ctrt_memory_table *memory = to->backend->memory;
     if (to->backend != from->backend || !CTRT_SLOT(memory, copy_peer) || !CTRT_SLOT(memory, can_access_peer)
@@ -96,7 +96,7 @@ static bool busy(const ctrt_device *device)
 
 bool device_link_works(ctrt_device *to, ctrt_device *from)
 {
-    const uint8_t *verdict = verdict_of(to, from);
+    const uint8_t *verdict = state_of_link(to, from);
     if (!busy(to) && !busy(from))
         peers_work(to, from);
     return verdict == NULL || __atomic_load_n(verdict, __ATOMIC_ACQUIRE) != FAILS;
@@ -104,10 +104,10 @@ bool device_link_works(ctrt_device *to, ctrt_device *from)
 
 bool peers_work(ctrt_device *to, ctrt_device *from)
 {
-    uint8_t *verdict = verdict_of(to, from);
+    uint8_t *verdict = state_of_link(to, from);
     uint8_t known = verdict != NULL ? __atomic_load_n(verdict, __ATOMIC_ACQUIRE) : UNKNOWN;
     if (known == UNKNOWN) {
-        known = try_out(to, from);
+        known = test_link(to, from);
         if (verdict != NULL)
             __atomic_store_n(verdict, known, __ATOMIC_RELEASE);
     }

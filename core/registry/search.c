@@ -71,7 +71,7 @@ ctrt_component_kind kind_of_word(const char *word, size_t length)
 }
 
 /* Splits a file name like "backend-cpu.so" into kind and name. Returns false for names of other files. */
-static bool take_apart(const char *file, ctrt_component_kind *kind, char *name, size_t bytes)
+static bool split_file_name(const char *file, ctrt_component_kind *kind, char *name, size_t bytes)
 {
     size_t length = strlen(file);
     const char *dash = strchr(file, '-');
@@ -90,7 +90,7 @@ static ctrt_status add_file(const char *folder, const char *base)
 {
     ctrt_component_kind kind;
     char name[64], path[4096], stem[80];
-    if (!take_apart(base, &kind, name, sizeof name)
+    if (!split_file_name(base, &kind, name, sizeof name)
         || snprintf(path, sizeof path, "%s/%s", folder, base) >= (int)sizeof path)
         return CTRT_OK;
     for (size_t i = 0; i < registry_file_count; i++)

@@ -374,7 +374,7 @@ static bool reusable(ctrt_stream *stream)
 }
 
 /* Prepares a released stream that lost its slot for reuse. Returns false if that is not possible now. */
-static bool stream_revive(ctrt_stream *stream)
+static bool stream_prepare_reuse(ctrt_stream *stream)
 {
     const ctrt_device *device = stream->device;
     if (!device_asynchronous(device))
@@ -393,7 +393,7 @@ static bool stream_revive(ctrt_stream *stream)
 }
 
 /* Returns a released stream that can be reused, preferably one that has a slot, or NULL. Requires streams_lock. */
-static ctrt_stream *stream_again(const ctrt_device *device, int priority)
+static ctrt_stream *stream_reuse(const ctrt_device *device, int priority)
 {
     ctrt_stream *bare = NULL;
     for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next) {
@@ -404,7 +404,7 @@ static ctrt_stream *stream_again(const ctrt_device *device, int priority)
         else if (reusable(stream))
             return stream;
     }
-    return bare != NULL && stream_revive(bare) ? bare : NULL;
+    return bare != NULL && stream_prepare_reuse(bare) ? bare : NULL;
 }
 
 /* Returns whether a slot can become free soon, because its stream is released: sets *busy to such a stream with
@@ -437,7 +437,7 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
     ctrt_status status = CTRT_OK;
     for (int tries = 0; tries < SLOT_WAITS; tries++) {
         pthread_mutex_lock(&streams_lock);
-        stream = stream_again(device, priority);
+        stream = stream_reuse(device, priority);
         status = stream == NULL ? stream_create(&stream, device, priority) : CTRT_OK;
         if (status == CTRT_OK)
             stream_begin_use(stream);

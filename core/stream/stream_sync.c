@@ -44,7 +44,7 @@ static void lock_both(ctrt_stream *a, ctrt_stream *b)
     pthread_mutex_lock(a_first ? &b->lock : &a->lock);
 }
 
-static void unlock_both(ctrt_stream *a, ctrt_stream *b)
+static void unlock_pair(ctrt_stream *a, ctrt_stream *b)
 {
     pthread_mutex_unlock(&a->lock);
     pthread_mutex_unlock(&b->lock);
@@ -130,7 +130,7 @@ static void inherit_errors(ctrt_stream *stream)
                 keep_error(stream, other->error, 0);
             }
         }
-        unlock_both(stream, other);
+        unlock_pair(stream, other);
     }
 }
 
@@ -230,7 +230,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
         if (unlikely(joins))
             atomic_store(&stream->capture, theirs);
     }
-    unlock_both(stream, other);
+    unlock_pair(stream, other);
     stream_event_put(event, other->device);
     return ctrt_context(status, "ordering a stream of %s and one of %s", stream->device->name, other->device->name);
 }

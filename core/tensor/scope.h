@@ -24,7 +24,7 @@ static inline void scope_hold(ctrt_tensor *tensor)
     if (unlikely(tensor->flags & TENSOR_SCOPED))
         scope_count(tensor, 1);
 }
-static inline void scope_let_go(ctrt_tensor *tensor)
+static inline void scope_release_tensor(ctrt_tensor *tensor)
 {
     if (unlikely(tensor->flags & TENSOR_SCOPED))
         scope_count(tensor, -1);

@@ -274,7 +274,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
     struct chunk *chunk = block->chunk;
     (void)queue;                                /* the block's region determines the queue */
     pthread_mutex_lock(&lock);
-    chunk->fence = fence_both(arena->source, chunk->fence, given->fence);
+    chunk->fence = fences_join(arena->source, chunk->fence, given->fence);
     block->used = false;
     chunk->used_bytes -= block->bytes;
     if (--chunk->used == 0) {
@@ -394,7 +394,7 @@ static ctrt_status init(const ctrt_host *given)
     static bool forks_known;
     host = given;
     if (!forks_known)
-        forks_known = around_fork(host, before_fork, after_fork, after_fork) == CTRT_OK;
+        forks_known = register_fork_handlers(host, before_fork, after_fork, after_fork) == CTRT_OK;
     return CTRT_OK;
 }
 

@@ -196,7 +196,7 @@ static ctrt_status init(const ctrt_host *given)
     static bool forks_known;
     host = given;
     if (!forks_known)
-        forks_known = around_fork(host, before_fork, after_fork, after_fork) == CTRT_OK;
+        forks_known = register_fork_handlers(host, before_fork, after_fork, after_fork) == CTRT_OK;
     return CTRT_OK;
 }
 

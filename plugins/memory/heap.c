@@ -146,7 +146,7 @@ void block_merge_next(struct block *block)
     if (gone->after != NULL)
         gone->after->before = block;
     if (unlikely(gone->fence != NULL))
-        block->fence = fence_both(policy->source, block->fence, gone->fence);
+        block->fence = fences_join(policy->source, block->fence, gone->fence);
     block_release(policy, gone);
 }
 

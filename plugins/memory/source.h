@@ -9,8 +9,8 @@
 #include "ctrt/plugin.h"
 
 /* Registers handlers that run around a fork, inside the library's own locks if the library supports that. */
-static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void),
-                                      void (*in_child)(void))
+static inline ctrt_status register_fork_handlers(const ctrt_host *host, void (*before)(void), void (*in_parent)(void),
+                                                 void (*in_child)(void))
 {
     if (CTRT_SLOT(host, at_fork))
         return host->at_fork(before, in_parent, in_child);
@@ -36,7 +36,7 @@ static inline void queue_finish(const ctrt_memory_source *source, void *queue)
         fence_finish(source, fence);
 }
 
-static inline void *fence_both(const ctrt_memory_source *source, void *a, void *b)
+static inline void *fences_join(const ctrt_memory_source *source, void *a, void *b)
 {
     if (a == NULL || b == NULL)
         return a != NULL ? a : b;

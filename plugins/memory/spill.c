@@ -102,7 +102,7 @@ static void spill_destroy(void *policy)
     *at = self->next;
     pthread_mutex_unlock(&all_lock);
     if (!self->forked) {
-        spill_settle(self);
+        spill_free_limbo(self);
         spill_buffers_trim(self);
     }
     spill_names_close(self);
@@ -149,7 +149,7 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
         return fail_forked(self);
     struct block *block = NULL;
     void *address = NULL;
-    ctrt_status status = spill_room(self, &address, rounded, queue, false);
+    ctrt_status status = spill_make_space(self, &address, rounded, queue, false);
     if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&self->lock);
@@ -159,7 +159,7 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
         block->home = queue;
         block->used = ++self->clock;
         list_add(&self->here, block);
-        spill_count_here(self, block, 1);
+        spill_count_device(self, block, 1);
     } else {
         self->source_frees++;
     }
@@ -185,14 +185,14 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
     if (self->forked)
         return;
     pthread_mutex_lock(&self->lock);
-    spill_settled(self, block);
+    spill_wait_settled(self, block);
     const bool here = block->place == HERE;
     struct buffer *buffer = block->buffer;
     if (here) {
         list_take(&self->here, block);
     } else {
-        spill_away_take(self, block);
-        spill_count_away(self, block, -1);
+        spill_host_remove(self, block);
+        spill_count_host(self, block, -1);
         block->buffer = NULL;
         spill_name_free(self, block);
     }
@@ -207,13 +207,13 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
     pthread_mutex_lock(&self->lock);
     if (gone) {
         self->source_frees++;
-        spill_count_here(self, block, -1);
+        spill_count_device(self, block, -1);
         block->buffer = NULL;
         spill_name_free(self, block);
     } else {
         list_add(&self->limbo, block);
     }
-    spill_changed(self);
+    spill_notify(self);
     pthread_mutex_unlock(&self->lock);
 }
 
@@ -263,15 +263,15 @@ static void count_use(struct spill *self, struct block *block)
 {
     block->uses++;
     self->in_use++;
-    spill_hold(self, 1);
+    spill_count_use(self, 1);
 }
 
 static void count_unuse(struct spill *self, struct block *block)
 {
     block->uses--;
     self->in_use--;
-    spill_hold(self, -1);
-    spill_changed(self);
+    spill_count_use(self, -1);
+    spill_notify(self);
 }
 
 /* Reports whether `queue` may use a block that is HERE without waiting for the result of the copy to the device. It may
@@ -296,22 +296,22 @@ static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue,
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&self->lock);
     while (status == CTRT_OK) {
-        spill_settled(self, block);
+        spill_wait_settled(self, block);
         const bool here = block->place == HERE;
         if (here && trusted(self, block, queue))
             break;
         if (here)
             list_take(&self->here, block);
         else
-            spill_away_take(self, block);
+            spill_host_remove(self, block);
         block->place = COMING;
         pthread_mutex_unlock(&self->lock);
-        status = here ? spill_assure(self, block, queue) : spill_bring(self, block, queue, false);
+        status = here ? spill_ensure_valid(self, block, queue) : spill_move_back(self, block, queue, false);
         pthread_mutex_lock(&self->lock);
         if (here) {
             block->place = HERE;
             list_add(&self->here, block);
-            spill_changed(self);
+            spill_notify(self);
         }
         block->follow |= !here && status == CTRT_OK;
     }
@@ -347,7 +347,7 @@ static struct block *next_ahead(struct spill *self, struct block *block)
     if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling
         || next->bytes > self->ceiling - self->here_bytes)
         return NULL;
-    spill_away_take(self, next);
+    spill_host_remove(self, next);
     next->place = COMING;
     return next;
 }
@@ -365,7 +365,7 @@ static void spill_unuse(void *policy, const ctrt_block *given, void *queue)
     block->follow = false;
     pthread_mutex_unlock(&self->lock);
     if (next != NULL)
-        (void)spill_bring(self, next, queue, true);     /* if it fails, the use moves the block */
+        (void)spill_move_back(self, next, queue, true); /* if it fails, the use moves the block */
 }
 
 /* ---- statistics ---- */
@@ -375,7 +375,7 @@ static void spill_trim(void *policy)
     struct spill *self = policy;
     if (!self->moves || self->forked)
         return;
-    spill_settle(self);
+    spill_free_limbo(self);
     spill_buffers_trim(self);
 }
 

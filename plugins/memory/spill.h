@@ -81,7 +81,7 @@ struct spill {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;             /* a block arrived, left, was unused or was freed */
-    struct list here, away, limbo;      /* limbo: freed blocks whose queues could not be made to wait; spill_settle
+    struct list here, away, limbo;      /* limbo: freed blocks whose queues could not be made to wait; spill_free_limbo
                                          * tries again */
     struct block *names[SPILL_CLASSES]; /* free names, linked by `after` */
     char *names_from, *names_at, *names_end;
@@ -145,31 +145,31 @@ void spill_buffers_trim(struct spill *self);
 /* Allocates device memory for `bytes` on `queue`, and moves other blocks to the host if necessary. `must`: the memory
  * is for an existing block; then the request does not fail because of a lack of pinned memory. Otherwise, no blocks
  * could be exchanged when the device and the pinned memory are both full. */
-ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must);
+ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, void *queue, bool must);
 /* Moves a block to the device. The caller has set its place to COMING and removed it from its list. `ahead`: only if no
  * other block has to leave. */
-ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead);
+ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue, bool ahead);
 /* Frees the device memory of a block that is on no list. Returns false if the home queue cannot be made to wait for the
  * block's other queues now. */
 bool spill_drop(struct spill *self, struct block *block, void *fence);
 /* Tries to free the blocks in limbo again. */
-void spill_settle(struct spill *self);
+void spill_free_limbo(struct spill *self);
 /* Adds `sign` (1 or -1) to the calling thread's number of uses. Requires the lock. */
-void spill_hold(struct spill *self, int sign);
+void spill_count_use(struct spill *self, int sign);
 /* Waits until no other thread moves the block. Requires the lock. */
-void spill_settled(struct spill *self, const struct block *block);
-void spill_changed(struct spill *self);
+void spill_wait_settled(struct spill *self, const struct block *block);
+void spill_notify(struct spill *self);
 /* Reports whether the copy of a block that is HERE to the device succeeded. *known: false if that is not known yet.
  * Requires the lock. */
 bool spill_arrived(struct spill *self, struct block *block, bool *known);
 /* Makes the bytes of a block valid for later work on `queue`: waits for the result of the copy to the device, and
  * copies again if it failed. The caller has set the block's place to COMING and removed it from its list. */
-ctrt_status spill_assure(struct spill *self, struct block *block, void *queue);
+ctrt_status spill_ensure_valid(struct spill *self, struct block *block, void *queue);
 /* Counts a block that arrived (1) or whose device memory was freed (-1). Requires the lock. */
-void spill_count_here(struct spill *self, const struct block *block, int sign);
+void spill_count_device(struct spill *self, const struct block *block, int sign);
 /* Counts a block whose bytes are on the host now (1) or no longer (-1). Requires the lock. */
-void spill_count_away(struct spill *self, const struct block *block, int sign);
-void spill_away_add(struct spill *self, struct block *block);
-void spill_away_take(struct spill *self, struct block *block);
+void spill_count_host(struct spill *self, const struct block *block, int sign);
+void spill_host_add(struct spill *self, struct block *block);
+void spill_host_remove(struct spill *self, struct block *block);
 
 #endif

@@ -16,7 +16,7 @@
 
 /* ---- statistics ---- */
 
-void spill_count_away(struct spill *self, const struct block *block, int sign)
+void spill_count_host(struct spill *self, const struct block *block, int sign)
 {
     if (block->buffer == NULL)
         return;
@@ -24,7 +24,7 @@ void spill_count_away(struct spill *self, const struct block *block, int sign)
     stat_add(&self->spilled_bytes, sign * (int64_t)block->bytes);
 }
 
-void spill_count_here(struct spill *self, const struct block *block, int sign)
+void spill_count_device(struct spill *self, const struct block *block, int sign)
 {
     self->here_bytes += (size_t)(sign * (int64_t)block->bytes);
     self->here_count += (size_t)(int64_t)sign;
@@ -33,7 +33,7 @@ void spill_count_here(struct spill *self, const struct block *block, int sign)
         self->ceiling = self->here_bytes;
 }
 
-void spill_away_add(struct spill *self, struct block *block)
+void spill_host_add(struct spill *self, struct block *block)
 {
     block->place = AWAY;
     if (block->left == 0)
@@ -51,7 +51,7 @@ void spill_away_add(struct spill *self, struct block *block)
     self->away_bytes += block->bytes;
 }
 
-void spill_away_take(struct spill *self, struct block *block)
+void spill_host_remove(struct spill *self, struct block *block)
 {
     list_take(&self->away, block);
     self->away_count--;
@@ -65,7 +65,7 @@ void spill_away_take(struct spill *self, struct block *block)
 #define MOST_HELD 16
 static __thread struct { const struct spill *of; uint64_t uses; } held[MOST_HELD];
 
-void spill_hold(struct spill *self, int sign)
+void spill_count_use(struct spill *self, int sign)
 {
     int at = -1;
     for (int i = 0; i < MOST_HELD; i++) {
@@ -89,7 +89,7 @@ static uint64_t held_of(const struct spill *self)
     return 0;
 }
 
-void spill_changed(struct spill *self)
+void spill_notify(struct spill *self)
 {
     atomic_fetch_add_explicit(&self->changes, 1, memory_order_relaxed);
     if (self->waiting > 0)
@@ -111,7 +111,7 @@ static void wait_end(struct spill *self)
     self->stuck -= held_of(self);
 }
 
-void spill_settled(struct spill *self, const struct block *block)
+void spill_wait_settled(struct spill *self, const struct block *block)
 {
     if (block->place != LEAVING && block->place != COMING)
         return;
@@ -267,14 +267,14 @@ static ctrt_status leave_end(struct spill *self, struct block *block)
         self->out_count += copied;
         self->out_bytes += copied ? block->bytes : 0;
         block->left = 0;
-        spill_count_here(self, block, -1);
-        spill_count_away(self, block, 1);
-        spill_away_add(self, block);
+        spill_count_device(self, block, -1);
+        spill_count_host(self, block, 1);
+        spill_host_add(self, block);
     } else {
         block->place = HERE;
         list_add(&self->here, block);
     }
-    spill_changed(self);
+    spill_notify(self);
     pthread_mutex_unlock(&self->lock);
     spill_buffer_put(self, spoilt);
     if (copied && status == CTRT_OK)
@@ -313,7 +313,7 @@ static struct block *take_victims(struct spill *self, size_t bytes, void *queue)
     return victims;
 }
 
-ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must)
+ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, void *queue, bool must)
 {
     const ctrt_memory_source *source = self->source;
     struct timespec until = { 0, 0 };
@@ -331,7 +331,7 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
             break;
         char why[384];
         snprintf(why, sizeof why, "%s", spill_host->message());
-        spill_settle(self);
+        spill_free_limbo(self);
         pthread_mutex_lock(&self->lock);
         self->rounds++;
         self->ceiling = self->here_bytes;
@@ -383,7 +383,7 @@ static ctrt_status copy_in(struct spill *self, struct block *block, void *addres
     return status != CTRT_OK ? status : fenced;
 }
 
-ctrt_status spill_assure(struct spill *self, struct block *block, void *queue)
+ctrt_status spill_ensure_valid(struct spill *self, struct block *block, void *queue)
 {
     const ctrt_memory_source *source = self->source;
     void *fence = NULL;
@@ -406,11 +406,11 @@ ctrt_status spill_assure(struct spill *self, struct block *block, void *queue)
 }
 
 /* Allocates device memory for a block that is moved back to the device. */
-static ctrt_status room_back(struct spill *self, void **address, size_t bytes, void *queue, bool ahead)
+static ctrt_status space_returned(struct spill *self, void **address, size_t bytes, void *queue, bool ahead)
 {
     const ctrt_memory_source *source = self->source;
     if (!ahead)
-        return spill_room(self, address, bytes, queue, true);
+        return spill_make_space(self, address, bytes, queue, true);
     ctrt_status status = CTRT_SLOT(source, alloc_spare) ? source->alloc_spare(source->state, address, bytes, queue)
                                                         : source->alloc(source->state, address, bytes, queue);
     if (status == CTRT_OK) {
@@ -421,10 +421,10 @@ static ctrt_status room_back(struct spill *self, void **address, size_t bytes, v
     return status;
 }
 
-ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead)
+ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue, bool ahead)
 {
     void *address = NULL;
-    ctrt_status status = room_back(self, &address, block->bytes, queue, ahead);
+    ctrt_status status = space_returned(self, &address, block->bytes, queue, ahead);
     struct buffer *buffer = block->buffer;
     const bool drawn = status == CTRT_OK;
     if (drawn && buffer != NULL) {
@@ -444,16 +444,16 @@ ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bo
         self->ahead_count += ahead;
         self->back_count += buffer != NULL;
         self->back_bytes += buffer != NULL ? block->bytes : 0;
-        spill_count_here(self, block, 1);
-        spill_count_away(self, block, -1);
+        spill_count_device(self, block, 1);
+        spill_count_host(self, block, -1);
         list_add(&self->here, block);
     } else {
         self->source_frees += drawn;
         if (ahead)
             self->ceiling = self->here_bytes;
-        spill_away_add(self, block);
+        spill_host_add(self, block);
     }
-    spill_changed(self);
+    spill_notify(self);
     pthread_mutex_unlock(&self->lock);
     return status;
 }
@@ -472,7 +472,7 @@ bool spill_drop(struct spill *self, struct block *block, void *fence)
     return true;
 }
 
-void spill_settle(struct spill *self)
+void spill_free_limbo(struct spill *self)
 {
     pthread_mutex_lock(&self->lock);
     struct block *block = self->limbo.first;
@@ -485,7 +485,7 @@ void spill_settle(struct spill *self)
         pthread_mutex_lock(&self->lock);
         if (gone) {
             self->source_frees++;
-            spill_count_here(self, block, -1);
+            spill_count_device(self, block, -1);
             spill_name_free(self, block);
         } else {
             list_add(&self->limbo, block);

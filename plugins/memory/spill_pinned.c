@@ -5,7 +5,7 @@
  * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
 #include "spill.h"
 
-static bool fence_made(struct spill *self, struct buffer *buffer)
+static bool buffer_fence_new(struct spill *self, struct buffer *buffer)
 {
     if (buffer->unfenced && self->source->fence_new(self->source->state, &buffer->fence, buffer->queue) == CTRT_OK)
         buffer->unfenced = false;
@@ -27,7 +27,7 @@ ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *
 {
     if (buffer->queue == queue)
         return CTRT_OK;
-    if (!fence_made(self, buffer))
+    if (!buffer_fence_new(self, buffer))
         return CTRT_ERR_OUT_OF_MEMORY;
     fence_order(self->source, buffer->fence, queue);
     return CTRT_OK;
@@ -35,13 +35,13 @@ ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *
 
 bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
 {
-    return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
+    return buffer_fence_new(self, buffer) && fence_is_done(self->source, buffer->fence);
 }
 
 /* Returns false if the thread cannot wait now for the work on the buffer's queue. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
-    if (!fence_made(self, buffer))
+    if (!buffer_fence_new(self, buffer))
         return false;
     fence_finish(self->source, buffer->fence);
     const size_t bytes = spill_class_bytes(buffer->class);
@@ -69,7 +69,7 @@ void spill_buffer_put(struct spill *self, struct buffer *buffer)
 
 /* Frees free buffers until `wanted` bytes can be allocated within the limit. First makes the buffers of blocks whose
  * copy to the device succeeded free. */
-static bool give_back(struct spill *self, size_t wanted)
+static bool free_cached(struct spill *self, size_t wanted)
 {
     struct buffer *idle = NULL, *held = NULL;
     bool enough, known;
@@ -135,7 +135,7 @@ static struct buffer *take_free(struct spill *self, unsigned class)
             break;
     }
     struct buffer *buffer = best != NULL ? *best : NULL;
-    if (buffer != NULL && !fence_made(self, buffer))
+    if (buffer != NULL && !buffer_fence_new(self, buffer))
         return NULL;
     if (buffer != NULL)
         *best = buffer->next;
@@ -158,7 +158,7 @@ static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
 {
     const ctrt_memory_source *source = self->source;
     size_t drawn;
-    if (!count_pinned(self, bytes, &drawn) && !(give_back(self, bytes) && count_pinned(self, bytes, &drawn)))
+    if (!count_pinned(self, bytes, &drawn) && !(free_cached(self, bytes) && count_pinned(self, bytes, &drawn)))
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
                                 "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
                                 "(CTRT_MEMORY=spill:host=...)", drawn, self->host_limit, bytes);

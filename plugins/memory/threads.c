@@ -337,5 +337,5 @@ ctrt_status threads_init(void)
         return CTRT_OK;
     threads_fenced = !membarrier(BARRIER_REGISTER);
     thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
-    return around_fork(host, before_fork, after_fork_in_parent, after_fork_in_child);
+    return register_fork_handlers(host, before_fork, after_fork_in_parent, after_fork_in_child);
 }

@@ -139,7 +139,7 @@ static void test_grammar(void)
     };
     group("values of CTRT_MEMORY_PRESSURE are parsed");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct pressure_wish wish;
+        struct pressure_options wish;
         ctrt_status status = pressure_parse(&wish, cases[i].text);
         if (!cases[i].good) {
             CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY_PRESSURE") != NULL,

@@ -44,10 +44,10 @@
 
 enum { AUTO, ALWAYS, NEVER };
 static int mode = AUTO;
-static bool kernel_offers;              /* the kernel's setting allows transparent huge pages with madvise */
+static bool thp_enabled;                /* the kernel's setting allows transparent huge pages with madvise */
 
 /* Returns true if the setting contains `word`. The file reads, for example, "always [madvise] never". */
-static bool kernel_says(const char *word)
+static bool setting_has(const char *word)
 {
     char text[128];
     if (!cpu_read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text))
@@ -68,7 +68,7 @@ ctrt_status cpu_pages_init(void)
     if (status)
         return status;
     mode = (int)value.integer;
-    kernel_offers = kernel_says("[madvise]") || kernel_says("[always]");
+    thp_enabled = setting_has("[madvise]") || setting_has("[always]");
     return CTRT_OK;
 }
 
@@ -115,7 +115,7 @@ static void advise(char *block, size_t bytes)
     size_t end = (bytes + HUGE / 2) & ~(HUGE - 1);
     if (mode == NEVER)
         (void)madvise(block, mapped_bytes(bytes), MADV_NOHUGEPAGE);
-    else if (mode == ALWAYS || (kernel_offers && (bytes >= 2 * HUGE || cpu_memory_out() > LITTLE)))
+    else if (mode == ALWAYS || (thp_enabled && (bytes >= 2 * HUGE || cpu_memory_out() > LITTLE)))
         (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
     if (mode != ALWAYS)
         return;

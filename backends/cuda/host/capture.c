@@ -56,7 +56,7 @@ cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence)
     return place;
 }
 
-static bool replays_on(const struct cuda_graph *graph, const struct cuda_queue *queue)
+static bool graph_replays_on(const struct cuda_graph *graph, const struct cuda_queue *queue)
 {
     for (int i = 0; i < graph->queue_count; i++)
         if (graph->queues[i] == queue)
@@ -81,26 +81,26 @@ static void judge(struct cuda_graph *graph)
     }
 }
 
-void cuda_graphs_judge(struct cuda_queue *queue)
+void cuda_graphs_check(struct cuda_queue *queue)
 {
     struct cuda_device *device = queue->device;
     if (__builtin_expect(__atomic_load_n(&device->graphs, __ATOMIC_ACQUIRE) == NULL, 1))
         return;
     pthread_mutex_lock(&device->lock);
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next)
-        if (replays_on(graph, queue))
+        if (graph_replays_on(graph, queue))
             judge(graph);
     pthread_mutex_unlock(&device->lock);
 }
 
-void cuda_graphs_over(struct cuda_queue *queue)
+void cuda_graphs_finished(struct cuda_queue *queue)
 {
     struct cuda_device *device = queue->device;
     if (__builtin_expect(__atomic_load_n(&device->graphs, __ATOMIC_ACQUIRE) == NULL, 1))
         return;
     pthread_mutex_lock(&device->lock);
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next) {
-        if (!replays_on(graph, queue))
+        if (!graph_replays_on(graph, queue))
             continue;
         judge(graph);
         if (__atomic_load_n(&graph->error->state, __ATOMIC_ACQUIRE) == 2) {
@@ -240,7 +240,7 @@ static ctrt_status end(void *handle, void *object, void **out)
 static void note_replay(struct cuda_device *device, struct cuda_graph *graph, struct cuda_queue *queue)
 {
     pthread_mutex_lock(&device->lock);
-    if (!replays_on(graph, queue)) {
+    if (!graph_replays_on(graph, queue)) {
         if (graph->queue_count == GRAPH_QUEUES) {
             (void)cuda_driver.stream_synchronize(graph->queues[0]->stream);
             judge(graph);
@@ -258,7 +258,7 @@ static ctrt_status replay(void *handle, void *object, void *queue_object)
     struct cuda_graph *graph = object;
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK)
-        cuda_graphs_judge(queue);
+        cuda_graphs_check(queue);
     if (status != CTRT_OK || cuda_queue_failed(queue))
         return status;
     if (graph->calls > 0)

@@ -172,10 +172,10 @@ extern const ctrt_capture_table cuda_capture_table;
  * graph's. */
 cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence);
 /* Marks the queue as failed if a graph replay on it has reported a failure so far. */
-void cuda_graphs_judge(struct cuda_queue *queue);
-/* Like cuda_graphs_judge, for the time when all replays on the queue have finished or the queue is destroyed; also
+void cuda_graphs_check(struct cuda_queue *queue);
+/* Like cuda_graphs_check, for the time when all replays on the queue have finished or the queue is destroyed; also
  * removes the queue from the graphs' lists. */
-void cuda_graphs_over(struct cuda_queue *queue);
+void cuda_graphs_finished(struct cuda_queue *queue);
 
 /* ---- launch.c ---- */
 
@@ -230,7 +230,7 @@ unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned b
  * *dropped: set to true if the queue has failed; then the caller must not enqueue anything. */
 ctrt_status cuda_stream_of(const ctrt_call *call, cu_stream *stream, bool *dropped);
 /* Call after a library has enqueued the work: records the call's op for error messages. */
-void cuda_noted(const ctrt_call *call);
+void cuda_record_work(const ctrt_call *call);
 
 /* ---- kernels.c ---- */
 

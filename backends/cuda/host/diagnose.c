@@ -407,7 +407,7 @@ static void tell_no_device(char *text, size_t bytes, const struct machine *m)
                  m->gpus, m->gpus == 1 ? "" : "s");
 }
 
-bool cuda_reason_suspects(void)
+bool cuda_reason_node_missing(void)
 {
     struct machine m;
     char text[512];

@@ -190,7 +190,7 @@ static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_
         split = split || all[i].mig != 0;
         joining = joining || all[i].joining;
     }
-    if (kind == CUDA_LIST_MIG || *present == 0 || joining || cuda_reason_suspects())
+    if (kind == CUDA_LIST_MIG || *present == 0 || joining || cuda_reason_node_missing())
         return ASK_DRIVER;
     const int count = cuda_visible(ids, CUDA_DEVICES, text, all, *present, &twice);
     if (count == 0) {

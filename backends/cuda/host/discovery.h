@@ -63,7 +63,7 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
 
 /* Returns true if a device node of the driver is missing or not accessible to this process. In that case CUDA may fail
  * although NVML works; only a call of the driver can determine whether it fails. */
-bool cuda_reason_suspects(void);
+bool cuda_reason_node_missing(void);
 /* Returns true if the loader's message reports a temporary shortage, such as too many open files. */
 bool cuda_transient(const char *told);
 /* These write into `text` why there is no usable device: CUDA_VISIBLE_DEVICES hides all of `present` GPUs; a GPU is in

@@ -97,7 +97,7 @@ unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned b
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-void cuda_noted(const ctrt_call *call)
+void cuda_record_work(const ctrt_call *call)
 {
     struct cuda_queue *queue = cuda_queue_of(call->device, call->queue);
     pthread_mutex_lock(&queue->lock);
@@ -156,7 +156,7 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_fatbin *fatbin,
     const unsigned y = shape.grid[1] > 0 ? shape.grid[1] : 1, z = shape.grid[2] > 0 ? shape.grid[2] : 1;
     const cu_result result = cuda_driver.launch(kernel, shape.grid[0], y, z, shape.block, 1, 1, shape.shared, stream,
                                                 parameters, NULL);
-    cuda_noted(call);
+    cuda_record_work(call);
     return cuda_check(device, result, "launching %s", name);
 }
 

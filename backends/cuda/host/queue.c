@@ -72,7 +72,7 @@ static void queue_free(struct cuda_queue *queue)
 {
     cuda_async_alloc_flush(queue->device, queue);
     (void)cuda_driver.stream_synchronize(queue->stream);
-    cuda_graphs_over(queue);
+    cuda_graphs_finished(queue);
     (void)cuda_driver.stream_destroy(queue->stream);
     error_free(queue);
     pthread_mutex_destroy(&queue->lock);
@@ -180,7 +180,7 @@ static void last_names(const struct cuda_queue *queue, char *text, size_t bytes)
 static ctrt_status failure_of(struct cuda_queue *queue, uint64_t *sequence)
 {
     char text[sizeof queue->text];
-    cuda_graphs_judge(queue);
+    cuda_graphs_check(queue);
     pthread_mutex_lock(&queue->lock);
     note_kernel_error(queue);
     const ctrt_status status = queue->failed;
@@ -236,7 +236,7 @@ static ctrt_status synchronize(void *handle, void *object)
     if (queue != NULL) {
         const cu_result result = cuda_driver.stream_synchronize(queue->stream);
         if (result == CU_OK)
-            cuda_graphs_over(queue);
+            cuda_graphs_finished(queue);
         return judge(queue, result, "waiting for");
     }
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all work");
@@ -283,7 +283,7 @@ static ctrt_status reset_one(struct cuda_queue *queue)
                                     queue->number);
     if (status != CTRT_OK)
         return status;
-    cuda_graphs_over(queue);
+    cuda_graphs_finished(queue);
     pthread_mutex_lock(&queue->lock);
     __atomic_store_n(&queue->failed, CTRT_OK, __ATOMIC_RELAXED);
     queue->failed_at = 0;

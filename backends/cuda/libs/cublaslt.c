@@ -597,7 +597,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
                 entry->count = 0;
             return false;
         }
-        cuda_noted(call);
+        cuda_record_work(call);
         *status = cuda_host->fail(w->status == LT_ALLOC_FAILED ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_BACKEND,
                                   "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s",
                                   device->name, call->kernel->op, (long long)w->p->m, (long long)w->p->k,
@@ -605,7 +605,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
                                   cuda_dtype_names[w->p->dtype], w->lt->library->status_name(w->status));
         return true;
     }
-    cuda_noted(call);
+    cuda_record_work(call);
     *status = CTRT_OK;
     return true;
 }

@@ -86,7 +86,7 @@ static bool open_library(struct dnn_library *library, struct cuda_library_failur
     return library->file != NULL;
 }
 
-static bool is_want_of_memory(dnn_status status)
+static bool is_out_of_memory(dnn_status status)
 {
     return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
@@ -120,7 +120,7 @@ static struct dnn *open_dnn(struct cuda_device *device)
             return dnn;
         }
         snprintf(why.text, sizeof why.text, "%s: cudnnCreate: %s", NAME, library.error_string(status));
-        why.transient = is_want_of_memory(status);
+        why.transient = is_out_of_memory(status);
         cuda_host->free(dnn);
     }
     if (library.file != NULL && atomic_load(&device->captures) > 0) {
@@ -316,7 +316,7 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
                                         choices);
     entry->count = 0;
     for (int i = 0; i < found && status == DNN_OK; i++) {
-        entry->passing |= is_want_of_memory(choices[i].status);
+        entry->passing |= is_out_of_memory(choices[i].status);
         if (allowed(device, &entry->key, &choices[i]))
             entry->choices[entry->count++] = choices[i];
     }
@@ -550,7 +550,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             continue;
         }
         if (convolve(w)) {
-            cuda_noted(call);
+            cuda_record_work(call);
             *status = CTRT_OK;
             return true;
         }
@@ -560,11 +560,11 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         }
         if (is_refusal(w->status)) {
             take_out(entry, i);
-        } else if (is_want_of_memory(w->status)) {
+        } else if (is_out_of_memory(w->status)) {
             entry->passing = true;
             i++;
         } else {
-            cuda_noted(call);
+            cuda_record_work(call);
             *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name,
                                       call->kernel->op, w->dnn->library->error_string(w->status));
             return true;

@@ -108,7 +108,7 @@ static void cut(struct reduce_args *a, int64_t blocks, int64_t least, int64_t gr
     a->pieces = fast_div_of(up(a->count, a->piece));
 }
 
-static bool can_go_wide(const struct reduce_args *a, int per_word)
+static bool can_vectorise(const struct reduce_args *a, int per_word)
 {
     bool wide = per_word > 1 && a->kept[a->n_kept - 1].n.size % per_word == 0;
     for (int d = 0; d < a->n_kept - 1; d++)
@@ -123,7 +123,7 @@ static void plan_columns(struct plan *p, int bytes, bool whole)
     struct reduce_args *a = &p->args;
     const struct reduce_dim *inner = &a->kept[a->n_kept - 1];
     const int per_word = bytes < 4 ? 4 / bytes : 1;
-    a->wide = whole && can_go_wide(a, per_word);
+    a->wide = whole && can_vectorise(a, per_word);
     const int width = a->wide ? per_word : 1;
     a->team = power_of_two(up(inner->n.size, width), 32);
     a->tiles = fast_div_of(up(inner->n.size, (int64_t)a->team * width));
