@@ -9,29 +9,29 @@
 # summary), and CUDA_HEADERS (the compiler option for the toolkit's headers, which only a test uses).
 AC_DEFUN([CTRT_CUDA], [
     AC_ARG_WITH([cuda],
-        [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [where the CUDA toolkit is, or no @<:@look in PATH, CUDA_HOME, /usr/local/cuda@:>@])],
+        [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [folder of the CUDA toolkit, or no @<:@searched in PATH, CUDA_HOME, /usr/local/cuda@:>@])],
         [], [with_cuda=auto])
     AC_ARG_WITH([cuda-arch],
-        [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities that kernels are compiled for @<:@75,80,86,89,90,100,120@:>@])],
+        [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities for which kernels are compiled @<:@75,80,86,89,90,100,120@:>@])],
         [], [with_cuda_arch=75,80,86,89,90,100,120])
     AC_ARG_VAR([NVCC], [compiler of CUDA C++])
     ctrt_nvcc=no ctrt_nvcc_why=
     AS_CASE([$with_cuda],
-        [no], [ctrt_nvcc_why="switched off by --with-cuda=no"],
+        [no], [ctrt_nvcc_why="disabled by --with-cuda=no"],
         [auto|yes], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin])],
         [AC_PATH_PROG([NVCC], [nvcc], [], [$with_cuda/bin])])
     AS_IF([test "x$with_cuda" != xno && test -z "$NVCC"], [
-        ctrt_nvcc_why="there is no nvcc (--with-cuda=DIR says where the CUDA toolkit is)"
-        AS_CASE([$with_cuda], [auto], [], [AC_MSG_ERROR([CUDA was asked for, but $ctrt_nvcc_why])])
+        ctrt_nvcc_why="nvcc was not found (set the folder of the CUDA toolkit with --with-cuda=DIR)"
+        AS_CASE([$with_cuda], [auto], [], [AC_MSG_ERROR([--with-cuda was given, but $ctrt_nvcc_why])])
     ])
     AS_IF([test "x$with_cuda" != xno && test -n "$NVCC"], [
         # Omit architectures that this version of nvcc does not support. For the last supported architecture, also
         # include PTX, which the driver compiles for newer GPUs.
-        AC_MSG_CHECKING([which architectures $NVCC compiles for])
+        AC_MSG_CHECKING([for which architectures $NVCC compiles])
         echo 'extern "C" __global__ void nothing(int *x) { *x = 1; }' >conftest.cu
         NVCC_ARCH= ctrt_nvcc_list= ctrt_nvcc_last=
         for ctrt_arch in $(echo "$with_cuda_arch" | tr ',' ' '); do
-            AS_CASE([$ctrt_arch], [*[[!0-9]]*], [AC_MSG_ERROR([--with-cuda-arch takes numbers such as 80,90, not "$ctrt_arch"])])
+            AS_CASE([$ctrt_arch], [*[[!0-9]]*], [AC_MSG_ERROR([--with-cuda-arch requires numbers such as 80,90, not "$ctrt_arch"])])
             AS_IF(["$NVCC" -arch=sm_$ctrt_arch -cubin -o conftest.cubin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [
                 NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$ctrt_arch,code=sm_$ctrt_arch"
                 ctrt_nvcc_list="$ctrt_nvcc_list${ctrt_nvcc_list:+,}$ctrt_arch"

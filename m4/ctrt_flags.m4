@@ -4,7 +4,7 @@
 # Appends FLAGS to VARIABLE if the compiler accepts them without a warning.
 AC_DEFUN([CTRT_COMPILE_FLAG], [
     AS_VAR_PUSHDEF([ctrt_cache], [ctrt_cv_flag_[]$2])
-    AC_CACHE_CHECK([whether $CC takes $2], [ctrt_cache], [
+    AC_CACHE_CHECK([whether $CC accepts $2], [ctrt_cache], [
         ctrt_save_CFLAGS=$CFLAGS
         CFLAGS="$CFLAGS -Werror $2"
         AC_COMPILE_IFELSE([AC_LANG_PROGRAM()], [AS_VAR_SET([ctrt_cache], [yes])], [AS_VAR_SET([ctrt_cache], [no])])
@@ -38,8 +38,8 @@ AC_DEFUN([CTRT_SANITIZE], [
     SANITIZE_FLAGS=
     AS_CASE([$enable_sanitize],
         [no|''], [enable_sanitize=no],
-        [yes], [AC_MSG_ERROR([--enable-sanitize wants a list, for example address,undefined])],
-        [*thread*address*|*address*thread*], [AC_MSG_ERROR([the sanitizers address and thread exclude one another])],
+        [yes], [AC_MSG_ERROR([--enable-sanitize requires a list, for example address,undefined])],
+        [*thread*address*|*address*thread*], [AC_MSG_ERROR([the sanitizers address and thread cannot be combined])],
         [SANITIZE_FLAGS="-fsanitize=$enable_sanitize -fno-sanitize-recover=all -fno-omit-frame-pointer"])
     AS_IF([test -n "$SANITIZE_FLAGS"], [
         AC_MSG_CHECKING([whether programs run with -fsanitize=$enable_sanitize])

@@ -31,7 +31,7 @@ AC_DEFUN([CTRT_ONEDNN], [
     ctrt_onednn_ldflags=
     ctrt_onednn=no
     AS_CASE([$with_onednn],
-        [no], [ctrt_onednn_why="switched off by --without-onednn"],
+        [no], [ctrt_onednn_why="disabled by --without-onednn"],
         [yes|auto], [
             m4_ifdef([PKG_CHECK_EXISTS], [AS_IF([test -n "$PKG_CONFIG"], [PKG_CHECK_EXISTS([dnnl], [
                 ONEDNN_CPPFLAGS=$($PKG_CONFIG --cflags dnnl 2>/dev/null)
@@ -67,13 +67,13 @@ AC_DEFUN([CTRT_ONEDNN], [
                 AS_IF([test -e "$ctrt_dir/$ctrt_onednn_soname"], [ctrt_onednn_soname=$ctrt_dir/$ctrt_onednn_soname])
             ])
             ctrt_onednn_why="$ctrt_onednn_major.x, opened at first use as $ctrt_onednn_soname"
-            AC_DEFINE([HAVE_ONEDNN], [1], [oneDNN's headers are there])
+            AC_DEFINE([HAVE_ONEDNN], [1], [oneDNN's headers are installed])
             AC_DEFINE_UNQUOTED([CTRT_ONEDNN_MAJOR], [$ctrt_onednn_major], [major version of oneDNN's headers: 2 or 3])
-            AC_DEFINE_UNQUOTED([CTRT_ONEDNN_SONAME], ["$ctrt_onednn_soname"], [what to dlopen for oneDNN])
+            AC_DEFINE_UNQUOTED([CTRT_ONEDNN_SONAME], ["$ctrt_onednn_soname"], [file name of oneDNN for dlopen])
         ], [ONEDNN_CPPFLAGS=])
         AC_MSG_RESULT([$ctrt_onednn ($ctrt_onednn_why)])
         AS_IF([test $ctrt_onednn = no && test "x$with_onednn" != xauto],
-            [AC_MSG_ERROR([oneDNN was asked for, but $ctrt_onednn_why])])
+            [AC_MSG_ERROR([--with-onednn was given, but $ctrt_onednn_why])])
     ])
     AC_SUBST([ONEDNN_CPPFLAGS])
     AM_CONDITIONAL([HAVE_ONEDNN], [test $ctrt_onednn = yes])
@@ -90,7 +90,7 @@ AC_DEFUN([CTRT_CBLAS], [
     ctrt_cblas_soname=
     AC_MSG_CHECKING([for a CBLAS])
     AS_CASE([$with_blas],
-        [no], [ctrt_cblas_why="switched off by --without-blas"],
+        [no], [ctrt_cblas_why="disabled by --without-blas"],
         [*.so|*.so.*], [ctrt_cblas_soname=$with_blas],
         [
             AS_CASE([$with_blas], [yes|auto], [ctrt_try="openblas blis cblas blas"],
@@ -104,10 +104,10 @@ AC_DEFUN([CTRT_CBLAS], [
     AS_IF([test -n "$ctrt_cblas_soname"], [
         ctrt_cblas=yes
         ctrt_cblas_why="opened at first use as $ctrt_cblas_soname"
-        AC_DEFINE([HAVE_CBLAS], [1], [a CBLAS is known])
-        AC_DEFINE_UNQUOTED([CTRT_CBLAS_SONAME], ["$ctrt_cblas_soname"], [what to dlopen for cblas_sgemm and its like])
+        AC_DEFINE([HAVE_CBLAS], [1], [a CBLAS was found])
+        AC_DEFINE_UNQUOTED([CTRT_CBLAS_SONAME], ["$ctrt_cblas_soname"], [file name of the CBLAS for dlopen])
     ], [ctrt_cblas=no])
     AC_MSG_RESULT([$ctrt_cblas ($ctrt_cblas_why)])
     AS_CASE([$ctrt_cblas,$with_blas], [no,auto|no,no], [],
-        [no,*], [AC_MSG_ERROR([a CBLAS was asked for, but $ctrt_cblas_why])])
+        [no,*], [AC_MSG_ERROR([--with-blas was given, but $ctrt_cblas_why])])
 ])

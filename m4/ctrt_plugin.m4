@@ -18,13 +18,13 @@ AC_DEFUN([CTRT_PLUGIN], [
     AS_CASE([$ctrt_wanted],
         [no], [],
         [yes|auto], [m4_default([$3], [:])],
-        [AC_MSG_ERROR([--enable-plugin-$1 takes yes, no or auto, not "$ctrt_wanted"])])
+        [AC_MSG_ERROR([--enable-plugin-$1 requires yes, no or auto, not "$ctrt_wanted"])])
     AS_IF([test "x$ctrt_wanted" = xno],
-            [ctrt_built=no; ctrt_why="switched off by --enable-plugin-$1=no"],
+            [ctrt_built=no; ctrt_why="disabled by --enable-plugin-$1=no"],
           [test -z "$ctrt_missing"],
             [ctrt_built=yes; ctrt_why="$2"],
           [test "x$ctrt_wanted" = xyes],
-            [AC_MSG_ERROR([plugin $1 was asked for, but $ctrt_missing])],
+            [AC_MSG_ERROR([--enable-plugin-$1=yes was given, but $ctrt_missing])],
             [ctrt_built=no; ctrt_why="$ctrt_missing"])
     AS_VAR_SET([ctrt_plugin_[]m4_translit([$1], [-], [_])], [$ctrt_built])
     AS_VAR_APPEND([ctrt_plugin_summary], ["
