@@ -1,5 +1,6 @@
-# !/bin/sh SPDX-License-Identifier: Apache-2.0 Generates ./configure from configure.ac. Run it once in a git clone; a
-# release archive contains ./configure.
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Generates ./configure from configure.ac. Run it once in a git clone; a release archive contains ./configure.
 set -eu
 cd "$(dirname "$0")"
 for tool in autoreconf automake libtoolize pkg-config; do
