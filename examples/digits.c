@@ -176,7 +176,7 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
 }
 
 /* Computes the network's accuracy and its logits. */
-static ctrt_status judge(double *accuracy, ctrt_tensor **logits, ctrt_module *net, const struct set *set)
+static ctrt_status evaluate(double *accuracy, ctrt_tensor **logits, ctrt_module *net, const struct set *set)
 {
     CTRT_AUTO(tensor) right = NULL;
     ctrt_status status = CTRT_OK;
@@ -214,7 +214,7 @@ static ctrt_status run(const struct model *model, const struct set *all, int epo
     CTRT_TRY(set_split(&set, &held_out, all, device));
     CTRT_TRY(model->make(&net, device));
     CTRT_TRY(train(net, model, &set, epochs ? epochs : model->epochs, device));
-    CTRT_TRY(judge(&accuracy, &logits, net, &held_out));
+    CTRT_TRY(evaluate(&accuracy, &logits, net, &held_out));
     printf("%s  %lld parameters, trained on %lld images, gets %.2f %% of %lld others right\n", model->name,
            (long long)ctrt_module_numel(net), (long long)ctrt_tensor_size(set.labels, 0), 100 * accuracy,
            (long long)ctrt_tensor_size(held_out.labels, 0));
@@ -222,7 +222,7 @@ static ctrt_status run(const struct model *model, const struct set *all, int epo
     CTRT_TRY(ctrt_save(net, model->checkpoint));
     CTRT_TRY(model->make(&copy, device));
     CTRT_TRY(ctrt_load(copy, model->checkpoint));
-    CTRT_TRY(judge(&copy_accuracy, &copy_logits, copy, &held_out));
+    CTRT_TRY(evaluate(&copy_accuracy, &copy_logits, copy, &held_out));
     CTRT_TRY(same_bits(&same, logits, copy_logits));
     if (!same || accuracy != copy_accuracy)
         return ctrt_fail(CTRT_ERR_INTERNAL, "the network read from %s gives other results", model->checkpoint);

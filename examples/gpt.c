@@ -93,9 +93,9 @@ static ctrt_status text_read(const char *path)
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %s", path);
-    for (int c, room = 0; (c = getc(file)) != EOF; text.length++) {
-        if (text.length == room)
-            text.tokens = realloc(text.tokens, (size_t)(room = room * 2 + 4096) * sizeof *text.tokens);
+    for (int c, capacity = 0; (c = getc(file)) != EOF; text.length++) {
+        if (text.length == capacity)
+            text.tokens = realloc(text.tokens, (size_t)(capacity = capacity * 2 + 4096) * sizeof *text.tokens);
         if (text.token_of[c] == 0)                                      /* 0: not seen yet; else token + 1 */
             text.byte_of[text.vocabulary] = (char)c, text.token_of[c] = ++text.vocabulary;
         text.tokens[text.length] = text.token_of[c] - 1;

@@ -385,7 +385,7 @@ static ctrt_status check_names(const struct safetensors_header *header)
     return CTRT_OK;
 }
 
-static ctrt_status judge(const struct parser *p)
+static ctrt_status validate(const struct parser *p)
 {
     struct safetensors_header *header = p->header;
     size_t bytes = (header->count + 1) * sizeof *header->by_name;
@@ -430,7 +430,7 @@ static ctrt_status parse(struct safetensors_header *out, const unsigned char *by
         .data_begin = header_bytes, .data_size = size - header_bytes,
     };
     CTRT_TRY(parse_header(&p));
-    return judge(&p);
+    return validate(&p);
 }
 
 ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes, size_t size)

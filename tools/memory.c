@@ -187,7 +187,7 @@ static bool value(struct reader *r)
 }
 
 /* Validates `text`. Writes the reason why it is not a snapshot into why[160], or "" if it is valid. */
-static void judge(char *why, const char *text, size_t length)
+static void validate(char *why, const char *text, size_t length)
 {
     struct reader r = { .at = text, .begin = text, .end = text + length };
     why[0] = '\0';
@@ -330,7 +330,7 @@ int tool_memory(int argc, char **argv)
         fprintf(stderr, "ctrt memory: %s: %s\n", from, strerror(errno));
         return 1;
     }
-    judge(why, text, length);
+    validate(why, text, length);
     int status = 1;
     if (why[0] != '\0')
         fprintf(stderr, "ctrt memory: %s is not a memory snapshot: %s\n", from, why);

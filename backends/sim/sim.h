@@ -263,7 +263,7 @@ struct sim_queue {
     pthread_t thread;
     int64_t clock;                              /* used by the worker: when the last work ended, in simulated time */
     int64_t _Atomic began, worked;              /* ns: start of the running work, 0: none; time of earlier work */
-    int64_t told;                               /* usage.c: the part already reported; under the device's lock */
+    int64_t reported;                               /* usage.c: the part already reported; under the device's lock */
     uint64_t random;                            /* used by the worker: state of sim_random */
 };
 

@@ -15,8 +15,8 @@ static int64_t worked(struct sim_device *device, int64_t now)
         const int64_t done = atomic_load_explicit(&queue->worked, memory_order_relaxed);
         const int64_t began = atomic_load_explicit(&queue->began, memory_order_relaxed);
         const int64_t total = done + (began > 0 && began < now ? now - began : 0);
-        sum += total > queue->told ? total - queue->told : 0;
-        queue->told = total;
+        sum += total > queue->reported ? total - queue->reported : 0;
+        queue->reported = total;
     }
     return sum;
 }

@@ -14,7 +14,7 @@ CORE_PARAM(graph_growth_param);
 
 _Atomic uint32_t graph_growth_limit = GROWTH_UNREAD;
 static _Atomic uint64_t found;
-static atomic_bool told;
+static atomic_bool warned;
 
 static uint32_t read_limit(void)
 {
@@ -35,7 +35,7 @@ static uint32_t read_limit(void)
 static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_t reach)
 {
     atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
-    if (atomic_exchange(&told, true))
+    if (atomic_exchange(&warned, true))
         return;
     const char *label = label_here();
     log_message(CTRT_LOG_WARNING, "autograd",
@@ -89,7 +89,7 @@ ctrt_status ctrt_autograd_set_growth_limit(int passes)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off", passes);
     atomic_store(&graph_growth_limit, (uint32_t)passes);
-    atomic_store(&told, false);
+    atomic_store(&warned, false);
     return CTRT_OK;
 }
 

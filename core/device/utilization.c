@@ -402,12 +402,12 @@ static void look_at_all(struct candidate *list, struct device_type *type, const 
 
 static ctrt_status fail_none_free(struct candidate *list, const struct device_type *type, const ctrt_pick_options *o)
 {
-    char told[768] = "";
+    char loads[768] = "";
     size_t used = 0;
     qsort(list, (size_t)type->count, sizeof *list, by_index);
-    for (int i = 0; i < type->count && used < sizeof told; i++) {
+    for (int i = 0; i < type->count && used < sizeof loads; i++) {
         char load[16], memory[16], left[32];
-        used += (size_t)snprintf(told + used, sizeof told - used,
+        used += (size_t)snprintf(loads + used, sizeof loads - used,
                                  "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "", type->name,
                                  list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
                                  format_bytes(left, list[i].free_bytes),
@@ -416,7 +416,7 @@ static ctrt_status fail_none_free(struct candidate *list, const struct device_ty
     char need[32];
     return ctrt_fail(CTRT_ERR_NOT_FOUND,
                      "no device of type %s is free (busy below %.0f%%, memory used below %.0f%%, %s free): %s",
-                     type->name, o->max_load * 100, o->max_memory * 100, format_bytes(need, o->min_free), told);
+                     type->name, o->max_load * 100, o->max_memory * 100, format_bytes(need, o->min_free), loads);
 }
 
 static void sleep_for(double seconds)

@@ -14,8 +14,8 @@
 #include "memory_stats/segments.h"
 #include "memory_stats/stats.h"
 
-#define OWNERS_TOLD 20
-#define PROCESSES_TOLD 8
+#define OWNERS_REPORTED 20
+#define PROCESSES_REPORTED 8
 
 struct oom_report {
     char *json;
@@ -35,7 +35,7 @@ struct finding {
     const char *why;
     uint64_t free_bytes, total;             /* of the device; total 0: unknown */
     uint64_t others;                        /* bytes of `total` that are neither free nor reserved by this process */
-    ctrt_process processes[PROCESSES_TOLD]; /* the processes that hold most of `others`, if the backend reports them */
+    ctrt_process processes[PROCESSES_REPORTED];     /* those that hold most of `others`, if the backend reports them */
     size_t process_count;
     uint64_t limit, allocated, reserved, held_pinned;
     uint64_t cached, largest;               /* reserved but free, and the largest free block */
@@ -72,7 +72,7 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
     f->held_pinned = pinned_held(device);
     f->others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
     if (f->others > 0)
-        f->process_count = device_other_processes(f->processes, PROCESSES_TOLD, device);
+        f->process_count = device_other_processes(f->processes, PROCESSES_REPORTED, device);
     f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
     f->largest_known = segments_largest_free(&f->largest, memory);
     f->largest = MIN(f->largest, f->cached);

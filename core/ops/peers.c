@@ -96,20 +96,20 @@ static bool busy(const ctrt_device *device)
 
 bool device_link_works(ctrt_device *to, ctrt_device *from)
 {
-    const uint8_t *verdict = state_of_link(to, from);
+    const uint8_t *state = state_of_link(to, from);
     if (!busy(to) && !busy(from))
         peers_work(to, from);
-    return verdict == NULL || __atomic_load_n(verdict, __ATOMIC_ACQUIRE) != FAILS;
+    return state == NULL || __atomic_load_n(state, __ATOMIC_ACQUIRE) != FAILS;
 }
 
 bool peers_work(ctrt_device *to, ctrt_device *from)
 {
-    uint8_t *verdict = state_of_link(to, from);
-    uint8_t known = verdict != NULL ? __atomic_load_n(verdict, __ATOMIC_ACQUIRE) : UNKNOWN;
+    uint8_t *state = state_of_link(to, from);
+    uint8_t known = state != NULL ? __atomic_load_n(state, __ATOMIC_ACQUIRE) : UNKNOWN;
     if (known == UNKNOWN) {
         known = test_link(to, from);
-        if (verdict != NULL)
-            __atomic_store_n(verdict, known, __ATOMIC_RELEASE);
+        if (state != NULL)
+            __atomic_store_n(state, known, __ATOMIC_RELEASE);
     }
     return known == WORKS;
 }

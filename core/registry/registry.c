@@ -123,16 +123,16 @@ static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
     for (size_t f = 0; f < registry_file_count; f++) {
         struct plugin_file *file = registry_files[f];
         bool own = file->kind == kind && strcmp(file->name, name) == 0;
-        bool told = false;
+        bool reported = false;
         for (size_t i = 0; i < file->count && used < sizeof reasons; i++) {
             const struct component *here = &file->components[i];
             if (here->kind != kind || strcmp(here->name, name) != 0)
                 continue;
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "",
                                      here->reason, file->path);
-            told = true;
+            reported = true;
         }
-        if (own && !told && used < sizeof reasons) {
+        if (own && !reported && used < sizeof reasons) {
             const char *reason = file->reason[0] != '\0' ? file->reason : "it has no component with that name";
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "",
                                      reason, file->path);

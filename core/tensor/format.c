@@ -234,9 +234,9 @@ static void put_suffixes(struct print *print, const struct format_suffix *suffix
                                  print->text.length - (last ? (size_t)(last - print->text.bytes) : (size_t)-1) + 1 };
     if (suffix->device != NULL)
         put_suffix(&suffixes, "device='%s'", suffix->device);
-    bool told = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;
+    bool show_dtype = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;
     if (view->numel == 0) {
-        told = dtype != ctrt_default_dtype();
+        show_dtype = dtype != ctrt_default_dtype();
         if (view->ndim != 1) {
             char shape[SHAPE_TEXT_BYTES];
             shape_text(shape, view->shape, view->ndim);
@@ -244,7 +244,7 @@ static void put_suffixes(struct print *print, const struct format_suffix *suffix
             put_suffix(&suffixes, "size=(%s)", shape + 1);
         }
     }
-    if (told)
+    if (show_dtype)
         put_suffix(&suffixes, "dtype=torch.%s", dtype_table[dtype].torch_name);
     if (suffix->grad_fn != NULL)
         put_suffix(&suffixes, "grad_fn=<%s>", suffix->grad_fn);

@@ -81,7 +81,7 @@ static ctrt_status memory_alloc(void *device, void **address, size_t bytes)
 {
     struct device *d = device;
     if (bytes > TOTAL_MEMORY - d->used)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "template:%d has %llu bytes left, %zu were asked for", d->index,
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "template:%d has %llu bytes left, %zu were requested", d->index,
                           (unsigned long long)(TOTAL_MEMORY - d->used), bytes);
     void *block = aligned_alloc(64, (bytes + 63) / 64 * 64);        /* the ABI requires at least 64-byte alignment */
     if (block == NULL)

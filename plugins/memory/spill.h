@@ -95,7 +95,8 @@ struct spill {
     uint32_t waiting;                   /* number of waiting threads */
     _Atomic uint64_t changes;           /* number of times that a block arrived, left, was unused or was freed */
     /* Statistics. */
-    uint64_t source_allocs, source_frees, rounds, out_count, out_bytes, back_count, back_bytes, ahead_count, hits, told;
+    uint64_t source_allocs, source_frees, rounds, out_count, out_bytes, back_count, back_bytes, ahead_count, hits;
+    uint64_t logged_bytes;              /* log moves again when out_bytes reaches it */
     ctrt_stat reserved, spilled, spilled_bytes;
 };
 

@@ -218,12 +218,12 @@ static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 static void tell(struct spill *self)
 {
     pthread_mutex_lock(&self->lock);
-    const bool first = self->told == 0, due = self->out_bytes >= self->told;
+    const bool first = self->logged_bytes == 0, due = self->out_bytes >= self->logged_bytes;
     const unsigned long long out = self->out_count, out_bytes = self->out_bytes, back = self->back_count,
                              back_bytes = self->back_bytes,
                              hits = self->hits, ahead = self->ahead_count;
     if (due)
-        self->told = 2 * self->out_bytes;
+        self->logged_bytes = 2 * self->out_bytes;
     pthread_mutex_unlock(&self->lock);
     if (due)
         spill_host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",

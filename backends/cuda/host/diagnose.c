@@ -194,7 +194,7 @@ static const char *group_name(char text[64], gid_t id)
     return text;
 }
 
-static void tell_denied(char *text, size_t bytes, const char *path, int error)
+static void describe_denied(char *text, size_t bytes, const char *path, int error)
 {
     char full[PATH_MAX], owner[64], group[64], me[64];
     struct stat facts;
@@ -218,7 +218,7 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
 
 /* Checks the device nodes with `try_node`. If one is missing or not accessible, writes that to `text` and returns
  * true. */
-static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*try_node)(const char *path))
+static bool describe_nodes(char *text, size_t bytes, const struct machine *m, int (*try_node)(const char *path))
 {
     char nodes[CUDA_DEVICES + 2][32];
     int count = 0, numbered = 0, usable = 0, worst = 0;
@@ -254,7 +254,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
                          ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
                          : ": run nvidia-modprobe, or nvidia-smi as root, which create it");
         else if (error == EACCES || error == EPERM)
-            tell_denied(text, bytes, nodes[i], error);
+            describe_denied(text, bytes, nodes[i], error);
         else
             snprintf(text, bytes, "[device-node] %s cannot be opened: %s", nodes[i], strerror(error));
         return true;
@@ -262,7 +262,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
     if (usable > 0 || worst == 0)
         return false;
     if (worst == EACCES || worst == EPERM)
-        tell_denied(text, bytes, worst_node, worst);
+        describe_denied(text, bytes, worst_node, worst);
     else if (worst == ENOENT)
         snprintf(text, bytes, "[no-device-node] %s is missing, and so %s%s", worst_node,
                  numbered > 1 ? "are all GPUs' device nodes" : "is the GPU's device node",
@@ -276,7 +276,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
 
 /* ---- libcuda.so.1 cannot be loaded ---- */
 
-static void tell_no_module(char *text, size_t bytes, const struct machine *m)
+static void describe_no_module(char *text, size_t bytes, const struct machine *m)
 {
     if (m->cards == 0)
         snprintf(text, bytes, "[no-gpu] there is no NVIDIA GPU in this machine (none on the PCI bus)");
@@ -297,18 +297,18 @@ static void tell_no_module(char *text, size_t bytes, const struct machine *m)
                  m->card);
 }
 
-static void tell_no_library(char *text, size_t bytes, const struct machine *m, const char *told)
+static void describe_no_library(char *text, size_t bytes, const struct machine *m, const char *dl_error)
 {
     const char *wanted = getenv("NVIDIA_DRIVER_CAPABILITIES");
-    if (told != NULL && strstr(told, "libcuda.so.1: cannot open shared object file: No such file") == NULL)
-        snprintf(text, bytes, "[library-broken] libcuda.so.1 cannot be loaded: %s", told);
+    if (dl_error != NULL && strstr(dl_error, "libcuda.so.1: cannot open shared object file: No such file") == NULL)
+        snprintf(text, bytes, "[library-broken] libcuda.so.1 cannot be loaded: %s", dl_error);
     else if (m->windows)
         snprintf(
             text, bytes,
             "[no-library] this is WSL, and libcuda.so.1 is not found: add /usr/lib/wsl/lib to the loader's path "
             "(ldconfig)");
     else if (!m->module)
-        tell_no_module(text, bytes, m);
+        describe_no_module(text, bytes, m);
     else if (m->container && wanted != NULL && strstr(wanted, "compute") == NULL && strstr(wanted, "all") == NULL)
         snprintf(text, bytes,
                  "[no-library] this container has no libcuda.so.1, because NVIDIA_DRIVER_CAPABILITIES=%s lacks "
@@ -342,7 +342,7 @@ static void library_version(char version[32])
     dlclose(library);
 }
 
-static void tell_mismatch(char *text, size_t bytes, const struct machine *m)
+static void describe_mismatch(char *text, size_t bytes, const struct machine *m)
 {
     char library[32];
     library_version(library);
@@ -381,11 +381,11 @@ void cuda_reason_old(char *text, size_t bytes, int version)
              m.version[0] != '\0' ? " " : "", m.version, version / 1000, version % 1000 / 10);
 }
 
-static void tell_no_device(char *text, size_t bytes, const struct machine *m)
+static void describe_no_device(char *text, size_t bytes, const struct machine *m)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *given = getenv("NVIDIA_VISIBLE_DEVICES");
     if (!m->module && !m->windows && m->gpus == 0) {
-        tell_no_module(text, bytes, m);
+        describe_no_module(text, bytes, m);
         return;
     }
     if (m->container && given != NULL
@@ -393,7 +393,7 @@ static void tell_no_device(char *text, size_t bytes, const struct machine *m)
         snprintf(text, bytes, "[hidden] NVIDIA_VISIBLE_DEVICES=%s gives this container no GPU", given);
         return;
     }
-    if (tell_nodes(text, bytes, m, open_node))
+    if (describe_nodes(text, bytes, m, open_node))
         return;
     if (visible != NULL)
         cuda_reason_hidden(text, bytes, visible, m->gpus > 0 ? m->gpus : m->cards > 0 ? m->cards : 0, false);
@@ -412,7 +412,7 @@ bool cuda_reason_node_missing(void)
     struct machine m;
     char text[512];
     look_around(&m);
-    return m.module && !m.windows && tell_nodes(text, sizeof text, &m, look_at_node);
+    return m.module && !m.windows && describe_nodes(text, sizeof text, &m, look_at_node);
 }
 
 static const struct { cu_result result; const char *words; } texts[] = {
@@ -438,7 +438,7 @@ static const struct { cu_result result; const char *words; } texts[] = {
       "instances" },
 };
 
-void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told)
+void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *dl_error)
 {
     struct machine m;
     look_around(&m);
@@ -448,25 +448,25 @@ void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *told)
             return;
         }
     if (result < 0)
-        tell_no_library(text, bytes, &m, told);
+        describe_no_library(text, bytes, &m, dl_error);
     else if (result == CU_SYSTEM_DRIVER_MISMATCH)
-        tell_mismatch(text, bytes, &m);
+        describe_mismatch(text, bytes, &m);
     else if (result == CU_NO_DEVICE)
-        tell_no_device(text, bytes, &m);
+        describe_no_device(text, bytes, &m);
     else if (!m.windows && !m.module && m.cards >= 0)
-        tell_no_module(text, bytes, &m);
-    else if (!tell_nodes(text, bytes, &m, open_node))
+        describe_no_module(text, bytes, &m);
+    else if (!describe_nodes(text, bytes, &m, open_node))
         snprintf(
             text, bytes,
             "[driver-failed] the driver%s%s fails to initialise (error %d); see the kernel's log (dmesg, NVRM)",
             m.version[0] != '\0' ? " " : "", m.version, result);
 }
 
-bool cuda_transient(const char *told)
+bool cuda_transient(const char *dl_error)
 {
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR };
     for (size_t i = 0; i < COUNT_OF(errors); i++)
-        if (told != NULL && strstr(told, strerror(errors[i])) != NULL)
+        if (dl_error != NULL && strstr(dl_error, strerror(errors[i])) != NULL)
             return true;
     return false;
 }
@@ -475,12 +475,12 @@ int32_t cuda_probe(char *reason, size_t bytes)
 {
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (library == NULL) {
-        const char *told = dlerror();
-        if (cuda_transient(told)) {
-            snprintf(reason, bytes, "%s", told);
+        const char *dl_error = dlerror();
+        if (cuda_transient(dl_error)) {
+            snprintf(reason, bytes, "%s", dl_error);
             return CTRT_PROBE_AGAIN;
         }
-        cuda_diagnose(reason, bytes, -1, told);
+        cuda_diagnose(reason, bytes, -1, dl_error);
         return 0;
     }
     if (bytes > 0)                              /* the library stays loaded for cuda_driver_load() */

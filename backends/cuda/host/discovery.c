@@ -82,7 +82,7 @@ static int edits(const char *a, const char *b)
 }
 
 /* Warns once about misspelt variables such as CUDA_VISIBLE_DEVICE, which have no effect. */
-static void tell_misspelt(void)
+static void warn_misspelt(void)
 {
     if (told_misspelt)
         return;
@@ -109,7 +109,7 @@ static void note_visible(const char *text)
 
 /* Returns true, and warns once, if CUDA_VISIBLE_DEVICES has changed since the enumeration. The driver reads the
  * variable only when it is initialised. */
-static bool tell_changed(void)
+static bool warn_changed(void)
 {
     const char *now = getenv("CUDA_VISIBLE_DEVICES");
     const bool changed = (now != NULL) != found.visible_set
@@ -325,13 +325,13 @@ static ctrt_status look(void)
     char why[512];
     int present = 0;
     if (found.known) {
-        tell_changed();
+        warn_changed();
         return CTRT_OK;
     }
     ctrt_status status = cuda_driver_tried() ? cuda_driver_open() : cuda_driver_load();
     if (status != CTRT_OK)
         return status;
-    tell_misspelt();
+    warn_misspelt();
     note_visible(getenv("CUDA_VISIBLE_DEVICES"));
     switch (ask_nvml(all, &present, why, sizeof why)) {
     case NO_DEVICES:
@@ -352,7 +352,7 @@ static ctrt_status resolve(void)
 {
     static struct cuda_gpu list[CUDA_DEVICES];
     int count = 0, missing = 0;
-    const bool changed = tell_changed();
+    const bool changed = warn_changed();
     if (found.resolved)
         return cuda_driver_open();              /* returns CTRT_ERR_FORKED in a forked child */
     ctrt_status status = list_of_driver(list, &count, found.at, found.count);

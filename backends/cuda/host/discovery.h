@@ -65,7 +65,7 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
  * although NVML works; only a call of the driver can determine whether it fails. */
 bool cuda_reason_node_missing(void);
 /* Returns true if the loader's message reports a temporary shortage, such as too many open files. */
-bool cuda_transient(const char *told);
+bool cuda_transient(const char *dl_error);
 /* These write into `text` why there is no usable device: CUDA_VISIBLE_DEVICES hides all of `present` GPUs; a GPU is in
  * MIG mode without an instance; the driver only supports CUDA `version` (12040: 12.4). */
 void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int present, bool twice);

@@ -76,12 +76,12 @@ static ctrt_status load(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL)
         return find_entries(library);
-    const char *told = dlerror();
-    if (cuda_transient(told)) {
-        snprintf(loaded.words, sizeof loaded.words, "%s", told);
+    const char *dl_error = dlerror();
+    if (cuda_transient(dl_error)) {
+        snprintf(loaded.words, sizeof loaded.words, "%s", dl_error);
         return CTRT_ERR_IO;
     }
-    cuda_diagnose(loaded.words, sizeof loaded.words, -1, told);
+    cuda_diagnose(loaded.words, sizeof loaded.words, -1, dl_error);
     return CTRT_ERR_NO_DEVICE;
 }
 
