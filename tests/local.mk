@@ -82,7 +82,7 @@ TSAN_TESTS += tests/unit/test-autograd-threads.c
 # Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
 core_tests = \
     tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
-    tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c tests/unit/test-registry-init.c
+    tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c
 internal_tests += $(core_tests) tests/abi/test-abi.c
 single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
