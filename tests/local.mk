@@ -306,18 +306,9 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
-# The example for bindings to other languages, where python3 is there.
-PLAIN_TESTS += tests/integration/bindings.sh
-EXTRA_DIST += tests/integration/bindings.sh
-
-# A few random cases against an installed PyTorch; skipped without one.
-PLAIN_TESTS += tests/integration/compare.sh
-EXTRA_DIST += tests/integration/compare.sh
-
-# DLPack with other libraries at the other end, where python3 has them.
-PLAIN_TESTS += tests/integration/dlpack.sh
-EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
-
+# Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
+PLAIN_TESTS += tests/integration/python.sh
+EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # The examples, run.
 check_PROGRAMS += example-digits example-gpt
