@@ -136,14 +136,12 @@ static void test_log(void)
         log_message((ctrt_log_level)4, "me", "no level");
         check_log(2, "now");
     }
-    CHILD_END;
     IN_CHILD("CTRT_LOG=loud") {                 /* a malformed value is a warning, and the default is used */
         ctrt_log_set_callback(keep_line, NULL);
         log_message(CTRT_LOG_WARNING, "me", "first");
         log_message(CTRT_LOG_INFO, "me", "quiet");
         check_log(2, "first");
     }
-    CHILD_END;
 }
 
 /* ---- memory ---- */
@@ -297,7 +295,6 @@ static void test_locks(void)
         CHECK_EQ(test_lock.depth, 0);
         CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
     }
-    CHILD_END;
     lock_leave(&test_lock);
 }
 
@@ -368,7 +365,6 @@ static void test_param_origins(void)
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK_TRUE(value.text == NULL && !value.is_set);
     }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
         check_number(6, true);
         CHECK_OK(param_read(&value, &text_param, "test"));
@@ -377,21 +373,18 @@ static void test_param_origins(void)
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
     }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6") {
         param_declare(&number, "test");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
         check_number(8, true);
     }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6") {
         param_declare(&number, "test");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", NULL));
         check_number(6, true);
     }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=six") {
         const ctrt_param small = { .size = 8, .name = "CTRT_TEST_NUMBER" };
         for (int i = 0; i < 2; i++)
@@ -402,7 +395,6 @@ static void test_param_origins(void)
         CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
     }
-    CHILD_END;
     group("parameters are listed");
     IN_CHILD("CTRT_TEST_NUMBER=6") {
         ctrt_param_info info;
@@ -418,7 +410,6 @@ static void test_param_origins(void)
         CHECK_EQ(found, 2);
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing a parameter does not read it */
     }
-    CHILD_END;
 }
 
 static void test_param_warnings(void)
@@ -439,7 +430,6 @@ static void test_param_warnings(void)
                 param_check_environment();
             check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
         }
-        CHILD_END;
     }
     IN_CHILD("CTRT_TEST_NUMBER=6") {
         ctrt_log_set_callback(keep_line, NULL);
@@ -451,7 +441,6 @@ static void test_param_warnings(void)
         param_forget_values();
         check_number(7, true);
     }
-    CHILD_END;
 }
 
 TEST_MAIN

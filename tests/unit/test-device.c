@@ -84,7 +84,6 @@ static void test_names(void)
         spec.index = 0;
         CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "not terminated");
     }
-    CHILD_END;
     group("a number without a type is an index of the best accelerator");
     IN_CHILD(folder_path(several, NULL)) {
         ctrt_device_spec spec;
@@ -92,12 +91,10 @@ static void test_names(void)
         CHECK_STR(spec.type, "better");
         CHECK_EQ(spec.index, 1);
     }
-    CHILD_END;
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_BACKENDS=-fake") {
         ctrt_device_spec spec;
         CHECK_FAILS(ctrt_device_parse(&spec, "0"), CTRT_ERR_NO_DEVICE, "there is none");
     }
-    CHILD_END;
 }
 
 /* ---- visible devices ---- */
@@ -201,12 +198,10 @@ static void test_visible_devices(void)
             if (cases[i].best != NULL)
                 CHECK_STR(selected("auto"), cases[i].best);
         }
-        CHILD_END;
     }
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
         CHECK_FAILS(ctrt_device_get(&device, "fake"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_VISIBLE_DEVICES=fake:one");
     }
-    CHILD_END;
 }
 
 /* ---- selection ---- */
@@ -244,7 +239,6 @@ static void test_choice(void)
                 CHECK_OK(ctrt_device_get(&device, "fake:2"));
             }
         }
-        CHILD_END;
     }
     group("without any backend: CTRT_ERR_NO_DEVICE with the reason");
     char *empty = folder_new();
@@ -256,7 +250,6 @@ static void test_choice(void)
         CHECK_HAS(why, "backend-cuda.so");
         CHECK_EQ(ctrt_device_count("cuda"), 0);
     }
-    CHILD_END;
     folder_remove(empty);
     group("ctrt_is_available does not change the error message");
     IN_CHILD(folder_path(fake_only, NULL)) {
@@ -264,7 +257,6 @@ static void test_choice(void)
         CHECK_TRUE(!ctrt_is_available("nothing", NULL));
         CHECK_STR(ctrt_error_message(), "what was there before");
     }
-    CHILD_END;
 }
 
 static void test_suggestions(void)
@@ -289,7 +281,6 @@ static void test_suggestions(void)
                       ctrt_error_message());
             }
         }
-        CHILD_END;
     }
     folder_remove(types);
 }
@@ -334,7 +325,6 @@ static void test_late_changes(void)
             CHECK((at != NULL) == (words != NULL), "logged: %s", logged);
             CHECK(at == NULL || strstr(at + 1, words) == NULL, "logged twice: %s", logged);
         }
-        CHILD_END;
     }
     group("an open device is looked up without reading the environment, which another thread may be changing");
     IN_CHILD(folder_path(fake_only, NULL)) {
@@ -346,7 +336,6 @@ static void test_late_changes(void)
         environ = before;
         CHECK(status == CTRT_OK && again == device, "the lookup failed or gave another device");
     }
-    CHILD_END;
     group("visible devices can be set after counting, until a device is opened");
     IN_CHILD(folder_path(fake_only, NULL)) {
         CHECK_EQ(ctrt_device_count("fake"), 3);
@@ -358,7 +347,6 @@ static void test_late_changes(void)
         CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "already in use as \"1\"");
         CHECK_EQ(ctrt_device_count("fake"), 1);
     }
-    CHILD_END;
 }
 
 static void test_properties(void)
@@ -396,7 +384,6 @@ static void test_properties(void)
         CHECK_STR(ctrt_device_type(device), "fake");
         CHECK_EQ(ctrt_device_index(device), 2);
     }
-    CHILD_END;
 }
 
 /* ---- the thread's current devices ---- */
@@ -444,7 +431,6 @@ static void test_current(void)
         CHECK_STR(current(NULL), "fake:1");             /* NULL: the best type */
         CHECK_FAILS(ctrt_device_get_current(&now, "fake:1"), CTRT_ERR_INVALID_ARGUMENT, "expected a device type");
     }
-    CHILD_END;
     group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(several, NULL)) {
         ctrt_device *fake = NULL, *better = NULL;
@@ -462,25 +448,9 @@ static void test_current(void)
         CHECK_OK(ctrt_set_default_device(NULL));
         CHECK_STR(fallback(), "better:0");
     }
-    CHILD_END;
 }
 
 /* ---- fork ---- */
-
-/* Runs the checks in a forked child of this process, which has already used the library. */
-#define IN_FORK                                                                 \
-    do {                                                                        \
-        fflush(stdout);                                                         \
-        pid_t fork_ = fork();                                                   \
-        if (fork_ == 0) {                                                       \
-            tap_state.failed = 0;
-
-#define FORK_END                                                                \
-            fflush(stdout);                                                     \
-            _exit(tap_state.failed > 0);                                        \
-        }                                                                       \
-        child_join(fork_, __FILE__, __LINE__);                                  \
-    } while (0)
 
 static void test_fork(void)
 {
@@ -488,19 +458,18 @@ static void test_fork(void)
     IN_CHILD(folder_path(fake_only, NULL)) {
         CHECK_EQ(ctrt_device_count("fake"), 3);
         CHECK_TRUE(ctrt_is_available("fake", NULL));
-        IN_FORK
+        IN_FORK {
             ctrt_device *device = NULL;
             CHECK_OK(ctrt_device_get(&device, "fake:1"));
             CHECK_OK(ctrt_device_synchronize(device));
-        FORK_END;
+        }
     }
-    CHILD_END;
     group("a device opened before the fork gives an error in the child and works in the parent");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL, *other = NULL;
         CHECK_OK(ctrt_device_get(&device, "fake:0"));
         CHECK_OK(ctrt_set_default_device(device));
-        IN_FORK
+        IN_FORK {
             uint64_t bytes;
             CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
             CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
@@ -511,21 +480,19 @@ static void test_fork(void)
             CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
             CHECK_OK(ctrt_device_get(&other, "fake:1"));
             CHECK_TRUE(ctrt_is_available("fake", NULL));
-        FORK_END;
+        }
         CHECK_OK(ctrt_device_get(&other, "fake:0"));
         CHECK_OK(ctrt_device_synchronize(device));
     }
-    CHILD_END;
     group("a device with host memory works in the forked child");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_HOST=1") {
         ctrt_device *device = NULL;
         CHECK_OK(ctrt_device_get(&device, "fake:0"));
-        IN_FORK
+        IN_FORK {
             CHECK_OK(ctrt_device_get(&device, "fake:0"));
             CHECK_OK(ctrt_device_set_current(device));
-        FORK_END;
+        }
     }
-    CHILD_END;
 }
 
 static void *forks(void *unused)
@@ -571,7 +538,6 @@ static void test_fork_threads(void)
         for (int i = 0; i < 3; i++)
             pthread_join(workers[i], NULL);
     }
-    CHILD_END;
 }
 
 TEST_MAIN

@@ -96,7 +96,6 @@ static void inject(int function, int error, bool harmless)
             CHECK_OK(ctrt_device_get(&device, "fake:1"));
             CHECK_OK(first_use(n, false));
         }
-        CHILD_END;
     } while (fault->injected > 0 && n < 200);
     if (n == 1)
         skip_group("the library does not call this function by this name in this build");
@@ -118,7 +117,6 @@ static void raise_limit(int resource, rlim_t from, rlim_t step)
             setrlimit(resource, &before);
             CHECK_OK(first_use(limits, false));
         }
-        CHILD_END;
     } while (*refused && ++limits < 400);
     CHECK(limits > 0 && limits < 400, "%d limits were too small", limits);
 }

@@ -163,7 +163,6 @@ static void test_trust_swap(void)
         CHECK_OK(use("fake"));
         CHECK_STR(loaded_from(), path);
     }
-    CHILD_END;
     folder_remove(root_folder);
 
     make_two_folders();
@@ -178,7 +177,6 @@ static void test_trust_swap(void)
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_MEMORY, "policy"));
         CHECK_STR(loaded_from(), component->file->path);
     }
-    CHILD_END;
     group("two files of one name are different objects, also when the program closed the first one's folder in "
           "between");
     IN_CHILD(QUIET) {
@@ -194,7 +192,6 @@ static void test_trust_swap(void)
         }
         CHECK(objects[0] != objects[1], "both files gave the same object");
     }
-    CHILD_END;
     folder_remove(root_folder);
 }
 
@@ -219,7 +216,6 @@ static void test_trust_race(void)
             CHECK_FAILS(use("fake"), CTRT_ERR_NOT_FOUND, NULL);
             CHECK(dlsym(RTLD_DEFAULT, "ctrt_plugin_v1") == NULL, "a plugin was loaded");
         }
-        CHILD_END;
     }
     kill(racer, SIGKILL);
     waitpid(racer, NULL, 0);
@@ -245,7 +241,6 @@ static void test_trust_users(void)
             if (setresuid(0, 0, 0) != 0)    /* LeakSanitizer cannot read a process that has two users */
                 CHECK(cases[i].real != 0 && cases[i].saved != 0, "setresuid failed");
         }
-        CHILD_END;
     }
     folder_remove(folder);
 }
@@ -268,7 +263,6 @@ static void test_search(void)
             files += strcmp(registry_files[i]->stem, "backend-fake") == 0;
         CHECK(files == 1, "a folder that is on the path twice was read %d times", files);
     }
-    CHILD_END;
     group("files without a plugin's name are ignored");
     for (size_t i = 0; i < COUNT_OF(ignored); i++)
         folder_text(folder, ignored[i], "");
@@ -281,7 +275,6 @@ static void test_search(void)
         CHECK(here == 1, "%zu files were treated as plugins", here);
         registry_leave();
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -317,12 +310,10 @@ static void test_search_beside(void)
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("lib/p", one, two, expected);
     }
-    CHILD_END;
     group("a library path without a folder is not resolved in the working directory");
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("p", two, one, search_installed_folder);
     }
-    CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }

@@ -108,7 +108,6 @@ static void test_bad_plugins(void)
             CHECK_FAILS(use(bad_plugins[i].name), CTRT_ERR_NOT_FOUND, bad_plugins[i].reason);
         CHECK_OK(use("fake"));
     }
-    CHILD_END;
     group("the listing has the state and the reason of each plugin");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
@@ -122,7 +121,6 @@ static void test_bad_plugins(void)
         CHECK_STR(info.plugin, "actor");
         CHECK_STR(info.version, "1");
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -150,7 +148,6 @@ static void test_refused_at_first_use(void)
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "init-fails:0"), CTRT_ERR_NO_DEVICE, "the driver is from another century");
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -173,7 +170,6 @@ static void test_alloc_without_address(void)
             CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, cases[i].source);
             CHECK_HAS(ctrt_error_message(), ": alloc returned success without an address for");
         }
-        CHILD_END;
     }
     folder_remove(folder);
 }
@@ -195,7 +191,6 @@ static void test_names(void)
         CHECK_EQ(opened, 2);                    /* the two called backend-fake.so */
         CHECK_STR(ctrt_error_message(), "");
     }
-    CHILD_END;
     group("of two components with one name one is used, and the reason of the other names it");
     IN_CHILD(folder_path(one, two)) {
         char first[512], second[512];
@@ -206,7 +201,6 @@ static void test_names(void)
         check_listed(first, "ready", "");
         check_listed(second, "disabled", one);
     }
-    CHILD_END;
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
         const char *const parts[] = { "did you mean fake?", one, two, "better" };
@@ -220,7 +214,6 @@ static void test_names(void)
             found = strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && info.file[0] == '\0';
         CHECK(found, "the listing has no entry for the unknown name");
     }
-    CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }
@@ -235,7 +228,6 @@ static void test_versions(void)
         CHECK_OK(use("probe-long"));
         CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
     }
-    CHILD_END;
     group("an overlay adds kernels to its backend only");
     IN_CHILD(folder_path(folder, NULL)) {
         const ctrt_kernel_table *tables[3] = { NULL };
@@ -245,7 +237,6 @@ static void test_versions(void)
         CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
         CHECK_EQ(count, 0);
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -271,7 +262,6 @@ static void test_selection(void)
             CHECK_FAILS(use("better"), cases[i].better, NULL);
             check_listed("backend-fake.so", cases[i].fake != CTRT_OK ? "disabled" : "loaded", "");
         }
-        CHILD_END;
     }
     folder_remove(folder);
 }
@@ -307,14 +297,12 @@ static void test_params(void)
             const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
             CHECK_EQ(of_thief, orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
         }
-        CHILD_END;
     }
     group("parameters of a plugin without devices are listed");
     IN_CHILD(folder_path(absent, NULL), QUIET) {
         CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"));
         check_listed("backend-probe-no.so", "absent", "/dev/actor0");
     }
-    CHILD_END;
     group("parameters of plugins that are not loaded yet can be set and listed");
     IN_CHILD(folder_path(valid, NULL), QUIET) {
         CHECK_OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"));
@@ -328,13 +316,11 @@ static void test_params(void)
             CHECK_HAS(info.owner, "backend-");
         }
     }
-    CHILD_END;
     IN_CHILD(folder_path(valid, NULL), QUIET) {
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "many"), CTRT_ERR_INVALID_ARGUMENT,
                     "CTRT_FAKE_DEVICES=many: expected an integer");
         CHECK_OK(use("fake"));
     }
-    CHILD_END;
     folder_remove(conflict);
     folder_remove(absent);
     folder_remove(valid);
@@ -350,19 +336,16 @@ static void test_repeated(void)
         CHECK_FAILS(use("init-short"), CTRT_ERR_IO, "no descriptor is left");
         CHECK_OK(use("init-short"));
     }
-    CHILD_END;
     group("a component that changed after its plugin was initialised is validated again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         ctrt_param_info info;
         CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"));
         CHECK_FAILS(use("late-kernel"), CTRT_ERR_NOT_FOUND, "kernel 1 (abs): required slot run is NULL");
     }
-    CHILD_END;
     group("a backend whose underlying backend is missing is listed as absent");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         check_listed("backend-over.so", "absent", "nobody");
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -391,7 +374,6 @@ static void test_threads(void)
         for (int i = 0; i < 8; i++)
             pthread_join(threads[i], NULL);
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -438,7 +420,6 @@ static void test_init(void)
         CHECK_OK(use("init-thread"));
         CHECK_EQ(component->state, PLUGIN_LOADED);
     }
-    CHILD_END;
     group("two plugins whose inits need each other fail without deadlock, from one thread and from two");
     for (int threads = 1; threads <= 2; threads++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
@@ -448,7 +429,6 @@ static void test_init(void)
             if (threads == 2)
                 CHECK(join_use(other) != CTRT_OK, "init-pong loaded although it needs init-ping");
         }
-        CHILD_END;
     }
     group("a child forked during an init in another thread can use the plugin");
     for (int round = 0; round < FORK_ROUNDS && forks_beside_threads(); round++) {
@@ -462,7 +442,6 @@ static void test_init(void)
             child_join(child, __FILE__, __LINE__);
             join_use(other);
         }
-        CHILD_END;
     }
     static const char *const needing[] = { "needs-fork", "needs-fork-late" };
     for (size_t i = 0; i < COUNT_OF(needing); i++) {
@@ -473,7 +452,6 @@ static void test_init(void)
             CHECK_OK(use(needing[i]));
             CHECK_OK(join_use(other));
         }
-        CHILD_END;
     }
     for (int opened = 0; opened <= 1; opened++) {
         group("a thread that an init waits for can fork, %s",
@@ -485,7 +463,6 @@ static void test_init(void)
             else
                 CHECK_OK(use("init-thread-forks"));
         }
-        CHILD_END;
     }
     folder_remove(folder);
 }
