@@ -122,11 +122,7 @@ static ctrt_status run(const ctrt_call *call)
 }
 
 static ctrt_device_table device_table = {
-    .size = sizeof device_table,
-    .count = count,
-    .describe = describe,
-    .open = open_device,
-    .close = close_device,
+    .size = sizeof device_table, .count = count, .describe = describe, .open = open_device, .close = close_device,
     .memory_info = memory_info,
 };
 static ctrt_memory_table memory_table = {
@@ -193,16 +189,9 @@ static ctrt_component component = {
     .size = sizeof component, .kind = CTRT_COMPONENT_BACKEND, .name = own_name, .table = &backend,
 };
 static ctrt_plugin plugin = {
-    .size = sizeof plugin,
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "actor",
-    .version = "1",
-    .description = "a plugin for tests",
-    .components = &component,
-    .component_count = 1,
-    .component_stride = sizeof component,
-    .init = init,
+    .size = sizeof plugin, .abi_major = CTRT_PLUGIN_ABI_MAJOR, .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .name = "actor", .version = "1", .description = "a plugin for tests",
+    .components = &component, .component_count = 1, .component_stride = sizeof component, .init = init,
 };
 
 /* ---- roles ---- */
@@ -225,26 +214,30 @@ static ctrt_status init_looks_up_itself(const ctrt_host *given)
     return given->fail(CTRT_ERR_STATE, "looked up itself and got nothing");
 }
 
+/* Initialises and runs `function`, which sets a status, in a thread that init waits for. */
+static ctrt_status init_with_thread(const ctrt_host *given, void *(*function)(void *))
+{
+    ctrt_status status = init(given);
+    pthread_t thread;
+    if (status == CTRT_OK && pthread_create(&thread, NULL, function, &status) == 0)
+        pthread_join(thread, NULL);
+    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the thread of init failed");
+}
+
+/* The thread can look up another backend, but not the one that is being initialised. */
 static void *use_host(void *status)
 {
     ctrt_param_value value;
-    void *memory = host->alloc(16);
-    host->free(memory);
+    host->free(host->alloc(16));
     *(ctrt_status *)status = host->param(&value, &params[DEVICES]);
     if (host->backend("fake") == NULL || host->backend(own_name) != NULL)
         *(ctrt_status *)status = CTRT_ERR_STATE;
     return NULL;
 }
 
-/* A thread that init starts uses the host: it can look up another backend, but not the one that is being
- * initialised. */
 static ctrt_status init_in_thread(const ctrt_host *given)
 {
-    ctrt_status status = init(given);
-    pthread_t thread;
-    if (status == CTRT_OK && pthread_create(&thread, NULL, use_host, &status) == 0)
-        pthread_join(thread, NULL);
-    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the thread of init failed");
+    return init_with_thread(given, use_host);
 }
 
 /* Two plugins whose init functions look up each other. */
@@ -292,33 +285,29 @@ static ctrt_status init_slow(const ctrt_host *given)
     return init(given);
 }
 
-static void *fork_once(void *succeeded)
+static void *fork_once(void *status)
 {
-    int status = 0;
+    int ended = 0;
     const pid_t child = fork();
     if (child == 0)
         _exit(0);
-    *(bool *)succeeded = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0)
+        *(ctrt_status *)status = CTRT_ERR_STATE;
     return NULL;
+}
+
+static ctrt_status init_thread_forks(const ctrt_host *given)
+{
+    return init_with_thread(given, fork_once);
 }
 
 /* Forks after 100 ms, while another init function waits for this one, or before it does. */
 static ctrt_status init_forks(const ctrt_host *given)
 {
-    bool succeeded = false;
+    ctrt_status status = init(given);
     pause_ms(100);
-    fork_once(&succeeded);
-    return succeeded ? init(given) : given->fail(CTRT_ERR_STATE, "the fork failed");
-}
-
-/* A thread that init starts forks, and init waits for the thread. */
-static ctrt_status init_thread_forks(const ctrt_host *given)
-{
-    bool succeeded = false;
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, fork_once, &succeeded) == 0)
-        pthread_join(thread, NULL);
-    return succeeded ? init(given) : given->fail(CTRT_ERR_STATE, "the fork failed");
+    fork_once(&status);
+    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the fork failed");
 }
 
 /* Looks up init-forks before or after init-forks has forked. */
