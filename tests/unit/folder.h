@@ -47,11 +47,20 @@ static inline char *folder_new(void)
     return folder;
 }
 
+/* Returns "FOLDER/NAME" in one of 8 buffers. */
+static inline const char *folder_join(const char *folder, const char *name)
+{
+    static char paths[8][4096];
+    static int used;
+    char *path = paths[used++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
 /* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {
-    char path[8192];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    const char *path = folder_join(folder, name);
     FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
     if (in == NULL || out == NULL) {
         fprintf(stderr, "cannot copy %s to %s\n", from, path);
@@ -94,9 +103,7 @@ static inline char *folder_of(const char *const *stems)
 
 static inline void folder_text(const char *folder, const char *name, const char *text)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *out = fopen(path, "wb");
+    FILE *out = fopen(folder_join(folder, name), "wb");
     if (out != NULL) {
         fputs(text, out);
         fclose(out);

@@ -95,23 +95,19 @@ static void make_trust_tree(const char *root)
              "ln -s '%s/above/folder' other/folder-link && ln -s ../above other/above-link && "
              "ln -s ../above other/loose-link && ln -s circle other/circle", root, root);
     CHECK(system(command) == 0, "%s", command);
-    snprintf(command, sizeof command, "%s/above/folder", root);
-    folder_actor(command, "backend-fake");
+    folder_actor(folder_join(root, "above/folder"), "backend-fake");
 }
 
 static void test_trust_paths(void)
 {
-    char *root = folder_new(), loose[4096], reason[512];
+    char *root = folder_new(), reason[512];
     const uid_t user = geteuid();
     make_trust_tree(root);
-    snprintf(loose, sizeof loose, "%s/other/loose-link", root);
-    CHECK(user != 0 || lchown(loose, 4321, 4321) == 0, "lchown failed");
+    CHECK(user != 0 || lchown(folder_join(root, "other/loose-link"), 4321, 4321) == 0, "lchown failed");
     for (size_t i = 0; i < COUNT_OF(trust_cases); i++) {
         const struct trust_case *c = &trust_cases[i];
-        char what[4200], path[4200];
+        const char *what = folder_join(root, c->what), *path = folder_join(root, c->path);
         struct stat before;
-        snprintf(what, sizeof what, "%s/%s", root, c->what);
-        snprintf(path, sizeof path, "%s/%s", root, c->path);
         const bool needs_root = c->owner >= 0 || c->group >= 0 || strstr(c->path, "loose") != NULL;
         if ((user != 0 && needs_root) || lstat(what, &before) != 0)
             continue;
@@ -157,8 +153,7 @@ static void test_trust_swap(void)
     make_two_folders();
     group("a folder replaced between check and load: the checked file is loaded, under its own path");
     IN_CHILD(folder_path(good_folder, NULL), QUIET) {
-        char path[300];
-        snprintf(path, sizeof path, "%s/backend-fake.so", good_folder);
+        const char *path = folder_join(good_folder, "backend-fake.so");
         validated_hook = swap_folders;
         CHECK_OK(use("fake"));
         CHECK_STR(loaded_from(), path);
@@ -182,10 +177,9 @@ static void test_trust_swap(void)
     IN_CHILD(QUIET) {
         struct plugin_file files[2] = { { .path = "" } };
         void *objects[2] = { NULL, NULL };
-        char paths[2][300], reason[1024] = "";
+        char reason[1024] = "";
         for (size_t i = 0; i < 2; i++) {
-            snprintf(paths[i], sizeof paths[i], "%s/backend-fake.so", i == 0 ? good_folder : other_folder);
-            files[i].path = paths[i];
+            files[i].path = folder_join(i == 0 ? good_folder : other_folder, "backend-fake.so");
             CHECK(dl_load(&objects[i], &files[i], reason, sizeof reason) == VALIDATE_OK, "%s", reason);
             for (int fd = 3; fd < 32; fd++)
                 close(fd);
@@ -229,8 +223,8 @@ static void test_trust_users(void)
         { 0, 0, 0, "belongs to user 4321" }, { 0, 4321, 0, "" }, { 4321, 4321, 0, "" }, { 0, 4321, 4321, "" },
         { 4321, 4321, 4321, NULL },
     };
-    char *folder = FOLDER_OF("backend-fake"), file[4096];
-    snprintf(file, sizeof file, "%s/backend-fake.so", folder);
+    char *folder = FOLDER_OF("backend-fake");
+    const char *file = folder_join(folder, "backend-fake.so");
     CHECK(chown(folder, 4321, 4321) == 0 && chown(file, 4321, 4321) == 0, "chown failed");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u",

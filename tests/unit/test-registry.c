@@ -85,7 +85,7 @@ static const struct bad_plugin { const char *name, *state, *reason; } bad_plugin
 
 static void test_bad_plugins(void)
 {
-    char *folder = FOLDER_OF("backend-fake"), file[64], path[4096];
+    char *folder = FOLDER_OF("backend-fake"), file[64];
     struct stat actor;
     for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
         const char *name = bad_plugins[i].name;
@@ -99,8 +99,7 @@ static void test_bad_plugins(void)
     folder_copy(folder, "backend-empty.so", built_path("actor"), 0);
     folder_text(folder, "backend-text.so",
                 "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
-    snprintf(path, sizeof path, "%s/backend-folder.so", folder);
-    mkdir(path, 0755);
+    mkdir(folder_join(folder, "backend-folder.so"), 0755);
 
     group("each invalid plugin is refused with a reason when it is requested, and listed with that reason");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
@@ -186,13 +185,10 @@ static void test_names(void)
             opened += registry_files[i]->plugin != NULL;
         CHECK_EQ(opened, 2);                    /* the two called backend-fake.so */
         CHECK_STR(ctrt_error_message(), "");
-        char first[512], second[512];
-        snprintf(first, sizeof first, "%s/backend-fake.so", one);
-        snprintf(second, sizeof second, "%s/backend-fake.so", two);
         check_listed("backend-other-name.so", "disabled", "duplicate name");
         check_listed("backend-other-name.so", "disabled", "score 50");
-        check_listed(first, "loaded", "");
-        check_listed(second, "disabled", one);
+        check_listed(folder_join(one, "backend-fake.so"), "loaded", "");
+        check_listed(folder_join(two, "backend-fake.so"), "disabled", one);
     }
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
@@ -257,7 +253,7 @@ static void test_selection(void)
 }
 
 /* Sets *warned if the line is a warning about CTRT_FAKE_DEVICES that names both plugins that declare it. */
-static void hear_owners(void *warned, ctrt_log_level level, const char *from, const char *text)
+static void find_warning(void *warned, ctrt_log_level level, const char *from, const char *text)
 {
     (void)from;
     if (level == CTRT_LOG_WARNING && strstr(text, "CTRT_FAKE_DEVICES") != NULL && strstr(text, "backend-fake") != NULL
@@ -279,7 +275,7 @@ static void test_params(void)
               orders[i].setting);
         IN_CHILD(folder_path(conflict, NULL), orders[i].setting) {
             bool warned = false;
-            ctrt_log_set_callback(hear_owners, &warned);
+            ctrt_log_set_callback(find_warning, &warned);
             const ctrt_status first = use(orders[i].first), second = use(orders[i].second);
             CHECK(warned, "no warning names both plugins");
             CHECK_EQ(ctrt_device_count("fake"), orders[i].count);
