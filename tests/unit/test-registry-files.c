@@ -95,7 +95,7 @@ static void make_trust_tree(const char *root)
              "ln -s '%s/above/folder' other/folder-link && ln -s ../above other/above-link && "
              "ln -s ../above other/loose-link && ln -s circle other/circle", root, root);
     CHECK(system(command) == 0, "%s", command);
-    folder_actor(folder_join(root, "above/folder"), "backend-fake");
+    folder_copy(root, FILE_PATH, built_path("actor"), -1);
 }
 
 static void test_trust_paths(void)
