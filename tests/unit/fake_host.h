@@ -40,8 +40,8 @@ FAKE const ctrt_kernel *fake_kernel(const char *op, ctrt_dtype key, const ctrt_c
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < fake_backend->kernels->count; i++) {
         const ctrt_kernel *kernel = &fake_backend->kernels->kernels[i];
-        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score)
-            && (!call || !kernel->accepts || kernel->accepts(call)))
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
+            && (!best || kernel->score > best->score) && (!call || !kernel->accepts || kernel->accepts(call)))
             best = kernel;
     }
     return best;
@@ -69,7 +69,9 @@ enum fake_layout {
     FAKE_SCALAR,            /* one element, stride 0 everywhere, host scalar; for inputs only */
     FAKE_LAYOUTS
 };
-static const char *const fake_layout_names[] = { "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar" };
+static const char *const fake_layout_names[] = {
+    "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar",
+};
 
 /* A view and its allocation, which fake_new fills with 0xa5 so that fake_margins_kept can detect stray writes. */
 typedef struct fake_tensor {

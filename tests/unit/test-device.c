@@ -205,7 +205,7 @@ static void test_choice(void)
     static const struct { const char *setting, *device, *words; ctrt_status status; } cases[] = {
         { "CTRT_DEVICE=", "better:0", "", CTRT_OK },
         { "CTRT_DEVICE=auto", "better:0", "", CTRT_OK },
-        { "CTRT_DEVICE=fake:0", "fake:0", "", CTRT_OK },
+        { "CTRT_DEVICE=fake:2", "fake:2", "", CTRT_OK },
         { "CTRT_DEVICE=fake", "fake:0", "", CTRT_OK },
         { "CTRT_DEVICE=2", "better:2", "", CTRT_OK },
         { "CTRT_DEVICE=unasked", "unasked:0", "", CTRT_OK },
