@@ -59,8 +59,8 @@ HOST ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
         for (const char *word = param->words; word != NULL; out->integer++) {
             if (strncmp(word, text, length) == 0 && (word[length] == '|' || !word[length]))
                 return CTRT_OK;
-            word = strchr(word, '|');
-            word += word != NULL;
+            const char *bar = strchr(word, '|');
+            word = bar != NULL ? bar + 1 : NULL;
         }
         return host_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", param->name, text, param->words);
     }
