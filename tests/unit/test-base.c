@@ -358,32 +358,32 @@ static void check_number(int64_t want, bool is_set)
 
 static void test_param_origins(void)
 {
+    static const struct { const char *environment, *set; int64_t want; bool is_set; } cases[] = {
+        { "CTRT_OTHER=1", NULL, 5, false }, { "CTRT_OTHER=1", "8", 8, true },
+        { "CTRT_TEST_NUMBER=6", NULL, 6, true }, { "CTRT_TEST_NUMBER=6", "8", 8, true },
+    };
     ctrt_param_value value;
     group("a parameter's value comes from the default, the environment or the program");
-    IN_CHILD("CTRT_OTHER=1") {
-        check_number(5, false);
-        CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK_TRUE(value.text == NULL && !value.is_set);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        IN_CHILD(cases[i].environment) {
+            param_declare(&number, "test");
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
+            CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
+            check_number(cases[i].want, cases[i].is_set);
+        }
     }
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
         check_number(6, true);
+        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK_STR(value.text, "");
         CHECK_TRUE(value.is_set);
-        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
     }
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        param_declare(&number, "test");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
-        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
-        check_number(8, true);
-    }
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        param_declare(&number, "test");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", NULL));
-        check_number(6, true);
+    IN_CHILD("CTRT_OTHER=1") {
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK_TRUE(value.text == NULL && !value.is_set);
     }
     IN_CHILD("CTRT_TEST_NUMBER=six") {
         const ctrt_param small = { .size = 8, .name = "CTRT_TEST_NUMBER" };
