@@ -104,7 +104,7 @@ static void test_visible_lists(void)
     static const struct { const char *list, *type; int count; const char *want; } cases[] = {
         /* PyTorch's test cases for CUDA_VISIBLE_DEVICES */
         { "0, 1, 2, -1, 3", NULL, -1, "0,1,2," }, { "0, 1, 2, 1", NULL, -1, "" },
-            { "2, +3, -0, 5", NULL, -1, "2,3,0,5," },
+        { "2, +3, -0, 5", NULL, -1, "2,3,0,5," },
         { "one,two,3,4", NULL, -1, "" }, { "4,3,two,one", NULL, -1, "4,3," }, { "1gpu2,2ampere", NULL, -1, "1,2," },
         /* indices */
         { NULL, NULL, 3, "0,1,2," }, { "", NULL, 3, "" }, { " ", NULL, 3, "" }, { "-1", NULL, 3, "" },
