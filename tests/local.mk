@@ -75,14 +75,14 @@ public_tests += \
     tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c tests/unit/test-promotion.c \
+    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
 core_tests = \
     tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
-    tests/unit/test-device-fork.c tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c tests/unit/test-registry-init.c
+    tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c
 internal_tests += $(core_tests) tests/abi/test-abi.c
 single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
@@ -306,18 +306,9 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
-# The example for bindings to other languages, where python3 is there.
-PLAIN_TESTS += tests/integration/bindings.sh
-EXTRA_DIST += tests/integration/bindings.sh
-
-# A few random cases against an installed PyTorch; skipped without one.
-PLAIN_TESTS += tests/integration/compare.sh
-EXTRA_DIST += tests/integration/compare.sh
-
-# DLPack with other libraries at the other end, where python3 has them.
-PLAIN_TESTS += tests/integration/dlpack.sh
-EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
-
+# Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
+PLAIN_TESTS += tests/integration/python.sh
+EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # The examples, run.
 check_PROGRAMS += example-digits example-gpt

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges tensors by DLPack with NumPy 2.1 or later, and with PyTorch if it supports the versioned protocol.
 
-Run as dlpack.py LIBCTRT.SO. Prints TAP.
+Run as dlpack.py LIBCTRT.SO. Prints TAP. tests/unit/test-dlpack.c checks the fields, the ownership and what is rejected.
 """
 import ctypes
 import sys
@@ -28,42 +28,14 @@ def check(fine, what):
     print("%s %d - %s" % ("ok" if fine else "not ok", count, what), flush=True)
 
 
-class Ints(ctypes.Structure):
-    _fields_ = [("values", ctypes.POINTER(ctypes.c_int64)), ("count", ctypes.c_int)]
-
-
-def ints(*values):
-    return Ints((ctypes.c_int64 * len(values))(*values), len(values))
-
-
 lib = ctypes.CDLL(sys.argv[1])
 lib.ctrt_error_message.restype = ctypes.c_char_p
-for getter in ("ctrt_tensor_data", "ctrt_tensor_shape", "ctrt_tensor_strides"):
-    getattr(lib, getter).restype = ctypes.c_void_p
-    getattr(lib, getter).argtypes = [ctypes.c_void_p]
-lib.ctrt_tensor_numel.restype = ctypes.c_int64
-lib.ctrt_tensor_numel.argtypes = [ctypes.c_void_p]
-lib.ctrt_to_host.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int]
+lib.ctrt_tensor_dtype.argtypes = [ctypes.c_void_p]
 
 
 def call(name, *arguments):
     if getattr(lib, name)(*arguments) != 0:
         raise RuntimeError("%s: %s" % (name, lib.ctrt_error_message().decode()))
-
-
-def from_data(array):
-    """Returns a ctrt tensor with a copy of a contiguous NumPy array."""
-    pointer, tensor = ctypes.c_void_p, ctypes.c_void_p()
-    lib.ctrt_from_data.argtypes = [pointer, pointer, ctypes.c_int64, Ints, ctypes.c_int, pointer]
-    call("ctrt_from_data", ctypes.byref(tensor), array.ctypes.data, array.size, ints(*array.shape),
-         DTYPES[array.dtype.name], cpu)
-    return tensor
-
-
-def values(tensor):
-    numbers = (ctypes.c_double * max(1, lib.ctrt_tensor_numel(tensor)))()
-    call("ctrt_to_host", numbers, ctypes.sizeof(numbers), tensor, DTYPES["float64"])
-    return list(numbers)[:lib.ctrt_tensor_numel(tensor)]
 
 
 class Exported:
@@ -89,25 +61,21 @@ def imported(producer):
     return tensor
 
 
-def exchange(library, np, own, make, flat):
+def exchange(library, numpy, to_library):
+    """Transposed tensors of `library` are imported, copied, exported, and compared."""
     for name in DTYPES:
         if not hasattr(library, name):
             continue
-        array = np.arange(6).reshape(2, 3).astype(name)
-        tensor = from_data(array)
-        theirs = own(Exported(tensor))
-        check(flat(theirs) == array.ravel().tolist() and tuple(theirs.shape) == (2, 3),
-              "%s: %s exported" % (library.__name__, name))
+        array = to_library(numpy.arange(6).reshape(2, 3).astype(name)).T
+        tensor = imported(array)
+        check(lib.ctrt_tensor_dtype(tensor) == DTYPES[name], "%s: %s imported" % (library.__name__, name))
+        call("ctrt_clone", ctypes.byref(tensor), tensor)        # into memory of ctrt
+        theirs = library.from_dlpack(Exported(tensor))
         lib.ctrt_tensor_release(ctypes.byref(tensor))
-        check(flat(theirs) == array.ravel().tolist(), "%s: %s outlives ctrt's handle" % (library.__name__, name))
-        mine = imported(make(array.T))
-        check(values(mine) == array.T.ravel().astype("float64").tolist(),
-              "%s: %s imported, transposed" % (library.__name__, name))
-        lib.ctrt_tensor_release(ctypes.byref(mine))
+        check(theirs.dtype == array.dtype and theirs.tolist() == array.tolist(),
+              "%s: %s exported, and outlives ctrt's handle" % (library.__name__, name))
 
 
-cpu = ctypes.c_void_p()
-call("ctrt_device_get", ctypes.byref(cpu), b"cpu")
 try:
     import numpy
 except ImportError:
@@ -117,14 +85,7 @@ if tuple(int(n) for n in numpy.__version__.split(".")[:2]) < (2, 1):
     print("1..0 # SKIP numpy %s does not support DLPack 1.0; 2.1 does" % numpy.__version__)
     sys.exit(0)
 
-exchange(numpy, numpy, numpy.from_dlpack, lambda array: array.copy(order="F"), lambda array: array.ravel().tolist())
-array = numpy.arange(4.0)
-tensor = imported(array)
-before = sys.getrefcount(array)
-array[1] = 50
-check(values(tensor) == [0, 50, 2, 3], "numpy: memory is shared")
-lib.ctrt_tensor_release(ctypes.byref(tensor))
-check(sys.getrefcount(array) == before - 1, "numpy: the reference to the array is released")
+exchange(numpy, numpy, lambda array: array)
 frozen = numpy.arange(3.0)
 frozen.flags.writeable = False
 try:
@@ -132,11 +93,6 @@ try:
     check(False, "numpy: a read-only array is rejected")
 except RuntimeError as error:
     check("read-only" in str(error), "numpy: a read-only array is rejected")
-try:
-    imported(numpy.arange(3.0)[::-1])
-    check(False, "numpy: negative strides are rejected")
-except RuntimeError as error:
-    check("negative stride" in str(error), "numpy: negative strides are rejected")
 
 try:
     import torch
@@ -145,6 +101,6 @@ except (ImportError, TypeError) as why:
     count += 1
     print("ok %d - torch # SKIP %s" % (count, str(why).split("\n")[0]))
 else:
-    exchange(torch, numpy, torch.from_dlpack, torch.from_numpy, lambda x: x.flatten().tolist())
+    exchange(torch, numpy, torch.from_numpy)
 print("1..%d" % count)
 sys.exit(failed > 0)

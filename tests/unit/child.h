@@ -5,7 +5,6 @@
  *     IN_CHILD("CTRT_DEVICE=fake:1") {
  *         CHECK_OK(ctrt_device_get(&device, "auto"));
  *     }
- *     CHILD_END
  *
  * The parent must not have used the library before. */
 #ifndef CTRT_TESTS_CHILD_H
@@ -52,20 +51,33 @@ static inline bool forks_beside_threads(void)
 #endif
 }
 
-#define IN_CHILD(...)                                                           \
-    do {                                                                        \
-        fflush(stdout);                                                         \
-        pid_t child_ = fork();                                                  \
-        if (child_ == 0) {                                                      \
-            const char *const settings_[] = { __VA_ARGS__, NULL };              \
-            child_environment(settings_);                                       \
-            tap_state.failed = 0;
+/* Forks, and sets the environment in the child. Returns the result of fork(). */
+static inline pid_t child_start(const char *const *settings)
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        child_environment(settings);
+        tap_state.failed = 0;
+    }
+    return child;
+}
 
-#define CHILD_END                                                               \
-            fflush(stdout);                                                     \
-            exit(tap_state.failed > 0);                                         \
-        }                                                                       \
-        child_join(child_, __FILE__, __LINE__);                                 \
-    } while (0)
+/* Called in the child: ends it with the result of its checks. */
+__attribute__((noreturn))
+static inline void child_end(void (*end)(int))
+{
+    fflush(stdout);
+    end(tap_state.failed > 0);
+    abort();
+}
+
+#define CHILD_LOOP(child, settings, end)                                                                        \
+    for (pid_t child = child_start(settings); child == 0 || (child_join(child, __FILE__, __LINE__), false); \
+         child_end(end))
+#define IN_CHILD(...) CHILD_LOOP(child_, ((const char *const[]){ __VA_ARGS__, NULL }), exit)
+/* The same after the first use of the library; the child ends without the handlers of atexit(). */
+#define IN_FORK       CHILD_LOOP(fork_, (const char *const[]){ NULL }, _exit)
+#define CHILD_END                       /* an IN_CHILD may end with this */
 
 #endif

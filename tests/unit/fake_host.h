@@ -40,8 +40,8 @@ FAKE const ctrt_kernel *fake_kernel(const char *op, ctrt_dtype key, const ctrt_c
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < fake_backend->kernels->count; i++) {
         const ctrt_kernel *kernel = &fake_backend->kernels->kernels[i];
-        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score)
-            && (!call || !kernel->accepts || kernel->accepts(call)))
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
+            && (!best || kernel->score > best->score) && (!call || !kernel->accepts || kernel->accepts(call)))
             best = kernel;
     }
     return best;
@@ -69,7 +69,9 @@ enum fake_layout {
     FAKE_SCALAR,            /* one element, stride 0 everywhere, host scalar; for inputs only */
     FAKE_LAYOUTS
 };
-static const char *const fake_layout_names[] = { "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar" };
+static const char *const fake_layout_names[] = {
+    "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar",
+};
 
 /* A view and its allocation, which fake_new fills with 0xa5 so that fake_margins_kept can detect stray writes. */
 typedef struct fake_tensor {
@@ -146,61 +148,37 @@ FAKE void *fake_at(const ctrt_view *v, int64_t index)
     return (char *)v->data + offset * (int64_t)fake_sizes[v->dtype];
 }
 
-/* Rounds x to a half-precision format by double arithmetic, independently of the backend's implementation. The format
- * has `fraction` bits of fraction, the smallest exponent `least` and the largest finite value `largest`. */
-FAKE double fake_round_half(double x, int fraction, int least, double largest)
+/* Conversion of the 16-bit formats with `fraction` bits of fraction (f16: 10, bf16: 7) by double arithmetic,
+ * independently of the backend's implementation. */
+FAKE double fake_half_value(uint16_t h, int fraction)
 {
-    if (isnan(x) || isinf(x) || x == 0)
-        return x;
-    int exponent;
-    frexp(x, &exponent);
-    exponent -= 1;
-    if (exponent < least)
-        exponent = least;
-    double unit = ldexp(1, exponent - fraction), y = nearbyint(x / unit) * unit;
-    return fabs(y) > largest ? copysign(INFINITY, x) : y;
-}
-
-FAKE double fake_f16_value(uint16_t h)
-{
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double v = exponent == 31 ? (fraction ? NAN : INFINITY)
-               : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    const int bias = (1 << (14 - fraction)) - 1, exponent = (h & 0x7fff) >> fraction, bits = h & ((1 << fraction) - 1);
+    double v = exponent == 2 * bias + 1 ? (bits ? NAN : INFINITY)
+               : exponent ? ldexp((1 << fraction) + bits, exponent - bias - fraction)
+                          : ldexp(bits, 1 - bias - fraction);
     return h & 0x8000 ? -v : v;
 }
 
-FAKE uint16_t fake_f16_bits(double x)
+FAKE uint16_t fake_half_bits(double x, int fraction)
 {
-    x = fake_round_half((float)x, 10, -14, 65504);
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    double a = fabs(x);
-    if (isnan(x))
-        return 0x7e00;
-    if (isinf(x))
-        return sign | 0x7c00;
+    const int bias = (1 << (14 - fraction)) - 1, infinity = (2 * bias + 1) << fraction, sign = signbit(x) ? 0x8000 : 0;
+    const double magnitude = fabs((float)x);
     int exponent;
-    frexp(a, &exponent);
-    exponent -= 1;
-    if (a < ldexp(1, -14))
-        return sign | (uint16_t)ldexp(a, 24);
-    return sign | (uint16_t)((exponent + 15) << 10) | (uint16_t)(ldexp(a, 10 - exponent) - 1024);
+    if (isnan(x))
+        return (uint16_t)(infinity | 1 << (fraction - 1));
+    if (isinf(magnitude) || magnitude == 0)
+        return (uint16_t)(sign | (magnitude == 0 ? 0 : infinity));
+    frexp(magnitude, &exponent);
+    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    /* The implicit bit of a normal number, and a carry of the rounding, add 1 to the exponent. */
+    const int bits = ((exponent + bias - 1) << fraction) + (int)nearbyint(ldexp(magnitude, fraction - exponent));
+    return (uint16_t)(sign | (bits < infinity ? bits : infinity));
 }
 
-FAKE double fake_bf16_value(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-FAKE uint16_t fake_bf16_bits(double x)
-{
-    float f = (float)fake_round_half((float)x, 7, -126, 3.3895313892515355e38);
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return isnan(x) ? 0x7fc0 : (uint16_t)(u >> 16);
-}
+#define fake_f16_value(h)  fake_half_value((h), 10)
+#define fake_bf16_value(h) fake_half_value((h), 7)
+#define fake_f16_bits(x)   fake_half_bits((x), 10)
+#define fake_bf16_bits(x)  fake_half_bits((x), 7)
 
 FAKE double fake_get(const ctrt_view *v, int64_t index)
 {

@@ -47,49 +47,63 @@ static inline char *folder_new(void)
     return folder;
 }
 
+/* Returns "FOLDER/NAME" in one of 8 buffers. */
+static inline const char *folder_join(const char *folder, const char *name)
+{
+    static char paths[8][4096];
+    static int used;
+    char *path = paths[used++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
 /* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {
-    char path[8192], buffer[65536];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    const char *path = folder_join(folder, name);
     FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
     if (in == NULL || out == NULL) {
         fprintf(stderr, "cannot copy %s to %s\n", from, path);
         exit(99);
     }
-    size_t got;
-    while (bytes != 0
-           && (got = fread(buffer, 1,
-                           bytes > 0 && bytes < (long)sizeof buffer ? (size_t)bytes : sizeof buffer, in))
-                  > 0) {
-        fwrite(buffer, 1, got, out);
-        bytes -= bytes > 0 ? (long)got : 0;
-    }
+    for (int c; bytes != 0 && (c = getc_unlocked(in)) != EOF; bytes -= bytes > 0)
+        putc_unlocked(c, out);
     fclose(in);
     fclose(out);
     chmod(path, 0755);
 }
 
-/* Copies the test plugin to folder/STEM.so. The stem (KIND-ROLE) selects the role of the plugin. */
-static inline void folder_actor(const char *folder, const char *stem)
+static inline void folder_copy_so(const char *folder, const char *stem, const char *from)
 {
     char name[128];
     snprintf(name, sizeof name, "%s.so", stem);
-    folder_copy(folder, name, built_path("actor"), -1);
+    folder_copy(folder, name, built_path(from), -1);
+}
+
+/* Copies the test plugin to folder/STEM.so. The stem (KIND-ROLE) selects the role of the plugin. */
+static inline void folder_actor(const char *folder, const char *stem)
+{
+    folder_copy_so(folder, stem, "actor");
 }
 
 static inline void folder_plugin(const char *folder, const char *stem)
 {
-    char name[128];
-    snprintf(name, sizeof name, "%s.so", stem);
-    folder_copy(folder, name, built_path(stem), -1);
+    folder_copy_so(folder, stem, stem);
+}
+
+/* Creates a folder with the plugins of these stems: built plugins, and copies of the test plugin for other stems. */
+#define FOLDER_OF(...) folder_of((const char *const[]){ __VA_ARGS__, NULL })
+static inline char *folder_of(const char *const *stems)
+{
+    char *folder = folder_new();
+    for (; *stems != NULL; stems++)
+        folder_copy_so(folder, *stems, access(built_path(*stems), F_OK) == 0 ? *stems : "actor");
+    return folder;
 }
 
 static inline void folder_text(const char *folder, const char *name, const char *text)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *out = fopen(path, "wb");
+    FILE *out = fopen(folder_join(folder, name), "wb");
     if (out != NULL) {
         fputs(text, out);
         fclose(out);

@@ -56,9 +56,12 @@ HOST ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
         return CTRT_OK;
     if (param->type == CTRT_PARAM_ENUM) {
         size_t length = strlen(text);
-        for (const char *word = param->words; word; word = strchr(word, '|') ? strchr(word, '|') + 1 : NULL, out->integer++)
+        for (const char *word = param->words; word != NULL; out->integer++) {
             if (strncmp(word, text, length) == 0 && (word[length] == '|' || !word[length]))
                 return CTRT_OK;
+            const char *bar = strchr(word, '|');
+            word = bar != NULL ? bar + 1 : NULL;
+        }
         return host_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", param->name, text, param->words);
     }
     if (param->type == CTRT_PARAM_BOOL && (strcmp(text, "on") == 0 || strcmp(text, "off") == 0)) {

@@ -24,148 +24,124 @@ static void test_messages(void)
 {
     char long_text[9000], other[64] = "?";
     group("error messages are per thread, can be prefixed with context, and are truncated");
-    CHECK(strcmp(ctrt_error_message(), "") == 0, "the message before any failure is \"%s\"", ctrt_error_message());
-    CHECK(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3) == CTRT_ERR_SHAPE, "ctrt_fail changed the status");
-    CHECK(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add") == CTRT_ERR_SHAPE, "ctrt_context changed the status");
-    CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "the message is \"%s\"", ctrt_error_message());
-    CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0,
-          "ctrt_context changed the message of a success");
+    CHECK_STR(ctrt_error_message(), "");
+    CHECK_FAILS(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3), CTRT_ERR_SHAPE, NULL);
+    CHECK_FAILS(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add"), CTRT_ERR_SHAPE, NULL);
+    CHECK_STR(ctrt_error_message(), "op add: shape 3");
+    CHECK_OK(ctrt_context(CTRT_OK, "nothing"));
+    CHECK_STR(ctrt_error_message(), "op add: shape 3");
     ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0,
-          "a message that formats the previous message: %s", ctrt_error_message());
+    CHECK_STR(ctrt_error_message(), "again: op add: shape 3");
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
     ctrt_fail(CTRT_ERR_IO, "%s", long_text);
-    size_t length = strlen(ctrt_error_message());
-    CHECK(length == 4095 && strcmp(ctrt_error_message() + length - 3, "...") == 0,
-          "a truncated message has %zu characters, expected 4095 that end with ...", length);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
     ctrt_context(CTRT_ERR_IO, "before");
-    CHECK(strncmp(ctrt_error_message(), "before: xxx", 11) == 0 && strlen(ctrt_error_message()) == 4095,
-          "a truncated message with context begins with \"%.20s\"", ctrt_error_message());
+    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
     ctrt_fail(CTRT_ERR_IO, NULL);
-    CHECK(strcmp(ctrt_error_message(), "input or output failed") == 0, "the default message is \"%s\"",
-          ctrt_error_message());
+    CHECK_STR(ctrt_error_message(), "input or output failed");
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
     pthread_t thread;
     pthread_create(&thread, NULL, message_of_thread, other);
     pthread_join(thread, NULL);
-    CHECK(strcmp(other, "") == 0 && strstr(ctrt_error_message(), "x is NULL"), "threads share messages: %s",
-          other);
+    CHECK_STR(other, "");
+    CHECK_HAS(ctrt_error_message(), "x is NULL");
     CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
 
-    group("every status code has a text");
-    for (int code = 0; code >= -17; code--)
-        CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has no text", code);
-    CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "the text of CTRT_OK is \"%s\"",
-          ctrt_status_string(CTRT_OK));
-    CHECK(strcmp(ctrt_status_string((ctrt_status)-1000), "unknown status") == 0, "an unknown code has a text");
+    group("every status code has a text and a name");
     size_t codes = 0;
     const char *name = NULL;
     ctrt_status value = CTRT_OK;
-    while (ctrt_status_get(&name, &value, codes) == CTRT_OK) {
+    for (; ctrt_status_get(&name, &value, codes) == CTRT_OK; codes++) {
         int64_t found = 1;
-        CHECK(ctrt_constant_find(&found, name) == CTRT_OK && found == value, "%s is %d and %lld", name, value,
-              (long long)found);
-        codes++;
+        CHECK(strcmp(ctrt_status_string(value), "unknown status") != 0, "%s has no text", name);
+        CHECK_OK(ctrt_constant_find(&found, name));
+        CHECK_EQ(found, value);
     }
-    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST,
-          "%zu status codes, the last is %s", codes, name);
+    CHECK_EQ(codes, 19);
+    CHECK_STR(name, "CTRT_ERR_DEVICE_LOST");
+    CHECK_EQ(value, CTRT_ERR_DEVICE_LOST);
     CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
-    CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "the version is \"%s\"", ctrt_version());
+    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
+    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
+    CHECK_HAS(ctrt_version(), ".");
 }
 
 static void test_nearest(void)
 {
     static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
-    static const struct {
-        const char *word, *want;
-    } cases[] = {
-        { "cudda", "cuda" },
-        { "cdua", "cuda" },
-        { "CUDA", "cuda" },
-        { "cud", "cuda" },
-        { "gpu", "cpu" },
-        { "cachign", "caching" },
-        { "caching", "caching" },
-        { "nccl_multi", "nccl-multi" },
-        { "xyz", NULL },
-        { "", NULL },
-        { "c", NULL },
-        { "rocm", NULL },
+    static const struct { const char *word, *want; } cases[] = {
+        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
+        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
+        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
         { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
     };
     group("nearest_word returns the candidate with the smallest edit distance");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known));
-        CHECK(got == cases[i].want || (got && cases[i].want && strcmp(got, cases[i].want) == 0),
-              "%s gives %s, expected %s", cases[i].word, got ? got : "none",
-              cases[i].want ? cases[i].want : "none");
+        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
+        CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
+              cases[i].word, got ? got : "none", want ? want : "none");
     }
-    CHECK(nearest_word(NULL, known, 2) == NULL && nearest_word("cpu", known, 0) == NULL,
-          "NULL or an empty list has a nearest word");
+    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
 }
 
-static void test_keep(void)
+static void test_intern(void)
 {
     char text[] = "a text";
     group("equal strings are interned once");
     const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
-    CHECK(a != NULL && a != text && a == b, "equal strings are interned at %p and %p", (const void *)a,
-          (const void *)b);
+    CHECK_TRUE(a != NULL && a != text && a == b);
     text[0] = 'b';
-    CHECK(strcmp(a, "a text") == 0 && intern_string(text) != a, "the interned string changed with its source");
-    CHECK(intern_string(NULL) == NULL, "NULL was interned");
+    CHECK_STR(a, "a text");
+    CHECK_TRUE(intern_string(text) != a);
+    CHECK_TRUE(intern_string(NULL) == NULL);
 }
 
 /* ---- log ---- */
 
-struct heard {
-    int lines;
-    ctrt_log_level level;
-    char component[32], text[256];
-};
+static int log_lines;
+static char last_line[256];
 
-static void hear(void *user, ctrt_log_level level, const char *component, const char *text)
+static void keep_line(void *user, ctrt_log_level level, const char *component, const char *text)
 {
-    struct heard *heard = user;
-    heard->lines++;
-    heard->level = level;
-    snprintf(heard->component, sizeof heard->component, "%s", component);
-    snprintf(heard->text, sizeof heard->text, "%s", text);
+    (void)user;
+    log_lines++;
+    snprintf(last_line, sizeof last_line, "%d %s: %s", (int)level, component, text);
+}
+
+/* Checks the number of log lines, and that the last one contains `words`. */
+static void check_log(int lines, const char *words)
+{
+    CHECK(log_lines == lines && strstr(last_line, words) != NULL, "%d log lines, the last is %s; expected %d, \"%s\"",
+          log_lines, last_line, lines, words);
 }
 
 static void test_log(void)
 {
-    struct heard heard = { 0 };
     group("the callback receives log lines up to the log level");
     IN_CHILD("CTRT_LOG=info") {
-        ctrt_log_set_callback(hear, &heard);
+        ctrt_log_set_callback(keep_line, NULL);
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
-        CHECK(heard.lines == 1 && heard.level == CTRT_LOG_INFO && strcmp(heard.component, "me") == 0
-                  && strcmp(heard.text, "number 5") == 0,
-              "%d lines, the last is %s: %s", heard.lines, heard.component, heard.text);
+        check_log(1, "2 me: number 5");
         log_message(CTRT_LOG_DEBUG, "me", "too much");
-        CHECK(heard.lines == 1, "a debug line was logged at level info");
         ctrt_log_set_level(CTRT_LOG_ERROR);
         log_message(CTRT_LOG_WARNING, "me", "too much");
-        CHECK(heard.lines == 1, "a warning was logged");
+        check_log(1, "number 5");
         ctrt_log_set_level((ctrt_log_level)99);
         log_message(CTRT_LOG_DEBUG, NULL, "%s", "now");
-        CHECK(heard.lines == 2 && strcmp(heard.component, "?") == 0, "a debug line was not logged");
+        check_log(2, "3 ?: now");
         log_message((ctrt_log_level)-5, "me", "no level");
         log_message((ctrt_log_level)4, "me", "no level");
-        CHECK(heard.lines == 2, "a line with an invalid level was logged");
+        check_log(2, "now");
     }
-    CHILD_END;
-    IN_CHILD("CTRT_LOG=loud") {
-        ctrt_log_set_callback(hear, &heard);
+    IN_CHILD("CTRT_LOG=loud") {                 /* a malformed value is a warning, and the default is used */
+        ctrt_log_set_callback(keep_line, NULL);
         log_message(CTRT_LOG_WARNING, "me", "first");
-        CHECK(heard.lines == 2 && strcmp(heard.text, "first") == 0, "%d lines, the last is %s", heard.lines,
-              heard.text);
         log_message(CTRT_LOG_INFO, "me", "quiet");
-        CHECK(heard.lines == 2, "a malformed CTRT_LOG is not the default");
+        check_log(2, "first");
     }
-    CHILD_END;
 }
 
 /* ---- memory ---- */
@@ -188,10 +164,7 @@ static void test_memory(void)
     void *kept;
     pthread_create(&thread, NULL, make_garbage, NULL);
     pthread_join(thread, &kept);
-    if (FREE_LISTS_BYPASSED)
-        CHECK(kept == NULL, "a sanitized build kept %ld objects", (long)(intptr_t)kept);
-    else
-        CHECK((intptr_t)kept == FREE_LIST_LIMIT, "%ld objects were kept", (long)(intptr_t)kept);
+    CHECK_EQ((intptr_t)kept, FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
     thread_register();
     void *object = free_list_take(FREE_TENSOR, 64);
     free_list_put(FREE_TENSOR, object);
@@ -201,16 +174,15 @@ static void test_memory(void)
 
     group("alloc_fail_at makes the n-th allocation, or all from the n-th on, fail");
     alloc_fail_at(3, false);
-    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x"),
-         *four = free_list_take(FREE_TENSOR, 64);
-    CHECK(one && two && !three && four, "only the third of four allocations must fail: %p %p %p %p", one, two, three,
-          four);
-    CHECK(alloc_fail_at(2, true) == 4, "four allocations were not counted");
+    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x");
+    void *four = free_list_take(FREE_TENSOR, 64);
+    CHECK_TRUE(one && two && !three && four);
+    CHECK_EQ(alloc_fail_at(2, true), 4);
     void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
-    CHECK(five && !six && !seven, "the second and third of three allocations must fail: %p %p %p", five, six, seven);
-    CHECK(alloc_fail_at(0, false) == 3, "three allocations were not counted");
+    CHECK_TRUE(five && !six && !seven);
+    CHECK_EQ(alloc_fail_at(0, false), 3);
     void *eight = host_alloc(0);
-    CHECK(eight != NULL && !alloc_fault_due(), "allocations still fail");
+    CHECK_TRUE(eight != NULL && !alloc_fault_due());
     host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
 }
 
@@ -219,25 +191,27 @@ static void test_memory(void)
 static void test_array(void)
 {
     struct { uint32_t number, unused[4]; } *items = NULL;
-    size_t room = 0, count = 0, failed = 0;
+    size_t capacity = 0, count = 0, failed = 0;
     group("an array grows; a failed allocation leaves it unchanged");
     for (size_t i = 0; i < 1000; i++) {
         alloc_fail_at(i % 3 == 0, true);
-        const size_t before = room;
-        const bool grown = ARRAY_GROW(items, room, count);
+        const size_t before = capacity;
+        const bool grown = ARRAY_GROW(items, capacity, count);
         failed += !grown;
-        CHECK(grown ? count < room : room == before, "capacity %zu for %zu items, previously %zu", room, count, before);
+        CHECK(grown ? count < capacity : capacity == before, "capacity %zu for %zu items, previously %zu", capacity,
+              count, before);
         if (grown)
             items[count].number = (uint32_t)count, count++;
     }
     alloc_fail_at(1, true);
-    room = count;
-    CHECK_FAILS(ARRAY_RESERVE(items, room, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
+    capacity = count;
+    CHECK_FAILS(ARRAY_RESERVE(items, capacity, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
     alloc_fail_at(0, false);
     for (size_t i = 0; i < count; i++)
         CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
-    room = UINT32_MAX / 2 + 1;
-    CHECK(failed > 0 && !ARRAY_GROW(items, room, room), "no growth failed, or an array of 2^32 items was created");
+    capacity = UINT32_MAX / 2 + 1;
+    CHECK_TRUE(failed > 0);
+    CHECK_TRUE(!ARRAY_GROW(items, capacity, capacity));         /* no array of 2^32 items */
     host_free(items);
 }
 
@@ -311,195 +285,162 @@ static void test_locks(void)
         pthread_create(&threads[i], NULL, count_up, NULL);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    CHECK(shared_number == 20000, "the counter is %d, expected 20000", shared_number);
+    CHECK_EQ(shared_number, 20000);
     lock_enter(&test_lock);
     IN_CHILD("CTRT_X=1") {
         alarm(20);
         lock_enter(&test_lock);
         lock_leave(&test_lock);
         lock_leave(&test_lock);
-        CHECK(test_lock.depth == 0 && pthread_mutex_trylock(&test_lock.mutex) == 0,
-              "the child's lock is not free");
+        CHECK_EQ(test_lock.depth, 0);
+        CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
     }
-    CHILD_END;
     lock_leave(&test_lock);
 }
 
 /* ---- parameters ---- */
 
-#define PARAM(type, fallback, words) { sizeof(ctrt_param), "CTRT_TEST_X", type, fallback, words, "for tests" }
-
 static void test_param_values(void)
 {
-    static const struct {
-        ctrt_param param;
-        const char *text;
-        int64_t want;
-        const char *error;
-    } cases[] = {
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "42", 42, NULL },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "-7", -7, NULL },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "4x", 0, "integer" },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "1.5", 0, "integer" },
-        { PARAM(CTRT_PARAM_INT, NULL, NULL), "99999999999999999999", 0, "too large" },
-        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "yes", 1, NULL },
-        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "OFF", 0, NULL },
-        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "1", 1, NULL },
-        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "maybe", 0, "expected 1, yes" },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "4096", 4096, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "512k", 512 << 10, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64m", 64 << 20, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64MiB", 64 << 20, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "1g", 1 << 30, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "2T", (int64_t)2 << 40, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "10b", 10, NULL },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "-1", 0, "a size such as" },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64q", 0, "a size such as" },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "m", 0, "a size such as" },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64mm", 0, "a size such as" },
-        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "9999999999t", 0, "too large" },
-        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cpu", 1, NULL },
-        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "BOTH", 2, NULL },
-        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cup", 0,
-          "expected one of error|cpu|both; did you mean cpu?" },
-        { PARAM(CTRT_PARAM_ENUM, NULL, NULL), "x", 0, "expected one of" },
-        { PARAM(CTRT_PARAM_STRING, NULL, NULL), "anything", 0, NULL },
-        { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "not a ctrt_param_type" },
+    static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
+        { CTRT_PARAM_INT, "42", 42 }, { CTRT_PARAM_INT, "-7", -7 }, { CTRT_PARAM_BOOL, "yes", 1 },
+        { CTRT_PARAM_BOOL, "OFF", 0 }, { CTRT_PARAM_BOOL, "1", 1 }, { CTRT_PARAM_BYTES, "4096", 4096 },
+        { CTRT_PARAM_BYTES, "512k", 512 << 10 }, { CTRT_PARAM_BYTES, "64m", 64 << 20 },
+        { CTRT_PARAM_BYTES, "64MiB", 64 << 20 }, { CTRT_PARAM_BYTES, "1g", 1 << 30 },
+        { CTRT_PARAM_BYTES, "2T", (int64_t)2 << 40 }, { CTRT_PARAM_BYTES, "10b", 10 }, { CTRT_PARAM_ENUM, "cpu", 1 },
+        { CTRT_PARAM_ENUM, "BOTH", 2 }, { CTRT_PARAM_STRING, "anything", 0 },
     };
+    static const struct { ctrt_param_type type; const char *text, *words; } bad[] = {
+        { CTRT_PARAM_INT, "4x", "integer" }, { CTRT_PARAM_INT, "1.5", "integer" },
+        { CTRT_PARAM_INT, "99999999999999999999", "too large" }, { CTRT_PARAM_BOOL, "maybe", "expected 1, yes" },
+        { CTRT_PARAM_BYTES, "-1", "a size such as" }, { CTRT_PARAM_BYTES, "64q", "a size such as" },
+        { CTRT_PARAM_BYTES, "m", "a size such as" }, { CTRT_PARAM_BYTES, "64mm", "a size such as" },
+        { CTRT_PARAM_BYTES, "9999999999t", "too large" },
+        { CTRT_PARAM_ENUM, "cup", "expected one of error|cpu|both; did you mean cpu?" },
+        { (ctrt_param_type)9, "x", "not a ctrt_param_type" },
+    };
+    ctrt_param param = { sizeof param, "CTRT_TEST_X", CTRT_PARAM_INT, NULL, "error|cpu|both", "for tests" };
     group("parameter values are parsed, and invalid ones are errors");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
         int64_t value = -99;
-        ctrt_status status = param_parse(&value, &cases[i].param, cases[i].text);
-        CHECK(status == (cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK), "\"%s\": status %d: %s",
-              cases[i].text, (int)status, ctrt_error_message());
-        if (status == CTRT_OK)
-            CHECK(value == cases[i].want, "\"%s\" is parsed as %lld", cases[i].text, (long long)value);
-        else
-            CHECK(cases[i].error && strstr(ctrt_error_message(), cases[i].error)
-                      && strstr(ctrt_error_message(), "CTRT_TEST_X="),
-                  "\"%s\": wrong message: %s", cases[i].text, ctrt_error_message());
+        param.type = good[i].type;
+        const ctrt_status status = param_parse(&value, &param, good[i].text);
+        CHECK(status == CTRT_OK && value == good[i].want, "\"%s\": status %d, %lld, expected %lld", good[i].text,
+              (int)status, (long long)value, (long long)good[i].want);
     }
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        int64_t value;
+        param.type = bad[i].type;
+        CHECK_FAILS(param_parse(&value, &param, bad[i].text), CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
+        CHECK_HAS(ctrt_error_message(), "CTRT_TEST_X=");
+    }
+    int64_t value;
+    param.type = CTRT_PARAM_ENUM;
+    param.words = NULL;
+    CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
 }
 
-static const ctrt_param number = { sizeof number, "CTRT_TEST_NUMBER",  CTRT_PARAM_INT, "5",
-                                   NULL,          "a number for tests" };
-static const ctrt_param text_param = { sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL,
-                                       "a text for tests" };
+static const ctrt_param number = {
+    sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
+};
+static const ctrt_param text_param = {
+    sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL, "a text for tests",
+};
+
+/* Checks the value of CTRT_TEST_NUMBER and whether it is set. */
+static void check_number(int64_t want, bool is_set)
+{
+    ctrt_param_value value = { 0 };
+    CHECK_OK(param_read(&value, &number, "test"));
+    CHECK_EQ(value.integer, want);
+    CHECK_EQ(value.is_set, is_set);
+}
 
 static void test_param_origins(void)
 {
+    static const struct { const char *environment, *set; int64_t want; bool is_set; } cases[] = {
+        { "CTRT_OTHER=1", NULL, 5, false }, { "CTRT_OTHER=1", "8", 8, true },
+        { "CTRT_TEST_NUMBER=6", NULL, 6, true }, { "CTRT_TEST_NUMBER=6", "8", 8, true },
+    };
     ctrt_param_value value;
     group("a parameter's value comes from the default, the environment or the program");
-    IN_CHILD("CTRT_OTHER=1") {
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "the default is %lld, expected 5",
-              (long long)value.integer);
-        CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK(value.text == NULL && !value.is_set, "no default: %s", value.text);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        IN_CHILD(cases[i].environment) {
+            param_declare(&number, "test");
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
+            CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
+            check_number(cases[i].want, cases[i].is_set);
+        }
     }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6 && value.is_set, "the environment's value is %lld, expected 6",
-              (long long)value.integer);
-        CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty string is not taken as a value");
+        check_number(6, true);
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK_STR(value.text, "");
+        CHECK_TRUE(value.is_set);
     }
-    CHILD_END;
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        param_declare(&number, "test");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
-        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 8 && value.is_set, "the program's value is %lld, expected 8", (long long)value.integer);
+    IN_CHILD("CTRT_OTHER=1") {
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK_TRUE(value.text == NULL && !value.is_set);
     }
-    CHILD_END;
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        param_declare(&number, "test");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", NULL));
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6, "after ctrt_param_set(NULL): %lld", (long long)value.integer);
-    }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=six") {
+        const ctrt_param small = { .size = 8, .name = "CTRT_TEST_NUMBER" };
         for (int i = 0; i < 2; i++)
             CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
                         "CTRT_TEST_NUMBER=six: expected an integer");
         CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        ctrt_param small = number;
-        small.size = 8;
         CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(ctrt_param_set(NULL, "x"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
         CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
-        CHECK_FAILS(ctrt_param_get_info(NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     }
-    CHILD_END;
+    group("parameters are listed");
     IN_CHILD("CTRT_TEST_NUMBER=6") {
         ctrt_param_info info;
-        bool seen = false, log_seen = false;
+        char line[200];
+        int found = 0;
         param_declare(&number, "test");
         for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++) {
-            log_seen = log_seen
-                       || (strcmp(info.name, "CTRT_LOG") == 0 && strcmp(info.owner, "core") == 0
-                           && strcmp(info.type, "enum") == 0);
-            if (strcmp(info.name, "CTRT_TEST_NUMBER") == 0)
-                seen = strcmp(info.value, "6") == 0 && strcmp(info.origin, "environment") == 0
-                       && strcmp(info.owner, "test") == 0 && strcmp(info.type, "int") == 0
-                       && strcmp(info.help, "a number for tests") == 0;
+            snprintf(line, sizeof line, "%s %s %s %s %s", info.name, info.value, info.origin, info.owner, info.type);
+            found += strncmp(line, "CTRT_LOG ", 9) == 0 && strstr(line, " core enum") != NULL;
+            found += strcmp(line, "CTRT_TEST_NUMBER 6 environment test int") == 0
+                     && strcmp(info.help, "a number for tests") == 0;
         }
-        CHECK(seen && log_seen, "a parameter is not listed");
+        CHECK_EQ(found, 2);
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing a parameter does not read it */
     }
-    CHILD_END;
 }
 
 static void test_param_warnings(void)
 {
-    struct heard heard = { 0 };
-    ctrt_param_value value;
+    static const struct { const char *setting, *words; } cases[] = {
+        { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
+        { "CTRT_SOMETHING_ELSE=1", NULL },
+        { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
+        { "CUDA_VISIBLE_DEVICES=0", NULL },
+        { "CTRT_LOG=warning", NULL },
+    };
     group("misspelt environment variables and late changes are logged once");
-    IN_CHILD("CTRT_TEST_NUMBR=6", "CTRT_SOMETHING_ELSE=1") {
-        ctrt_log_set_callback(hear, &heard);
-        param_declare(&number, "test");
-        param_check_environment();
-        CHECK(heard.lines == 1
-                  && strstr(heard.text, "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?"),
-              "%d log lines, the last: %s", heard.lines, heard.text);
-        param_check_environment();
-        CHECK(heard.lines == 1, "%d warnings, expected 1", heard.lines);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        IN_CHILD(cases[i].setting) {
+            ctrt_log_set_callback(keep_line, NULL);
+            param_declare(&number, "test");
+            for (int again = 0; again < 2; again++)
+                param_check_environment();
+            check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
+        }
     }
-    CHILD_END;
-    IN_CHILD("CUDA_VISIBLE_DEVICE=0") {
-        ctrt_log_set_callback(hear, &heard);
-        param_check_environment();
-        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"),
-              "%d log lines, the last: %s", heard.lines, heard.text);
-    }
-    CHILD_END;
-    IN_CHILD("CUDA_VISIBLE_DEVICES=0", "CTRT_LOG=warning") {
-        ctrt_log_set_callback(hear, &heard);
-        param_check_environment();
-        CHECK(heard.lines == 0, "unexpected log line: %s", heard.text);
-    }
-    CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=6") {
-        ctrt_log_set_callback(hear, &heard);
-        CHECK_OK(param_read(&value, &number, "test"));
+        ctrt_log_set_callback(keep_line, NULL);
+        check_number(6, true);
         setenv("CTRT_TEST_NUMBER", "7", 1);
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6 && heard.lines == 1
-                  && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it was read as \"6\""),
-              "%d log lines, the last: %s", heard.lines, heard.text);
+        for (int again = 0; again < 2; again++)
+            check_number(6, true);
+        check_log(1, "CTRT_TEST_NUMBER was changed after it was read as \"6\"");
         param_forget_values();
-        CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 7, "after param_forget_values: %lld", (long long)value.integer);
+        check_number(7, true);
     }
-    CHILD_END;
 }
 
 TEST_MAIN
@@ -510,7 +451,7 @@ TEST_MAIN
     test_param_warnings();
     test_messages();
     test_nearest();
-    test_keep();
+    test_intern();
     test_memory();
     test_array();
     test_ptr_map();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plugins: valid ones are found by name, invalid ones are refused with a reason, and the listing has the state of each
- * file. */
+ * file; their init functions run in several threads, call each other, and fork. */
 #include <pthread.h>
-#include <sys/types.h>
+#include <time.h>
 
+#include "base/base.h"
 #include "base/param.h"
 #include "child.h"
 #include "ctrt/device.h"
@@ -13,243 +14,221 @@
 
 #define QUIET "CTRT_LOG=error"          /* suppresses the warnings about refused plugins */
 
-/* Finds the listing's entry whose path ends with `file`. Returns false when there is none. */
-static bool row_of(ctrt_plugin_info *info, const char *file)
+static const struct component *component;       /* result of the last use() */
+
+static ctrt_status use(const char *backend)
 {
-    for (size_t i = 0; ctrt_plugin_list(info, i) == CTRT_OK; i++) {
-        size_t length = strlen(info->file), tail = strlen(file);
-        if (length >= tail && strcmp(info->file + length - tail, file) == 0)
-            return true;
+    return registry_use(&component, CTRT_COMPONENT_BACKEND, backend);
+}
+
+/* Checks and returns the listing's entry whose path ends with `file`. */
+static ctrt_plugin_info check_listed(const char *file, const char *state, const char *reason)
+{
+    ctrt_plugin_info info;
+    for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
+        const size_t length = strlen(info.file), tail = strlen(file);
+        if (length < tail || strcmp(info.file + length - tail, file) != 0)
+            continue;
+        CHECK(strcmp(info.state, state) == 0 && strstr(info.reason, reason) != NULL,
+              "%s: %s, reason \"%s\"; expected %s, \"%s\"", file, info.state, info.reason, state, reason);
+        return info;
     }
+    FAIL("%s is not listed", file);
+}
+
+/* Finds the listed parameter. Returns false if there is none. */
+static bool param_listed(ctrt_param_info *info, const char *name)
+{
+    for (size_t i = 0; ctrt_param_get_info(info, i) == CTRT_OK; i++)
+        if (strcmp(info->name, name) == 0)
+            return true;
     return false;
 }
 
-static const struct lie { const char *file, *asked, *state, *reason; } lies[] = {
-    { "backend-null.so", "null", "refused", "returned NULL" },
-    { "backend-small-size.so", "small-size", "refused", "wrong size: struct ctrt_plugin has 8 bytes" },
-    { "backend-large-size.so", "large-size", "refused", "wrong size: struct ctrt_plugin" },
-    { "backend-cut-size.so", "cut-size", "refused", "wrong size: struct ctrt_plugin" },
-    { "backend-major.so", "major", "refused", "built for plugin ABI 2.0, this library supports 1." },
-    { "backend-no-name.so", "no-name", "refused", "no name" },
-    { "backend-no-components.so", "no-components", "refused", "no components" },
-    { "backend-null-components.so", "null-components", "refused", "no components" },
-    { "backend-many.so", "many", "refused", "the maximum of 64" },
-    { "backend-stride.so", "stride", "refused", "wrong stride: components are 12 bytes apart" },
-    { "backend-odd-stride.so", "odd-stride", "refused", "wrong stride" },
-    { "backend-component-size.so", "component-size", "refused", "wrong size: struct ctrt_component has 4 bytes" },
-    { "backend-kind.so", "kind", "refused", "kind 77 is unknown" },
-    { "backend-bad-name.so", "bad-name", "refused", "lower-case letter" },
-    { "backend-null-name.so", "null-name", "refused", "lower-case letter" },
-    { "backend-no-table.so", "no-table", "refused", "no table" },
-    { "backend-table-size.so", "table-size", "refused", "required slot device is missing" },
-    { "backend-zero-table.so", "zero-table", "refused", "its table has 0 bytes" },
-    { "backend-null-device.so", "null-device", "refused", "required slot device is missing or NULL" },
-    { "backend-null-slot.so", "null-slot", "refused",
-      "struct ctrt_device_table: required slot open is missing or NULL" },
-    { "backend-short-slot.so", "short-slot", "refused", "required slot close is missing" },
-    { "backend-null-memory.so", "null-memory", "refused", "struct ctrt_memory_table: required slot alloc" },
-    { "backend-probe-no.so", "probe-no", "absent", "no device node /dev/actor0" },
-    { "backend-probe-silent.so", "probe-silent", "absent", "without a reason" },
-    { "backend-stranger.so", "stranger", "refused", "does not export ctrt_plugin_v1" },
-    { "backend-later.so", "later", "refused", "built for plugin ABI 2, this library supports 1" },
-    { "backend-static-tls.so", "static-tls", "refused", "static-tls" },                /* the message of dlopen */
-    { "backend-truncated.so", "truncated", "refused", "truncated" },
-    { "backend-headless.so", "headless", "refused", "backend-headless.so" },           /* the message of dlopen */
-    { "backend-empty.so", "empty", "refused", "backend-empty.so" },
-    { "backend-text.so", "text", "refused", "backend-text.so" },
-    { "backend-folder.so", "folder", "refused", "not a regular file" },
+/* ---- invalid plugins ---- */
+
+/* backend-NAME.so */
+static const struct bad_plugin { const char *name, *state, *reason; } bad_plugins[] = {
+    { "null", "refused", "returned NULL" },
+    { "small-size", "refused", "wrong size: struct ctrt_plugin has 8 bytes" },
+    { "large-size", "refused", "wrong size: struct ctrt_plugin" },
+    { "cut-size", "refused", "wrong size: struct ctrt_plugin" },
+    { "major", "refused", "built for plugin ABI 2.0, this library supports 1." },
+    { "no-name", "refused", "no name" },
+    { "no-components", "refused", "no components" },
+    { "null-components", "refused", "no components" },
+    { "many", "refused", "the maximum of 64" },
+    { "stride", "refused", "wrong stride: components are 12 bytes apart" },
+    { "odd-stride", "refused", "wrong stride" },
+    { "component-size", "refused", "wrong size: struct ctrt_component has 4 bytes" },
+    { "kind", "refused", "kind 77 is unknown" },
+    { "bad-name", "refused", "lower-case letter" },
+    { "null-name", "refused", "lower-case letter" },
+    { "no-table", "refused", "no table" },
+    { "table-size", "refused", "required slot device is missing" },
+    { "zero-table", "refused", "its table has 0 bytes" },
+    { "null-device", "refused", "required slot device is missing or NULL" },
+    { "null-slot", "refused", "struct ctrt_device_table: required slot open is missing or NULL" },
+    { "short-slot", "refused", "required slot close is missing" },
+    { "null-memory", "refused", "struct ctrt_memory_table: required slot alloc" },
+    { "probe-no", "absent", "no device node /dev/actor0" },
+    { "probe-silent", "absent", "without a reason" },
+    { "stranger", "refused", "does not export ctrt_plugin_v1" },
+    { "later", "refused", "built for plugin ABI 2, this library supports 1" },
+    { "static-tls", "refused", "static-tls" },                      /* the message of dlopen */
+    { "truncated", "refused", "truncated" },
+    { "headless", "refused", "backend-headless.so" },               /* the message of dlopen */
+    { "empty", "refused", "backend-empty.so" },
+    { "text", "refused", "backend-text.so" },
+    { "folder", "refused", "not a regular file" },
 };
 
-static char *folder_of_lies(void)
+static void test_bad_plugins(void)
 {
-    char *folder = folder_new(), path[4096];
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        const char *from = strcmp(lies[i].asked, "stranger") == 0     ? "stranger"
-                           : strcmp(lies[i].asked, "later") == 0      ? "later"
-                           : strcmp(lies[i].asked, "static-tls") == 0 ? "static-tls"
-                                                                      : "actor";
-        if (strcmp(lies[i].asked, "folder") != 0)
-            folder_copy(folder, lies[i].file, built_path(from), -1);
+    char *folder = FOLDER_OF("backend-fake"), file[64];
+    struct stat actor;
+    for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
+        const char *name = bad_plugins[i].name;
+        snprintf(file, sizeof file, "backend-%s.so", name);
+        if (strcmp(name, "folder") != 0)
+            folder_copy(folder, file, built_path(access(built_path(name), F_OK) == 0 ? name : "actor"), -1);
     }
-    struct stat facts;
-    stat(built_path("actor"), &facts);
-    folder_copy(folder, "backend-truncated.so", built_path("actor"), facts.st_size / 8);
+    stat(built_path("actor"), &actor);
+    folder_copy(folder, "backend-truncated.so", built_path("actor"), actor.st_size / 8);
     folder_copy(folder, "backend-headless.so", built_path("actor"), 40);
     folder_copy(folder, "backend-empty.so", built_path("actor"), 0);
     folder_text(folder, "backend-text.so",
                 "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
-    snprintf(path, sizeof path, "%s/backend-folder.so", folder);
-    mkdir(path, 0755);
-    folder_actor(folder, "backend-fake");
-    return folder;
-}
+    mkdir(folder_join(folder, "backend-folder.so"), 0755);
 
-static void test_lies(void)
-{
-    char *folder = folder_of_lies();
-    group("each invalid plugin is refused with a reason when it is requested");
+    group("each invalid plugin is refused with a reason when it is requested, and listed with that reason");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        const struct component *component;
-        for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-            ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, lies[i].asked);
-            CHECK(status == CTRT_ERR_NOT_FOUND, "%s: status %d: %s", lies[i].file, (int)status, ctrt_error_message());
-            CHECK(strstr(ctrt_error_message(), lies[i].reason) != NULL, "%s: the reason lacks \"%s\": %s", lies[i].file,
-                  lies[i].reason,
-                  ctrt_error_message());
+        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++)
+            CHECK_FAILS(use(bad_plugins[i].name), CTRT_ERR_NOT_FOUND, bad_plugins[i].reason);
+        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
+            snprintf(file, sizeof file, "backend-%s.so", bad_plugins[i].name);
+            check_listed(file, bad_plugins[i].state, bad_plugins[i].reason);
         }
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
+        const ctrt_plugin_info info = check_listed("backend-fake.so", "ready", "");
+        CHECK_STR(info.reason, "");
+        CHECK_STR(info.kind, "backend");
+        CHECK_STR(info.component, "fake");
+        CHECK_STR(info.plugin, "actor");
+        CHECK_STR(info.version, "1");
     }
-    CHILD_END;
-    group("the listing has the state and the reason of each plugin");
-    IN_CHILD(folder_path(folder, NULL), QUIET) {
-        for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-            ctrt_plugin_info info;
-            if (!CHECK(row_of(&info, lies[i].file), "%s is not listed", lies[i].file))
-                continue;
-            CHECK(strcmp(info.state, lies[i].state) == 0, "%s: state %s, expected %s", lies[i].file, info.state,
-                  lies[i].state);
-            CHECK(strstr(info.reason, lies[i].reason) != NULL, "%s: reason \"%s\" lacks \"%s\"", lies[i].file,
-                  info.reason, lies[i].reason);
-        }
-        ctrt_plugin_info fake;
-        CHECK(row_of(&fake, "backend-fake.so") && strcmp(fake.state, "ready") == 0 && strcmp(fake.reason, "") == 0
-                  && strcmp(fake.kind, "backend") == 0 && strcmp(fake.component, "fake") == 0
-                  && strcmp(fake.plugin, "actor") == 0 && strcmp(fake.version, "1") == 0,
-              "wrong entry of backend-fake.so: %s, %s, %s, %s", fake.state, fake.reason, fake.kind, fake.component);
-        CHECK_FAILS(ctrt_plugin_list(&fake, 100000), CTRT_ERR_NOT_FOUND, "no plugin with that index");
-        CHECK_FAILS(ctrt_plugin_list(NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    }
-    CHILD_END;
     folder_remove(folder);
 }
 
-static void test_late_refusals(void)
+static void test_refused_at_first_use(void)
 {
-    char *folder = folder_new();
-    static const struct { const char *name, *reason; } late[] = {
+    static const struct { const char *name, *reason; } cases[] = {
         { "init-fails", "init failed: the driver is from another century" },
         { "init-silent", "init failed: init returned an error without" },
         { "kernel-run", "kernel 1 (abs): required slot run is NULL" },
         { "kernel-stride", "wrong stride: kernels are 16 bytes apart" },
-        { "kernel-array", "count is 2, but kernels is NULL" }, { "init-itself", "looked up itself and got nothing" },
+        { "kernel-array", "count is 2, but kernels is NULL" },
+        { "init-itself", "looked up itself and got nothing" },
     };
-    for (size_t i = 0; i < 6; i++) {
-        char stem[64];
-        snprintf(stem, sizeof stem, "backend-%s", late[i].name);
-        folder_actor(folder, stem);
-    }
-    folder_actor(folder, "memory-policy-null");
+    char *folder = FOLDER_OF("memory-policy-null", "backend-init-fails", "backend-init-silent", "backend-kernel-run",
+                             "backend-kernel-stride", "backend-kernel-array", "backend-init-itself");
     group("errors found at first use refuse the plugin permanently");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        const struct component *component;
-        for (size_t i = 0; i < 6; i++) {
-            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, late[i].name));
-            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_PLUGIN,
-                        late[i].reason);
-            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, late[i].name), CTRT_ERR_NOT_FOUND,
-                        late[i].reason);
+        for (size_t i = 0; i < COUNT_OF(cases); i++) {
+            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, cases[i].name));
+            CHECK_FAILS(use(cases[i].name), CTRT_ERR_PLUGIN, cases[i].reason);
+            CHECK_FAILS(use(cases[i].name), CTRT_ERR_NOT_FOUND, cases[i].reason);
         }
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "policy-null"), CTRT_ERR_NOT_FOUND,
                     "struct ctrt_memory_policy: required slot free");
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "init-fails:0"), CTRT_ERR_NO_DEVICE, "the driver is from another century");
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
+static void test_alloc_without_address(void)
+{
+    char *folder = FOLDER_OF("backend-fake", "backend-alloc-null", "memory-policy-hollow", "memory-direct",
+                             "memory-caching");
+    static const struct { const char *setting, *device, *source; } cases[] = {
+        { "CTRT_MEMORY=direct", "alloc-null:0", "backend alloc-null" },
+        { "CTRT_MEMORY=caching", "alloc-null:0", "backend alloc-null" },
+        { "CTRT_MEMORY=policy-hollow", "fake:0", "memory policy policy-hollow" },
+        { "CTRT_MEMORY=direct+policy-hollow", "fake:0", "memory policy policy-hollow" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        group("alloc that returns success without an address: %s on %s", cases[i].setting, cases[i].device);
+        IN_CHILD(folder_path(folder, NULL), QUIET, cases[i].setting) {
+            ctrt_device *device = NULL;
+            ctrt_tensor *x = NULL;
+            CHECK_OK(ctrt_device_get(&device, cases[i].device));
+            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, cases[i].source);
+            CHECK_HAS(ctrt_error_message(), ": alloc returned success without an address for");
+        }
+    }
+    folder_remove(folder);
+}
+
+/* ---- names, versions, parameters ---- */
+
 static void test_names(void)
 {
-    char *one = folder_new(), *two = folder_new();
-    folder_actor(one, "backend-fake");
-    folder_actor(one, "backend-other-name");            /* its component is called fake and has score 50 */
-    folder_actor(two, "backend-fake");
-    folder_actor(two, "backend-better");
-    folder_plugin(two, "memory-direct");
-    group("requesting a backend opens only the files of that name");
+    /* The component of backend-other-name is called fake and has score 50. */
+    char *one = FOLDER_OF("backend-fake", "backend-other-name");
+    char *two = FOLDER_OF("backend-fake", "backend-better", "memory-direct");
+    group("requesting a backend opens only the files of that name, and one of two components with one name is used");
     IN_CHILD(folder_path(one, two)) {
-        const struct component *component;
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
-        CHECK(strstr(component->file->path, one) != NULL, "fake was loaded from %s", component->file->path);
+        CHECK_OK(use("fake"));
+        CHECK_HAS(component->file->path, one);
         int opened = 0;
         for (size_t i = 0; i < registry_file_count; i++)
             opened += registry_files[i]->plugin != NULL;
-        CHECK(opened == 2, "%d files were opened, expected the two called backend-fake.so", opened);
-        CHECK(ctrt_error_message()[0] == '\0', "a successful call set the message: %s", ctrt_error_message());
+        CHECK_EQ(opened, 2);                    /* the two called backend-fake.so */
+        CHECK_STR(ctrt_error_message(), "");
+        check_listed("backend-other-name.so", "disabled", "duplicate name");
+        check_listed("backend-other-name.so", "disabled", "score 50");
+        check_listed(folder_join(one, "backend-fake.so"), "loaded", "");
+        check_listed(folder_join(two, "backend-fake.so"), "disabled", one);
     }
-    CHILD_END;
-    group("of two components with one name one is used, and the reason of the other names it");
-    IN_CHILD(folder_path(one, two)) {
-        ctrt_plugin_info info;
-        CHECK(row_of(&info, "backend-other-name.so") && strcmp(info.state, "disabled") == 0
-                  && strstr(info.reason, "duplicate name") != NULL && strstr(info.reason, "score 50") != NULL,
-              "backend-other-name.so is %s, reason: %s", info.state, info.reason);
-        char path[512];
-        snprintf(path, sizeof path, "%s/backend-fake.so", two);
-        CHECK(row_of(&info, path) && strcmp(info.state, "disabled") == 0 && strstr(info.reason, one) != NULL,
-              "the second backend-fake.so is %s, reason: %s", info.state, info.reason);
-        snprintf(path, sizeof path, "%s/backend-fake.so", one);
-        CHECK(row_of(&info, path) && strcmp(info.state, "ready") == 0, "the first backend-fake.so is %s, reason: %s",
-              info.state, info.reason);
-    }
-    CHILD_END;
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
-        const struct component *component;
-        ctrt_plugin_info info;
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "fkae"), CTRT_ERR_NOT_FOUND, "did you mean fake?");
-        CHECK(strstr(ctrt_error_message(), one) && strstr(ctrt_error_message(), two) &&
-              strstr(ctrt_error_message(), "better"),
-              "the message lacks a folder or a known name: %s", ctrt_error_message());
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "../evil"), CTRT_ERR_INVALID_ARGUMENT,
-                    "not a name");
+        const char *const parts[] = { "did you mean fake?", one, two, "better" };
+        for (size_t i = 0; i < COUNT_OF(parts); i++)
+            CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, parts[i]);
+        CHECK_FAILS(use("../evil"), CTRT_ERR_INVALID_ARGUMENT, "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
+        ctrt_plugin_info info;
         bool found = false;
-        for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
-            found = found || (strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 &&
-                              strcmp(info.file, "") == 0);
+        for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK && !found; i++)
+            found = strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && info.file[0] == '\0';
         CHECK(found, "the listing has no entry for the unknown name");
     }
-    CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }
 
 static void test_versions(void)
 {
-    char *folder = folder_new();
-    folder_actor(folder, "backend-grown");
-    folder_actor(folder, "backend-probe-long");
-    folder_actor(folder, "backend-fake");
-    folder_actor(folder, "kernels-fake-extra");
-    group("a plugin of a later minor version with larger structs is accepted");
+    char *folder = FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra");
+    group("a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only");
     IN_CHILD(folder_path(folder, NULL)) {
-        const struct component *component;
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown"));
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "grown-too"));
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-long"));
-        CHECK(strlen(component->reason) == 255, "an unterminated reason has %zu characters, expected 255",
-              strlen(component->reason));
-    }
-    CHILD_END;
-    group("an overlay adds kernels to its backend only");
-    IN_CHILD(folder_path(folder, NULL)) {
+        CHECK_OK(use("grown"));
+        CHECK_OK(use("grown-too"));
+        CHECK_OK(use("probe-long"));
+        CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
         const ctrt_kernel_table *tables[3] = { NULL };
         size_t count = 0;
         CHECK_OK(registry_overlays(tables, &count, 3, "fake"));
         CHECK(count == 1 && tables[0] != NULL && tables[0]->count == 2, "fake has no overlay");
         CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
-        CHECK(count == 0, "grown has an overlay");
+        CHECK_EQ(count, 0);
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
 static void test_selection(void)
 {
-    char *folder = folder_new();
-    folder_actor(folder, "backend-fake");
-    folder_actor(folder, "backend-better");
+    char *folder = FOLDER_OF("backend-fake", "backend-better");
     static const struct { const char *setting; ctrt_status fake, better; } cases[] = {
         { "CTRT_BACKENDS=", CTRT_OK, CTRT_OK },
         { "CTRT_BACKENDS=fake", CTRT_OK, CTRT_ERR_NO_DEVICE },
@@ -260,150 +239,228 @@ static void test_selection(void)
         { "CTRT_BACKENDS=bettr", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_BACKENDS=-bettr,fake", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         group("%s", cases[i].setting);
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
-            const struct component *component;
             const char *words = cases[i].fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
                               : cases[i].fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
-            ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, "fake");
-            CHECK(status == cases[i].fake, "fake: status %d, message: %s", (int)status, ctrt_error_message());
-            CHECK(words == NULL || strstr(ctrt_error_message(), words), "wrong message: %s", ctrt_error_message());
-            status = registry_use(&component, CTRT_COMPONENT_BACKEND, "better");
-            CHECK(status == cases[i].better, "better: status %d, message: %s", (int)status, ctrt_error_message());
-            ctrt_plugin_info info;
-            CHECK(row_of(&info, "backend-fake.so") && strcmp(info.state, cases[i].fake ? "disabled" : "loaded") == 0,
-                  "backend-fake.so has state %s",
-                  info.state);
+            CHECK_FAILS(use("fake"), cases[i].fake, words);
+            CHECK_FAILS(use("better"), cases[i].better, NULL);
+            check_listed("backend-fake.so", cases[i].fake != CTRT_OK ? "disabled" : "loaded", "");
         }
-        CHILD_END;
     }
     folder_remove(folder);
-}
-
-static void test_memory_lies(void)
-{
-    char *folder = folder_new();
-    folder_actor(folder, "backend-fake");
-    folder_actor(folder, "backend-alloc-null");
-    folder_actor(folder, "memory-policy-hollow");
-    folder_plugin(folder, "memory-direct");
-    folder_plugin(folder, "memory-caching");
-    static const struct { const char *setting, *device, *words; } cases[] = {
-        { "CTRT_MEMORY=direct", "alloc-null:0", "backend alloc-null: alloc returned success without an address for" },
-        { "CTRT_MEMORY=caching", "alloc-null:0", "backend alloc-null: alloc returned success without an address for" },
-        { "CTRT_MEMORY=policy-hollow", "fake:0",
-          "memory policy policy-hollow: alloc returned success without an address for" },
-        { "CTRT_MEMORY=direct+policy-hollow", "fake:0",
-          "memory policy policy-hollow: alloc returned success without an address for" },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        group("alloc that returns success without an address: %s on %s", cases[i].setting, cases[i].device);
-        IN_CHILD(folder_path(folder, NULL), QUIET, cases[i].setting) {
-            ctrt_device *device = NULL;
-            ctrt_tensor *x = NULL;
-            CHECK_OK(ctrt_device_get(&device, cases[i].device));
-            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, cases[i].words);
-        }
-        CHILD_END;
-    }
-    folder_remove(folder);
-}
-
-static bool param_listed(const char *name)
-{
-    ctrt_param_info info;
-    for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
-        if (strcmp(info.name, name) == 0)
-            return true;
-    return false;
 }
 
 /* Sets *warned if the line is a warning about CTRT_FAKE_DEVICES that names both plugins that declare it. */
-static void hear_owners(void *warned, ctrt_log_level level, const char *component, const char *text)
+static void find_warning(void *warned, ctrt_log_level level, const char *from, const char *text)
 {
-    (void)component;
+    (void)from;
     if (level == CTRT_LOG_WARNING && strstr(text, "CTRT_FAKE_DEVICES") != NULL && strstr(text, "backend-fake") != NULL
         && strstr(text, "backend-init-thief") != NULL)
         *(bool *)warned = true;
 }
 
-static void test_verdicts(void)
+static void test_params(void)
 {
-    char *folder = folder_new(), *absent = folder_new();
-    folder_actor(folder, "backend-fake");
-    folder_actor(folder, "backend-init-thief");
-    folder_actor(folder, "backend-probe-later");
-    folder_actor(folder, "backend-late-kernel");
-    folder_actor(folder, "backend-over");
-    folder_actor(absent, "backend-probe-no");
-    static const struct { const char *first, *second, *devices; int32_t count; } orders[] = {
+    char *conflict = FOLDER_OF("backend-fake", "backend-init-thief"), *absent = FOLDER_OF("backend-probe-no");
+    char *valid = FOLDER_OF("backend-fake", "backend-better");
+    ctrt_param_info info;
+    static const struct { const char *first, *second, *setting; int32_t count; } orders[] = {
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=", 3 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=", 3 },
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=2", 2 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=2", 2 },
     };
-    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+    for (size_t i = 0; i < COUNT_OF(orders); i++) {
         group("two plugins declare a parameter with different meanings, %s first, %s", orders[i].first,
-              orders[i].devices);
-        IN_CHILD(folder_path(folder, NULL), orders[i].devices) {
-            const struct component *component;
+              orders[i].setting);
+        IN_CHILD(folder_path(conflict, NULL), orders[i].setting) {
             bool warned = false;
-            ctrt_log_set_callback(hear_owners, &warned);
-            const ctrt_status first = registry_use(&component, CTRT_COMPONENT_BACKEND, orders[i].first);
-            const ctrt_status second = registry_use(&component, CTRT_COMPONENT_BACKEND, orders[i].second);
+            ctrt_log_set_callback(find_warning, &warned);
+            const ctrt_status first = use(orders[i].first), second = use(orders[i].second);
             CHECK(warned, "no warning names both plugins");
-            CHECK(ctrt_device_count("fake") == orders[i].count, "fake has %d devices", ctrt_device_count("fake"));
+            CHECK_EQ(ctrt_device_count("fake"), orders[i].count);
             /* 2 is not an allowed value of init-thief's parameter. */
             const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
-            CHECK(of_thief == (orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN), "init-thief: status %d",
-                  (int)of_thief);
+            CHECK_EQ(of_thief, orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
         }
-        CHILD_END;
     }
-    group("a probe that fails temporarily is called again");
-    IN_CHILD(folder_path(folder, NULL), QUIET) {
-        const struct component *component;
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"), CTRT_ERR_IO,
-                    "no descriptor is left to look");
-        CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "probe-later"));
-    }
-    CHILD_END;
-    group("a component that changed after its plugin was initialised is validated again");
-    IN_CHILD(folder_path(folder, NULL), QUIET) {
-        const struct component *component;
-        CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");
-        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_BACKEND, "late-kernel"), CTRT_ERR_NOT_FOUND,
-                    "kernel 1 (abs): required slot run is NULL");
-    }
-    CHILD_END;
-    group("a backend whose underlying backend is missing is listed as absent");
-    IN_CHILD(folder_path(folder, NULL), QUIET) {
-        ctrt_plugin_info info;
-        CHECK(row_of(&info, "backend-over.so") && strcmp(info.state, "absent") == 0 && strstr(info.reason, "nobody"),
-              "backend-over.so is %s, reason: %s", info.state,
-              info.reason);
-    }
-    CHILD_END;
     group("parameters of a plugin without devices are listed");
     IN_CHILD(folder_path(absent, NULL), QUIET) {
-        ctrt_plugin_info info;
-        CHECK(param_listed("CTRT_FAKE_DEVICES"), "CTRT_FAKE_DEVICES is not listed");
-        CHECK(row_of(&info, "backend-probe-no.so") && strcmp(info.state, "absent") == 0 &&
-              strstr(info.reason, "/dev/actor0"), "backend-probe-no.so is %s, reason: %s",
-              info.state, info.reason);
+        CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"));
+        check_listed("backend-probe-no.so", "absent", "/dev/actor0");
     }
-    CHILD_END;
-    folder_remove(folder);
+    group("parameters of plugins that are not loaded yet can be set and listed");
+    IN_CHILD(folder_path(valid, NULL), QUIET) {
+        CHECK_OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"));
+        CHECK_OK(use("fake"));
+        CHECK_EQ(ctrt_device_count("fake"), 7);
+        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
+        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
+        if (CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"))) {
+            CHECK_STR(info.value, "7");
+            CHECK_STR(info.origin, "program");
+            CHECK_HAS(info.owner, "backend-");
+        }
+    }
+    IN_CHILD(folder_path(valid, NULL), QUIET) {
+        CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "many"), CTRT_ERR_INVALID_ARGUMENT,
+                    "CTRT_FAKE_DEVICES=many: expected an integer");
+        CHECK_OK(use("fake"));
+    }
+    folder_remove(conflict);
     folder_remove(absent);
+    folder_remove(valid);
+}
+
+static void test_repeated(void)
+{
+    char *folder = FOLDER_OF("backend-probe-later", "backend-init-short", "backend-late-kernel", "backend-over");
+    group("a probe or an init that fails temporarily is called again");
+    IN_CHILD(folder_path(folder, NULL), QUIET) {
+        CHECK_FAILS(use("probe-later"), CTRT_ERR_IO, "no descriptor is left to look");
+        CHECK_OK(use("probe-later"));
+        CHECK_FAILS(use("init-short"), CTRT_ERR_IO, "no descriptor is left");
+        CHECK_OK(use("init-short"));
+    }
+    group("a component that changed after its plugin was initialised is validated again, a base backend is missing");
+    IN_CHILD(folder_path(folder, NULL), QUIET) {
+        ctrt_param_info info;
+        CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"));
+        CHECK_FAILS(use("late-kernel"), CTRT_ERR_NOT_FOUND, "kernel 1 (abs): required slot run is NULL");
+        check_listed("backend-over.so", "absent", "nobody");
+    }
+    folder_remove(folder);
+}
+
+/* ---- threads and forks ---- */
+
+static void *use_all(void *unused)
+{
+    const struct component *found;
+    ctrt_plugin_info info;
+    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"));
+    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
+    for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
+        CHECK_TRUE(info.state != NULL);
+    CHECK_TRUE(registry_use(&found, CTRT_COMPONENT_BACKEND, "init-fails") != CTRT_OK);
+    return unused;
+}
+
+static void test_threads(void)
+{
+    char *folder = FOLDER_OF("backend-fake", "backend-better", "backend-init-fails");
+    group("eight threads load plugins at the same time");
+    IN_CHILD(folder_path(folder, NULL), QUIET) {
+        pthread_t threads[8];
+        for (int i = 0; i < 8; i++)
+            pthread_create(&threads[i], NULL, use_all, NULL);
+        for (int i = 0; i < 8; i++)
+            pthread_join(threads[i], NULL);
+    }
+    folder_remove(folder);
+}
+
+/* Uses a backend in a thread. join_use returns the status. */
+static void *use_in_thread(void *name)
+{
+    const struct component *found;
+    return (void *)(intptr_t)registry_use(&found, CTRT_COMPONENT_BACKEND, name);
+}
+
+static pthread_t start_use(const char *name)
+{
+    pthread_t thread;
+    REQUIRE_EQ(pthread_create(&thread, NULL, use_in_thread, (void *)(uintptr_t)name), 0);
+    return thread;
+}
+
+static ctrt_status join_use(pthread_t thread)
+{
+    void *status = NULL;
+    pthread_join(thread, &status);
+    return (ctrt_status)(intptr_t)status;
+}
+
+#define FORK_ROUNDS 40                      /* each round forks 100 us later than the one before */
+
+#ifdef __SANITIZE_THREAD__
+/* ThreadSanitizer must not report the parent's threads as leaked in a forked child. */
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "report_thread_leaks=0";
+}
+#endif
+
+static void test_init(void)
+{
+    char *folder = FOLDER_OF("backend-fake", "backend-init-thread", "backend-init-slow", "backend-init-ping",
+                             "backend-init-pong", "backend-init-forks", "backend-init-thread-forks",
+                             "backend-needs-fork", "backend-needs-fork-late");
+    group("an init can start and join a thread that calls the host table");
+    IN_CHILD(folder_path(folder, NULL), QUIET) {
+        alarm(60);
+        CHECK_OK(use("init-thread"));
+        CHECK_EQ(component->state, PLUGIN_LOADED);
+    }
+    group("two plugins whose inits need each other fail without deadlock, from one thread and from two");
+    for (int threads = 1; threads <= 2; threads++) {
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            alarm(60);
+            const pthread_t other = threads == 2 ? start_use("init-pong") : pthread_self();
+            CHECK(use("init-ping") != CTRT_OK, "init-ping loaded although it needs init-pong");
+            if (threads == 2)
+                CHECK(join_use(other) != CTRT_OK, "init-pong loaded although it needs init-ping");
+        }
+    }
+    group("a child forked during an init in another thread can use the plugin");
+    for (int round = 0; round < FORK_ROUNDS && forks_beside_threads(); round++) {
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            alarm(60);
+            const pthread_t other = start_use("init-slow");
+            nanosleep(&(struct timespec){ 0, round * 100000 }, NULL);
+            const pid_t child = fork();
+            if (child == 0)
+                _exit(!CHECK_OK(use("init-slow")));
+            child_join(child, __FILE__, __LINE__);
+            join_use(other);
+        }
+    }
+    static const char *const needing[] = { "needs-fork", "needs-fork-late" };
+    for (size_t i = 0; i < COUNT_OF(needing); i++) {
+        group("an init can fork while the init of %s waits for it", needing[i]);
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            alarm(60);
+            const pthread_t other = start_use("init-forks");
+            CHECK_OK(use(needing[i]));
+            CHECK_OK(join_use(other));
+        }
+    }
+    for (int opened = 0; opened <= 1; opened++) {
+        group("a thread that an init waits for can fork, %s",
+              opened ? "while a device is opened" : "while the plugin is looked up");
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            alarm(20);
+            if (opened)
+                CHECK_EQ(ctrt_device_count("init-thread-forks"), 3);
+            else
+                CHECK_OK(use("init-thread-forks"));
+        }
+    }
+    folder_remove(folder);
 }
 
 TEST_MAIN
 {
-    test_lies();
-    test_late_refusals();
+    test_bad_plugins();
+    test_refused_at_first_use();
+    test_alloc_without_address();
     test_names();
     test_versions();
     test_selection();
-    test_memory_lies();
-    test_verdicts();
+    test_params();
+    test_repeated();
+    test_threads();
+    test_init();
     return done();
 }
