@@ -1,30 +1,30 @@
-# Tests. Each prints TAP.
+# The tests. All print TAP.
 #
-#   make check         everything in TESTS. In a tree with sanitizers, without TREE_TESTS and
-#                      PLAIN_TESTS, and without the suites that run every cuda kernel
+#   make check         the tests in TESTS; in a tree with sanitizers without TREE_TESTS, PLAIN_TESTS and the suites that
+#                      run every cuda kernel
 #   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
 #   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release archive
 #
-# A test in C is a file test-NAME.c with one TEST_MAIN
-# (tests/unit/run.h), named in one of these lists:
+# A test in C is a file test-NAME.c with one TEST_MAIN (tests/unit/run.h). It is in one of these lists:
 #
 #   public_tests       link libctrt.so; for tests of the public API
-#   internal_tests     link the objects of core/ and nn/; include "memory/pool.h" and the like
-#   plugin_tests       link no ctrt: they open plugins with a host table of their own (cpu, sim)
-#   single_tests       programs of their own, because they replace functions of the C library or of ctrt, or are copied elsewhere
+#   internal_tests     link the objects of core/ and nn/, and include internal headers such as "memory/pool.h"
+#   plugin_tests       do not link ctrt; they open plugins with their own host table (cpu, sim)
+#   single_tests       separate programs, because they replace functions of the C library or of ctrt, or are copied
 #
-# The files of a list make one program: run-public, run-internal, run-plugins, run-softcuda. By hand, `./run-internal test-device` runs
-# one test, and `make check TESTS=tests/unit/test-device.c` runs it with its log. Each test is a process of its own. A test that
-# exercises threads is named in TSAN_TESTS too, which `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's
-# plugins and other CTRT_ variables are unset; $srcdir, $builddir (both absolute) say where the files are.
+# All files of a list are linked into one program: run-public, run-internal, run-plugins, run-softcuda. By hand,
+# `./run-internal test-device` runs one test, and `make check TESTS=tests/unit/test-device.c` runs it with its log. Each
+# test runs in its own process. Multithreaded tests are also in TSAN_TESTS, which `make check-tsan` runs. While tests
+# run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are unset; $srcdir and $builddir are the
+# absolute paths of the source and build trees.
 
 PUBLIC_LIBS       = libctrt.la -ldl -lm
 INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 INTERNAL_LIBS     = libctrt-core.la
 TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
-# No wrapper script of libtool.
+# Without libtool's wrapper scripts.
 NO_WRAPPER        = $(AM_LDFLAGS) -no-install
 
 public_tests   =
@@ -41,7 +41,7 @@ TREE_TESTS += tests/headers.sh tests/layers.sh tests/exports.sh tests/abi/abidif
 EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/run.sh tests/tsan.supp
 
-# What tests compare with, and the scripts that made it.
+# Reference data, and the scripts that create it.
 EXTRA_DIST += \
     tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py \
     tests/reference/compare.py tests/reference/compare_check.py tests/reference/compare_ctrt.py \
@@ -79,7 +79,7 @@ internal_tests += \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
-# Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
+# Devices, memory, the plugin registry, with test plugins that a test copies under the names that it needs.
 core_tests = \
     tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
     tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c
@@ -128,8 +128,8 @@ public_tests   += tests/unit/test-counters-sim.c
 internal_tests += tests/unit/test-workspace.c
 TSAN_TESTS     += tests/unit/test-counters-sim.c
 
-# Calls of the system that fail, limits of the system, and cancelled threads. CTRT_FAULTS=full in the environment of test-faults, run by
-# hand, tries every n.
+# Failing system calls, system limits, and cancelled threads. With CTRT_FAULTS=full, test-faults lets every n-th call
+# fail.
 check_LTLIBRARIES    += libfaults.la
 libfaults_la_SOURCES  = tests/faults/shim.c tests/faults/shim.h
 libfaults_la_CPPFLAGS = $(AM_CPPFLAGS) -D_GNU_SOURCE
@@ -152,7 +152,7 @@ endif
 endif
 endif
 
-# The memory policies alone, on fake memory.
+# Memory policies on fake memory.
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
@@ -163,7 +163,7 @@ endif
 endif
 endif
 
-# The cuda backend: what it finds, over libraries of the test's own; and devices over the driver and the NVML in software (tests/softcuda).
+# The cuda backend: discovery with fake libraries, and devices with the driver and NVML in software (tests/softcuda).
 single_tests += tests/unit/test-cuda-discovery.c tests/unit/test-cuda-reasons.c
 if SOFTCUDA
 softcuda_tests = \
@@ -173,12 +173,12 @@ public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif
 
-# Fuzz targets, each for a second; CTRT_FUZZ_SECONDS in the environment of a test run by hand makes it longer.
+# Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
     tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz-safetensors.c \
     tests/fuzz/fuzz-visible.c
 
-# Ten training steps against PyTorch's; any device's name may be given.
+# Ten training steps compared with PyTorch's, on any device.
 single_tests += tests/integration/test-train-reference.c
 
 TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
@@ -195,7 +195,7 @@ run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
-# test-block-table looks for its own functions in backtraces.
+# test-block-table expects its own functions in backtraces.
 run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
@@ -203,7 +203,7 @@ run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
 check_PROGRAMS += run-plugins test-cpu-threads
 endif
-# test-cpu-limits tests the files that read /proc and /sys, with recorded ones.
+# test-cpu-limits tests the code that reads /proc and /sys, with recorded files.
 run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
@@ -232,7 +232,7 @@ test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(C
 test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
 test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
 test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
-# These two are installed beside a package for a machine with a GPU (bench/gpu.sh), so libtool wraps them.
+# bench/gpu.sh installs these two for a machine with a GPU, so they need libtool's wrapper scripts.
 test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
 test_train_reference_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 test_train_reference_LDADD    = $(PUBLIC_LIBS)
@@ -240,11 +240,11 @@ test_capture_SOURCES  = $(TEST_RUNNER) tests/integration/test-capture.c
 test_capture_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 test_capture_LDADD    = $(PUBLIC_LIBS)
 
-# A training loop asks the system for nothing.
+# A training loop makes no system calls.
 if PLUGIN_CPU
 if PLUGIN_MEMORY_CACHING
 check_PROGRAMS      += test-steady
-# Not steady.c: a test FILE.sh beside a FILE.c would run as FILE.c.
+# Not called steady.c, because automake would run steady.sh as the test of steady.c.
 test_steady_SOURCES  = tests/integration/steady-loop.c
 test_steady_LDADD    = libctrt.la
 PLAIN_TESTS += tests/integration/steady.sh
@@ -254,7 +254,7 @@ EXTRA_DIST += tests/integration/steady.sh
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
-# The suite as a library, on the public API alone: for the program below and for `ctrt check`.
+# The suite as a library that uses only the public API, for the program below and for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
@@ -269,7 +269,7 @@ check_PROGRAMS += ctrt-conformance
 ctrt_conformance_SOURCES = tests/conformance/main.c
 ctrt_conformance_LDADD   = libconformance.la libctrt.la
 
-# Kernels that are wrong on purpose: the suite has to notice.
+# Kernels with deliberate errors, which the suite must detect.
 check_LTLIBRARIES += mutant.la
 mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -278,7 +278,7 @@ if PLUGIN_CPU
 TESTS      += ctrt-conformance tests/conformance/cpu-variants.sh
 LONG_TESTS += tests/conformance/mutants.sh
 endif
-# The page of `ctrt memory`, in a browser where there is one.
+# The page of `ctrt memory`, in a browser if one is installed.
 if PLUGIN_CPU
 check_PROGRAMS += memory-snapshot
 TESTS          += tests/integration/memory.sh
@@ -310,7 +310,7 @@ EXTRA_DIST += tests/integration/tool.sh
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
-# The examples, run.
+# Runs the examples.
 check_PROGRAMS += example-digits example-gpt
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
@@ -333,9 +333,9 @@ C_LOG_COMPILER  = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL) $(top_srcdir)/t
 SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL)
 EXTRA_DIST     += tests/limit.sh
 
-# The address sanitizer without two of its habits. Frames kept after return lose the alignment that 64-byte vectors want
-# (GCC bug 110027). Thread-local storage of libraries that were opened late is guessed wrongly, and the search for
-# leaks crashes on oneDNN's; without the guess that storage is still found, through the thread's own table.
+# Two features of AddressSanitizer are disabled. With detect_stack_use_after_return, stack frames lose the alignment that
+# 64-byte vectors need (GCC bug 110027). With intercept_tls_get_addr, the leak detector computes wrong addresses for the
+# thread-local storage of libraries that were opened late, and crashes on oneDNN's.
 AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
@@ -351,7 +351,7 @@ AM_TESTS_ENVIRONMENT = \
     export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS; \
     unset LD_PRELOAD LD_LIBRARY_PATH;
 
-# Seconds that one test may take.
+# Time limit of one test, in seconds.
 TEST_TIMEOUT = 900
 
 if !SANITIZE
@@ -372,8 +372,8 @@ check-smoke: all
 distcheck-smoke:
 	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE)
 
-# Multithreaded tests; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer needs an address layout
-# that a kernel with much randomisation does not give, hence setarch where it is allowed.
+# Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
+# the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.
 check-tsan: all
 	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
 	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
