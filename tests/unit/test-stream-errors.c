@@ -141,6 +141,20 @@ static void test_blocking(void)
     CHILD_END;
 }
 
+static void test_kernel(void)
+{
+    group("an error that a kernel finds is reported with the kernel's status and message");
+    IN_CHILD("CTRT_SIM=devices=1") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
+        CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device));
+        CHECK_OK(ctrt_index_select(&y, x, 0, index));
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "index_select: index 100 at");
+        CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
+    }
+    CHILD_END;
+}
+
 static void test_lost(void)
 {
     group("a lost device returns an error status, and other devices work");
@@ -231,6 +245,7 @@ TEST_MAIN
         test_message("CTRT_MEMORY_HISTORY=frames", true);
     test_spread();
     test_blocking();
+    test_kernel();
     test_lost();
     test_each("op", "", CTRT_ERR_BACKEND, 6);
     test_each("alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
