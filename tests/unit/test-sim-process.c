@@ -6,11 +6,9 @@
 
 #include "sim_host.h"
 
-/* ---- host accesses to device memory ---- */
-
-/* Runs `function` in a child process and stores its stderr in `output`. Returns the exit status, or 256 + the signal that
- * ended the child. */
-static int in_child(int (*function)(void), char *output, size_t bytes)
+/* Runs function(argument) in a child process and stores its stderr in `output`. Returns the exit status, or 256 + the
+ * signal that ended the child. */
+static int in_child(int (*function)(int), int argument, char *output, size_t bytes)
 {
     int status = 0;
     FILE *file = tmpfile();
@@ -20,7 +18,7 @@ static int in_child(int (*function)(void), char *output, size_t bytes)
         signal(SIGSEGV, SIG_DFL);       /* removes a sanitizer's handler */
         alarm(60);
         dup2(fileno(file), STDERR_FILENO);
-        _exit(function());
+        _exit(function(argument));
     }
     REQUIRE_EQ(waitpid(child, &status, 0), child);
     rewind(file);
@@ -29,43 +27,7 @@ static int in_child(int (*function)(void), char *output, size_t bytes)
     return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static char *touched;                   /* a block of device memory in the child */
-
-static void *child_device(void)
-{
-    void *device = sim_open("devices=1,memory=4m", 0);
-    sim_alloc(device, 100);
-    touched = sim_alloc(device, 1000);
-    return device;
-}
-
-static int reads(void)
-{
-    child_device();
-    return *(volatile char *)(touched + 24);
-}
-
-static int writes(void)
-{
-    child_device();
-    *(volatile char *)(touched + 24) = 1;
-    return 0;
-}
-
-static int reads_freed(void)
-{
-    void *device = child_device();
-    sim->memory->free(device, touched, 1000);
-    return *(volatile char *)touched;
-}
-
-static int reads_reserved(void)
-{
-    void *device = child_device();
-    sim->memory->reserve(device, (void **)&touched, 4 << 20);
-    sim->memory->map(device, touched, 2 << 20);
-    return *(volatile char *)(touched + 5);
-}
+/* ---- host accesses to device memory ---- */
 
 static bool name_tensor(char *text, size_t bytes, const void *address)
 {
@@ -74,60 +36,66 @@ static bool name_tensor(char *text, size_t bytes, const void *address)
     return true;
 }
 
-static int reads_named(void)
-{
-    child_device();
-    control->set_namer(name_tensor);
-    return *(volatile char *)(touched + 24);
-}
-
-static void leave_with_seven(int number, siginfo_t *info, void *context)
+static void exit_with_seven(int number, siginfo_t *info, void *context)
 {
     (void)number, (void)info, (void)context;
     _exit(7);
 }
 
-/* The previously installed SIGSEGV handler still runs, on its alternate stack. */
-static int reads_with_a_handler(void)
+/* Installs a SIGSEGV handler on an alternate stack before the simulated device installs its own. */
+static void install_handler(void)
 {
-    struct sigaction action = { .sa_sigaction = leave_with_seven, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    struct sigaction action = { .sa_sigaction = exit_with_seven, .sa_flags = SA_SIGINFO | SA_ONSTACK };
     stack_t stack = { .ss_sp = malloc(1 << 16), .ss_size = 1 << 16 };
     sigaltstack(&stack, NULL);
     sigaction(SIGSEGV, &action, NULL);
-    child_device();
-    return *(volatile char *)touched;
 }
 
-static int reads_elsewhere(void)
+enum access { READ, WRITE, READ_FREED, READ_PAGE, READ_NAMED, READ_HANDLED, READ_ELSEWHERE };
+
+/* Accesses byte 24 of a block. */
+static int access_memory(int access)
 {
-    child_device();
-    char *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return *(volatile char *)nothing;
+    if (access == READ_HANDLED)
+        install_handler();
+    void *device = sim_open("devices=1,memory=4m", 0);
+    sim_alloc(device, 100);
+    char *address = sim_alloc(device, 1000);
+    if (access == READ_FREED)
+        sim->memory->free(device, address, 1000);
+    if (access == READ_PAGE) {
+        MUST(sim->memory->reserve(device, (void **)&address, 4 << 20));
+        MUST(sim->memory->map(device, address, 2 << 20));
+    }
+    if (access == READ_NAMED)
+        control->set_namer(name_tensor);
+    if (access == READ_ELSEWHERE)
+        address = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (access == WRITE)
+        *(volatile char *)(address + 24) = 1;
+    return *(volatile char *)(address + 24);
 }
 
 static void host_accesses(void)
 {
     static const struct {
         const char *what;
-        int (*function)(void);
+        enum access access;
         int end;
         const char *words, *more;
     } cases[] = {
-        { "a read of a block", reads, 256 + SIGSEGV, "memory of sim:0 at 0x",
+        { "a read of a block", READ, 256 + SIGSEGV, "memory of sim:0 at 0x",
           ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
-        { "a write to a block", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
-        { "a read of freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
-        { "a read of a mapped page", reads_reserved, 256 + SIGSEGV, "memory of sim:0",
-          "byte 5 of a reservation of 4194304 bytes" },
-        { "a read of a named tensor", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24",
-          "ctrt_to_host" },
-        { "a read with an earlier SIGSEGV handler", reads_with_a_handler, 7, "memory of sim:0",
-          "byte 0 of a block of 1024" },
-        { "a read of memory of no device", reads_elsewhere, 256 + SIGSEGV, "", "" },
+        { "a write to a block", WRITE, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
+        { "a read of freed memory", READ_FREED, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
+        { "a read of a mapped page", READ_PAGE, 256 + SIGSEGV, "memory of sim:0", "byte 24 of a reservation of 4194304 bytes" },
+        { "a read of a named tensor", READ_NAMED, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
+        { "a read with an earlier SIGSEGV handler", READ_HANDLED, 7, "memory of sim:0", "byte 24 of a block of 1024" },
+        { "a read of memory of no device", READ_ELSEWHERE, 256 + SIGSEGV, "", "" },
     };
     char output[4096];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int end = in_child(cases[i].function, output, sizeof output);
+        int end = in_child(access_memory, (int)cases[i].access, output, sizeof output);
         REQUIRE(end == cases[i].end, "%s: the child ended with %d, expected %d (256 + signal); its stderr: %s",
                 cases[i].what, end, cases[i].end, output);
         REQUIRE(strstr(output, cases[i].words) != NULL && strstr(output, cases[i].more) != NULL,
@@ -157,8 +125,9 @@ static void no_call(void *argument)
     (void)argument;
 }
 
-static int every_slot_in_a_child(void)
+static int every_slot_in_a_child(int unused)
 {
+    (void)unused;
     void *d = parents_device, *q = parents_queue, *e = parents_event, *x = parents_vector.data, *out = NULL;
     float one = 1;
     bool yes;
@@ -221,7 +190,7 @@ static void fork_beside_work(void)
         for (int i = 0; i < 3; i++)
             MUST(sim_add(parents_device, parents_queue, 1, &parents_vector, 1));
         MUST(sim->queue->event_record(parents_device, parents_event, parents_queue));
-        int end = in_child(every_slot_in_a_child, output, sizeof output);
+        int end = in_child(every_slot_in_a_child, 0, output, sizeof output);
         REQUIRE(end == 0, "the child ended with %d (256 + signal): %s", end, output);
     }
     MUST(sim->queue->synchronize(parents_device, parents_queue));
@@ -279,10 +248,10 @@ static void no_host_memory(void)
     REQUIRE(n > 8, "only %ld host allocations were made", n - 1);
 }
 
-static int lines_of(const char *path)
+static int mapping_count(void)
 {
     int count = 0, c;
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen("/proc/self/maps", "r");
     while (file && (c = getc(file)) != EOF)
         count += c == '\n';
     if (file)
@@ -291,43 +260,37 @@ static int lines_of(const char *path)
 }
 
 /* Closing a device releases its threads, files and mappings, even with work still enqueued. */
-static void close_gives_back(void)
+static void close_with_work(void)
 {
     size_t threads = 0, files = 0;
-    int maps = 0;
+    int mappings = 0;
     for (int round = 0; round < 6; round++) {
-        void *device[3];
-        for (int i = 0; i < 3; i++) {
-            device[i] = sim_open("devices=3,memory=2m,latency=1ms", i);
-            char *range = NULL;
-            MUST(sim->memory->reserve(device[i], (void **)&range, 4 << 20));
-            for (int k = 0; k < 4; k++) {
-                ctrt_view x = sim_number(device[i], 0);
-                void *queue = sim_queue(device[i]);
-                for (int j = 0; j < 5; j++)
-                    MUST(sim_add(device[i], queue, 1, &x, 1));
-                if (k % 2)
-                    sim->queue->destroy(device[i], queue);
-            }
-            /* the device's own queue, two live ones, two that may have ended */
-            const int workers = (int)sim_counted(i).threads;
-            REQUIRE(workers >= 3 && workers <= 5, "%d worker threads, expected 3 to 5", workers);
+        void *device = sim_open("devices=1,memory=2m,latency=1ms", 0), *range = NULL;
+        MUST(sim->memory->reserve(device, &range, 4 << 20));
+        for (int i = 0; i < 12; i++) {
+            ctrt_view x = sim_number(device, 0);
+            void *queue = sim_queue(device);
+            for (int k = 0; k < 5; k++)
+                MUST(sim_add(device, queue, 1, &x, 1));
+            if (i % 2)
+                sim->queue->destroy(device, queue);
         }
-        for (int i = 0; i < 3; i++)
-            sim_close(device[i]);
+        /* the device's own queue, six live ones, six that may have ended */
+        const int workers = (int)sim_counted(0).threads;
+        REQUIRE(workers >= 7 && workers <= 13, "%d worker threads, expected 7 to 13", workers);
+        sim_close(device);
         if (round == 1) {               /* the C library has made its permanent allocations by then */
             threads = folder_files("/proc/self/task");
             files = folder_files("/proc/self/fd");
-            maps = lines_of("/proc/self/maps");
+            mappings = mapping_count();
         }
     }
     REQUIRE_EQ(folder_files("/proc/self/task"), threads);
     REQUIRE_EQ(folder_files("/proc/self/fd"), files);
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* they map and unmap memory of their own */
-    REQUIRE(lines_of("/proc/self/maps") <= maps + 2, "%d mappings, %d after the second round",
-            lines_of("/proc/self/maps"), maps);
+    REQUIRE(mapping_count() <= mappings + 2, "%d mappings, %d after the second round", mapping_count(), mappings);
 #else
-    (void)maps;
+    (void)mappings;
 #endif
 }
 
@@ -341,6 +304,6 @@ TEST_MAIN
     group("each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message");
     no_host_memory();
     group("closing a device with work enqueued releases its threads, files and mappings");
-    close_gives_back();
+    close_with_work();
     return done();
 }

@@ -157,27 +157,35 @@ static void test_kernel(void)
 
 static void test_lost(void)
 {
-    group("a lost device returns an error status, and other devices work");
-    IN_CHILD("CTRT_SIM=devices=2") {
+    group("a lost device returns an error status in every call, and other devices work");
+    IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other);
-        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
+        CTRT_AUTO(stream) first = NULL, side = new_stream(device);
+        uint64_t bytes;
+        CHECK_OK(ctrt_stream_default(&first, device));
+        CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(sim->inject(0, "lost:2"));
-        ctrt_status status = CTRT_OK;
-        for (int i = 0; i < 4 && status == CTRT_OK; i++)
-            status = ctrt_add(&y, x, x);
-        if (status == CTRT_OK)
-            status = ctrt_device_synchronize(device);
-        CHECK(status == CTRT_ERR_DEVICE_LOST, "the status is %s (%s)", ctrt_status_string(status), ctrt_error_message());
-        CHECK_OK(ctrt_stream_default(&stream, device));
-        status = ctrt_stream_reset(stream);
-        CHECK(status == CTRT_ERR_DEVICE_LOST || status == CTRT_ERR_BACKEND, "the reset of a lost device: %s",
-              ctrt_status_string(status));
+        for (int i = 0; i < 4; i++) {
+            const ctrt_status status = ctrt_add(&y, x, x);
+            CHECK(status == CTRT_OK || status == CTRT_ERR_DEVICE_LOST, "op %d: %s", i, ctrt_status_string(status));
+        }
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+        CHECK_FAILS(ctrt_stream_synchronize(side), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+        CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_to_device(&here, x, cpu_device()), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_to_device(&far, x, other), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_stream_reset(first), CTRT_ERR_DEVICE_LOST, "lost");
         CHECK_EQ(total(z), 2 * N);
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
         CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_OK(sim->clear(0));
+        CHECK_OK(ctrt_stream_reset(first));
+        x = full(3, N, device);
+        CHECK_EQ(total(x), 3 * N);
     }
     CHILD_END;
 }
