@@ -111,7 +111,7 @@ TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
-sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
+sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-process.c
 plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
 stream_tests  = \

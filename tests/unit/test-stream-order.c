@@ -233,11 +233,21 @@ static void test_devices(const char *peers)
     CHILD_END;
 }
 
+static int link_is_direct(const char *from, const char *to)
+{
+    ctrt_link link = { 0 };
+    CHECK_OK(ctrt_device_get_link(&link, from, to));
+    return link.direct;
+}
+
 static void test_broken_link(void)
 {
-    group("a peer link that returns wrong data is detected and not used");
-    IN_CHILD("CTRT_SIM=devices=2,fault=link:0-1", "CTRT_LOG=error") {
+    group("a peer link that returns wrong data is detected when both devices are open, and not used");
+    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
+        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
         ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1");
+        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
+        CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
         CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
         CHECK_OK(ctrt_to_device(&y, x, d1));
         CHECK_EQ(total(y), 4 * N);
@@ -293,59 +303,64 @@ static void test_parts(void)
     CHILD_END;
 }
 
-#define THREADS 8
-#define DEVICES 4
+enum { THREADS = 8, DEVICES = 4, STREAMS = 3, ROUNDS = 25 };
 
-static ctrt_tensor *shared_weight[DEVICES];
+static ctrt_stream *shared_streams[DEVICES][STREAMS];
+static ctrt_tensor *shared_weights[DEVICES];
 
-/* Each thread has a stream on each device and copies tensors between devices. All threads read shared_weight. */
+/* Passes a tensor from device to device, on streams that all threads use and on new ones, and adds the device's weight
+ * each time. Events and pinned memory are created and released meanwhile. */
 static void *pass_around(void *argument)
 {
     const int number = *(int *)argument;
-    ctrt_stream *streams[DEVICES];
-    ctrt_device *devices[DEVICES];
-    for (int d = 0; d < DEVICES; d++) {
-        devices[d] = ctrt_tensor_device(shared_weight[d]);
-        streams[d] = new_stream(devices[d]);
-        CHECK_OK(ctrt_stream_set_current(streams[d]));
+    CTRT_AUTO(tensor) x = full(number, 64, ctrt_tensor_device(shared_weights[0])), sum = NULL;
+    double value = 0;
+    for (int i = 0, d = 0; i < 4 * ROUNDS; i++) {
+        const int next = (d + 1 + number % (DEVICES - 1)) % DEVICES;
+        ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+        CTRT_AUTO(stream) own = i % 8 == 0 ? new_stream(device) : NULL;
+        CTRT_AUTO(event) event = new_event(device, false);
+        CTRT_AUTO(tensor) pinned = NULL;
+        bool left;
+        CHECK_OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]));
+        CHECK_OK(ctrt_add(&x, x, shared_weights[d]));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        CHECK_OK(ctrt_to_non_blocking(&pinned, x, cpu, &left));
+        CHECK_OK(ctrt_event_synchronize(event));
+        CHECK_OK(ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])));
+        CHECK_OK(ctrt_stream_pop());
+        d = next;
     }
-    for (int i = 0; i < 25; i++) {
-        int d = (number + i) % DEVICES;
-        CTRT_AUTO(tensor) x = full(number, 64, devices[d]), sum = NULL;
-        double value = 0;
-        for (int hop = 0; hop < 4; hop++) {
-            CHECK_OK(ctrt_add(&x, x, shared_weight[d]));
-            d = (d + 1 + number) % DEVICES;
-            CHECK_OK(ctrt_to_device(&x, x, devices[d]));
-        }
-        CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_item(&value, sum));
-        CHECK_EQ(value, 64 * (number + 4));
-    }
-    for (int d = 0; d < DEVICES; d++)
-        ctrt_stream_release(&streams[d]);
+    CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
+    CHECK_EQ(value, 64 * (number + 4 * ROUNDS));
     return NULL;
 }
 
-static void test_threads(void)
+static void test_threads(const char *policy, const char *options)
 {
-    group("8 threads, each with a stream on each of 4 devices");
-    IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=20us") {
+    group("%s, %s: 8 threads use streams of 4 devices", policy, options);
+    IN_CHILD(policy, options) {
         static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
         pthread_t threads[THREADS];
         int numbers[THREADS];
-        for (int d = 0; d < DEVICES; d++)
-            shared_weight[d] = full(1, 64, sim_open(names[d]));
+        cpu_device();
+        for (int d = 0; d < DEVICES; d++) {
+            shared_weights[d] = full(1, 64, sim_open(names[d]));
+            for (int i = 0; i < STREAMS; i++)
+                shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
+        }
         for (int t = 0; t < THREADS; t++) {
             numbers[t] = t;
-            pthread_create(&threads[t], NULL, pass_around, &numbers[t]);
+            CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
         }
         for (int t = 0; t < THREADS; t++)
             pthread_join(threads[t], NULL);
         for (int d = 0; d < DEVICES; d++) {
-            ctrt_device *device = ctrt_tensor_device(shared_weight[d]);
-            ctrt_tensor_release(&shared_weight[d]);
+            ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+            ctrt_tensor_release(&shared_weights[d]);
             CHECK_EQ(ctrt_memory_allocated(device), 0);
+            CHECK_EQ(sim_read(d).failures, 0);
         }
     }
     CHILD_END;
@@ -368,6 +383,7 @@ TEST_MAIN
     test_devices("none");
     test_broken_link();
     test_parts();
-    test_threads();
+    test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
+    test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
     return done();
 }

@@ -216,29 +216,11 @@ static void test_links(void)
     CHILD_END;
 }
 
-static void test_broken_link(void)
-{
-    group("a link that corrupts data is not direct once both devices are open");
-    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
-        for (int opened = 0; opened < 2; opened++) {
-            ctrt_link there = { 0 }, back = { 0 };
-            CHECK_OK(ctrt_device_get_link(&there, "sim:0", "sim:1"));
-            CHECK_OK(ctrt_device_get_link(&back, "sim:1", "sim:0"));
-            CHECK_EQ(there.direct, !opened);
-            CHECK_EQ(back.direct, 1);
-            sim_open("sim:0");
-            sim_open("sim:1");
-        }
-    }
-    CHILD_END;
-}
-
 TEST_MAIN
 {
     test_usage();
     test_table();
     test_picking();
     test_links();
-    test_broken_link();
     return done();
 }
