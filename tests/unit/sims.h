@@ -60,6 +60,13 @@ static inline ctrt_stream *new_stream(ctrt_device *device)
     return stream;
 }
 
+static inline ctrt_stream *default_stream(ctrt_device *device)
+{
+    ctrt_stream *stream = NULL;
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    return stream;
+}
+
 static inline ctrt_event *new_event(ctrt_device *device, bool timing)
 {
     ctrt_event *event = NULL;

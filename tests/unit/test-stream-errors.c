@@ -81,11 +81,9 @@ static void test_spread(void)
     IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(stream) failed = new_stream(device), user = new_stream(device), earlier = new_stream(device);
-        CTRT_AUTO(stream) first = NULL, far_first = NULL;
+        CTRT_AUTO(stream) first = default_stream(device), far_first = default_stream(other);
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, far = NULL, pinned = NULL, here = NULL;
         bool left = false;
-        CHECK_OK(ctrt_stream_default(&first, device));
-        CHECK_OK(ctrt_stream_default(&far_first, other));
         CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         ON_STREAM(user, ctrt_neg(&y, x));
         CHECK_OK(ctrt_stream_wait(earlier, user));          /* recorded before the failure */
@@ -127,15 +125,14 @@ static void test_blocking(void)
     IN_CHILD("CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
-        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(stream) first = default_stream(device);
         const double start = seconds_now();
         CHECK_OK(ctrt_add(&y, x, x));
         CHECK(seconds_now() - start >= 0.0045, "the call returned before its work was complete");
         CHECK_OK(sim->inject(0, "op:exp@2"));
         CHECK_OK(ctrt_exp(&y, x));
         CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_stream_current(&stream, device));
-        CHECK_OK(ctrt_stream_reset(stream));
+        CHECK_OK(ctrt_stream_reset(first));
         CHECK_OK(ctrt_exp(&y, x));
     }
     CHILD_END;
@@ -161,9 +158,8 @@ static void test_lost(void)
     IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
-        CTRT_AUTO(stream) first = NULL, side = new_stream(device);
+        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
         uint64_t bytes;
-        CHECK_OK(ctrt_stream_default(&first, device));
         CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(sim->inject(0, "lost:2"));
@@ -216,10 +212,9 @@ static void test_each(const char *what, const char *more, ctrt_status error, int
           more);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device), first = NULL;
+        CTRT_AUTO(stream) side = new_stream(device), first = default_stream(device);
         double want = 0, value = 0;
         int failed = 0;
-        CHECK_OK(ctrt_stream_default(&first, device));
         CHECK_OK(step(&want, device, side));
         bool reached = true;
         for (int n = 1; n < 200 && (reached || n <= 4); n++) {

@@ -9,12 +9,9 @@
 /* Fills a tensor on one stream and sums it on another, without a wait by the program unless `waits`. */
 static double fill_and_sum(ctrt_device *device, ctrt_stream *side, bool waits)
 {
-    CTRT_AUTO(tensor) x = NULL, sum = NULL;
-    CTRT_AUTO(stream) first = NULL;
+    CTRT_AUTO(tensor) x = full(0, N, device), sum = NULL;
+    CTRT_AUTO(stream) first = default_stream(device);
     double value = -1;
-    CHECK_OK(ctrt_stream_current(&first, device));
-    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(N), CTRT_F32, device));
-    CHECK_OK(ctrt_fill_(x, ctrt_float(0)));
     CHECK_OK(ctrt_add_scalar_(x, ctrt_float(3)));
     if (waits)
         CHECK_OK(ctrt_stream_wait(side, first));
@@ -102,8 +99,7 @@ static void test_reuse(const char *policy, bool at_once)
     group("%s: memory that a stream still reads is written only after the read", policy);
     IN_CHILD(policy, "CTRT_SIM=devices=1,latency=15ms") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) first = NULL, side = new_stream(device), third = new_stream(device);
-        CHECK_OK(ctrt_stream_default(&first, device));
+        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device), third = new_stream(device);
         reuse(device, side, first, at_once, "read on another stream, written on the default one");
         reuse(device, first, side, at_once, "read on the default stream, written on another");
         reuse(device, third, side, at_once, "read on another stream, written on a third");
@@ -154,8 +150,10 @@ static void test_many_readers(void)
         ctrt_stream *streams[MANY];
         ctrt_tensor *copies[MANY] = { NULL };
         CTRT_AUTO(tensor) x = full(2, N, device);
+        const uint64_t queues = sim_read(0).queues;
         for (int i = 0; i < MANY; i++)
             streams[i] = new_stream(device);
+        CHECK_EQ(sim_read(0).queues, queues + MANY);
         CHECK_OK(ctrt_device_synchronize(device));
         const double start = seconds_now();
         for (int round = 0; round < 3; round++)
@@ -183,9 +181,8 @@ static void test_backward(const char *mode)
     snprintf(setting, sizeof setting, "CTRT_STREAM_ORDER=%s", mode);
     IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error", setting) {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = NULL;
+        CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
         CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-        CHECK_OK(ctrt_stream_default(&first, device));
         CHECK_OK(ctrt_tensor_require_grad(w, true));
         CHECK_OK(ctrt_device_synchronize(device));
         for (int i = 0; i < 50; i++) {

@@ -236,7 +236,7 @@ static void begin(void)
 {
     device = sim_open("sim:0");
     ctrt_log_set_callback(keep_report, NULL);
-    CHECK_OK(ctrt_stream_default(&first, device));
+    first = default_stream(device);
     a = new_stream(device);
     b = new_stream(device);
     for (int i = 0; i < READERS; i++)

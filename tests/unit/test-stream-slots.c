@@ -36,6 +36,7 @@ static void test_many(void)
         CTRT_AUTO(stream) earlier = NULL;
         ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
         int adds[2] = { 0 };
+        uint64_t id = 0;
         bool fine = true;
         for (int i = 0; i < CYCLES && fine; i++) {
             CTRT_AUTO(stream) s = NULL;
@@ -47,6 +48,10 @@ static void test_many(void)
                 status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
             }
             fine = CHECK(status == CTRT_OK, "stream %d: %s", i, ctrt_error_message());
+            fine &= CHECK(ctrt_stream_id(s) > id, "stream %d has the id of an earlier one", i);
+            fine &= CHECK(ctrt_stream_priority(s) == i % 5 - 2 && ctrt_stream_device(s) == devices[d],
+                          "stream %d has priority %d or a wrong device", i, ctrt_stream_priority(s));
+            id = ctrt_stream_id(s);
             if (i % 20 < 2 && fine) {                       /* each of these streams waits for the one before it */
                 ON_STREAM(s, ctrt_add_scalar_(x[d], ctrt_float(1)));
                 adds[d]++;
@@ -58,8 +63,10 @@ static void test_many(void)
             if (i % 200 == 1)
                 fine &= CHECK(total(x[d]) == 64.0 * adds[d], "stream %d: the sum is %g", i, total(x[d]));
         }
-        ctrt_tensor_release(&x[0]);
-        ctrt_tensor_release(&x[1]);
+        for (int d = 0; d < 2; d++) {
+            CHECK(sim_read(d).queues <= 1 + 4 * 5, "sim:%d has %d queues", d, (int)sim_read(d).queues);
+            ctrt_tensor_release(&x[d]);
+        }
         release_held(count);
     }
     CHILD_END;

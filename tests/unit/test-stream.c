@@ -11,14 +11,13 @@ static void test_asynchronous(void)
     IN_CHILD(SLOW) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
-        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(stream) stream = default_stream(device);
         bool idle = true;
         CHECK_OK(ctrt_device_synchronize(device));
         const double start = seconds_now();
         CHECK_OK(ctrt_add(&y, x, x));
         CHECK_OK(ctrt_mul(&y, y, x));
         const double enqueued = seconds_now() - start;
-        CHECK_OK(ctrt_stream_current(&stream, device));
         CHECK_OK(ctrt_stream_query(stream, &idle));
         CHECK_EQ(idle, false);
         CHECK_OK(ctrt_stream_synchronize(stream));
@@ -28,33 +27,6 @@ static void test_asynchronous(void)
         CHECK(done >= 0.058, "two ops of 30 ms took %.1f ms", done * 1e3);
         CHECK(enqueued < 0.5 * done, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, done * 1e3);
         CHECK_EQ(total(y), 2000);
-    }
-    CHILD_END;
-}
-
-static void test_handles(void)
-{
-    enum { MANY = 100 };
-    group("live streams have different queues, and queues of released streams are reused");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        ctrt_stream *streams[MANY] = { NULL };
-        const uint64_t before = sim_read(0).queues;
-        for (int i = 0; i < MANY; i++) {
-            const int priority = i % 2 ? -1 : 0;
-            CHECK_OK(ctrt_stream_new(&streams[i], device, priority));
-            for (int j = 0; j < i; j++)
-                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]), "streams %d and %d share an id", i, j);
-            CHECK_TRUE(ctrt_stream_device(streams[i]) == device);
-            CHECK_EQ(ctrt_stream_priority(streams[i]), priority);
-        }
-        CHECK_EQ(sim_read(0).queues, before + MANY);
-        const uint64_t id = ctrt_stream_id(streams[7]);
-        for (int i = 0; i < MANY; i++)
-            ctrt_stream_release(&streams[i]);
-        CTRT_AUTO(stream) again = new_stream(device);
-        CHECK_EQ(sim_read(0).queues, before + MANY);
-        CHECK(ctrt_stream_id(again) > id, "the new stream has the id of a released one");
     }
     CHILD_END;
 }
@@ -73,8 +45,7 @@ static void test_current(void)
     group("each thread has its own current streams; push and pop nest");
     IN_CHILD("CTRT_SIM=devices=2") {
         ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *now = NULL;
-        CTRT_AUTO(stream) a = new_stream(d0), b = new_stream(d1), first = NULL;
-        CHECK_OK(ctrt_stream_default(&first, d0));
+        CTRT_AUTO(stream) a = new_stream(d0), b = new_stream(d1), first = default_stream(d0);
         CHECK_TRUE(current(d0) == first);
         CHECK_OK(ctrt_stream_push(a));
         CHECK_TRUE(current(d0) == a);
@@ -189,22 +160,21 @@ static void test_non_blocking(void)
     group("without an accelerator the same calls work, and nothing is pinned");
     IN_CHILD("CTRT_BACKENDS=cpu") {
         CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
-        CTRT_AUTO(stream) stream = NULL, side = new_stream(cpu);
+        CTRT_AUTO(stream) side = new_stream(cpu);
         CTRT_AUTO(event) from = new_event(cpu, true), to = new_event(cpu, true);
         bool left = true, idle = false;
         double ms = -1;
         CHECK_OK(ctrt_pin_memory(&y, x, NULL));
         CHECK_TRUE(!ctrt_tensor_is_pinned(y));
         CHECK_OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL));
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_TRUE(current(cpu) == side);
+        CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_to_non_blocking(&y, x, cpu, &left));
         CHECK(!left, "the copy was asynchronous on a synchronous device");
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_stream_current(&stream, cpu));
-        CHECK_TRUE(stream == side);
-        CHECK_OK(ctrt_stream_query(stream, &idle));
-        CHECK_EQ(idle, true);
-        CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_event_record(to, side));
+        CHECK_OK(ctrt_stream_query(side, &idle));
+        CHECK_EQ(idle, true);
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
         CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
         CHECK_OK(ctrt_stream_wait_event(side, to));
@@ -373,7 +343,6 @@ TEST_MAIN
     test_waits_counted();
     test_forgotten_copy();
     test_asynchronous();
-    test_handles();
     test_current();
     test_events();
     test_non_blocking();
