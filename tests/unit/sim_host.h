@@ -57,6 +57,8 @@ FAKE void sim_reload(void)
         REQUIRE(strstr(host_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), host_error); \
     } while (0)
 
+#define MUST_FAIL_OOM(call, words) MUST_FAIL(call, CTRT_ERR_OUT_OF_MEMORY, words)
+
 /* Requires that the work that `call` enqueues on the device's own queue fails with a message that contains `words`. */
 #define MUST_FAIL_LATER(device, call, words)                                                                  \
     do {                                                                                                      \
@@ -150,15 +152,17 @@ FAKE const ctrt_kernel *sim_kernel(const char *op, ctrt_dtype key)
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < table->count; i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
-        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score))
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
+            && (best == NULL || kernel->score > best->score))
             best = kernel;
     }
     REQUIRE(best != NULL, "no kernel for %s", op);
     return best;
 }
 
-FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key, const ctrt_view *const *outputs,
-                         int n_outputs, const ctrt_view *const *inputs, int n_inputs, const void *attributes)
+FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key,
+                            const ctrt_view *const *outputs, int n_outputs, const ctrt_view *const *inputs,
+                            int n_inputs, const void *attributes)
 {
     ctrt_call call = { .size = sizeof call, .device = device, .queue = queue, .inputs = inputs, .outputs = outputs,
                        .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
@@ -189,13 +193,15 @@ FAKE float sim_value(void *device, const ctrt_view *vector)
 }
 
 /* Enqueues vector = vector `op` number on `queue`. */
-FAKE ctrt_status sim_apply(void *device, void *queue, uint64_t sequence, const char *op, const ctrt_view *vector, float number)
+FAKE ctrt_status sim_apply(void *device, void *queue, uint64_t sequence, const char *op, const ctrt_view *vector,
+                           float number)
 {
     ctrt_view scalar = *vector;
     scalar.data = &number;
     scalar.strides[0] = 0;
     scalar.flags = CTRT_VIEW_HOST_SCALAR;
-    ctrt_status status = sim_run_op(device, queue, sequence, op, CTRT_F32, FAKE_VIEWS(vector), 1, FAKE_VIEWS(vector, &scalar), 2, NULL);
+    ctrt_status status = sim_run_op(device, queue, sequence, op, CTRT_F32, FAKE_VIEWS(vector), 1,
+                                    FAKE_VIEWS(vector, &scalar), 2, NULL);
     number = -1000;                     /* run must have copied the host scalar; if not, the result is wrong */
     return status;
 }

@@ -88,8 +88,10 @@ static void host_accesses(void)
           ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
         { "a write to a block", WRITE, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
         { "a read of freed memory", READ_FREED, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
-        { "a read of a mapped page", READ_PAGE, 256 + SIGSEGV, "memory of sim:0", "byte 24 of a reservation of 4194304 bytes" },
-        { "a read of a named tensor", READ_NAMED, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
+        { "a read of a mapped page", READ_PAGE, 256 + SIGSEGV, "memory of sim:0",
+          "byte 24 of a reservation of 4194304 bytes" },
+        { "a read of a named tensor", READ_NAMED, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24",
+          "ctrt_to_host" },
         { "a read with an earlier SIGSEGV handler", READ_HANDLED, 7, "memory of sim:0", "byte 24 of a block of 1024" },
         { "a read of memory of no device", READ_ELSEWHERE, 256 + SIGSEGV, "", "" },
     };

@@ -17,7 +17,8 @@ static ctrt_status make(ctrt_module **out, ctrt_device *device)
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
-        CTRT_NEW(linear, 36, 32, true, device), CTRT_NEW(dropout, 0.2), CTRT_NEW(gelu, false), CTRT_NEW(linear, 32, 10, true, device)));
+        CTRT_NEW(linear, 36, 32, true, device), CTRT_NEW(dropout, 0.2), CTRT_NEW(gelu, false),
+        CTRT_NEW(linear, 32, 10, true, device)));
 }
 
 /* `streams`: forward and the optimizer's step run on two other streams than backward. */
