@@ -5,32 +5,6 @@
 
 #define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
 
-static void test_asynchronous(void)
-{
-    group("ops return before their work is done, and synchronize waits for it");
-    IN_CHILD(SLOW) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
-        CTRT_AUTO(stream) stream = default_stream(device);
-        bool idle = true;
-        CHECK_OK(ctrt_device_synchronize(device));
-        const double start = seconds_now();
-        CHECK_OK(ctrt_add(&y, x, x));
-        CHECK_OK(ctrt_mul(&y, y, x));
-        const double enqueued = seconds_now() - start;
-        CHECK_OK(ctrt_stream_query(stream, &idle));
-        CHECK_EQ(idle, false);
-        CHECK_OK(ctrt_stream_synchronize(stream));
-        const double done = seconds_now() - start;
-        CHECK_OK(ctrt_stream_query(stream, &idle));
-        CHECK_EQ(idle, true);
-        CHECK(done >= 0.058, "two ops of 30 ms took %.1f ms", done * 1e3);
-        CHECK(enqueued < 0.5 * done, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, done * 1e3);
-        CHECK_EQ(total(y), 2000);
-    }
-    CHILD_END;
-}
-
 static void *current(void *device)
 {
     ctrt_stream *stream = NULL, *seen;
@@ -79,15 +53,15 @@ static void test_current(void)
     CHILD_END;
 }
 
-static void test_events(void)
+static void test_asynchronous(void)
 {
-    group("events: completion, elapsed time and invalid uses");
+    group("ops return before their work is done; streams and events report when it is, and the elapsed time");
     IN_CHILD(SLOW) {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(event) from = new_event(device, true), to = new_event(device, true), plain = new_event(device, false);
         CTRT_AUTO(event) foreign = new_event(sim_open("sim:1"), true);
-        CTRT_AUTO(stream) side = new_stream(device);
-        CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
+        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
+        CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
         double ms = -1;
         bool done = false;
         CHECK_OK(ctrt_event_query(plain, &done));
@@ -98,18 +72,31 @@ static void test_events(void)
         CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
         CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
         CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
+        CHECK_OK(ctrt_device_synchronize(device));
+        const double start = seconds_now();
         CHECK_OK(ctrt_event_record(from, NULL));
         CHECK_OK(ctrt_add(&y, x, x));
+        CHECK_OK(ctrt_mul(&y, y, x));
         CHECK_OK(ctrt_event_record(to, NULL));
+        const double enqueued = seconds_now() - start;
         CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
         CHECK_OK(ctrt_event_query(to, &done));
         CHECK(!done, "the event is done before its work");
+        CHECK_OK(ctrt_stream_query(first, &done));
+        CHECK(!done, "the stream is idle before its work is done");
         CHECK_OK(ctrt_event_synchronize(to));
+        const double took = seconds_now() - start;
+        CHECK_OK(ctrt_stream_synchronize(first));
+        CHECK_OK(ctrt_stream_query(first, &done));
+        CHECK(done, "the stream is busy after synchronize");
+        CHECK(took >= 0.058, "two ops of 30 ms took %.1f ms", took * 1e3);
+        CHECK(enqueued < 0.5 * took, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, took * 1e3);
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 29 && ms < 3000, "an op of 30 ms took %g ms", ms);
+        CHECK(ms >= 59 && ms < 3000, "two ops of 30 ms took %g ms", ms);
         CHECK_OK(ctrt_event_record(to, NULL));
         CHECK_OK(ctrt_stream_wait_event(side, to));
         CHECK_OK(ctrt_stream_synchronize(side));
+        CHECK_EQ(total(y), 2000);
     }
     CHILD_END;
 }
@@ -342,9 +329,8 @@ TEST_MAIN
 {
     test_waits_counted();
     test_forgotten_copy();
-    test_asynchronous();
     test_current();
-    test_events();
+    test_asynchronous();
     test_non_blocking();
     test_fork();
     test_fork_busy();
