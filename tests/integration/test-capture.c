@@ -271,11 +271,11 @@ static void test_streams(void)
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(event) event = NULL;
     CHECK_OK(ctrt_stream_default(&first, device));
-    CHECK_OK(ctrt_event_new(&event, device, false));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_add(&y, x, x));
     CHECK_OK(ctrt_stream_push(side));
     CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "make the stream join the capture first");
+    CHECK_OK(ctrt_event_new(&event, device, false));
     CHECK_OK(ctrt_event_record(event, first));
     CHECK_OK(ctrt_stream_wait_event(side, event));
     CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_STATE, "recorded in a capture");

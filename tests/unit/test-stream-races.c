@@ -112,21 +112,23 @@ static void row_and_column(void)
     reads(b, column);
 }
 
-static void pipeline(int waits)
+static void pipeline(bool waits_for_both)
 {
-    for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) half = part(x, 0, i * N / 2, (i + 1) * N / 2, 1);
-        CTRT_AUTO(event) done = new_event(device, false);
-        writes(a, half);
-        CHECK_OK(ctrt_event_record(done, a));
-        if (i < waits)
-            CHECK_OK(ctrt_stream_wait_event(b, done));
-        reads(b, half);
-    }
+    CTRT_AUTO(tensor) left = part(x, 0, 0, N / 2, 1), right = part(x, 0, N / 2, N, 1);
+    CTRT_AUTO(event) left_done = new_event(device, false), right_done = new_event(device, false);
+    writes(a, left);
+    CHECK_OK(ctrt_event_record(left_done, a));
+    writes(a, right);
+    CHECK_OK(ctrt_event_record(right_done, a));
+    CHECK_OK(ctrt_stream_wait_event(b, left_done));
+    reads(b, left);
+    if (waits_for_both)
+        CHECK_OK(ctrt_stream_wait_event(b, right_done));
+    reads(b, right);
 }
 
-static void pipeline_right(void) { pipeline(2); }
-static void pipeline_wrong(void) { pipeline(1); }
+static void pipeline_right(void) { pipeline(true); }
+static void pipeline_wrong(void) { pipeline(false); }
 
 static void synchronized(void)
 {
