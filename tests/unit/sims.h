@@ -82,7 +82,7 @@ static inline ctrt_event *new_event(ctrt_device *device, bool timing)
         CHECK_OK(ctrt_stream_pop());                                            \
     } while (0)
 
-/* Returns the cpu, opened again if a shutdown has closed it. */
+/* Returns the cpu, opened again if a shutdown has closed it, and stores it in `cpu`. */
 static inline ctrt_device *cpu_device(void)
 {
     CHECK_OK(ctrt_device_get(&cpu, "cpu"));
@@ -96,12 +96,14 @@ static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
     return x;
 }
 
-/* Returns the sum of all elements, computed on the host. */
+/* Returns the sum of all elements, computed on the host. May be called by any thread. */
 static inline double total(ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) here = NULL, sum = NULL;
+    ctrt_device *host = NULL;
     double value = -1;
-    if (CHECK_OK(ctrt_to_device(&here, x, cpu_device())) && CHECK_OK(ctrt_sum(&sum, here, CTRT_ALL_DIMS)))
+    if (CHECK_OK(ctrt_device_get(&host, "cpu")) && CHECK_OK(ctrt_to_device(&here, x, host))
+        && CHECK_OK(ctrt_sum(&sum, here, CTRT_ALL_DIMS)))
         CHECK_OK(ctrt_item(&value, sum));
     return value;
 }

@@ -11,11 +11,6 @@ static ctrt_stream *first, *a, *b, *readers[READERS];
 /* [N] and [8, 8], written on the default stream, which all others wait for */
 static ctrt_tensor *x, *grid;
 
-static void wait_for(ctrt_stream *stream, ctrt_stream *other)
-{
-    CHECK_OK(ctrt_stream_wait(stream, other));
-}
-
 static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) sum = NULL;
@@ -47,7 +42,7 @@ static void write_parts(ctrt_tensor *of, int dim, int64_t begin_a, int64_t end_a
 static void pytorch_pattern(void)
 {
     CTRT_AUTO(tensor) y = full(1, N, device);
-    wait_for(a, first);
+    CHECK_OK(ctrt_stream_wait(a, first));
     reads(a, y);
     CHECK_OK(ctrt_tensor_record_stream(y, a));
     reads(first, y);
@@ -66,8 +61,8 @@ static void readers_beside_readers(void)
 static void readers_of_joined_parts(void)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
-    wait_for(a, b);
-    wait_for(b, a);
+    CHECK_OK(ctrt_stream_wait(a, b));
+    CHECK_OK(ctrt_stream_wait(b, a));
     reads(a, x);
     reads(b, x);
     reads(a, x);
@@ -85,8 +80,8 @@ static void columns_of_most_dimensions(void)
         shape[d] = 3;
     CTRT_AUTO(tensor) y = NULL;
     CHECK_OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device));
-    wait_for(a, first);
-    wait_for(b, first);
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int d = 0; d < CTRT_MAX_DIMS - 1; d++)
         CHECK_OK(ctrt_slice(&y, y, d, 0, 2, 1));
     write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
@@ -185,7 +180,7 @@ static void last_of_many_readers(void)
     for (int i = 0; i < READERS; i++)
         reads(readers[i], x);
     for (int i = 1; i < READERS; i++)
-        wait_for(first, readers[i]);
+        CHECK_OK(ctrt_stream_wait(first, readers[i]));
     writes(first, x);
 }
 
@@ -247,10 +242,10 @@ static void begin(void)
     CHECK_OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
     CHECK_OK(ctrt_add_scalar_(grid, ctrt_float(1)));
-    wait_for(a, first);
-    wait_for(b, first);
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int i = 0; i < READERS; i++)
-        wait_for(readers[i], first);
+        CHECK_OK(ctrt_stream_wait(readers[i], first));
 }
 
 /* Releases the tensors. The streams live until the child process ends. */
