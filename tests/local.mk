@@ -111,12 +111,12 @@ TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
-sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-faults.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
+sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-process.c
 plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
-    tests/unit/test-stream.c tests/unit/test-stream-corners.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
-    tests/unit/test-stream-races.c tests/unit/test-stream-train.c
+    tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
+    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c tests/unit/test-stream-train.c
 public_tests += $(stream_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c

@@ -3,7 +3,6 @@
 #ifndef CTRT_TESTS_SIM_HOST_H
 #define CTRT_TESTS_SIM_HOST_H
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -12,6 +11,7 @@
 
 #include "backends/sim/control.h"
 #include "fake_host.h"
+#include "folder.h"
 
 static const ctrt_backend *sim;
 static const sim_control *control;
@@ -53,8 +53,18 @@ FAKE void sim_reload(void)
 #define MUST_FAIL(call, status, words)                                                                        \
     do {                                                                                                      \
         host_error[0] = '\0';                                                                                 \
-        REQUIRE_EQ(call, status);                                                                          \
+        REQUIRE_EQ(call, status);                                                                             \
         REQUIRE(strstr(host_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), host_error); \
+    } while (0)
+
+#define MUST_FAIL_OOM(call, words) MUST_FAIL(call, CTRT_ERR_OUT_OF_MEMORY, words)
+
+/* Requires that the work that `call` enqueues on the device's own queue fails with a message that contains `words`. */
+#define MUST_FAIL_LATER(device, call, words)                                                                  \
+    do {                                                                                                      \
+        MUST(call);                                                                                           \
+        MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, words);                            \
+        MUST(sim->queue->reset(device, NULL));                                                                \
     } while (0)
 
 FAKE void *sim_open(const char *options, int index)
@@ -77,6 +87,39 @@ FAKE void *sim_alloc(void *device, size_t bytes)
     void *address = NULL;
     MUST(sim->memory->alloc(device, &address, bytes));
     return address;
+}
+
+FAKE void *sim_queue(void *device)
+{
+    void *queue = NULL;
+    MUST(sim->queue->create(device, &queue, 0));
+    return queue;
+}
+
+static struct {
+    void *device, *event;
+} sim_events[8];                        /* events of open devices */
+
+/* Returns an event that sim_close destroys. */
+FAKE void *sim_event(void *device)
+{
+    int i = 0;
+    while (sim_events[i].device != NULL)
+        REQUIRE_TRUE(++i < 8);
+    MUST(sim->queue->event_create(device, &sim_events[i].event, true));
+    sim_events[i].device = device;
+    return sim_events[i].event;
+}
+
+/* Closes a device after its events, which it does not free. */
+FAKE void sim_close(void *device)
+{
+    for (int i = 0; i < 8; i++)
+        if (sim_events[i].device == device) {
+            sim->queue->event_destroy(device, sim_events[i].event);
+            sim_events[i].device = NULL;
+        }
+    sim->device->close(device);
 }
 
 /* Waits for the device's own queue (NULL) only. */
@@ -109,15 +152,17 @@ FAKE const ctrt_kernel *sim_kernel(const char *op, ctrt_dtype key)
     const ctrt_kernel *best = NULL;
     for (size_t i = 0; i < table->count; i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
-        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key) && (!best || kernel->score > best->score))
+        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
+            && (best == NULL || kernel->score > best->score))
             best = kernel;
     }
     REQUIRE(best != NULL, "no kernel for %s", op);
     return best;
 }
 
-FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key, const ctrt_view *const *outputs,
-                         int n_outputs, const ctrt_view *const *inputs, int n_inputs, const void *attributes)
+FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key,
+                            const ctrt_view *const *outputs, int n_outputs, const ctrt_view *const *inputs,
+                            int n_inputs, const void *attributes)
 {
     ctrt_call call = { .size = sizeof call, .device = device, .queue = queue, .inputs = inputs, .outputs = outputs,
                        .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
@@ -133,16 +178,37 @@ FAKE ctrt_view sim_vector(void *data, int64_t count)
     return view;
 }
 
-/* Enqueues vector += number on `queue`. */
-FAKE ctrt_status sim_add(void *device, void *queue, uint64_t sequence, const ctrt_view *vector, float number)
+/* Returns a vector of one f32 on the device. */
+FAKE ctrt_view sim_number(void *device, float number)
+{
+    return sim_vector(sim_upload(device, &number, sizeof number), 1);
+}
+
+/* Returns the first element of a vector. */
+FAKE float sim_value(void *device, const ctrt_view *vector)
+{
+    float number = -1;
+    sim_download(device, &number, vector->data, sizeof number);
+    return number;
+}
+
+/* Enqueues vector = vector `op` number on `queue`. */
+FAKE ctrt_status sim_apply(void *device, void *queue, uint64_t sequence, const char *op, const ctrt_view *vector,
+                           float number)
 {
     ctrt_view scalar = *vector;
     scalar.data = &number;
     scalar.strides[0] = 0;
     scalar.flags = CTRT_VIEW_HOST_SCALAR;
-    ctrt_status status = sim_run_op(device, queue, sequence, "add", CTRT_F32, FAKE_VIEWS(vector), 1, FAKE_VIEWS(vector, &scalar), 2, NULL);
-    number = -1000;                     /* run must have copied the host scalar; if not, the sum is wrong */
+    ctrt_status status = sim_run_op(device, queue, sequence, op, CTRT_F32, FAKE_VIEWS(vector), 1,
+                                    FAKE_VIEWS(vector, &scalar), 2, NULL);
+    number = -1000;                     /* run must have copied the host scalar; if not, the result is wrong */
     return status;
+}
+
+FAKE ctrt_status sim_add(void *device, void *queue, uint64_t sequence, const ctrt_view *vector, float number)
+{
+    return sim_apply(device, queue, sequence, "add", vector, number);
 }
 
 FAKE double sim_seconds(void)
@@ -150,18 +216,6 @@ FAKE double sim_seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-/* Returns the number of threads of this process according to /proc. */
-FAKE int sim_thread_count(void)
-{
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
-        count += entry->d_name[0] != '.';
-    if (tasks)
-        closedir(tasks);
-    return count;
 }
 
 #endif

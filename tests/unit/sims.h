@@ -53,6 +53,42 @@ static inline sim_counters sim_read(int device)
     return counters;
 }
 
+static inline ctrt_stream *new_stream(ctrt_device *device)
+{
+    ctrt_stream *stream = NULL;
+    CHECK_OK(ctrt_stream_new(&stream, device, 0));
+    return stream;
+}
+
+static inline ctrt_stream *default_stream(ctrt_device *device)
+{
+    ctrt_stream *stream = NULL;
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    return stream;
+}
+
+static inline ctrt_event *new_event(ctrt_device *device, bool timing)
+{
+    ctrt_event *event = NULL;
+    CHECK_OK(ctrt_event_new(&event, device, timing));
+    return event;
+}
+
+/* Makes a call that has to succeed while `stream` is the current stream of its device. */
+#define ON_STREAM(stream, call)                                                 \
+    do {                                                                        \
+        CHECK_OK(ctrt_stream_push(stream));                                     \
+        CHECK_OK(call);                                                         \
+        CHECK_OK(ctrt_stream_pop());                                            \
+    } while (0)
+
+/* Returns the cpu, opened again if a shutdown has closed it, and stores it in `cpu`. */
+static inline ctrt_device *cpu_device(void)
+{
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    return cpu;
+}
+
 static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
 {
     ctrt_tensor *x = NULL;
@@ -60,13 +96,13 @@ static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
     return x;
 }
 
-/* Returns the sum of all elements, computed on the host. */
+/* Returns the sum of all elements, computed on the host. May be called by any thread. */
 static inline double total(ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) here = NULL, sum = NULL;
-    ctrt_device *cpu = NULL;
+    ctrt_device *host = NULL;
     double value = -1;
-    if (CHECK_OK(ctrt_device_get(&cpu, "cpu")) && CHECK_OK(ctrt_to_device(&here, x, cpu))
+    if (CHECK_OK(ctrt_device_get(&host, "cpu")) && CHECK_OK(ctrt_to_device(&here, x, host))
         && CHECK_OK(ctrt_sum(&sum, here, CTRT_ALL_DIMS)))
         CHECK_OK(ctrt_item(&value, sum));
     return value;

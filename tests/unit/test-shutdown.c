@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt_shutdown closes devices, frees their resources, and devices can be opened again. */
-#include <dirent.h>
 #include <sys/resource.h>
 
 #include "sims.h"
 #include "dryrun_models.h"
 
-static int threads_now(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    int count = 0;
-    for (const struct dirent *entry; tasks != NULL && (entry = readdir(tasks)) != NULL;)
-        count += entry->d_name[0] != '.';
-    if (tasks != NULL)
-        closedir(tasks);
-    return count;
-}
-
-static int files_now(void)
-{
-    DIR *files = opendir("/proc/self/fd");
-    int count = 0;
-    for (const struct dirent *entry; files != NULL && (entry = readdir(files)) != NULL;)
-        count += entry->d_name[0] != '.';
-    if (files != NULL)
-        closedir(files);
-    return count;
-}
+#define THREADS folder_files("/proc/self/task")
+#define FILES   folder_files("/proc/self/fd")
 
 /* Trains on both devices, with streams, events, pinned memory and copies. Returns the loss of the last step. */
 static double work(ctrt_device *const devices[2])
@@ -35,19 +15,14 @@ static double work(ctrt_device *const devices[2])
     ctrt_manual_seed(5);
     for (int d = 0; d < 2; d++) {
         struct training run;
-        CTRT_AUTO(stream) stream = NULL;
-        CTRT_AUTO(event) event = NULL;
-        CTRT_AUTO(tensor) host = NULL;
-        CTRT_AUTO(tensor) there = NULL;
+        CTRT_AUTO(stream) stream = new_stream(devices[d]);
+        CTRT_AUTO(event) event = new_event(devices[d], true);
+        CTRT_AUTO(tensor) host = NULL, there = NULL;
         bool asynchronous;
         CHECK_OK(training_begin(&run, &models[4], devices[d]));
-        CHECK_OK(ctrt_stream_new(&stream, devices[d], 0));
-        CHECK_OK(ctrt_event_new(&event, devices[d], true));
         for (int step = 0; step < 3; step++)
             CHECK_OK(training_step(&loss, &run));
-        CHECK_OK(ctrt_stream_push(stream));
-        CHECK_OK(training_step(&loss, &run));
-        CHECK_OK(ctrt_stream_pop());
+        ON_STREAM(stream, training_step(&loss, &run));
         CHECK_OK(ctrt_event_record(event, stream));
         CHECK_OK(ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]));
         CHECK_OK(ctrt_to_non_blocking(&there, host, devices[d], &asynchronous));
@@ -57,34 +32,36 @@ static double work(ctrt_device *const devices[2])
     return loss;
 }
 
+static bool is_open(int device)
+{
+    sim_counters counters = { .size = sizeof counters };
+    return sim->counters(device, &counters) == CTRT_OK;
+}
+
 static void test_rounds(const char *policy)
 {
     group("%s: shutdown frees memory, threads and files, and the devices work again", policy);
     IN_CHILD(policy, "CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY_HISTORY=all") {
-        ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") }, *cpu = NULL;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        double first = work(devices), again;
+        static const char *const names[] = { "sim:0", "sim:1" };
+        ctrt_device *devices[2] = { sim_open(names[0]), sim_open(names[1]) };
+        cpu_device();
+        const double first = work(devices);
         CHECK_OK(ctrt_shutdown());
-        const int threads = threads_now(), files = files_now();
+        const size_t threads = THREADS, files = FILES;
         for (int round = 0; round < 5; round++) {
-            sim_counters counters = { .size = sizeof counters };
-            CHECK(threads_now() == threads && files_now() == files,
-                  "round %d: %d threads, %d files; after the first %d and %d", round,
-                  threads_now(), files_now(), threads, files);
-            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK,
-                  "a device is still open");
             for (int d = 0; d < 2; d++) {
                 ctrt_device *before = devices[d];
-                CHECK_OK(ctrt_device_get(&devices[d], d == 0 ? "sim:0" : "sim:1"));
+                CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
+                CHECK_OK(ctrt_device_get(&devices[d], names[d]));
                 CHECK(devices[d] == before, "a reopened device has another handle");
-                CHECK(ctrt_memory_allocated(devices[d]) == 0 && ctrt_memory_reserved(devices[d]) == 0,
-                      "%llu bytes are reserved",
-                      (unsigned long long)ctrt_memory_reserved(devices[d]));
+                CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
+                CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
             }
-            again = work(devices);
-            CHECK(first == again, "round %d: trained to %.17g and %.17g", round, first, again);
-            CHECK(threads_now() > threads, "no worker thread runs");
+            CHECK_EQ(work(devices), first);
+            CHECK(THREADS > threads, "no worker thread runs");
             CHECK_OK(ctrt_shutdown());
+            CHECK_EQ(THREADS, threads);
+            CHECK_EQ(FILES, files);
         }
         CHECK_OK(ctrt_shutdown());              /* no device is open */
     }
@@ -96,15 +73,12 @@ static void test_closed(void)
     group("calls on a closed device return an error that names ctrt_shutdown");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL;
-        CTRT_AUTO(tensor) empty = NULL;
-        CTRT_AUTO(tensor) y = NULL;
+        CTRT_AUTO(tensor) x = NULL, y = NULL, empty = full(0, 0, device);       /* `empty` has no memory */
         CTRT_AUTO(stream) stream = NULL;
         CTRT_AUTO(event) event = NULL;
         ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_stats figures;
+        ctrt_memory_stats stats;
         char *text = NULL;
-        CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* has no memory */
         CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
         CHECK_OK(ctrt_shutdown());
         CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE,
@@ -123,7 +97,7 @@ static void test_closed(void)
         ctrt_stream_release(&stream);
         (void)ctrt_add(&y, empty, empty);
         (void)ctrt_memory_empty_cache(device);
-        CHECK_OK(ctrt_memory_get_stats(&figures, device));
+        CHECK_OK(ctrt_memory_get_stats(&stats, device));
         CHECK_OK(ctrt_memory_summary(&text, device, false));
         free(text);
         CHECK_OK(ctrt_memory_snapshot(&text, device));
@@ -133,9 +107,9 @@ static void test_closed(void)
         free(text);
         ctrt_tensor_release(&y);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
-        CHECK(ctrt_memory_limit(device) == 10 << 20, "the memory limit was not kept");
+        CHECK_EQ(ctrt_memory_limit(device), 10 << 20);
         CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device));
-        CHECK(total(x) == 0, "the sum of zeros is %g", total(x));
+        CHECK_EQ(total(x), 0);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
@@ -147,18 +121,14 @@ static void test_alive(void)
     group("live objects keep their device open and are named in the error; other devices close");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        sim_counters counters = { .size = sizeof counters };
-        CTRT_AUTO(tensor) x = full(3, 1000, device);
-        CTRT_AUTO(stream) stream = NULL;
-        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) x = full(3, 1000, device), left = NULL;
         CTRT_AUTO(dry_run) dryrun = NULL;
-        CTRT_AUTO(tensor) left = NULL;
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
-        CHECK(sim->counters(1, &counters) != CTRT_OK, "sim:1 is still open");
-        CHECK(total(x) == 3000, "the sum is %g", total(x));
+        CHECK(!is_open(1), "sim:1 is still open");
+        CHECK_EQ(total(x), 3000);
         ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_stream_new(&stream, device, 0));
-        CHECK_OK(ctrt_event_new(&event, device, false));
+        CTRT_AUTO(stream) stream = new_stream(device);
+        CTRT_AUTO(event) event = new_event(device, false);
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
         CHECK_OK(ctrt_event_record(event, stream));
         CHECK_OK(ctrt_event_synchronize(event));
@@ -176,40 +146,36 @@ static void test_alive(void)
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
         ctrt_tensor_release(&left);
         CHECK_OK(ctrt_shutdown());
-        CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is still open");
+        CHECK(!is_open(0), "sim:0 is still open");
         CHECK_OK(ctrt_device_get(&other, "sim:1"));
-        CTRT_AUTO(tensor) y = full(2, 10, other);
-        CHECK(total(y) == 20, "the sum is %g", total(y));
-        ctrt_tensor_release(&y);
+        x = full(2, 10, other);
+        CHECK_EQ(total(x), 20);
+        ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
     CHILD_END;
 }
 
-static void test_failed(void)
+static void test_failed(const char *fault)
 {
-    static const char *const faults[] = { "op:1", "lost:1" };
-    for (size_t i = 0; i < COUNT(faults); i++) {
-        group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works",
-              faults[i]);
-        IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-            ctrt_device *device = sim_open("sim:0");
-            ctrt_tensor *x = full(3, 1000, device), *y = NULL;
-            CHECK_OK(ctrt_device_synchronize(device));
-            CHECK(sim->inject(0, faults[i]) == CTRT_OK, "the fault was not accepted");
-            (void)ctrt_exp(&y, x);
-            ctrt_tensor_release(&x);
-            ctrt_tensor_release(&y);
-            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL,
-                  "the message is \"%s\"", ctrt_error_message());
-            CHECK_OK(ctrt_device_get(&device, "sim:0"));
-            x = full(3, 1000, device);
-            CHECK(total(x) == 3000, "the sum is %g", total(x));
-            ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_shutdown());
-        }
-        CHILD_END;
+    group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works", fault);
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(3, 1000, device), y = NULL;
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, fault));
+        (void)ctrt_exp(&y, x);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        CHECK_TRUE(ctrt_shutdown() != CTRT_OK);
+        CHECK_HAS(ctrt_error_message(), fault);
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        x = full(3, 1000, device);
+        CHECK_EQ(total(x), 3000);
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_shutdown());
     }
+    CHILD_END;
 }
 
 static void test_reopening_fails(void)
@@ -230,7 +196,7 @@ static void test_reopening_fails(void)
             tap_state.failed = 0;
             CHECK_OK(ctrt_device_get(&device, "sim:0"));
             CTRT_AUTO(tensor) x = full(1, 10, device);
-            CHECK(total(x) == 10, "the sum is %g", total(x));
+            CHECK_EQ(total(x), 10);
             ctrt_tensor_release(&x);
             CHECK_OK(ctrt_shutdown());
             fflush(stdout);
@@ -252,7 +218,8 @@ TEST_MAIN
     test_rounds("CTRT_MEMORY=direct");
     test_closed();
     test_alive();
-    test_failed();
+    test_failed("op:1");
+    test_failed("lost:1");
     test_reopening_fails();
     return done();
 }

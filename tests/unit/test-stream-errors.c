@@ -7,126 +7,114 @@
 /* NULL if the C library has no backtrace function. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
-static void test_tagged(void)
+static void test_one_stream(void)
 {
-    group("an asynchronous error names the op, is reported on its stream only, and can be reset");
-    IN_CHILD("CTRT_SIM=devices=2") {
+    group("an asynchronous error is reported on its stream only, in every call until the reset");
+    IN_CHILD("CTRT_SIM=devices=1") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) one = NULL, two = NULL;
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, big = NULL;
+        CTRT_AUTO(stream) one = new_stream(device), two = new_stream(device);
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
         bool idle;
         double value = 0;
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(ctrt_stream_new(&one, device, 0));
-        CHECK_OK(ctrt_stream_new(&two, device, 0));
         CHECK_OK(sim->inject(0, "op:exp@3"));
         CHECK_OK(ctrt_stream_push(two));
         for (int i = 0; i < 5; i++)
             CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
-        CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(1 << 20), CTRT_F32, device));      /* allocations do not report it */
+        CTRT_AUTO(tensor) big = full(1, 1 << 20, device);   /* allocations do not report it */
         CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
-        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the message does not name the third call: %s",
-              ctrt_error_message());
-        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* reported until the reset */
+        CHECK_HAS(ctrt_error_message(), "call 3");
+        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
         CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
-        CHECK_FAILS(ctrt_sum(&z, y, CTRT_ALL_DIMS) != CTRT_OK ? CTRT_ERR_INTERNAL : ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
+        CHECK_OK(ctrt_sum(&z, y, CTRT_ALL_DIMS));
+        CHECK_FAILS(ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_push(one));
-        CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "wrong sum on another stream");
+        ON_STREAM(one, ctrt_add(&z, x, x));
+        CHECK_EQ(total(z), 2 * N);
         CHECK_OK(ctrt_stream_synchronize(one));
-        CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_reset(two));
-        CHECK_OK(ctrt_stream_push(two));
-        CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "wrong sum after the reset");
-        CHECK_OK(ctrt_stream_pop());
+        ON_STREAM(two, ctrt_add(&z, x, x));
+        CHECK_EQ(total(z), 2 * N);
         CHECK_OK(ctrt_device_synchronize(device));
     }
     CHILD_END;
 }
 
-static void test_site(const char *watch, bool calls)
+static void test_message(const char *history, bool sites)
 {
     group("an asynchronous error has the op's number, name, stream, module path and label%s",
-          calls ? ", and the call site" : "");
-    IN_CHILD("CTRT_SIM=devices=1", watch) {
+          sites ? ", and the call site" : "");
+    IN_CHILD("CTRT_SIM=devices=1", history) {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) stream = NULL;
-        CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
+        CTRT_AUTO(stream) stream = new_stream(device);
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
         CTRT_AUTO(module) net = NULL;
         ctrt_module *inner = NULL, *tanh = NULL;
         char where[64];
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device));
         CHECK_OK(ctrt_tanh_new(&tanh));
         CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(tanh)));
         CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(inner)));
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(ctrt_stream_new(&stream, device, 0));
-        CHECK_OK(ctrt_stream_push(stream));
         for (int i = 0; i < 56; i++)
-            CHECK_OK(ctrt_neg(&y, x));
+            ON_STREAM(stream, ctrt_neg(&y, x));
         CHECK_OK(sim->inject(0, "op:tanh@1"));
         CHECK_OK(ctrt_memory_label_push("epoch 3"));
-        CHECK_OK(ctrt_forward(&z, net, x));
+        ON_STREAM(stream, ctrt_forward(&z, net, x));
         CHECK_OK(ctrt_memory_label_pop());
-        for (int i = 0; i < 2000; i++)                      /* more calls than are recorded */
-            if (!calls)
-                CHECK_OK(ctrt_neg(&y, x));
+        for (int i = 0; i < 2000 && !sites; i++)            /* more calls than are recorded */
+            ON_STREAM(stream, ctrt_neg(&y, x));
         snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
         CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
         const char *message = ctrt_error_message();
-        CHECK(strstr(message, "call 57") && strstr(message, where) && strstr(message, "called in epoch 3/0.0"),
-              "the message lacks the call, the stream or the label: %s", message);
-        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == calls,
+        CHECK_HAS(message, "call 57");
+        CHECK_HAS(message, where);
+        CHECK_HAS(message, "called in epoch 3/0.0");
+        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == sites,
               "wrong presence of the call site: %s", message);
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 32, "the sum on another stream is %g, expected 32", total(z));
-        CHECK_OK(ctrt_stream_reset(stream));
-        CHECK_OK(ctrt_stream_synchronize(stream));
     }
     CHILD_END;
 }
 
-static void test_inherited(void)
+static void test_spread(void)
 {
-    group("an error is reported to streams that use results of the failed stream, and to no others");
+    group("an error is reported to streams and pinned copies that use its result, not to earlier work or others");
     IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(stream) side = NULL, third = NULL;
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, far = NULL;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
-        CHECK_OK(ctrt_stream_new(&third, device, 0));
+        CTRT_AUTO(stream) failed = new_stream(device), user = new_stream(device), earlier = new_stream(device);
+        CTRT_AUTO(stream) first = default_stream(device), far_first = default_stream(other);
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, far = NULL, pinned = NULL, here = NULL;
+        bool left = false;
         CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
+        ON_STREAM(user, ctrt_neg(&y, x));
+        CHECK_OK(ctrt_stream_wait(earlier, user));          /* recorded before the failure */
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(sim->inject(0, "op:neg@1"));
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_neg(&y, x));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_push(third));
-        CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "wrong sum on an independent stream");
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream, after the failed stream */
+        CHECK_OK(sim->inject(0, "op:exp@1"));
+        ON_STREAM(failed, ctrt_exp(&y, x));
+        ON_STREAM(failed, ctrt_to_non_blocking(&pinned, y, cpu_device(), &left));
+        ON_STREAM(user, ctrt_neg(&z, y));
+        CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream */
         CHECK_OK(ctrt_to_device(&far, z, other));           /* on another device, after the default stream */
-        CTRT_AUTO(tensor) here = NULL;
-        ctrt_device *cpu = NULL;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        CHECK_FAILS(ctrt_to_device(&here, far, cpu), CTRT_ERR_BACKEND, "neg");
-        CHECK_FAILS(ctrt_to_device(&here, z, cpu), CTRT_ERR_BACKEND, "neg");
-        CTRT_AUTO(stream) first = NULL, there = NULL;
-        CHECK_OK(ctrt_stream_default(&first, device));
-        CHECK_OK(ctrt_stream_default(&there, other));
+        CHECK_FAILS(ctrt_to_device(&here, far, cpu), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_to_device(&here, z, cpu), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_stream_synchronize(user), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_clone(&here, pinned), CTRT_ERR_BACKEND, "exp");
+        CHECK_EQ(left, true);
+        CHECK_OK(ctrt_stream_synchronize(earlier));
         CHECK_OK(ctrt_stream_reset(first));
-        CHECK_OK(ctrt_stream_reset(there));
-        CHECK_OK(ctrt_stream_reset(side));
+        CHECK_OK(ctrt_stream_reset(far_first));
+        CHECK_OK(ctrt_stream_reset(user));
         CHECK_OK(ctrt_add(&z, x, x));
-        CHECK(total(z) == 2 * N, "wrong sum after the reset of all streams");
         CHECK_OK(ctrt_to_device(&far, z, other));
-        CHECK(total(far) == 2 * N, "wrong sum on the other device after the reset");
-        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_EQ(total(far), 2 * N);
         CHECK_OK(ctrt_device_synchronize(other));
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&pinned);
+        const ctrt_stream *was = failed;
+        ctrt_stream_release(&failed);
+        failed = new_stream(device);
+        CHECK(failed == was, "the new stream is not the released one");
+        CHECK_OK(ctrt_stream_synchronize(failed));
+        CHECK_OK(ctrt_device_synchronize(device));
     }
     CHILD_END;
 }
@@ -137,50 +125,69 @@ static void test_blocking(void)
     IN_CHILD("CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
-        CTRT_AUTO(stream) stream = NULL;
-        double start = seconds_now();
+        CTRT_AUTO(stream) first = default_stream(device);
+        const double start = seconds_now();
         CHECK_OK(ctrt_add(&y, x, x));
         CHECK(seconds_now() - start >= 0.0045, "the call returned before its work was complete");
         CHECK_OK(sim->inject(0, "op:exp@2"));
         CHECK_OK(ctrt_exp(&y, x));
         CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_stream_current(&stream, device));
-        CHECK_OK(ctrt_stream_reset(stream));
+        CHECK_OK(ctrt_stream_reset(first));
         CHECK_OK(ctrt_exp(&y, x));
+    }
+    CHILD_END;
+}
+
+static void test_kernel(void)
+{
+    group("an error that a kernel finds is reported with the kernel's status and message");
+    IN_CHILD("CTRT_SIM=devices=1") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
+        CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device));
+        CHECK_OK(ctrt_index_select(&y, x, 0, index));
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "index_select: index 100 at");
+        CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
     }
     CHILD_END;
 }
 
 static void test_lost(void)
 {
-    group("a lost device returns an error status, and other devices work");
-    IN_CHILD("CTRT_SIM=devices=2") {
+    group("a lost device returns an error status in every call, and other devices work");
+    IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other);
-        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
+        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
+        uint64_t bytes;
+        CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         CHECK_OK(ctrt_device_synchronize(device));
         CHECK_OK(sim->inject(0, "lost:2"));
-        ctrt_status status = CTRT_OK;
-        for (int i = 0; i < 4 && status == CTRT_OK; i++)
-            status = ctrt_add(&y, x, x);
-        if (status == CTRT_OK)
-            status = ctrt_device_synchronize(device);
-        CHECK(status == CTRT_ERR_DEVICE_LOST, "the status is %s (%s), expected device lost", ctrt_status_string(status),
-              ctrt_error_message());
-        CHECK_OK(ctrt_stream_default(&stream, device));
-        status = ctrt_stream_reset(stream);
-        CHECK(status == CTRT_ERR_DEVICE_LOST || status == CTRT_ERR_BACKEND, "a lost device was reset: %s", ctrt_status_string(status));
-        CHECK(total(z) == 2 * N, "wrong sum on the other device");
+        for (int i = 0; i < 4; i++) {
+            const ctrt_status status = ctrt_add(&y, x, x);
+            CHECK(status == CTRT_OK || status == CTRT_ERR_DEVICE_LOST, "op %d: %s", i, ctrt_status_string(status));
+        }
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+        CHECK_FAILS(ctrt_stream_synchronize(side), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+        CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_to_device(&here, x, cpu_device()), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_to_device(&far, x, other), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_FAILS(ctrt_stream_reset(first), CTRT_ERR_DEVICE_LOST, "lost");
+        CHECK_EQ(total(z), 2 * N);
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes were not freed",
-              (unsigned long long)ctrt_memory_allocated(device));
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_OK(sim->clear(0));
+        CHECK_OK(ctrt_stream_reset(first));
+        x = full(3, N, device);
+        CHECK_EQ(total(x), 3 * N);
     }
     CHILD_END;
 }
 
 /* Runs a training step on two streams. */
-static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
+static ctrt_status step(double *value, ctrt_device *device, ctrt_stream *side)
 {
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, loss = NULL, grad = NULL;
     CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, device));
@@ -198,57 +205,53 @@ static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
     return ctrt_item(value, grad);
 }
 
-static void test_each(const char *what)
+/* Makes call n fail, for every n, and all later ones if `more` is "+". At least `least` steps have to fail. */
+static void test_each(const char *what, const char *more, ctrt_status error, int least)
 {
-    group("a failure of the n-th %s, for every n, returns a status and leaks nothing, and the next step is correct",
-          what);
+    group("a failure of %s n%s, for every n, returns a status and leaks nothing, and the next step is correct", what,
+          more);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL, first = NULL;
+        CTRT_AUTO(stream) side = new_stream(device), first = default_stream(device);
         double want = 0, value = 0;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
-        CHECK_OK(ctrt_stream_default(&first, device));
-        CHECK_OK(step(device, side, &want));
         int failed = 0;
-        for (int n = 1; n < 200; n++) {
+        CHECK_OK(step(&want, device, side));
+        bool reached = true;
+        for (int n = 1; n < 200 && (reached || n <= 4); n++) {
             char fault[32];
-            snprintf(fault, sizeof fault, "%s:%d", what, n);
+            snprintf(fault, sizeof fault, "%s:%d%s", what, n, more);
             CHECK_OK(ctrt_memory_empty_cache(device));
             CHECK_OK(sim->inject(0, fault));
-            ctrt_status status = step(device, side, &value);
+            const ctrt_status status = step(&value, device, side);
             CHECK_OK(sim->clear(0));
-            const bool ended = status == CTRT_OK;
-            if (!ended) {
-                failed++;
-                CHECK(status == (strcmp(what, "op") == 0 ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY),
-                      "n = %d: the status is %s (%s)", n, ctrt_status_string(status), ctrt_error_message());
-            }
-            CHECK(!ended || value == want, "n = %d: the result is %g, expected %g", n, value, want);
+            reached = status != CTRT_OK;
+            failed += reached;
+            CHECK(reached ? status == error : value == want, "%s: %s, the result is %g", fault,
+                  ctrt_status_string(status), value);
             CHECK_OK(ctrt_stream_reset(side));
             CHECK_OK(ctrt_stream_reset(first));
             CHECK_OK(ctrt_device_synchronize(device));
-            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes were not freed", n,
-                  (unsigned long long)ctrt_memory_allocated(device));
-            CHECK_OK(step(device, side, &value));
-            CHECK(value == want, "the step after n = %d: the result is %g, expected %g", n, value, want);
-            if (ended && n > 3)
-                break;
+            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", fault);
+            CHECK_OK(step(&value, device, side));
+            CHECK(value == want, "the step after %s: the result is %g, expected %g", fault, value, want);
         }
-        CHECK(strcmp(what, "op") != 0 || failed >= 6, "only %d ops failed", failed);
+        CHECK(failed >= least, "only %d steps failed", failed);
     }
     CHILD_END;
 }
 
 TEST_MAIN
 {
-    test_tagged();
-    test_site("CTRT_MEMORY_HISTORY=state", false);
+    test_one_stream();
+    test_message("CTRT_MEMORY_HISTORY=state", false);
     if (backtrace != NULL)
-        test_site("CTRT_MEMORY_HISTORY=frames", true);
-    test_inherited();
+        test_message("CTRT_MEMORY_HISTORY=frames", true);
+    test_spread();
     test_blocking();
+    test_kernel();
     test_lost();
-    test_each("op");
-    test_each("alloc");
+    test_each("op", "", CTRT_ERR_BACKEND, 6);
+    test_each("alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
+    test_each("alloc", "+", CTRT_ERR_OUT_OF_MEMORY, 1);
     return done();
 }

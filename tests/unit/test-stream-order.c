@@ -1,43 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the order of work on several streams: correct by default, reported with CTRT_STREAM_ORDER=check; reuse of
- * memory, gradients and threads. The simulated devices delay each piece of work by a random time, so that missing
- * synchronization gives wrong results. */
+/* Tests the order of work on several streams and devices, also for memory that is reused, parts of one tensor,
+ * gradients and threads. The simulated devices delay each piece of work, so that missing synchronization gives wrong
+ * results. */
 #include "sims.h"
 
 #define N 1000
 
-/* A program without synchronization: fills a tensor on one stream and sums it on another. `fixed` adds the missing
- * wait. */
-static double wrong_program(ctrt_device *device, ctrt_stream *side, bool fixed)
+/* Fills a tensor on one stream and sums it on another, without a wait by the program unless `waits`. */
+static double fill_and_sum(ctrt_device *device, ctrt_stream *side, bool waits)
 {
-    CTRT_AUTO(tensor) x = NULL, sum = NULL;
-    CTRT_AUTO(stream) first = NULL;
+    CTRT_AUTO(tensor) x = full(0, N, device), sum = NULL;
+    CTRT_AUTO(stream) first = default_stream(device);
     double value = -1;
-    CHECK_OK(ctrt_stream_current(&first, device));
-    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(N), CTRT_F32, device));
-    CHECK_OK(ctrt_fill_(x, ctrt_float(0)));
     CHECK_OK(ctrt_add_scalar_(x, ctrt_float(3)));
-    if (fixed)
+    if (waits)
         CHECK_OK(ctrt_stream_wait(side, first));
-    CHECK_OK(ctrt_stream_push(side));
-    CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_item(&value, sum));
-    CHECK_OK(ctrt_stream_pop());
+    ON_STREAM(side, ctrt_sum(&sum, x, CTRT_ALL_DIMS));
+    ON_STREAM(side, ctrt_item(&value, sum));
     return value;
 }
 
-static void test_wrong_program(void)
+static void test_modes(void)
 {
     group("a tensor filled on one stream and read on another is correct by default");
     IN_CHILD("CTRT_SIM=devices=1,jitter=60us,seed=3") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL;
+        CTRT_AUTO(stream) side = new_stream(device);
         int wrong = 0;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
         for (int i = 0; i < 1000; i++)
-            wrong += wrong_program(device, side, false) != 3 * N;
+            wrong += fill_and_sum(device, side, false) != 3 * N;
         CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
-        CHECK(ctrt_race_count() == 0, "races were reported in the default mode");
+        CHECK_EQ(ctrt_race_count(), 0);
     }
     CHILD_END;
 #ifdef __SANITIZE_THREAD__
@@ -47,76 +40,13 @@ static void test_wrong_program(void)
     group("with CTRT_STREAM_ORDER=manual the program must synchronize the streams");
     IN_CHILD("CTRT_SIM=devices=1,latency=2ms", "CTRT_STREAM_ORDER=manual") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
+        CTRT_AUTO(stream) side = new_stream(device);
         const uint64_t before = sim_read(0).waits;
-        wrong_program(device, side, false);
-        CHECK(sim_read(0).waits == before, "the library added waits");
+        fill_and_sum(device, side, false);
+        CHECK_EQ(sim_read(0).waits, before);
         CHECK_OK(ctrt_device_synchronize(device));
         for (int i = 0; i < 20; i++)
-            CHECK(wrong_program(device, side, true) == 3 * N, "wrong result with a wait by the program, run %d", i);
-    }
-    CHILD_END;
-    group("with CTRT_STREAM_ORDER=check a missing wait is reported");
-    IN_CHILD("CTRT_SIM=devices=1,jitter=60us", "CTRT_STREAM_ORDER=check", "CTRT_LOG=error") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
-        for (int i = 0; i < 20; i++)
-            CHECK(wrong_program(device, side, true) == 3 * N, "wrong result in run %d", i);
-        CHECK(ctrt_race_count() == 0, "%llu reports of a correct program", (unsigned long long)ctrt_race_count());
-        wrong_program(device, side, false);
-        CHECK(ctrt_race_count() == 1, "%llu reports", (unsigned long long)ctrt_race_count());
-        CHECK_OK(ctrt_device_synchronize(device));
-        wrong_program(device, side, true);
-        CHECK(ctrt_race_count() == 1, "%llu reports after the wait was added", (unsigned long long)ctrt_race_count());
-    }
-    CHILD_END;
-}
-
-static char told[2000];
-
-static void listen(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level;
-    if (strcmp(component, "stream") == 0)
-        snprintf(told, sizeof told, "%s", text);
-}
-
-static void test_report(void)
-{
-#ifdef __SANITIZE_THREAD__
-    printf("# not run: an intended race, which ThreadSanitizer reports too\n");
-    return;
-#endif
-    group("a report names both ops; concurrent reads, event waits and synchronization are not races");
-    IN_CHILD("CTRT_SIM=devices=1", "CTRT_STREAM_ORDER=check") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) a = NULL, b = NULL;
-        CTRT_AUTO(event) event = NULL;
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
-        ctrt_log_set_callback(listen, NULL);
-        CHECK_OK(ctrt_stream_new(&a, device, 0));
-        CHECK_OK(ctrt_stream_new(&b, device, 0));
-        CHECK_OK(ctrt_event_new(&event, device, false));
-        CHECK_OK(ctrt_event_record(event, NULL));
-        CHECK_OK(ctrt_stream_wait_event(a, event));
-        CHECK_OK(ctrt_stream_wait_event(b, event));
-        CHECK_OK(ctrt_stream_push(a));
-        CHECK_OK(ctrt_exp(&y, x));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_push(b));
-        CHECK_OK(ctrt_neg(&z, x));                          /* both streams read */
-        CHECK(ctrt_race_count() == 0, "two concurrent reads were reported");
-        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* b writes while a may still read */
-        CHECK(ctrt_race_count() == 1, "%llu races were reported, expected 1", (unsigned long long)ctrt_race_count());
-        CHECK(strstr(told, "add") && strstr(told, "exp") && strstr(told, "writes") && strstr(told, "reads") && strstr(told, "[1000]"),
-              "%s", told);
-        CHECK_OK(ctrt_stream_synchronize(a));
-        CHECK_OK(ctrt_mul(&z, z, y));                       /* the host has waited for a */
-        CHECK(ctrt_race_count() == 1, "%s", told);
-        CHECK_OK(ctrt_stream_pop());
-        ctrt_log_set_callback(NULL, NULL);
+            CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
     }
     CHILD_END;
 }
@@ -131,123 +61,149 @@ static void test_one_stream(void)
         for (int i = 0; i < 50; i++)
             CHECK_OK(ctrt_add(&y, x, y));
         CHECK_OK(ctrt_device_synchronize(device));
-        const sim_counters after = sim_read(0);
-        CHECK(after.waits == before.waits && after.records == before.records, "%llu waits, %llu records",
-              (unsigned long long)(after.waits - before.waits), (unsigned long long)(after.records - before.records));
-        CHECK(after.allocs == before.allocs, "the device allocated memory %llu times",
-              (unsigned long long)(after.allocs - before.allocs));
+        CHECK_EQ(sim_read(0).waits, before.waits);
+        CHECK_EQ(sim_read(0).records, before.records);
+        CHECK_EQ(sim_read(0).allocs, before.allocs);
     }
     CHILD_END;
 }
 
-static void test_reuse(void)
-{
-    group("freed memory is reused at once, and written only after pending reads");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m,latency=20ms") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL;
-        CTRT_AUTO(tensor) x = NULL, sum = NULL, next = NULL;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
-        const int64_t n = 4 << 20;
-        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_stream_pop());
-        const void *place = ctrt_tensor_data(x);
-        double start = seconds_now();
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_full(&next, CTRT_SHAPE(n), ctrt_float(7), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(next) == place, "the block was not reused at once");
-        CHECK(seconds_now() - start < 0.035, "the host waited %g s", seconds_now() - start);
-        double value = 0;
-        CHECK_OK(ctrt_item(&value, sum));
-        CHECK(value == (double)n, "the sum is %g: the memory was written while it was read", value);
-        CHECK(total(next) == 7.0 * (double)n, "the new tensor has wrong values");
-    }
-    CHILD_END;
-}
+/* ---- memory ---- */
 
-static void test_first_use_elsewhere(void)
+/* Reads a tensor on `reader` behind other work, releases it, allocates a tensor of the same size on the default stream
+ * and writes it first on `writer`. */
+static void reuse(ctrt_device *device, ctrt_stream *reader, ctrt_stream *writer, bool at_once, const char *streams)
 {
-    group("a reused block waits for its previous stream when another stream uses it first");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m,latency=20ms") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = NULL, third = NULL;
-        CTRT_AUTO(tensor) x = NULL, sum = NULL, next = NULL;
-        const int64_t n = 4 << 20;
-        double value = 0;
-        CHECK_OK(ctrt_stream_new(&side, device, 0));
-        CHECK_OK(ctrt_stream_new(&third, device, 0));
-        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
-        CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
-        const void *place = ctrt_tensor_data(x);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_empty(&next, CTRT_SHAPE(n), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(next) == place, "the block was not reused");
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_fill_(next, ctrt_float(7)));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_item(&value, sum));
-        CHECK(value == (double)n, "the sum is %g: written by another stream while it was read", value);
-        /* The same for a block with a fence, which was last read on a third stream. */
-        CHECK_OK(ctrt_stream_push(third));
-        CHECK_OK(ctrt_sum(&sum, next, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_stream_pop());
-        ctrt_tensor_release(&next);
-        CHECK_OK(ctrt_empty(&next, CTRT_SHAPE(n), CTRT_F32, device));
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_fill_(next, ctrt_float(9)));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_item(&value, sum));
-        CHECK(value == 7.0 * (double)n, "the sum is %g for a block with a fence", value);
-    }
-    CHILD_END;
-}
-
-/* Forward runs on s1 and s2; backward is called while the default stream is current. */
-static void backward_over_streams(const char *how)
-{
-    ctrt_device *device = sim_open("sim:0");
-    CTRT_AUTO(stream) s1 = NULL, s2 = NULL, first = NULL;
-    CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-    CHECK_OK(ctrt_stream_new(&s1, device, 0));
-    CHECK_OK(ctrt_stream_new(&s2, device, 0));
-    CHECK_OK(ctrt_stream_default(&first, device));
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    const int64_t n = 1 << 20;
+    CTRT_AUTO(tensor) x = full(7, n, device), busy = full(1, N, device), y = NULL, copy = NULL;
     CHECK_OK(ctrt_device_synchronize(device));
-    for (int i = 0; i < 50; i++) {
-        CHECK_OK(ctrt_stream_wait(s1, first));
-        CHECK_OK(ctrt_stream_push(s1));
-        CHECK_OK(ctrt_mul(&y, w, x));
-        CHECK_OK(ctrt_mul(&y, y, y));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_wait(s2, s1));
-        CHECK_OK(ctrt_stream_push(s2));
-        CHECK_OK(ctrt_add(&z, y, w));
-        CHECK_OK(ctrt_sum(&loss, z, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_wait(first, s2));
-        CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
-        ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
-        CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "%s, pass %d: %g", how, i, total(grad));      /* d (9 w^2 + w) */
-        CHECK_OK(ctrt_tensor_set_grad(w, NULL));
+    const double start = seconds_now();
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(reader, ctrt_add_scalar_(busy, ctrt_float(1)));
+    ON_STREAM(reader, ctrt_clone(&copy, x));
+    const void *place = ctrt_tensor_data(x);
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(n), CTRT_F32, device));
+    ON_STREAM(writer, ctrt_fill_(y, ctrt_float(3)));
+    const double enqueued = seconds_now() - start;
+    if (at_once) {
+        CHECK(ctrt_tensor_data(y) == place, "%s: the block was not reused at once", streams);
+        CHECK(enqueued < 0.045, "%s: the host waited: 90 ms of work were enqueued in %g s", streams, enqueued);
     }
-    CHECK(ctrt_race_count() == 0, "%llu races", (unsigned long long)ctrt_race_count());
+    CHECK(total(copy) == 7.0 * (double)n, "%s: written before it was read: sum %g", streams, total(copy));
+    CHECK(total(y) == 3.0 * (double)n, "%s: the new tensor's sum is %g", streams, total(y));
 }
 
-static void test_backward(void)
+static void test_reuse(const char *policy, bool at_once)
 {
-    group("backward runs on the streams of forward, and gradients are ready on the caller's stream");
-    IN_CHILD("CTRT_SIM=devices=1,jitter=100us")
-        backward_over_streams("auto");
+    group("%s: memory that a stream still reads is written only after the read", policy);
+    IN_CHILD(policy, "CTRT_SIM=devices=1,latency=15ms") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device), third = new_stream(device);
+        reuse(device, side, first, at_once, "read on another stream, written on the default one");
+        reuse(device, first, side, at_once, "read on the default stream, written on another");
+        reuse(device, third, side, at_once, "read on another stream, written on a third");
+    }
     CHILD_END;
-    IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_STREAM_ORDER=manual")
-        backward_over_streams("manual");
-    CHILD_END;
-    IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_STREAM_ORDER=check", "CTRT_LOG=error")
-        backward_over_streams("check");
+    group("%s: when no event can be recorded, the host waits before memory is given back", policy);
+    IN_CHILD(policy, "CTRT_SIM=devices=1,latency=1ms,poison=yes,fault=event:1+") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) busy = full(1, N, device);
+        for (int i = 0; i < 5; i++) {
+            CTRT_AUTO(tensor) x = full(7, 1 << 20, device), y = NULL, copy = NULL;
+            for (int k = 0; k < 4; k++)
+                CHECK_OK(ctrt_add_scalar_(busy, ctrt_float(1)));
+            CHECK_OK(ctrt_clone(&copy, x));
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_memory_empty_cache(device));
+            CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+            CHECK_EQ(total(copy), 7 << 20);
+        }
+    }
     CHILD_END;
 }
+
+static void test_record_stream(void)
+{
+    group("ctrt_tensor_record_stream adds a stream to wait for and removes none");
+    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
+        CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
+        for (int i = 0; i < 4; i++)
+            ON_STREAM(writer, ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(ctrt_tensor_record_stream(x, recorded));
+        ON_STREAM(reader, ctrt_clone(&copy, x));
+        CHECK_EQ(total(copy), 4 * N);
+        CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
+        CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
+    }
+    CHILD_END;
+}
+
+static void test_many_readers(void)
+{
+    enum { MANY = 20 };
+    group("twenty streams read one tensor: the host does not wait, and a later write waits for all of them");
+    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
+        ctrt_device *device = sim_open("sim:0");
+        ctrt_stream *streams[MANY];
+        ctrt_tensor *copies[MANY] = { NULL };
+        CTRT_AUTO(tensor) x = full(2, N, device);
+        const uint64_t queues = sim_read(0).queues;
+        for (int i = 0; i < MANY; i++)
+            streams[i] = new_stream(device);
+        CHECK_EQ(sim_read(0).queues, queues + MANY);
+        CHECK_OK(ctrt_device_synchronize(device));
+        const double start = seconds_now();
+        for (int round = 0; round < 3; round++)
+            for (int i = 0; i < MANY; i++)
+                ON_STREAM(streams[i], ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
+        const double enqueued = seconds_now() - start;
+        CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
+        for (int i = 0; i < MANY; i++) {
+            CHECK(total(copies[i]) == 3 * N, "stream %d: the sum is %g", i, total(copies[i]));
+            ctrt_tensor_release(&copies[i]);
+            ctrt_stream_release(&streams[i]);
+        }
+        const double took = seconds_now() - start;
+        CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
+    }
+    CHILD_END;
+}
+
+/* ---- gradients ---- */
+
+static void test_backward(const char *mode)
+{
+    group("CTRT_STREAM_ORDER=%s: backward runs on the streams of forward, gradients are ready on the caller's", mode);
+    char setting[64];
+    snprintf(setting, sizeof setting, "CTRT_STREAM_ORDER=%s", mode);
+    IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error", setting) {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
+        CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
+        CHECK_OK(ctrt_tensor_require_grad(w, true));
+        CHECK_OK(ctrt_device_synchronize(device));
+        for (int i = 0; i < 50; i++) {
+            CHECK_OK(ctrt_stream_wait(s1, first));
+            ON_STREAM(s1, ctrt_mul(&y, w, x));
+            ON_STREAM(s1, ctrt_mul(&y, y, y));
+            CHECK_OK(ctrt_stream_wait(s2, s1));
+            ON_STREAM(s2, ctrt_add(&z, y, w));
+            ON_STREAM(s2, ctrt_sum(&loss, z, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_stream_wait(first, s2));
+            CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
+            ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
+            CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "pass %d: %g", i, total(grad));      /* d (9 w^2 + w) */
+            CHECK_OK(ctrt_tensor_set_grad(w, NULL));
+        }
+        CHECK_EQ(ctrt_race_count(), 0);
+    }
+    CHILD_END;
+}
+
+/* ---- devices ---- */
 
 static void test_devices(const char *peers)
 {
@@ -274,93 +230,134 @@ static void test_devices(const char *peers)
     CHILD_END;
 }
 
-static void test_lying_link(void)
+static int link_is_direct(const char *from, const char *to)
 {
-    group("a peer link that returns wrong data is detected and not used");
-    IN_CHILD("CTRT_SIM=devices=2,fault=link:0-1") {
+    ctrt_link link = { 0 };
+    CHECK_OK(ctrt_device_get_link(&link, from, to));
+    return link.direct;
+}
+
+static void test_broken_link(void)
+{
+    group("a peer link that returns wrong data is detected when both devices are open, and not used");
+    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
+        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
         ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1");
-        ctrt_log_set_callback(listen, NULL);
+        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
+        CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
         CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
         CHECK_OK(ctrt_to_device(&y, x, d1));
-        CHECK(total(y) == 4 * N, "the copy's sum is %g", total(y));
+        CHECK_EQ(total(y), 4 * N);
         CHECK_OK(ctrt_to_device(&z, y, d0));
-        CHECK(total(z) == 4 * N, "the sum of the copy back is %g", total(z));
-        CHECK(sim_read(1).peer_copies == 1, "%llu copies by the link", (unsigned long long)sim_read(1).peer_copies);
-        CHECK(sim_read(0).peer_copies == 2, "the other direction does not use its link");
-        ctrt_log_set_callback(NULL, NULL);
+        CHECK_EQ(total(z), 4 * N);
+        CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
+        CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
     }
     CHILD_END;
 }
 
 /* ---- threads ---- */
 
-#define THREADS 8
-#define DEVICES 4
-
-static ctrt_tensor *shared_weight[DEVICES];
-
-struct job {
-    int number;
-    bool right;
+struct part_job {
+    ctrt_stream *stream;
+    ctrt_tensor *part;
+    double value;
+    pthread_barrier_t *start;
 };
 
-/* Each thread has a stream on each device and copies tensors between devices. All threads read shared_weight. */
-static void *pass_around(void *argument)
+static void *write_part(void *argument)
 {
-    struct job *job = argument;
-    ctrt_stream *streams[DEVICES] = { NULL };
-    ctrt_device *devices[DEVICES];
-    bool fine = true;
-    for (int d = 0; d < DEVICES; d++) {
-        char name[16];
-        snprintf(name, sizeof name, "sim:%d", d);
-        fine &= ctrt_device_get(&devices[d], name) == CTRT_OK && ctrt_stream_new(&streams[d], devices[d], 0) == CTRT_OK
-                && ctrt_stream_set_current(streams[d]) == CTRT_OK;
-    }
-    for (int i = 0; i < 25 && fine; i++) {
-        CTRT_AUTO(tensor) x = NULL;
-        double value = 0;
-        int d = (job->number + i) % DEVICES;
-        fine &= ctrt_full(&x, CTRT_SHAPE(64), ctrt_float(job->number), CTRT_F32, devices[d]) == CTRT_OK;
-        for (int hop = 0; hop < 4 && fine; hop++) {
-            fine &= ctrt_add(&x, x, shared_weight[d]) == CTRT_OK;
-            d = (d + 1 + job->number) % DEVICES;
-            fine &= ctrt_to_device(&x, x, devices[d]) == CTRT_OK;
-        }
-        CTRT_AUTO(tensor) sum = NULL;
-        fine = fine && ctrt_sum(&sum, x, CTRT_ALL_DIMS) == CTRT_OK && ctrt_item(&value, sum) == CTRT_OK;
-        fine &= value == 64.0 * (job->number + 4);
-    }
-    for (int d = 0; d < DEVICES; d++)
-        ctrt_stream_release(&streams[d]);
-    job->right = fine;
+    struct part_job *job = argument;
+    pthread_barrier_wait(job->start);
+    ON_STREAM(job->stream, ctrt_fill_(job->part, ctrt_float(job->value)));
+    ON_STREAM(job->stream, ctrt_add_scalar_(job->part, ctrt_float(1)));
     return NULL;
 }
 
-static void test_threads(void)
+static void test_parts(void)
 {
-    group("8 threads, each with a stream on each of 4 devices");
-    IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=20us") {
+    group("two threads write parts of one tensor on two streams: a reader waits for both");
+    IN_CHILD("CTRT_SIM=devices=1,latency=200us") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
+        pthread_barrier_t start;
+        int wrong = 0;
+        pthread_barrier_init(&start, NULL, 2);
+        for (int i = 0; i < 200; i++) {
+            CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
+            pthread_t threads[2];
+            CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
+            CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
+            struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
+            for (int t = 0; t < 2; t++)
+                pthread_create(&threads[t], NULL, write_part, &jobs[t]);
+            for (int t = 0; t < 2; t++)
+                pthread_join(threads[t], NULL);
+            wrong += total(x) != 5 * N;
+        }
+        CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
+    }
+    CHILD_END;
+}
+
+enum { THREADS = 8, DEVICES = 4, STREAMS = 3, ROUNDS = 25 };
+
+static ctrt_stream *shared_streams[DEVICES][STREAMS];
+static ctrt_tensor *shared_weights[DEVICES];
+
+/* Passes a tensor from device to device, on streams that all threads use and on new ones, and adds the device's weight
+ * each time. Events and pinned memory are created and released meanwhile. */
+static void *pass_around(void *argument)
+{
+    const int number = *(int *)argument;
+    CTRT_AUTO(tensor) x = full(number, 64, ctrt_tensor_device(shared_weights[0])), sum = NULL;
+    double value = 0;
+    for (int i = 0, d = 0; i < 4 * ROUNDS; i++) {
+        const int next = (d + 1 + number % (DEVICES - 1)) % DEVICES;
+        ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+        CTRT_AUTO(stream) own = i % 8 == 0 ? new_stream(device) : NULL;
+        CTRT_AUTO(event) event = new_event(device, false);
+        CTRT_AUTO(tensor) pinned = NULL;
+        bool left;
+        CHECK_OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]));
+        CHECK_OK(ctrt_add(&x, x, shared_weights[d]));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        CHECK_OK(ctrt_to_non_blocking(&pinned, x, cpu, &left));
+        CHECK_OK(ctrt_event_synchronize(event));
+        CHECK_OK(ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])));
+        CHECK_OK(ctrt_stream_pop());
+        d = next;
+    }
+    CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
+    CHECK_EQ(value, 64 * (number + 4 * ROUNDS));
+    return NULL;
+}
+
+static void test_threads(const char *policy, const char *options)
+{
+    group("%s, %s: 8 threads use streams of 4 devices", policy, options);
+    IN_CHILD(policy, options) {
+        static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
         pthread_t threads[THREADS];
-        struct job jobs[THREADS];
+        int numbers[THREADS];
+        cpu_device();
         for (int d = 0; d < DEVICES; d++) {
-            char name[16];
-            snprintf(name, sizeof name, "sim:%d", d);
-            shared_weight[d] = full(1, 64, sim_open(name));
+            shared_weights[d] = full(1, 64, sim_open(names[d]));
+            for (int i = 0; i < STREAMS; i++)
+                shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
         }
         for (int t = 0; t < THREADS; t++) {
-            jobs[t] = (struct job){ t, false };
-            pthread_create(&threads[t], NULL, pass_around, &jobs[t]);
+            numbers[t] = t;
+            CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
         }
-        for (int t = 0; t < THREADS; t++) {
+        for (int t = 0; t < THREADS; t++)
             pthread_join(threads[t], NULL);
-            CHECK(jobs[t].right, "wrong result in thread %d", t);
-        }
         for (int d = 0; d < DEVICES; d++) {
-            ctrt_device *device = ctrt_tensor_device(shared_weight[d]);
-            ctrt_tensor_release(&shared_weight[d]);
-            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated on %s",
-                  (unsigned long long)ctrt_memory_allocated(device), ctrt_device_name(device));
+            ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+            ctrt_tensor_release(&shared_weights[d]);
+            CHECK_EQ(ctrt_memory_allocated(device), 0);
+            CHECK_EQ(sim_read(d).failures, 0);
         }
     }
     CHILD_END;
@@ -368,16 +365,22 @@ static void test_threads(void)
 
 TEST_MAIN
 {
-    test_wrong_program();
-    test_report();
+    test_modes();
     test_one_stream();
-    test_reuse();
-    test_first_use_elsewhere();
-    test_backward();
+    test_reuse("CTRT_MEMORY=caching", true);
+    test_reuse("CTRT_MEMORY=arena", false);
+    test_reuse("CTRT_MEMORY=direct", false);
+    test_record_stream();
+    test_many_readers();
+    test_backward("auto");
+    test_backward("manual");
+    test_backward("check");
     test_devices("all");
     test_devices("ring");
     test_devices("none");
-    test_lying_link();
-    test_threads();
+    test_broken_link();
+    test_parts();
+    test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
+    test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
     return done();
 }

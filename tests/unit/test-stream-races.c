@@ -11,24 +11,15 @@ static ctrt_stream *first, *a, *b, *readers[READERS];
 /* [N] and [8, 8], written on the default stream, which all others wait for */
 static ctrt_tensor *x, *grid;
 
-static void wait_for(ctrt_stream *stream, ctrt_stream *other)
-{
-    CHECK_OK(ctrt_stream_wait(stream, other));
-}
-
 static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) sum = NULL;
-    CHECK_OK(ctrt_stream_push(stream));
-    CHECK_OK(ctrt_sum(&sum, tensor, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_stream_pop());
+    ON_STREAM(stream, ctrt_sum(&sum, tensor, CTRT_ALL_DIMS));
 }
 
 static void writes(ctrt_stream *stream, ctrt_tensor *tensor)
 {
-    CHECK_OK(ctrt_stream_push(stream));
-    CHECK_OK(ctrt_fill_(tensor, ctrt_float(2)));
-    CHECK_OK(ctrt_stream_pop());
+    ON_STREAM(stream, ctrt_fill_(tensor, ctrt_float(2)));
 }
 
 /* Returns a view of the elements begin, begin + step, ... of dimension `dim` of `of`. */
@@ -50,9 +41,8 @@ static void write_parts(ctrt_tensor *of, int dim, int64_t begin_a, int64_t end_a
 
 static void pytorch_pattern(void)
 {
-    CTRT_AUTO(tensor) y = NULL;
-    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
-    wait_for(a, first);
+    CTRT_AUTO(tensor) y = full(1, N, device);
+    CHECK_OK(ctrt_stream_wait(a, first));
     reads(a, y);
     CHECK_OK(ctrt_tensor_record_stream(y, a));
     reads(first, y);
@@ -71,8 +61,8 @@ static void readers_beside_readers(void)
 static void readers_of_joined_parts(void)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
-    wait_for(a, b);
-    wait_for(b, a);
+    CHECK_OK(ctrt_stream_wait(a, b));
+    CHECK_OK(ctrt_stream_wait(b, a));
     reads(a, x);
     reads(b, x);
     reads(a, x);
@@ -90,8 +80,8 @@ static void columns_of_most_dimensions(void)
         shape[d] = 3;
     CTRT_AUTO(tensor) y = NULL;
     CHECK_OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device));
-    wait_for(a, first);
-    wait_for(b, first);
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int d = 0; d < CTRT_MAX_DIMS - 1; d++)
         CHECK_OK(ctrt_slice(&y, y, d, 0, 2, 1));
     write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
@@ -117,26 +107,45 @@ static void row_and_column(void)
     reads(b, column);
 }
 
-static void pipeline(int waits)
+static void pipeline(bool waits_for_both)
 {
-    ctrt_event *done[2] = { NULL };
-    ctrt_tensor *parts[2] = { part(x, 0, 0, 500, 1), part(x, 0, 500, N, 1) };
-    for (int i = 0; i < 2; i++) {
-        CHECK_OK(ctrt_event_new(&done[i], device, false));
-        writes(a, parts[i]);
-        CHECK_OK(ctrt_event_record(done[i], a));
-    }
-    for (int i = 0; i < 2; i++) {
-        if (i < waits)
-            CHECK_OK(ctrt_stream_wait_event(b, done[i]));
-        reads(b, parts[i]);
-        ctrt_event_release(&done[i]);
-        ctrt_tensor_release(&parts[i]);
-    }
+    CTRT_AUTO(tensor) left = part(x, 0, 0, N / 2, 1), right = part(x, 0, N / 2, N, 1);
+    CTRT_AUTO(event) left_done = new_event(device, false), right_done = new_event(device, false);
+    writes(a, left);
+    CHECK_OK(ctrt_event_record(left_done, a));
+    writes(a, right);
+    CHECK_OK(ctrt_event_record(right_done, a));
+    CHECK_OK(ctrt_stream_wait_event(b, left_done));
+    reads(b, left);
+    if (waits_for_both)
+        CHECK_OK(ctrt_stream_wait_event(b, right_done));
+    reads(b, right);
 }
 
-static void pipeline_right(void) { pipeline(2); }
-static void pipeline_wrong(void) { pipeline(1); }
+static void pipeline_right(void) { pipeline(true); }
+static void pipeline_wrong(void) { pipeline(false); }
+
+static void synchronized(void)
+{
+    writes(a, x);
+    CHECK_OK(ctrt_stream_synchronize(a));
+    reads(b, x);
+}
+
+static void queried(void)
+{
+    CTRT_AUTO(event) event = new_event(device, false);
+    bool done = false;
+    writes(a, x);
+    CHECK_OK(ctrt_event_record(event, a));
+    while (!done)
+        CHECK_OK(ctrt_event_query(event, &done));
+    reads(b, x);
+    writes(b, x);
+    for (done = false; !done;)
+        CHECK_OK(ctrt_stream_query(b, &done));
+    reads(a, x);
+}
 
 static void unwaited(void)
 {
@@ -171,7 +180,7 @@ static void last_of_many_readers(void)
     for (int i = 0; i < READERS; i++)
         reads(readers[i], x);
     for (int i = 1; i < READERS; i++)
-        wait_for(first, readers[i]);
+        CHECK_OK(ctrt_stream_wait(first, readers[i]));
     writes(first, x);
 }
 
@@ -182,11 +191,11 @@ static void twice_wrong(void)
     reads(first, x);
 }
 
-static const struct row {
+static const struct program_case {
     const char *what;
-    void (*program)(void);
+    void (*run)(void);
     unsigned reports;
-} rows[] = {
+} cases[] = {
     { "PyTorch's pattern: wait_stream, record_stream, a later read", pytorch_pattern, 0 },
     { "many streams read one tensor", readers_beside_readers, 0 },
     { "two streams read parts that two streams wrote", readers_of_joined_parts, 0 },
@@ -196,6 +205,8 @@ static const struct row {
     { "two streams write separate tiles", tiles, 0 },
     { "two streams write separate columns of a tensor of 8 dimensions", columns_of_most_dimensions, 0 },
     { "each part is read after an event of its write", pipeline_right, 0 },
+    { "the host waits for the write before the read", synchronized, 0 },
+    { "queries reported that the event and the stream are done", queried, 0 },
     { "a read without a wait for the write", unwaited, 1 },
     { "a write without a wait for a read", written_while_read, 1 },
     { "record_stream instead of a wait", recorded_for_a_wait, 1 },
@@ -204,37 +215,37 @@ static const struct row {
     { "two streams write overlapping columns", overlapping_columns, 1 },
     { "two streams write every fourth column, from 0 and from 4", same_columns_of_a_step, 1 },
     { "one stream writes a row, another reads a column", row_and_column, 1 },
-    { "the second part is read after the first part's event", pipeline_wrong, 1 },
+    { "the second part is read after the first part's event only", pipeline_wrong, 1 },
     { "a write that waits for all readers but one", last_of_many_readers, 1 },
     { "two streams race with one write", twice_wrong, 2 },
 };
 
-static char told[2000];
+static char report[2000];
 
-static void listen(void *user, ctrt_log_level level, const char *component, const char *text)
+static void keep_report(void *user, ctrt_log_level level, const char *component, const char *text)
 {
     (void)user, (void)level;
     if (strcmp(component, "stream") == 0)
-        snprintf(told, sizeof told, "%s", text);
+        snprintf(report, sizeof report, "%s", text);
 }
 
 static void begin(void)
 {
     device = sim_open("sim:0");
-    ctrt_log_set_callback(listen, NULL);
-    CHECK_OK(ctrt_stream_default(&first, device));
-    CHECK_OK(ctrt_stream_new(&a, device, 0));
-    CHECK_OK(ctrt_stream_new(&b, device, 0));
+    ctrt_log_set_callback(keep_report, NULL);
+    first = default_stream(device);
+    a = new_stream(device);
+    b = new_stream(device);
     for (int i = 0; i < READERS; i++)
-        CHECK_OK(ctrt_stream_new(&readers[i], device, 0));
-    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
+        readers[i] = new_stream(device);
+    x = full(1, N, device);
     CHECK_OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
     CHECK_OK(ctrt_add_scalar_(grid, ctrt_float(1)));
-    wait_for(a, first);
-    wait_for(b, first);
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int i = 0; i < READERS; i++)
-        wait_for(readers[i], first);
+        CHECK_OK(ctrt_stream_wait(readers[i], first));
 }
 
 /* Releases the tensors. The streams live until the child process ends. */
@@ -246,21 +257,21 @@ static void end(void)
     ctrt_log_set_callback(NULL, NULL);
 }
 
-static void test_rows(void)
+static void test_programs(void)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        group("%s: %u reports", rows[i].what, rows[i].reports);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        group("%s: %u reports", cases[i].what, cases[i].reports);
 #ifdef __SANITIZE_THREAD__
-        if (rows[i].reports > 0) {
+        if (cases[i].reports > 0) {
             skip_group("a race on purpose, which the thread sanitizer finds too");
             continue;
         }
 #endif
         IN_CHILD("CTRT_SIM=devices=1,latency=200us", "CTRT_STREAM_ORDER=check") {
             begin();
-            rows[i].program();
-            CHECK(ctrt_race_count() == rows[i].reports, "%llu reports, the last: %s",
-                  (unsigned long long)ctrt_race_count(), told);
+            cases[i].run();
+            CHECK(ctrt_race_count() == cases[i].reports, "%llu reports, the last: %s",
+                  (unsigned long long)ctrt_race_count(), report);
             end();
         }
         CHILD_END;
@@ -272,7 +283,7 @@ extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 static void test_sites(void)
 {
-    group("a report names both ops with their streams, labels and call sites");
+    group("a report names both ops with their streams, labels, accesses and call sites");
 #ifdef __SANITIZE_THREAD__
     skip_group("a race on purpose, which the thread sanitizer finds too");
     return;
@@ -288,11 +299,14 @@ static void test_sites(void)
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
-        CHECK(strstr(told, here) != NULL && strstr(told, there) != NULL, "%s", told);
-        const char *call = strstr(told, "run-public(");
+        CHECK_HAS(report, here);
+        CHECK_HAS(report, there);
+        CHECK_HAS(report, "reads");
+        CHECK_HAS(report, "writes");
+        CHECK_HAS(report, "[1000]");
+        const char *call = strstr(report, "run-public(");
         CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
-              "the report lacks the two call sites: %s",
-              told);
+              "the report lacks the two call sites: %s", report);
         end();
     }
     CHILD_END;
@@ -300,7 +314,7 @@ static void test_sites(void)
 
 TEST_MAIN
 {
-    test_rows();
+    test_programs();
     test_sites();
     return done();
 }
