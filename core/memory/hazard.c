@@ -99,9 +99,11 @@ static int conflicts(timepoint *points, ctrt_stream *stream, struct storage_uses
     return count;
 }
 
+/* Returns whether `stream` need not wait for the work at `point`. It waits for work that failed although that work is
+ * done, because the wait makes it inherit the error. */
 static bool covered(ctrt_stream *stream, timepoint point)
 {
-    if (timepoint_done(point))
+    if (timepoint_done(point) && likely(point == 0 || !timepoint_failed(point)))
         return true;
     pthread_mutex_lock(&stream->lock);
     const bool known = stream_covers(stream, point);

@@ -274,6 +274,7 @@ static void queue_drop(ctrt_stream *stream)
     host_free(stream->error_text);
     stream->error_text = NULL;
     stream->error = CTRT_OK;
+    atomic_store_explicit(&stream->failed, false, memory_order_release);
     stream->error_at = stream->broke_at = 0;
     pthread_mutex_unlock(&stream->lock);
 }

@@ -51,6 +51,7 @@ struct ctrt_stream {
     _Atomic uint64_t done;                  /* all work up to this number is known to be done */
     _Atomic uint64_t put;                   /* copy of `sequence` that can be read without the lock */
     ctrt_status error;                      /* sticky until reset */
+    atomic_bool failed;                     /* copy of `error != CTRT_OK` that can be read without the lock */
     uint64_t error_at;                      /* number of the first work that the error may affect */
     uint64_t good;                          /* the host has waited for all work up to this number without an error */
     char *error_text;
@@ -143,6 +144,8 @@ static inline bool stream_covers(const ctrt_stream *stream, timepoint point)
     return slot == stream_slot(stream)
            || (slot < stream->clock.count && stream->clock.seen[slot] >= timepoint_sequence(point));
 }
+/* Returns whether the stream's error may affect the work at `point`. */
+bool timepoint_failed(timepoint point);
 static inline bool timepoint_done(timepoint point)
 {
     return point == 0

@@ -61,6 +61,7 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
     if (stream->error != CTRT_OK)
         return;
     stream->error = status;
+    atomic_store_explicit(&stream->failed, true, memory_order_release);
     stream->error_at = at > 0 ? at : stream->good + 1;
     stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
     stream->error_text = host_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
@@ -244,10 +245,27 @@ void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *se
         if (other == NULL || upto == 0)
             continue;
         uint64_t known = atomic_load_explicit(&other->done, memory_order_relaxed);
+        /* Look for the other stream's error first: later users of its results do not wait for work that is done. */
+        if (other != stream && known < upto && other->queue != NULL) {
+            pthread_mutex_lock(&other->lock);
+            look_for_error(other);
+            pthread_mutex_unlock(&other->lock);
+        }
         while (known < upto && !atomic_compare_exchange_weak_explicit(&other->done, &known, upto, memory_order_acq_rel,
                                                                       memory_order_relaxed))
             continue;
     }
+}
+
+bool timepoint_failed(timepoint point)
+{
+    ctrt_stream *stream = stream_at(timepoint_slot(point));
+    if (likely(!atomic_load_explicit(&stream->failed, memory_order_acquire)))
+        return false;
+    pthread_mutex_lock(&stream->lock);
+    const bool failed = stream->error != CTRT_OK && timepoint_sequence(point) >= stream->error_at;
+    pthread_mutex_unlock(&stream->lock);
+    return failed;
 }
 
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
@@ -463,6 +481,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         host_free(stream->error_text);
         stream->error_text = NULL;
         stream->error = CTRT_OK;
+        atomic_store_explicit(&stream->failed, false, memory_order_release);
         stream->error_at = 0;
         stream->forgiven = atomic_load(&last_failure);
     }

@@ -75,9 +75,11 @@ static void test_message(const char *history, bool sites)
     CHILD_END;
 }
 
-static void test_spread(void)
+/* `reported`: a stream that uses the failed result has returned the error before the others use the result. */
+static void test_spread(bool reported)
 {
-    group("an error is reported to streams and pinned copies that use its result, not to earlier work or others");
+    group("an error is reported to streams and pinned copies that use its result, not to earlier work or others%s",
+          reported ? ", also after another stream has reported it" : "");
     IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
         ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
         CTRT_AUTO(stream) failed = new_stream(device), user = new_stream(device), earlier = new_stream(device);
@@ -92,6 +94,8 @@ static void test_spread(void)
         ON_STREAM(failed, ctrt_exp(&y, x));
         ON_STREAM(failed, ctrt_to_non_blocking(&pinned, y, cpu_device(), &left));
         ON_STREAM(user, ctrt_neg(&z, y));
+        if (reported)
+            CHECK_FAILS(ctrt_stream_synchronize(user), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream */
         CHECK_OK(ctrt_to_device(&far, z, other));           /* on another device, after the default stream */
         CHECK_FAILS(ctrt_to_device(&here, far, cpu), CTRT_ERR_BACKEND, "exp");
@@ -246,7 +250,8 @@ TEST_MAIN
     test_message("CTRT_MEMORY_HISTORY=state", false);
     if (backtrace != NULL)
         test_message("CTRT_MEMORY_HISTORY=frames", true);
-    test_spread();
+    test_spread(false);
+    test_spread(true);
     test_blocking();
     test_kernel();
     test_lost();
