@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* First and second derivatives in special cases of the rules (0, limits, NaN, overflow, empty tensors), compared with
  * the values of PyTorch 2.15. */
-#include <math.h>
-
-#include "ctrt/ctrt.h"
-#include "tap.h"
-
-#define N 8
+#include "autograd_check.h"
 
 struct edge {
     const char *name;
@@ -48,46 +43,28 @@ F(var_3, ctrt_var(out, a, CTRT_ALL_DIMS, 3, false))
 F(var_4, ctrt_var(out, a, CTRT_ALL_DIMS, 4, true))
 F(var_dim_3, ctrt_var(out, a, CTRT_DIMS(0), 3, true))
 F(var_rows, (ctrt_reshape(out, a, CTRT_SHAPE(3, 0)), ctrt_var(out, *out, CTRT_DIMS(1), 1, false)))
+F(var_0dim_2, (ctrt_select(out, a, 0, 0), ctrt_var(out, *out, CTRT_DIMS(0), 2, false)))
 F(mse, ctrt_mse_loss(out, a, b, CTRT_REDUCE_MEAN))
 
 static ctrt_status pow_0dim(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
-    ctrt_tensor *first = NULL;
-    ctrt_status status = ctrt_select(&first, a, 0, 0);
-    if (status == CTRT_OK)
-        status = ctrt_pow(out, first, b);
-    ctrt_tensor_release(&first);
-    return status;
-}
-
-static ctrt_status var_0dim_2(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
-{
-    ctrt_tensor *first = NULL;
-    (void)b;
-    ctrt_status status = ctrt_select(&first, a, 0, 0);
-    if (status == CTRT_OK)
-        status = ctrt_var(out, first, CTRT_DIMS(0), 2, false);
-    ctrt_tensor_release(&first);
-    return status;
+    CTRT_AUTO(tensor) first = NULL;
+    CTRT_TRY(ctrt_select(&first, a, 0, 0));
+    return ctrt_pow(out, first, b);
 }
 
 /* cross_entropy of rows with two classes. All targets are ignored. */
 static ctrt_status ignored(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
-    ctrt_tensor *rows = NULL, *target = NULL;
+    CTRT_AUTO(tensor) rows = NULL, target = NULL;
     const ctrt_cross_entropy_options smooth = { .label_smoothing = 0.1 };
     (void)b;
-    ctrt_status status = ctrt_reshape(&rows, a, CTRT_SHAPE(-1, 2));
-    if (status == CTRT_OK)
-        status = ctrt_full(&target, CTRT_SHAPE(ctrt_tensor_size(rows, 0)), ctrt_int(-100), CTRT_I64, NULL);
-    if (status == CTRT_OK)
-        status = ctrt_cross_entropy(out, rows, target, &smooth);
-    ctrt_tensor_release(&rows);
-    ctrt_tensor_release(&target);
-    return status;
+    CTRT_TRY(ctrt_reshape(&rows, a, CTRT_SHAPE(-1, 2)));
+    CTRT_TRY(ctrt_full(&target, CTRT_SHAPE(ctrt_tensor_size(rows, 0)), ctrt_int(-100), CTRT_I64, NULL));
+    return ctrt_cross_entropy(out, rows, target, &smooth);
 }
 
-#define L(...) (const double[]){__VA_ARGS__}
+#define L(...) DOUBLES(__VA_ARGS__)
 #define ZEROS L(0, 0, 0, 0, 0, 0, 0, 0)
 #define GELU_AT    L(INFINITY, -INFINITY, NAN, 0, 100, -100)
 #define GELU_SLOPE L(NAN, NAN, NAN, 0.5, 1, 0)
@@ -164,16 +141,11 @@ static const struct edge edges[] = {
 
 static void compare(const char *what, ctrt_tensor *t, const double *wanted)
 {
-    double got[N];
-    if (wanted == NULL || t == NULL) {
+    if (wanted == NULL || t == NULL)
         CHECK(wanted == NULL || wanted[0] == 0, "%s: no gradient", what);
-        return;
-    }
-    const double tolerance = ctrt_tensor_dtype(t) == CTRT_F64 ? 1e-12 : 1e-6;
-    CHECK_OK(ctrt_to_host(got, sizeof got, t, CTRT_F64));
-    for (int i = 0; i < (int)ctrt_tensor_numel(t); i++)
-        CHECK(isnan(wanted[i]) ? isnan(got[i]) : got[i] == wanted[i] || fabs(got[i] - wanted[i]) <= tolerance * fabs(wanted[i]),
-              "%s, element %d: %.17g, expected %.17g", what, i, got[i], wanted[i]);
+    else
+        check_values_within(what, __LINE__, t, wanted, ctrt_tensor_numel(t),
+                            ctrt_tensor_dtype(t) == CTRT_F64 ? 1e-12 : 1e-6);
 }
 
 static ctrt_tensor *operand(const double *values, int n, ctrt_dtype dtype)
@@ -190,11 +162,11 @@ static ctrt_tensor *operand(const double *values, int n, ctrt_dtype dtype)
 
 static void run(const struct edge *e)
 {
-    ctrt_tensor *a = operand(e->a, e->n, e->a_dtype), *b = operand(e->b, e->n, e->b_dtype), *y = NULL, *w = NULL, *sum = NULL, *term = NULL;
-    ctrt_tensor *leaves[3], *grads[2] = {NULL}, *second[3] = {NULL};
+    CTRT_AUTO(tensor) a = operand(e->a, e->n, e->a_dtype), b = operand(e->b, e->n, e->b_dtype);
+    CTRT_AUTO(tensor) y = NULL, w = NULL, sum = NULL, term = NULL;
+    ctrt_tensor *leaves[3], *grads[2] = { NULL }, *second[3] = { NULL };
     const double *first[2], *wanted[3];
     int n = 0;
-    group("%s", e->name);
     if (ctrt_tensor_requires_grad(a))
         leaves[n] = a, first[n] = e->da, wanted[n++] = e->dda;
     if (b != NULL)
@@ -207,15 +179,15 @@ static void run(const struct edge *e)
         for (int i = 0; i < n; i++)
             compare(create ? "first derivative, recorded" : "first derivative", grads[i], first[i]);
     }
+    CHECK_OK(ctrt_zeros(&sum, CTRT_SCALAR_SHAPE, CTRT_F64, NULL));
     for (int i = 0; i < n; i++) {
         if (grads[i] == NULL || !ctrt_tensor_requires_grad(grads[i]))
             continue;
         CHECK_OK(ctrt_sum(&term, grads[i], CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_to_dtype(&term, term, CTRT_F64));
-        CHECK_OK(sum ? ctrt_add(&sum, sum, term) : (ctrt_tensor_assign(&sum, term), CTRT_OK));
+        CHECK_OK(ctrt_add(&sum, sum, term));
     }
     leaves[n] = w, wanted[n] = e->ddw;
-    if (sum != NULL && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))
+    if (ctrt_tensor_requires_grad(sum) && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))
         for (int i = 0; i <= n; i++)
             compare("second derivative", second[i], wanted[i]);
     for (int i = 0; i < 3; i++) {
@@ -223,19 +195,16 @@ static void run(const struct edge *e)
         if (i < 2)
             ctrt_tensor_release(&grads[i]);
     }
-    ctrt_tensor_release(&a), ctrt_tensor_release(&b), ctrt_tensor_release(&y);
-    ctrt_tensor_release(&w), ctrt_tensor_release(&sum), ctrt_tensor_release(&term);
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes were not freed",
-          (unsigned long long)ctrt_autograd_live_nodes());
 }
 
 TEST_MAIN
 {
-    ctrt_device *device = NULL;
-    group("the cpu opens");
-    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+    if (!cpu_opened())
         return done();
-    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+    for (size_t i = 0; i < COUNT(edges); i++) {
+        group("%s", edges[i].name);
         run(&edges[i]);
+        nothing_left();
+    }
     return done();
 }
