@@ -4,14 +4,13 @@
 #define CTRT_TESTS_OPS_REFERENCE_H
 
 #include "../reference/ref.h"
-#include "ctrt/ctrt.h"
+#include "tensors.h"
 
 enum { CASE_INPUTS = 8, CASE_RESULTS = 4 };
 
 struct ref_case {
     const struct ref_file *file;
     char name[96];                      /* "add.special" */
-    char op[48];                        /* "add" */
     bool wide;                          /* floating inputs in f64 */
     int inputs;
     char input_names[CASE_INPUTS][16];
@@ -29,18 +28,20 @@ ctrt_tensor *input(const struct ref_case *c, const char *name);
 const struct ref_record *attr(const struct ref_case *c, const char *name);
 /* Returns the first number of an attribute, or `fallback` when the attribute is absent. */
 double number(const struct ref_case *c, const char *name, double fallback);
-bool is_word(const struct ref_case *c, const char *name, const char *word);
-/* Returns the integers of an attribute, or CTRT_ALL_DIMS when the attribute is absent. */
-ctrt_ints integers(const struct ref_case *c, const char *name);
 
-/* How the test calls an op of the reference files, or why the op is skipped. */
+/* How the test calls an op of the reference files: one of the functions. */
 struct ref_op {
     const char *op;
     ctrt_status (*call)(struct ref_case *c);
-    const char *missing;                /* reason for skipping the op */
+    ctrt_status (*unary)(ctrt_tensor **out, ctrt_tensor *x);
+    ctrt_status (*binary)(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
+    ctrt_status (*scalar)(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar number);    /* if the case has attr/scalar */
+    ctrt_status (*reduce)(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
     double tolerance;                   /* for f32; 0: the default 2e-6 */
 };
 
-extern const struct ref_op ref_basic_ops[], ref_nn_ops[];        /* the last entry is NULL */
+/* Returns NULL if ctrt does not have the op. */
+const struct ref_op *ref_op_find(const char *case_name);
+ctrt_status ref_op_call(const struct ref_op *op, struct ref_case *c);
 
 #endif

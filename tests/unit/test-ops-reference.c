@@ -6,52 +6,25 @@
 #include <math.h>
 
 #include "ops-reference.h"
-#include "run.h"
 
-/* Intended differences from PyTorch. */
-static const struct { const char *name, *reason; } different[] = {
+/* Cases that are not compared. */
+static const struct { const char *name, *reason; } skipped[] = {
     { "any.u8", "PyTorch returns u8 for u8 for historical reasons; ctrt returns bool for all dtypes" },
-    { NULL, NULL },
-};
-
-/* Cases with options that ctrt does not have, of ops that it has. */
-static const struct { const char *name, *reason; } lacking[] = {
     { "max_pool2d.ceil", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_indices", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_padding", "ctrt_max_pool2d has no ceil_mode" },
     { "max_pool2d.ceil_padding_indices", "ctrt_max_pool2d has no ceil_mode" },
     { "adamw.amsgrad", "ctrt_adamw_options has no amsgrad" },
     { "cross_entropy.probabilities", "ctrt_cross_entropy takes class indices only" },
-    { NULL, NULL },
 };
 
-static struct { int number, failed, skipped; bool bad; char details[4096]; } tap;
-
-__attribute__((format(printf, 1, 2)))
-static void fail(const char *format, ...)
-{
-    va_list list;
-    size_t used = strlen(tap.details);
-    tap.bad = true;
-    if (used + 400 > sizeof tap.details)
-        return;
-    used += (size_t)snprintf(tap.details + used, sizeof tap.details - used, "#   ");
-    va_start(list, format);
-    vsnprintf(tap.details + used, sizeof tap.details - used - 1, format, list);
-    va_end(list);
-    strcat(tap.details, "\n");
-}
-
-static void end_case(const char *name, const char *skipped)
-{
-    tap.number++;
-    printf("%s %d - %s%s%s\n%s", tap.bad ? "not ok" : "ok", tap.number, name, skipped ? " # SKIP " : "",
-           skipped ? skipped : "", tap.details);
-    tap.failed += tap.bad;
-    tap.skipped += skipped != NULL;
-    tap.bad = false;
-    tap.details[0] = '\0';
-}
+/* Ops that ctrt does not have. */
+static const char *const lacking[] = {
+    "fmax", "fmin", "log2", "atan2", "cumsum", "std", "norm", "logsumexp", "linspace", "div_trunc", "avg_pool2d",
+    "adaptive_avg_pool2d", "group_norm", "nll_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "bce_with_logits",
+    "binary_cross_entropy", "kl_div", "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "logsigmoid",
+    "hardsigmoid", "hardswish", "mish", "selu", "adam", "schedule",
+};
 
 /* ---- records and tensors ---- */
 
@@ -91,65 +64,39 @@ double number(const struct ref_case *c, const char *name, double fallback)
     return record && record->f && record->numel > 0 ? record->f[0] : fallback;
 }
 
-bool is_word(const struct ref_case *c, const char *name, const char *word)
-{
-    const struct ref_record *record = attr(c, name);
-    return record && record->text && !strcmp(record->text, word);
-}
-
-ctrt_ints integers(const struct ref_case *c, const char *name)
-{
-    const struct ref_record *record = attr(c, name);
-    return record && record->i ? ctrt_ints_of(record->i, (int)record->numel) : CTRT_ALL_DIMS;
-}
-
 /* ---- comparing ---- */
 
 static bool same_shape(const char *what, ctrt_tensor *got, const struct ref_record *want)
 {
-    bool same = ctrt_tensor_ndim(got) == want->ndim;
-    for (int d = 0; same && d < want->ndim; d++)
-        same = ctrt_tensor_size(got, d) == want->dims[d];
-    if (!same)
-        fail("%s: got %d dims [%d, %d, ...], expected %d dims [%d, %d, ...]", what, ctrt_tensor_ndim(got),
-             (int)ctrt_tensor_size(got, 0), (int)ctrt_tensor_size(got, 1), want->ndim,
-             want->ndim ? (int)want->dims[0] : 0, want->ndim > 1 ? (int)want->dims[1] : 0);
-    return same;
+    return CHECK(lists_equal(ctrt_tensor_shape(got), ctrt_tensor_ndim(got), ctrt_ints_of(want->dims, want->ndim)),
+                 "%s: got shape %s, expected %s", what, list_text(ctrt_tensor_shape(got), ctrt_tensor_ndim(got)),
+                 list_text(want->dims, want->ndim));
 }
 
-static double *values(ctrt_tensor *tensor)
+/* Returns the elements as `dtype`, in memory to be freed. */
+static void *values(ctrt_tensor *tensor, ctrt_dtype dtype)
 {
-    size_t bytes = (size_t)ctrt_tensor_numel(tensor) * sizeof(double);
-    double *copy = malloc(bytes + 1);
-    if (copy && ctrt_to_host(copy, bytes, tensor, CTRT_F64) != CTRT_OK) {
-        fail("reading a result: %s", ctrt_error_message());
-        free(copy);
-        return NULL;
-    }
+    const size_t bytes = (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(dtype);
+    void *copy = malloc(bytes + 1);
+    REQUIRE(copy != NULL && ctrt_to_host(copy, bytes, tensor, dtype) == CTRT_OK, "%s", ctrt_error_message());
     return copy;
 }
 
 static void compare_exact(const char *what, ctrt_tensor *got, const struct ref_record *want, bool zero_sign)
 {
-    if (ctrt_tensor_dtype(got) != dtype_of(want))
-        fail("%s: got dtype %s, expected %s", what, ctrt_dtype_name(ctrt_tensor_dtype(got)), want->dtype);
+    CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(got)), want->dtype);
     if (!same_shape(what, got, want))
         return;
-    if (want->i) {
-        int64_t *whole = malloc((size_t)want->numel * sizeof *whole + 1);
-        if (ctrt_to_host(whole, (size_t)want->numel * sizeof *whole, got, CTRT_I64) != CTRT_OK)
-            fail("reading a result: %s", ctrt_error_message());
-        for (int64_t k = 0; k < want->numel; k++)
-            if (whole[k] != want->i[k])
-                fail("%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k], want->i[k]);
-        free(whole);
-        return;
-    }
-    double *is = values(got);
-    for (int64_t k = 0; is && k < want->numel; k++)
-        if (isnan(want->f[k]) ? !isnan(is[k])
-                              : is[k] != want->f[k] || (zero_sign && signbit(is[k]) != signbit(want->f[k])))
-            fail("%s[%" PRId64 "]: got %.17g, expected %.17g", what, k, is[k], want->f[k]);
+    int64_t *whole = want->i ? values(got, CTRT_I64) : NULL;
+    double *is = values(got, CTRT_F64);
+    for (int64_t k = 0; k < want->numel; k++)
+        if (want->i)
+            CHECK(whole[k] == want->i[k], "%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k], want->i[k]);
+        else
+            CHECK(isnan(want->f[k]) ? isnan(is[k])
+                                    : is[k] == want->f[k] && (!zero_sign || signbit(is[k]) == signbit(want->f[k])),
+                  "%s[%" PRId64 "]: got %.17g, expected %.17g", what, k, is[k], want->f[k]);
+    free(whole);
     free(is);
 }
 
@@ -157,18 +104,17 @@ static void compare_near(const char *what, ctrt_tensor *got, const struct ref_re
 {
     if (!same_shape(what, got, want))
         return;
-    double *is = values(got), most = 0;
+    double *is = values(got, CTRT_F64), most = 0;
     for (int64_t k = 0; k < want->numel; k++)
         if (isfinite(want->f[k]))
             most = fmax(most, fabs(want->f[k]));
     /* A small value, such as exp(-88), may be subnormal in f32. */
-    for (int64_t k = 0; is && k < want->numel; k++) {
+    for (int64_t k = 0; k < want->numel; k++) {
         double expected = want->f[k], bound = tolerance * (fabs(expected) + fmin(most, 1e6) + 1e-30);
         bool fine = isnan(expected)   ? isnan(is[k])
                     : isinf(expected) ? is[k] == expected
                                       : fabs(is[k] - expected) <= bound;
-        if (!fine)
-            fail("%s[%" PRId64 "]: got %.17g, expected %.17g, tolerance %.3g", what, k, is[k], expected, bound);
+        CHECK(fine, "%s[%" PRId64 "]: got %.17g, expected %.17g, tolerance %.3g", what, k, is[k], expected, bound);
     }
     free(is);
 }
@@ -176,14 +122,11 @@ static void compare_near(const char *what, ctrt_tensor *got, const struct ref_re
 /* Compares the bits of a half-precision result. The file has 0 for NaN. */
 static void compare_bits(ctrt_tensor *got, const struct ref_record *want)
 {
-    int16_t *bits = malloc((size_t)want->numel * sizeof *bits + 1);
-    double *is = values(got);
-    if (ctrt_to_host(bits, (size_t)want->numel * sizeof *bits, got, ctrt_tensor_dtype(got)) != CTRT_OK)
-        fail("reading bits: %s", ctrt_error_message());
-    for (int64_t k = 0; is && k < want->numel; k++)
-        if ((isnan(is[k]) ? 0 : bits[k]) != want->i[k])
-            fail("bits[%" PRId64 "]: got %04x, expected %04x", k, (unsigned)(uint16_t)bits[k],
-                 (unsigned)(uint16_t)want->i[k]);
+    int16_t *bits = values(got, ctrt_tensor_dtype(got));
+    double *is = values(got, CTRT_F64);
+    for (int64_t k = 0; k < want->numel; k++)
+        CHECK((isnan(is[k]) ? 0 : bits[k]) == want->i[k], "bits[%" PRId64 "]: got %04x, expected %04x", k,
+              (unsigned)(uint16_t)bits[k], (unsigned)(uint16_t)want->i[k]);
     free(is);
     free(bits);
 }
@@ -210,10 +153,8 @@ static bool load_inputs(struct ref_case *c)
         if (c->wide && dtype == CTRT_F32)
             dtype = CTRT_F64;
         snprintf(c->input_names[c->inputs], sizeof c->input_names[0], "%s", record->name + length);
-        if (upload(&c->in[c->inputs], record, dtype) != CTRT_OK) {
-            fail("loading %s: %s", record->name, ctrt_error_message());
+        if (!CHECK_OK(upload(&c->in[c->inputs], record, dtype)))
             return false;
-        }
         if (ref_find(c->file, "%s/grad64/%s", c->name, record->name + length))
             ctrt_tensor_require_grad(c->in[c->inputs], true);
         c->inputs++;
@@ -224,16 +165,12 @@ static bool load_inputs(struct ref_case *c)
 static void compare_gradients(struct ref_case *c, double tolerance)
 {
     const struct ref_record *gout = ref_find(c->file, "%s/gout", c->name);
+    CTRT_AUTO(tensor) gradient = NULL;
     if (gout == NULL || c->out[0] == NULL)
         return;
-    ctrt_tensor *gradient = NULL;
-    if (upload(&gradient, gout, ctrt_tensor_dtype(c->out[0])) != CTRT_OK
-        || ctrt_backward_with(c->out[0], gradient, false, false) != CTRT_OK) {
-        fail("backward: %s", ctrt_error_message());
-        ctrt_tensor_release(&gradient);
+    if (!CHECK_OK(upload(&gradient, gout, ctrt_tensor_dtype(c->out[0])))
+        || !CHECK_OK(ctrt_backward_with(c->out[0], gradient, false, false)))
         return;
-    }
-    ctrt_tensor_release(&gradient);
     for (int i = 0; i < c->inputs; i++) {
         const struct ref_record *want = ref_find(c->file, "%s/grad64/%s", c->name, c->input_names[i]);
         char what[64];
@@ -241,9 +178,7 @@ static void compare_gradients(struct ref_case *c, double tolerance)
             continue;
         snprintf(what, sizeof what, "gradient of %s", c->input_names[i]);
         ctrt_tensor *got = ctrt_tensor_grad(c->leaf[i] ? c->leaf[i] : c->in[i]);
-        if (got == NULL)
-            fail("%s: no gradient", what);
-        else
+        if (CHECK(got != NULL, "%s: no gradient", what))
             compare_near(what, got, want, tolerance);
     }
 }
@@ -267,39 +202,32 @@ static void compare_results(struct ref_case *c, double tolerance)
             continue;
         }
         ctrt_tensor *got = result(c, rest);
-        if (got == NULL)
-            fail("no result '%s'", rest);
-        else if (near)
+        if (!CHECK(got != NULL, "no result '%s'", rest))
+            continue;
+        if (near)
             compare_near(*rest ? rest : "result", got, record, tolerance);
         else
             compare_exact(*rest ? rest : "result", got, record, number(c, "zero_sign", 0) != 0);
     }
-    if (compared == 0)
-        fail("the file has no result");
+    CHECK(compared > 0, "the file has no result");
 }
 
 static void run_case(const struct ref_file *file, const char *name, const struct ref_op *op, bool wide)
 {
     struct ref_case c = { .file = file, .wide = wide };
     const struct ref_record *error = ref_find(file, "%s/error", name);
+    const double tolerance = wide ? 1e-12 : op->tolerance > 0 ? op->tolerance : 2e-6;
     snprintf(c.name, sizeof c.name, "%s", name);
-    snprintf(c.op, sizeof c.op, "%s", op->op);
-    double tolerance = wide ? 1e-12 : op->tolerance > 0 ? op->tolerance : 2e-6;
-    if (!load_inputs(&c))
-        goto done;
-    ctrt_status status = op->call(&c);
-    if (error) {
-        if (status == CTRT_OK)
-            fail("no error; PyTorch's error is: %s", error->text);
-        else if (ctrt_error_message()[0] == '\0')
-            fail("an error without a message");
-    } else if (status != CTRT_OK) {
-        fail("%s: %s", ctrt_status_string(status), ctrt_error_message());
-    } else {
-        compare_results(&c, tolerance);
-        compare_gradients(&c, tolerance);
+    if (load_inputs(&c)) {
+        const ctrt_status status = ref_op_call(op, &c);
+        if (error) {
+            CHECK(status != CTRT_OK, "no error; PyTorch's error is: %s", error->text);
+            CHECK(ctrt_error_message()[0] != '\0', "an error without a message");
+        } else if (CHECK_OK(status)) {
+            compare_results(&c, tolerance);
+            compare_gradients(&c, tolerance);
+        }
     }
-done:
     for (int k = 0; k < CASE_RESULTS; k++)
         ctrt_tensor_release(&c.out[k]);
     for (int k = 0; k < CASE_INPUTS; k++) {
@@ -310,42 +238,30 @@ done:
 
 /* ---- all cases ---- */
 
-static const struct ref_op *find_op(const char *name)
+static const char *reason_to_skip(const char *name)
 {
-    size_t length = strcspn(name, ".");
-    for (int t = 0; t < 2; t++)
-        for (const struct ref_op *op = t ? ref_nn_ops : ref_basic_ops; op->op; op++)
-            if (strlen(op->op) == length && !strncmp(op->op, name, length))
-                return op;
+    for (size_t k = 0; k < COUNT(skipped); k++)
+        if (!strcmp(skipped[k].name, name))
+            return skipped[k].reason;
+    const size_t length = strcspn(name, ".");
+    for (size_t k = 0; k < COUNT(lacking); k++)
+        if (strlen(lacking[k]) == length && !strncmp(lacking[k], name, length))
+            return "ctrt has no such op";
     return NULL;
-}
-
-static const char *reason_to_skip(const char *name, const struct ref_op *op)
-{
-    for (int k = 0; different[k].name; k++)
-        if (!strcmp(different[k].name, name))
-            return different[k].reason;
-    for (int k = 0; lacking[k].name; k++)
-        if (!strcmp(lacking[k].name, name))
-            return lacking[k].reason;
-    return op->missing;
 }
 
 static void one_case(const struct ref_file *file, const char *name)
 {
-    const struct ref_op *op = find_op(name);
-    if (op == NULL) {
-        fail("the test does not know this op");
-        end_case(name, NULL);
-        return;
-    }
-    const char *reason = reason_to_skip(name, op);
-    if (reason == NULL) {
+    const struct ref_op *op = ref_op_find(name);
+    const char *reason = reason_to_skip(name);
+    group("%s", name);
+    if (reason != NULL) {
+        skip_group(reason);
+    } else if (CHECK(op != NULL, "the test does not know this op")) {
         run_case(file, name, op, false);
         if (ref_find(file, "%s/out64", name))
             run_case(file, name, op, true);
     }
-    end_case(name, reason);
 }
 
 TEST_MAIN
@@ -355,14 +271,10 @@ TEST_MAIN
         "ops_norm.txt",        "ops_loss.txt", "ops_activation.txt", "ops_attention.txt", "ops_optimizer.txt",
     };
     const char *only = argc > 1 ? argv[1] : NULL;
-    for (size_t f = 0; f < sizeof files / sizeof files[0]; f++) {
+    for (size_t f = 0; f < COUNT(files); f++) {
         struct ref_file *file = ref_load(files[f]);
         char last[96] = "";
-        if (file == NULL) {
-            fail("cannot be read");
-            end_case(files[f], NULL);
-            continue;
-        }
+        REQUIRE(file != NULL, "%s cannot be read", files[f]);
         for (size_t r = 0; r < file->count; r++) {
             char name[96];
             snprintf(name, sizeof name, "%.*s", (int)strcspn(file->records[r].name, "/"), file->records[r].name);
@@ -372,6 +284,6 @@ TEST_MAIN
         }
         ref_free(file);
     }
-    printf("1..%d\n# %d failed, %d skipped\n", tap.number, tap.failed, tap.skipped);
-    return tap.failed || tap.number < (only ? 1 : 400) ? 1 : 0;
+    CHECK(tap_state.groups >= (only ? 0 : 400), "only %d cases", tap_state.groups);
+    return done();
 }

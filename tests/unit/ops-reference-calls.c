@@ -1,7 +1,118 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls the ops of the reference cases in ops_conv, ops_norm, ops_loss, ops_activation, ops_attention and
- * ops_optimizer. */
+/* ops-reference-calls.c: calls the ops of the reference cases. Ops of the forms UNARY and BINARY come from ctrt/ops.def. */
 #include "ops-reference.h"
+
+/* Returns the integers of an attribute, or CTRT_ALL_DIMS when the attribute is absent. */
+static ctrt_ints integers(const struct ref_case *c, const char *name)
+{
+    const struct ref_record *record = attr(c, name);
+    return record && record->i ? ctrt_ints_of(record->i, (int)record->numel) : CTRT_ALL_DIMS;
+}
+
+static bool is_word(const struct ref_case *c, const char *name, const char *word)
+{
+    const struct ref_record *record = attr(c, name);
+    return record && record->text && !strcmp(record->text, word);
+}
+
+static int dim_of(const struct ref_case *c)
+{
+    return (int)number(c, "dim", 0);
+}
+
+#define OUT              (&c->out[0])
+#define IN(name)         input(c, name)
+#define CASE(name, ...)  static ctrt_status name(struct ref_case *c) { return __VA_ARGS__; }
+
+/* ---- elementwise ---- */
+
+static ctrt_status clamp(struct ref_case *c)
+{
+    ctrt_scalar lo = ctrt_float(number(c, "min", 0)), hi = ctrt_float(number(c, "max", 0));
+    if (!attr(c, "max"))
+        return ctrt_clamp_min(&c->out[0], input(c, "x"), lo);
+    if (!attr(c, "min"))
+        return ctrt_clamp_max(&c->out[0], input(c, "x"), hi);
+    return ctrt_clamp(&c->out[0], input(c, "x"), lo, hi);
+}
+
+CASE(where, ctrt_where(OUT, IN("c"), IN("a"), IN("b")))
+
+static ctrt_scalar scalar_of(const struct ref_record *record)
+{
+    return record->i ? ctrt_int(record->i[0]) : ctrt_float(record->f[0]);
+}
+
+static ctrt_status power(struct ref_case *c)
+{
+    if (attr(c, "exponent"))
+        return ctrt_pow_scalar(&c->out[0], input(c, "x"), scalar_of(attr(c, "exponent")));
+    if (attr(c, "base"))
+        return ctrt_rpow_scalar(&c->out[0], input(c, "x"), scalar_of(attr(c, "base")));
+    return ctrt_pow(&c->out[0], input(c, "a"), input(c, "b"));
+}
+
+/* Casts to the dtype that follows the '_' in the case's name, as in "cast.f32_i64_large". */
+static ctrt_status cast(struct ref_case *c)
+{
+    char word[16];
+    ctrt_dtype dtype;
+    const char *at = strchr(c->name, '_') + 1;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(at, "_"), at);
+    CTRT_TRY(ctrt_dtype_parse(&dtype, word));
+    return ctrt_to_dtype(&c->out[0], input(c, "x"), dtype);
+}
+
+/* ---- reductions ---- */
+
+CASE(variance, ctrt_var(OUT, IN("x"), integers(c, "dim"), (int)number(c, "correction", 1),
+              number(c, "keepdim", 0) != 0))
+
+/* Over all dimensions PyTorch's max is ctrt_amax, whose ties share the gradient equally. */
+static ctrt_status max(struct ref_case *c)
+{
+    if (!attr(c, "dim"))
+        return ctrt_amax(&c->out[0], input(c, "x"), CTRT_ALL_DIMS, false);
+    c->out_names[1] = "indices";
+    return ctrt_max(&c->out[0], &c->out[1], input(c, "x"), dim_of(c), false);
+}
+
+static ctrt_status min(struct ref_case *c)
+{
+    c->out_names[1] = "indices";
+    return ctrt_min(&c->out[0], &c->out[1], input(c, "x"), dim_of(c), false);
+}
+
+CASE(softmax, ctrt_softmax(OUT, IN("x"), dim_of(c)))
+CASE(log_softmax, ctrt_log_softmax(OUT, IN("x"), dim_of(c)))
+
+/* ---- matrices, joins, creation, indexing ---- */
+
+CASE(linear, ctrt_linear(OUT, IN("x"), IN("weight"), IN("bias")))
+CASE(cat, ctrt_cat(OUT, c->in, c->inputs, dim_of(c)))
+
+static ctrt_status arange(struct ref_case *c)
+{
+    const struct ref_record *args = attr(c, "args");
+    ctrt_scalar value[3] = { ctrt_int(0), ctrt_int(0), ctrt_int(1) };
+    for (int k = 0; k < args->numel; k++) {
+        int to = args->numel == 1 ? 1 : k;
+        value[to] = args->i ? ctrt_int(args->i[k]) : ctrt_float(args->f[k]);
+    }
+    return ctrt_arange(&c->out[0], value[0], value[1], value[2], CTRT_DTYPE_DEFAULT, NULL);
+}
+
+/* As in PyTorch, the value determines the dtype. */
+static ctrt_status full(struct ref_case *c)
+{
+    const struct ref_record *value = attr(c, "value");
+    ctrt_scalar scalar = !strcmp(value->dtype, "bool") ? ctrt_bool(value->i[0] != 0) : scalar_of(value);
+    CTRT_TRY(ctrt_scalar_tensor(&c->out[0], scalar, CTRT_DTYPE_DEFAULT, NULL));
+    return ctrt_full(&c->out[0], CTRT_SHAPE(2), scalar, ctrt_tensor_dtype(c->out[0]), NULL);
+}
+
+CASE(index_select, ctrt_index_select(OUT, IN("x"), dim_of(c), IN("index")))
+CASE(gather, ctrt_gather(OUT, IN("x"), dim_of(c), IN("index")))
 
 static void two(int64_t out[2], const struct ref_case *c, const char *name)
 {
@@ -34,11 +145,8 @@ static ctrt_status max_pool2d(struct ref_case *c)
     return ctrt_max_pool2d(&c->out[0], &c->out[1], input(c, "x"), &options);
 }
 
-static ctrt_status layer_norm(struct ref_case *c)
-{
-    return ctrt_layer_norm(&c->out[0], input(c, "x"), integers(c, "shape"), input(c, "weight"),
-                           input(c, "bias"), number(c, "eps", 1e-5));
-}
+CASE(layer_norm, ctrt_layer_norm(OUT, IN("x"), integers(c, "shape"), IN("weight"), IN("bias"),
+                                 number(c, "eps", 1e-5)))
 
 static ctrt_status batch_norm(struct ref_case *c)
 {
@@ -72,24 +180,13 @@ static ctrt_status cross_entropy(struct ref_case *c)
     return ctrt_cross_entropy(&c->out[0], input(c, "x"), input(c, "target"), &options);
 }
 
-static ctrt_status mse_loss(struct ref_case *c)
-{
-    return ctrt_mse_loss(&c->out[0], input(c, "x"), input(c, "target"), reduction(c));
-}
-static ctrt_status gelu(struct ref_case *c)
-{
-    return ctrt_gelu(&c->out[0], input(c, "x"), is_word(c, "approximate", "tanh"));
-}
-static ctrt_status silu(struct ref_case *c) { return ctrt_silu(&c->out[0], input(c, "x")); }
+CASE(mse_loss, ctrt_mse_loss(OUT, IN("x"), IN("target"), reduction(c)))
+CASE(gelu, ctrt_gelu(OUT, IN("x"), is_word(c, "approximate", "tanh")))
 
 /* ---- attention, embedding ---- */
 
-static ctrt_status attention(struct ref_case *c)
-{
-    return ctrt_scaled_dot_product_attention(&c->out[0], input(c, "q"), input(c, "k"), input(c, "v"),
-                                             input(c, "mask"), 0, number(c, "causal", 0) != 0,
-                                             number(c, "scale", 0));
-}
+CASE(attention, ctrt_scaled_dot_product_attention(OUT, IN("q"), IN("k"), IN("v"), IN("mask"), 0,
+                                                  number(c, "causal", 0) != 0, number(c, "scale", 0)))
 
 /* Runs a MultiheadAttention module with parameters from the file. The module's parameters become the case's leaves, so
  * that their gradients are compared. */
@@ -215,46 +312,60 @@ static ctrt_status clip_grad_norm(struct ref_case *c)
     return ctrt_scalar_tensor(&c->out[0], ctrt_float(norm), CTRT_F64, NULL);
 }
 
-#define ROW(name)   { #name, name, NULL, 0 }
-#define LACKS(name) { name, NULL, "ctrt has no " name, 0 }
+/* ---- the table ---- */
 
-const struct ref_op ref_nn_ops[] = {
-    ROW(conv2d),
-    ROW(max_pool2d),
-    { "layer_norm", layer_norm, NULL, 2e-4 }, /* one case has values around 1000 with a spread of 1 */
-    ROW(batch_norm),
-    ROW(cross_entropy),
-    ROW(mse_loss),
-    ROW(gelu),
-    { "gelu_tanh", gelu, NULL, 0 },
-    ROW(silu),
-    ROW(attention),
-    { "multi_head", multi_head, NULL, 1e-5 }, /* the exact gradient of the keys' bias is 0 */
-    ROW(embedding),
-    ROW(sgd),
-    ROW(adamw),
-    ROW(clip_grad_norm),
-    LACKS("avg_pool2d"),
-    LACKS("adaptive_avg_pool2d"),
-    LACKS("group_norm"),
-    LACKS("nll_loss"),
-    LACKS("l1_loss"),
-    LACKS("smooth_l1_loss"),
-    LACKS("huber_loss"),
-    LACKS("bce_with_logits"),
-    LACKS("binary_cross_entropy"),
-    LACKS("kl_div"),
-    LACKS("leaky_relu"),
-    LACKS("elu"),
-    LACKS("softplus"),
-    LACKS("hardtanh"),
-    LACKS("relu6"),
-    LACKS("logsigmoid"),
-    LACKS("hardsigmoid"),
-    LACKS("hardswish"),
-    LACKS("mish"),
-    LACKS("selu"),
-    { "adam", NULL, "ctrt has AdamW alone, no Adam", 0 },
-    { "schedule", NULL, "ctrt has no learning rate schedules", 0 },
-    { NULL, NULL, NULL, 0 },
+#define CALL(name)              { .op = #name, .call = name }
+#define REDUCE(name, function)  { .op = name, .reduce = function }
+#define FORM_UNARY(name)        .unary = ctrt_##name
+#define FORM_BINARY(name)       .binary = ctrt_##name, .scalar = ctrt_##name##_scalar
+#define FORM_OWN(name)          .call = NULL
+#define FORM_GRAPH(name)        .call = NULL
+
+/* The first row of a name counts. */
+static const struct ref_op ops[] = {
+    CALL(clamp), CALL(where), CALL(cast), CALL(max), CALL(min), CALL(softmax), CALL(log_softmax),
+    CALL(linear), CALL(cat), CALL(arange), CALL(full), CALL(index_select), CALL(gather),
+    CALL(conv2d), CALL(max_pool2d), CALL(batch_norm), CALL(cross_entropy), CALL(mse_loss), CALL(gelu),
+    CALL(attention), CALL(embedding), CALL(sgd), CALL(adamw), CALL(clip_grad_norm),
+    { .op = "pow", .call = power },
+    { .op = "var", .call = variance },
+    { .op = "gelu_tanh", .call = gelu },
+    { .op = "layer_norm", .call = layer_norm, .tolerance = 2e-4 },  /* one case has values around 1000, spread 1 */
+    { .op = "multi_head", .call = multi_head, .tolerance = 1e-5 },  /* the exact gradient of the keys' bias is 0 */
+    { .op = "matmul", .binary = ctrt_matmul },
+    { .op = "div_floor", .binary = ctrt_floor_divide },
+    REDUCE("sum", ctrt_sum_dims),
+    REDUCE("mean", ctrt_mean_dims),
+    REDUCE("prod", ctrt_prod_dims),
+    REDUCE("amax", ctrt_amax),
+    REDUCE("amin", ctrt_amin),
+    REDUCE("any", ctrt_any),
+    REDUCE("all", ctrt_all),
+    REDUCE("argmax", ctrt_argmax),
+    REDUCE("argmin", ctrt_argmin),
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) { .op = #name, FORM_##form(name) },
+#include "ctrt/ops.def"
+#undef CTRT_OP
 };
+
+const struct ref_op *ref_op_find(const char *case_name)
+{
+    const size_t length = strcspn(case_name, ".");
+    for (size_t k = 0; k < COUNT(ops); k++)
+        if (strlen(ops[k].op) == length && !strncmp(ops[k].op, case_name, length))
+            return ops[k].call || ops[k].unary || ops[k].binary || ops[k].reduce ? &ops[k] : NULL;
+    return NULL;
+}
+
+ctrt_status ref_op_call(const struct ref_op *op, struct ref_case *c)
+{
+    if (op->call)
+        return op->call(c);
+    if (op->reduce)
+        return op->reduce(&c->out[0], input(c, "x"), integers(c, "dim"), number(c, "keepdim", 0) != 0);
+    if (op->unary)
+        return op->unary(&c->out[0], input(c, "x"));
+    if (op->scalar && attr(c, "scalar"))
+        return op->scalar(&c->out[0], input(c, "x"), ctrt_float(number(c, "scalar", 0)));
+    return op->binary(&c->out[0], input(c, "a"), input(c, "b"));
+}
