@@ -53,22 +53,10 @@ IN_PLACE(by_number_in_place, return form->scalar_(y, ctrt_float(0.7));)
 F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));)
 F(power_2, return ctrt_pow_scalar(out, in[0], ctrt_int(2));)
 F(power_0, return ctrt_pow_scalar(out, in[0], ctrt_float(0));)
-F(sum, return ctrt_sum_dims(out, in[0], CTRT_DIMS(0, 2), false);)
-F(mean, return ctrt_mean_dims(out, in[0], CTRT_DIMS(1), false);)
 F(amin, return ctrt_amin(out, in[0], CTRT_DIMS(0, 2), true);)
 F(prod, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)
 F(dropout, ctrt_manual_seed(7); return ctrt_dropout(out, in[0], 0.4, true);)
 
-F(conv2d,
-  const ctrt_conv2d_options o = { .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 1, 2 }, .groups = 2 };
-  return ctrt_conv2d(out, in[0], in[1], NULL, &o);)
-F(entropy_of_each,
-  const ctrt_cross_entropy_options o = { .reduction = CTRT_REDUCE_NONE, .label_smoothing = 0.2 };
-  return ctrt_cross_entropy(out, in[0], in[1], &o);)
-F(entropy_sum,
-  const ctrt_cross_entropy_options o = { .has_ignore_index = true, .ignore_index = 1, .label_smoothing = 0.1,
-                                         .reduction = CTRT_REDUCE_SUM, .weight = in[2] };
-  return ctrt_cross_entropy(out, in[0], in[1], &o);)
 /* The padding row is looked up as any other row, but gets no gradient. Here its elements are detached. */
 F(padding,
   CTRT_AUTO(tensor) row = NULL, w = NULL;
@@ -78,7 +66,6 @@ F(padding,
   CTRT_TRY(ctrt_embedding(out, w, in[1], 2));
   return ctrt_mul(out, *out, *out);)
 
-F(reshape, return ctrt_reshape(out, in[0], CTRT_SHAPE(4, -1));)
 F(reshape_copy,
   CTRT_AUTO(tensor) t = NULL;
   CTRT_TRY(ctrt_permute(&t, in[0], CTRT_DIMS(2, 0, 1)));
@@ -188,16 +175,10 @@ static const struct rule_case {
     { "x ^ 3.0", cube, 1, { IN(ANY, 3, 4) } },
     { "x ^ 2", power_2, 1, { IN(ZEROS, 3, 4) } },
     { "x ^ 0", power_0, 1, { IN(POSITIVE, 3, 4) } },
-    { "sum of two dims", sum, 1, { IN(ANY, 2, 3, 4) } },
-    { "mean of a dim", mean, 1, { IN(ANY, 2, 3, 4) } },
     { "amin of two dims", amin, 1, { IN(SEPARATE, 2, 3, 2) } },
     { "prod with zeros", prod, 1, { IN(ZEROS, 4, 3) } },
     { "dropout", dropout, 1, { IN(ANY, 4, 5) } },
-    { "conv2d with stride, padding, dilation and groups", conv2d, 2, { IN(ANY, 2, 2, 4, 4), IN(ANY, 2, 1, 2, 2) } },
-    { "cross_entropy smoothed", entropy_of_each, 1, { IN(ANY, 3, 4), IN(CLASSES, 3) } },
-    { "cross_entropy weighted, ignoring", entropy_sum, 1, { IN(ANY, 4, 3), IN(CLASSES, 4), IN(POSITIVE, 3) } },
     { "embedding with a padding row", padding, 1, { IN(ANY, 3, 2), IN(CLASSES, 5, 1) } },
-    { "reshape", reshape, 1, { IN(ANY, 2, 3, 4) } },
     { "reshape with a copy", reshape_copy, 1, { IN(ANY, 2, 3, 4) } },
     { "as_strided with overlap", strided_overlap, 1, { IN(ANY, 3, 4) } },
     { "as_strided of a view", strided_view, 1, { IN(ANY, 3, 4) } },
@@ -299,7 +280,7 @@ static void compare(const char *what, struct check *c, int input, ctrt_tensor *g
                     double tolerance)
 {
     const double step = 1e-5;
-    double *values = ctrt_tensor_data(c->in[input]), given[128] = { 0 };
+    double *values = ctrt_tensor_data(c->in[input]), given[64] = { 0 };
     const int64_t n = ctrt_tensor_numel(c->in[input]);
     if (grad && CHECK_EQ(ctrt_tensor_numel(grad), n) && CHECK_EQ(ctrt_tensor_dtype(grad), CTRT_F64))
         CHECK_OK(ctrt_to_host(given, sizeof given, grad, CTRT_F64));

@@ -44,8 +44,6 @@ static void reshaping(void)
     CHECK_OK(ctrt_reshape(&y, zero, SIZES(5, 0, 7)));
     SHAPE_IS(y, 5, 0, 7);
     CHECK_FAILS(ctrt_reshape(&y, zero, SIZES(0, INT64_MAX, INT64_MAX)), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_flatten(&y, x, 2, 1), CTRT_ERR_SHAPE, "is after");
-    CHECK_FAILS(ctrt_flatten(&y, x, 0, 3), CTRT_ERR_SHAPE, "out of range");
 }
 
 static void squeezing(void)
@@ -74,8 +72,6 @@ static void ordering(void)
     view_of(COUNTING(2, 3, 4));
     VIEW_IS(ctrt_permute(&y, x, CTRT_DIMS(2, 0, 1)), SIZES(4, 2, 3), SIZES(1, 12, 4));
     VIEW_IS(ctrt_transpose(&y, x, 0, -1), SIZES(4, 3, 2), SIZES(1, 4, 12));
-    CHECK_FAILS(ctrt_permute(&y, x, CTRT_DIMS(0, 1)), CTRT_ERR_SHAPE, "2 dimensions given");
-    CHECK_FAILS(ctrt_permute(&y, x, CTRT_DIMS(0, 1, -3)), CTRT_ERR_SHAPE, "twice");
     CHECK_FAILS(ctrt_permute(&y, x, ctrt_ints_of(NULL, 3)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(ctrt_t(&y, x), CTRT_ERR_SHAPE, "[2, 3, 4]");
 }
@@ -93,9 +89,6 @@ static void expanding(void)
     CHECK_OK(ctrt_expand(&y, zero, SIZES(2, 0, 5)));
     SHAPE_IS(y, 2, 0, 5);
     CHECK_FAILS(ctrt_expand(&y, x, SIZES(4, 1)), CTRT_ERR_SHAPE, "[3, 1] expanded to [4, 1]");
-    CHECK_FAILS(ctrt_expand(&y, x, SIZES(3)), CTRT_ERR_SHAPE, "fewer dimensions");
-    CHECK_FAILS(ctrt_expand(&y, x, SIZES(-1, 3, 1)), CTRT_ERR_SHAPE, "-1 keeps");
-    CHECK_FAILS(ctrt_expand(&y, x, SIZES(3, -2)), CTRT_ERR_SHAPE, "size -2");
     CHECK_FAILS(ctrt_expand(&y, x, SIZES(0, 1)), CTRT_ERR_SHAPE, "size 0");
     CHECK_FAILS(ctrt_expand(&y, scalar, SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1)), CTRT_ERR_SHAPE, "9 dimensions");
     CHECK_FAILS(ctrt_expand(&y, x, ctrt_ints_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
@@ -111,8 +104,6 @@ static void parts(void)
     VALUES_ARE(y, 4);
     VIEW_IS(ctrt_slice(&y, x, -1, 0, 3, 2), SIZES(2, 2), SIZES(3, 2));
     CHECK_FAILS(ctrt_select(&y, x, 0, 2), CTRT_ERR_SHAPE, "index 2 is out of range for dimension 0 of shape [2, 3]");
-    CHECK_FAILS(ctrt_select(&y, x, 0, -3), CTRT_ERR_SHAPE, "index -3");
-    CHECK_FAILS(ctrt_slice(&y, x, 0, 0, 1, -1), CTRT_ERR_INVALID_ARGUMENT, "step is -1");
 
     static const struct { int64_t start, end, step; int count; double values[2]; } slices[] = {
         { -3, INT64_MAX, 1, 3, { 7, 8 } }, { 0, 100, 4, 3, { 0, 4 } }, { 1, 9, 4, 2, { 1, 5 } },
@@ -140,7 +131,6 @@ static void parts(void)
         CHECK_FAILS(ctrt_narrow(&y, x, 0, bad_narrows[i].start, bad_narrows[i].length), CTRT_ERR_SHAPE,
                     "are not inside dimension 0 of shape [10]");
     view_of(counting_of(NO_DIMS, CTRT_F32));
-    CHECK_FAILS(ctrt_select(&y, x, 0, 0), CTRT_ERR_SHAPE, "0-dim");
     CHECK_FAILS(ctrt_slice(&y, x, 0, 0, 1, 1), CTRT_ERR_SHAPE, "0-dim");
     CHECK_FAILS(ctrt_narrow(&y, x, 0, 0, 1), CTRT_ERR_SHAPE, "0-dim");
 }
@@ -171,8 +161,6 @@ static void chunks(void)
     VALUES_ARE(pieces[39], 39);
     for (int p = 0; p < 40; p++)
         ctrt_tensor_release(&pieces[p]);
-    CHECK_FAILS(ctrt_chunk(pieces, &count, x, -1, 0), CTRT_ERR_INVALID_ARGUMENT, "-1 chunks");
-    CHECK_TRUE(count == 40 && pieces[0] == NULL);
 }
 
 static void strided(void)
@@ -236,7 +224,7 @@ static void joining(void)
 {
     group("cat joins tensors of different layouts and dtypes");
     CTRT_AUTO(tensor) a = COUNTING(2, 2), b = COUNTING(1, 2), ints = counting_of(SIZES(2, 1), CTRT_I64), t = NULL;
-    CTRT_AUTO(tensor) image = COUNTING(1, 2, 2, 2), three = COUNTING(2, 2, 1), last = NULL, old = NULL, none = NULL;
+    CTRT_AUTO(tensor) image = COUNTING(1, 2, 2, 2), last = NULL, old = NULL, none = NULL;
     CHECK_OK(ctrt_t(&t, b));
     CHECK_OK(CAT(-1, a, t, ints));
     VALUES_ARE(y, 0, 1, 0, 0, 2, 3, 1, 1);
@@ -259,7 +247,6 @@ static void joining(void)
     CHECK_OK(CAT(0, last, image));
     CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CONTIGUOUS_FORMAT));
     CHECK_OK(ctrt_empty(&none, SIZES(0, 2), CTRT_F32, cpu));
-    CHECK_FAILS(CAT(0, a, three), CTRT_ERR_SHAPE, "tensor 2 has shape [2, 2, 1]");
     CHECK_FAILS(CAT(1, a, b), CTRT_ERR_SHAPE, "[1, 2]");
     CHECK_FAILS(CAT(1, a, none), CTRT_ERR_SHAPE, "[0, 2]");
     CHECK_FAILS(CAT(0, a, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensor 2 of 2 is NULL");
