@@ -270,15 +270,27 @@ static ctrt_status sgd(struct ref_case *c)
     return five_steps(c, optimizer);
 }
 
-/* PyTorch's default weight decay is 1e-2, that of ctrt is 0. The default lr is 1e-3 in both. */
+/* PyTorch's default weight decay of AdamW is 1e-2, that of ctrt is 0. */
 static ctrt_status adamw(struct ref_case *c)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_adamw_options options = {
         .lr = number(c, "lr", 0), .weight_decay = number(c, "weight_decay", 1e-2), .epsilon = number(c, "eps", 0),
-        .maximize = number(c, "maximize", 0) != 0,
+        .maximize = number(c, "maximize", 0) != 0, .amsgrad = number(c, "amsgrad", 0) != 0,
     };
     CTRT_TRY(ctrt_adamw_new(&optimizer, NULL, &options));
+    return five_steps(c, optimizer);
+}
+
+static ctrt_status adam(struct ref_case *c)
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    const struct ref_record *betas = attr(c, "betas");
+    ctrt_adam_options options = {
+        .lr = number(c, "lr", 0), .weight_decay = number(c, "weight_decay", 0), .epsilon = number(c, "eps", 0),
+        .beta1 = betas ? betas->f[0] : 0, .beta2 = betas ? betas->f[1] : 0, .amsgrad = number(c, "amsgrad", 0) != 0,
+    };
+    CTRT_TRY(ctrt_adam_new(&optimizer, NULL, &options));
     return five_steps(c, optimizer);
 }
 
@@ -326,7 +338,7 @@ static const struct ref_op ops[] = {
     CALL(clamp), CALL(where), CALL(cast), CALL(max), CALL(min), CALL(softmax), CALL(log_softmax),
     CALL(linear), CALL(cat), CALL(arange), CALL(full), CALL(index_select), CALL(gather),
     CALL(conv2d), CALL(max_pool2d), CALL(batch_norm), CALL(cross_entropy), CALL(mse_loss), CALL(gelu),
-    CALL(attention), CALL(embedding), CALL(sgd), CALL(adamw), CALL(clip_grad_norm),
+    CALL(attention), CALL(embedding), CALL(sgd), CALL(adam), CALL(adamw), CALL(clip_grad_norm),
     { .op = "pow", .call = power },
     { .op = "var", .call = variance },
     { .op = "gelu_tanh", .call = gelu },
