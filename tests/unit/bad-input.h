@@ -39,7 +39,8 @@ enum { BAD_ANY = 1 };
 #define NULLS0(f, ...)          BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__))
 #define NULLS1(f, a, ...)       NULLS0(f, a, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, NULL, ##__VA_ARGS__))
 #define NULLS2(f, a, b, ...)    NULLS1(f, a, b, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, NULL, ##__VA_ARGS__))
-#define NULLS3(f, a, b, c, ...) NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
+#define NULLS3(f, a, b, c, ...) \
+    NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
 
 enum {
     BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT,

@@ -31,13 +31,15 @@ static inline bool lists_equal(const int64_t *a, int a_count, ctrt_ints b)
 
 static inline void check_shape(const char *what, int line, ctrt_tensor *x, ctrt_ints shape)
 {
-    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __FILE__, line, "%s: shape %s, expected %s", what,
+    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __FILE__, line,
+              "%s: shape %s, expected %s", what,
               list_text(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)), list_text(shape.values, shape.count));
 }
 
 static inline void check_strides(const char *what, int line, ctrt_tensor *x, ctrt_ints strides)
 {
-    tap_check(lists_equal(ctrt_tensor_strides(x), ctrt_tensor_ndim(x), strides), __FILE__, line, "%s: strides %s, expected %s", what,
+    tap_check(lists_equal(ctrt_tensor_strides(x), ctrt_tensor_ndim(x), strides), __FILE__, line,
+              "%s: strides %s, expected %s", what,
               list_text(ctrt_tensor_strides(x), ctrt_tensor_ndim(x)), list_text(strides.values, strides.count));
 }
 
@@ -46,8 +48,8 @@ static inline void check_values_within(const char *what, int line, ctrt_tensor *
                                        double tolerance)
 {
     double got[512];
-    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __FILE__, line, "%s: %lld elements, expected %lld", what,
-                   (long long)ctrt_tensor_numel(x), (long long)count))
+    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __FILE__, line, "%s: %lld elements, expected %lld",
+                   what, (long long)ctrt_tensor_numel(x), (long long)count))
         return;
     if (!tap_ok(ctrt_to_host(got, sizeof got, x, CTRT_F64), __FILE__, line, what))
         return;

@@ -19,7 +19,9 @@ static void count_warning(void *user, ctrt_log_level level, const char *componen
 }
 
 /* How the loss of a step is added to the total. */
-enum sum { ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, MAXIMUM, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN };
+enum sum {
+    ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, MAXIMUM, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN
+};
 
 static ctrt_status adder_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
                                  int n_in)

@@ -35,8 +35,8 @@ static ctrt_status run_leaf_hook(void *user, ctrt_tensor *leaf)
 /* Checks the number of calls and the sum of the last gradient. */
 static void hook_saw(int line, const struct hook *hook, int calls, double sum)
 {
-    tap_check(hook->calls == calls && hook->sum == sum, __FILE__, line, "%d calls, the last with %g; expected %d with %g",
-              hook->calls, hook->sum, calls, sum);
+    tap_check(hook->calls == calls && hook->sum == sum, __FILE__, line,
+              "%d calls, the last with %g; expected %d with %g", hook->calls, hook->sum, calls, sum);
 }
 #define HOOK_SAW(hook, calls, sum) hook_saw(__LINE__, &(hook), calls, sum)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests first and second derivatives against central differences in f64 for forms of ops that the conformance suite does
- * not cover: numbers as operands, changes in place, views of views, and special operands.
+/* Tests first and second derivatives against central differences in f64 for forms of ops that the conformance suite
+ * does not cover: numbers as operands, changes in place, views of views, and special operands.
  *
  * With fixed random weights w of the result, L = sum(w y). First derivatives: dL/dx from backward is compared with
  * differences of L. Second derivatives: with fixed v, M = sum(v dL/dx); the gradient of M by create_graph is
@@ -247,7 +247,8 @@ static double first_loss(struct check *c)
 static bool gradients(struct check *c, ctrt_tensor **grads, bool recorded)
 {
     CTRT_AUTO(tensor) y = NULL;
-    return CHECK_OK(c->call(&y, c->in)) && CHECK_OK(ctrt_grad(grads, y, c->in, c->leaves, c->in[W], recorded, recorded, true));
+    return CHECK_OK(c->call(&y, c->in))
+           && CHECK_OK(ctrt_grad(grads, y, c->in, c->leaves, c->in[W], recorded, recorded, true));
 }
 
 static double second_loss(struct check *c)

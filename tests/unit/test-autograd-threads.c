@@ -9,8 +9,8 @@
 
 struct job { ctrt_tensor *leaf, *graph, *view; bool failed; };
 
-/* Runs `body`, which returns an error message or NULL, in all threads. The threads do not use CHECK, because its counter
- * would synchronize them, which hides races from the thread sanitizer. */
+/* Runs `body`, which returns an error message or NULL, in all threads. The threads do not use CHECK, because its
+ * counter would synchronize them, which hides races from the thread sanitizer. */
 static void run_all(void *(*body)(void *), struct job *jobs)
 {
     pthread_t threads[THREADS];

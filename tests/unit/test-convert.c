@@ -12,7 +12,8 @@ static ctrt_tensor *y;          /* receives every result, by the assignment rule
 static void layouts(void)
 {
     group("contiguous and clone: strides, values and storage");
-    CTRT_AUTO(tensor) x = COUNTING(2, 3), t = NULL, e = NULL, image = COUNTING(2, 3, 2, 2), storage = COUNTING(64), gaps = NULL;
+    CTRT_AUTO(tensor) x = COUNTING(2, 3), t = NULL, e = NULL, image = COUNTING(2, 3, 2, 2);
+    CTRT_AUTO(tensor) storage = COUNTING(64), gaps = NULL;
     CHECK_OK(ctrt_contiguous(&y, x, CTRT_CONTIGUOUS_FORMAT));
     CHECK_TRUE(y == x);
     CHECK_OK(ctrt_t(&t, x));
@@ -152,7 +153,8 @@ static void host(void)
     CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "nan");
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(1e19), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "64-bit");
-    CHECK_FAILS(ctrt_item(&item, two), CTRT_ERR_SHAPE, "item: expected a tensor of one element, got 2 elements of shape [2]");
+    CHECK_FAILS(ctrt_item(&item, two), CTRT_ERR_SHAPE,
+                "item: expected a tensor of one element, got 2 elements of shape [2]");
 
     group("to_host and from_host_ convert dtype and layout");
     int16_t shorts[6];
@@ -194,7 +196,8 @@ static ctrt_status laid_out(ctrt_tensor **out, ctrt_device *device, ctrt_dtype d
     };
     CTRT_AUTO(tensor) storage = NULL;
     CTRT_TRY(ctrt_empty(&storage, CTRT_SHAPE(layouts[layout].elements), dtype, device));
-    return ctrt_as_strided(out, storage, ctrt_ints_of(layouts[layout].shape, 2), ctrt_ints_of(layouts[layout].strides, 2), 0);
+    return ctrt_as_strided(out, storage, ctrt_ints_of(layouts[layout].shape, 2),
+                           ctrt_ints_of(layouts[layout].strides, 2), 0);
 }
 
 static const char *const kinds[] = { "bare", "dense", "full", "cpu" };
@@ -215,8 +218,8 @@ static void one_copy(int a, int b, int from_layout, int to_layout, ctrt_dtype fr
     }
     CHECK_OK(laid_out(&to, devices[b], to_dtype, to_layout));
     CHECK_OK(kernel_copy(&to->view, devices[b], &from->view, devices[a]));
-    snprintf(what, sizeof what, "%s layout %d %s to %s layout %d %s", kinds[a], from_layout, ctrt_dtype_name(from_dtype),
-             kinds[b], to_layout, ctrt_dtype_name(to_dtype));
+    snprintf(what, sizeof what, "%s layout %d %s to %s layout %d %s", kinds[a], from_layout,
+             ctrt_dtype_name(from_dtype), kinds[b], to_layout, ctrt_dtype_name(to_dtype));
     check_values(what, __LINE__, to, from_layout == 3 ? twice : grid, 6);
 }
 
@@ -230,7 +233,7 @@ static void routes(void)
                 for (int to_layout = 0; to_layout < 3; to_layout++)
                     for (size_t i = 0; i < COUNT(some) * COUNT(some); i++) {
                         const ctrt_dtype from = some[i / COUNT(some)], to = some[i % COUNT(some)];
-                        /* Within one device, a missing kernel is an error and not replaced by a copy through the host. */
+                        /* Within one device a missing kernel is an error, not replaced by a copy through the host. */
                         const bool strided = from_layout != 0 || to_layout != 0;
                         if (a != b || a >= TOY_FULL || (!strided && (a != TOY_BARE || from == to)))
                             one_copy(a, b, from_layout, to_layout, from, to);

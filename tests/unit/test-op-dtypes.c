@@ -181,7 +181,8 @@ static void casts_in_place(void)
             bool allowed = may[ctrt_promote_types((ctrt_dtype)to, (ctrt_dtype)with)][to];
             ctrt_status status = ctrt_add_(a, b);
             CHECK(status == (allowed ? CTRT_OK : CTRT_ERR_DTYPE), "%s += %s: got '%s', allowed: %d",
-                  ctrt_dtype_name((ctrt_dtype)to), ctrt_dtype_name((ctrt_dtype)with), ctrt_status_string(status), allowed);
+                  ctrt_dtype_name((ctrt_dtype)to), ctrt_dtype_name((ctrt_dtype)with), ctrt_status_string(status),
+                  allowed);
             CHECK_EQ(ctrt_tensor_dtype(a), to);
         }
     free(bytes);

@@ -400,7 +400,8 @@ static void compare_exact(const char *what, ctrt_tensor *got, const struct ref_r
     double *is = values(got, CTRT_F64);
     for (int64_t k = 0; k < want->numel; k++)
         if (want->i)
-            CHECK(whole[k] == want->i[k], "%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k], want->i[k]);
+            CHECK(whole[k] == want->i[k], "%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k],
+                  want->i[k]);
         else
             CHECK(isnan(want->f[k]) ? isnan(is[k])
                                     : is[k] == want->f[k] && (!zero_sign || signbit(is[k]) == signbit(want->f[k])),

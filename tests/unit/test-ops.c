@@ -21,7 +21,8 @@ static void too_large(void)
     group("results of more than 2^63 bytes");
     const int64_t half = (int64_t)1 << 31;
     CTRT_AUTO(tensor) column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
-    CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2), tall = NULL, wide = NULL;
+    CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
+    CTRT_AUTO(tensor) tall = NULL, wide = NULL;
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
     CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
@@ -179,7 +180,8 @@ static void numbers(void)
         CHECK_OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu));
         CHECK_OK(ctrt_to_host(values, sizeof values, logits, CTRT_F64));
         for (size_t k = 0; k < COUNT(values); k++)
-            if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i, values[k]))
+            if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i,
+                       values[k]))
                 break;
     }
     CHECK_FAILS(ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), CTRT_ERR_INVALID_ARGUMENT,

@@ -133,10 +133,12 @@ static void broadcasting(void)
             CHECK(ndim == -7 && got[0] == -7, "case %zu: a failed call wrote its output", i);
             continue;
         }
-        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "case %zu: %s", i, text(got, ndim));
+        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "case %zu: %s", i,
+              text(got, ndim));
         memcpy(onto, cases[i].a, sizeof cases[i].a);         /* the output may be an operand */
         CHECK_OK(shape_broadcast(onto, &onto_ndim, "test", onto, onto_ndim, cases[i].b, cases[i].b_ndim));
-        CHECK(shape_equal(onto, onto_ndim, cases[i].want, cases[i].ndim), "case %zu, onto: %s", i, text(onto, onto_ndim));
+        CHECK(shape_equal(onto, onto_ndim, cases[i].want, cases[i].ndim), "case %zu, onto: %s", i,
+              text(onto, onto_ndim));
     }
     ctrt_view view = { .ndim = 2, .dtype = CTRT_F32, .shape = { 3, 1 }, .strides = { 4, 4 } }, wide;
     const int64_t target[3] = { 2, 3, 5 }, wanted[3] = { 0, 4, 0 };

@@ -175,7 +175,8 @@ static void strided(void)
     CHECK_OK(ctrt_as_strided(&y, x, SIZES(0, 5), SIZES(100, 100), 6));
     SHAPE_IS(y, 0, 5);
     CHECK_OK(ctrt_as_strided(&y, x, SIZES(1), SIZES(INT64_MAX), 5));
-    CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(2, 3), SIZES(2, 2), 0), CTRT_ERR_SHAPE, "exceeds the storage of 6 elements");
+    CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(2, 3), SIZES(2, 2), 0), CTRT_ERR_SHAPE,
+                "exceeds the storage of 6 elements");
     CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(1), SIZES(1), 6), CTRT_ERR_SHAPE, "exceeds");
     CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(0), SIZES(1), 7), CTRT_ERR_SHAPE, "exceeds");
     CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(3, 3), SIZES(INT64_MAX, INT64_MAX), 0), CTRT_ERR_SHAPE, "exceeds");
