@@ -12,7 +12,7 @@
 #include "ctrt/ctrt.h"
 
 /* Valid objects for calls with bad input. They exist during the whole test. */
-struct props {
+struct objects {
     ctrt_device *cpu, *other;           /* other: a second device, or NULL */
     ctrt_tensor *x, *wide;              /* f32 [2,3] and [5,7]: they do not broadcast */
     ctrt_tensor *whole, *truth, *number, *none;     /* i64 [2], bool [2,3], f32 [], f32 [0,3] */
@@ -21,7 +21,7 @@ struct props {
     ctrt_module *linear;                /* Linear(3, 4) */
     ctrt_optimizer *sgd;
 };
-extern struct props p;
+extern struct objects p;
 extern ctrt_tensor *out;                /* NULL before and after each bad call */
 
 void count_call(const char *expression);

@@ -25,7 +25,7 @@ static const ctrt_dtype no_dtype = (ctrt_dtype)77;
     BAD(ANY, call_with(&out, CTRT_ALL_DIMS, CTRT_F32));             \
     BAD(ANY, call_with(&out, CTRT_SHAPE(2), no_dtype))
 
-static void facts(void)
+static void accessors(void)
 {
     ctrt_tensor *nothing = NULL;
     FINE(ctrt_tensor_retain(NULL) == NULL);
@@ -213,7 +213,7 @@ static void scopes(void)
 
 void bad_tensor(void)
 {
-    facts();
+    accessors();
     factories();
     alike();
     conversion();

@@ -8,7 +8,7 @@
 #include "folder.h"
 #include "tap.h"
 
-struct props p;
+struct objects p;
 ctrt_tensor *out;
 
 /* ---- the functions and their calls ---- */
@@ -154,7 +154,7 @@ static void read_headers(void)
 
 /* ---- objects for the calls ---- */
 
-static ctrt_status props_make(void)
+static ctrt_status objects_make(void)
 {
     static const int64_t two[2] = { 0, 1 };
     CTRT_TRY(ctrt_device_get(&p.cpu, "cpu"));
@@ -175,7 +175,7 @@ static ctrt_status props_make(void)
     return ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other);
 }
 
-static void props_release(void)
+static void objects_release(void)
 {
     ctrt_tensor **tensors[] = { &p.x,    &p.wide, &p.whole, &p.truth,  &p.number,
                                 &p.none, &p.leaf, &p.image, &p.filter, &p.away };
@@ -194,7 +194,7 @@ TEST_MAIN
     folder_copy(folder, "memory-direct.so", built_path("memory-direct"), -1);
     folder_actor(folder, "backend-fake");
     setenv("CTRT_PLUGIN_PATH", folder, 1);
-    const ctrt_status made = props_make();
+    const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
     bad_base();
     bad_tensor();
@@ -203,7 +203,7 @@ TEST_MAIN
     bad_ops();
     bad_autograd();
     bad_nn();
-    props_release();
+    objects_release();
     folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);
     read_headers();

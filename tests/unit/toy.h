@@ -93,25 +93,27 @@ static ctrt_status toy_run_fill(const ctrt_call *call)
 }
 
 #define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
+#define TOY_KERNEL(name, its_flags, function)                                                              \
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = TOY_ALL_DTYPES, .flags = its_flags,          \
+      .run = function }
+#define TOY_TABLE(list, n)                                                                                 \
+    { .size = sizeof(ctrt_kernel_table), .kernels = list, .count = n, .stride = sizeof(ctrt_kernel) }
+#define TOY_BACKEND(kind) { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[kind] }
+
 static const ctrt_kernel toy_full_kernels[] = {
-    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_copy },
-    { .size = sizeof(ctrt_kernel), .op = "fill", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_fill },
+    TOY_KERNEL("copy", CTRT_KERNEL_STRIDED, toy_run_copy),
+    TOY_KERNEL("fill", CTRT_KERNEL_STRIDED, toy_run_fill),
 };
-static const ctrt_kernel toy_dense_kernels[] = {
-    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .run = toy_run_dense_copy },
-};
+static const ctrt_kernel toy_dense_kernels[] = { TOY_KERNEL("copy", 0, toy_run_dense_copy) };
 static const ctrt_kernel_table toy_kernels[] = {
-    [TOY_BARE] = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(ctrt_kernel) },
-    [TOY_DENSE] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_dense_kernels, .count = 1, .stride = sizeof(ctrt_kernel) },
-    [TOY_FULL] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_full_kernels, .count = 2, .stride = sizeof(ctrt_kernel) },
+    [TOY_BARE] = TOY_TABLE(NULL, 0),
+    [TOY_DENSE] = TOY_TABLE(toy_dense_kernels, 1),
+    [TOY_FULL] = TOY_TABLE(toy_full_kernels, 2),
 };
-static const ctrt_memory_table toy_memory = { .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy,
-                                              .fill = toy_fill };
-static const ctrt_backend toy_backends[] = {
-    [TOY_BARE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_BARE] },
-    [TOY_DENSE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_DENSE] },
-    [TOY_FULL] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_FULL] },
+static const ctrt_memory_table toy_memory = {
+    .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy, .fill = toy_fill
 };
+static const ctrt_backend toy_backends[] = { TOY_BACKEND(TOY_BARE), TOY_BACKEND(TOY_DENSE), TOY_BACKEND(TOY_FULL) };
 
 static ctrt_status toy_open(ctrt_device **out, enum toy_kind kind)
 {
