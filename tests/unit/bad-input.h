@@ -41,6 +41,9 @@ enum { BAD_ANY = 1 };
 #define NULLS2(f, a, b, ...)    NULLS1(f, a, b, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, NULL, ##__VA_ARGS__))
 #define NULLS3(f, a, b, c, ...) \
     NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
+/* Calls an op in place, f(self, ...), with NULL and with a leaf that requires grad. */
+#define IN_PLACE(f, ...)                                                                    \
+    BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__)), BAD(AUTOGRAD, f(p.leaf, ##__VA_ARGS__))
 
 enum {
     BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT,
