@@ -40,6 +40,15 @@ static inline ctrt_status backward_of_sum(ctrt_tensor *t)
     return ctrt_backward(s);
 }
 
+/* Functions of a ctrt_function. */
+#define UNUSED __attribute__((unused))
+#define FORWARD(name)                                                                                       \
+    static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **out, UNUSED int n_out, \
+                            UNUSED ctrt_tensor *const *in, UNUSED int n_in)
+#define BACKWARD(name)                                                                                      \
+    static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **dx, UNUSED int n_in,   \
+                            UNUSED ctrt_tensor *const *dy, UNUSED int n_out)
+
 static inline void nothing_left(void)
 {
     CHECK_EQ(ctrt_autograd_live_nodes(), 0);

@@ -23,20 +23,15 @@ enum sum {
     ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, MAXIMUM, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN
 };
 
-static ctrt_status adder_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
-                                 int n_in)
+FORWARD(adder_forward)
 {
-    (void)context, (void)n_out, (void)n_in;
     return ctrt_add(out, in[0], in[1]);
 }
 
-static ctrt_status adder_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
-                                  ctrt_tensor *const *grad_out,
-                                  int n_out)
+BACKWARD(adder_backward)
 {
-    (void)context, (void)n_out;
     for (int i = 0; i < n_in; i++)
-        grad_in[i] = ctrt_tensor_retain(grad_out[0]);
+        dx[i] = ctrt_tensor_retain(dy[0]);
     return CTRT_OK;
 }
 

@@ -187,25 +187,19 @@ static void overwritten(void)
 /* ---- views: each case gets x (a leaf of 4 ones that requires grad) and y = 2 x, makes the view v, and writes it in
  * grad mode, as PyTorch 2.15 does ---- */
 
-static ctrt_status same_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
-                                int n_in)
+FORWARD(same_forward)
 {
-    (void)context, (void)n_out, (void)n_in;
     ctrt_tensor_assign(&out[0], in[0]);
     return CTRT_OK;
 }
 
-static ctrt_status part_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
-                                int n_in)
+FORWARD(part_forward)
 {
-    (void)context, (void)n_out, (void)n_in;
     return ctrt_slice(&out[0], in[0], 0, 0, 2, 1);
 }
 
-static ctrt_status no_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
-                               ctrt_tensor *const *grad_out, int n_out)
+BACKWARD(no_backward)
 {
-    (void)context, (void)grad_in, (void)n_in, (void)grad_out, (void)n_out;
     return CTRT_OK;
 }
 

@@ -10,19 +10,16 @@ static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
     return ctrt_mul_scalar(grad, *grad, ctrt_float(2));
 }
 
-static ctrt_status twice_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out,
-                                 ctrt_tensor *const *in, int n_in)
+FORWARD(twice_forward)
 {
-    (void)n_out, (void)n_in;
     CTRT_TRY(ctrt_mul(&out[0], in[0], in[0]));
     CTRT_TRY(ctrt_function_save(context, in[0]));
     return ctrt_function_save(context, out[0]);
 }
-static ctrt_status twice_backward(ctrt_function_context *context, ctrt_tensor **dx, int n_in,
-                                  ctrt_tensor *const *dy, int n_out)
+
+BACKWARD(twice_backward)
 {
     ctrt_tensor *x, *y;
-    (void)n_in, (void)n_out;
     CTRT_TRY(ctrt_function_saved(&x, context, 0));
     CTRT_TRY(ctrt_function_saved(&y, context, 1));
     CTRT_TRY(ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
