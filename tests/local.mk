@@ -62,14 +62,14 @@ EXTRA_DIST += \
 
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
-    tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/gradcheck.h tests/unit/memory_bed.h \
+    tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/memory_bed.h \
     tests/unit/memory_host.h tests/unit/dryrun_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h \
     tests/unit/soft_begin.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
     tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c tests/unit/test-autograd-hooks.c \
-    tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c tests/unit/test-autograd-threads.c tests/unit/test-cat.c \
+    tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c tests/unit/test-autograd-threads.c \
     tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c tests/unit/test-create.c tests/unit/test-dlpack.c \
     tests/unit/test-nn.c tests/unit/test-nn-layers.c tests/unit/test-op-dtypes.c tests/unit/test-ops.c \
     tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
@@ -190,8 +190,7 @@ run_programs    = run-public run-internal run-plugins run-softcuda $(single_prog
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
     tests/faults/work.c tests/faults/work.h tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
-    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c tests/unit/ops-reference-basic.c \
-    tests/unit/ops-reference-nn.c tests/unit/ops-reference.h
+    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd_check.h: creates small f64 vectors, checks their values, and checks that no graph remains. Uses tap.h. */
+/* autograd_check.h: creates small f64 vectors, checks their values, and checks that no graph remains. */
 #ifndef CTRT_TESTS_AUTOGRAD_CHECK_H
 #define CTRT_TESTS_AUTOGRAD_CHECK_H
 
 #include <math.h>
 
-#include "ctrt/ctrt.h"
-#include "tap.h"
+#include "tensors.h"
 
-static inline ctrt_tensor *vector(int n, const double *values, bool grad)
+static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
 {
     ctrt_tensor *t = NULL;
     CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
@@ -16,33 +15,60 @@ static inline ctrt_tensor *vector(int n, const double *values, bool grad)
         CHECK_OK(ctrt_tensor_require_grad(t, true));
     return t;
 }
-#define VECTOR(grad, ...) \
-    vector((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__}, grad)
+#define LEAF(...)   vector((int64_t)COUNT(DOUBLES(__VA_ARGS__)), DOUBLES(__VA_ARGS__), true)
+#define VECTOR(...) vector((int64_t)COUNT(DOUBLES(__VA_ARGS__)), DOUBLES(__VA_ARGS__), false)
 
-static inline void values_are(const char *what, ctrt_tensor *t, int n, const double *wanted)
+/* Like VALUES_ARE, but for values that exp rounds. */
+#define VALUES_NEAR(x, ...)                                                                             \
+    check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), 1e-12)
+
+static inline double sum_of(ctrt_tensor *t)
 {
-    if (!CHECK(t != NULL, "%s: the tensor is NULL", what))
-        return;
-    double got[64];
-    if (!CHECK(ctrt_tensor_numel(t) == n, "%s has %lld elements, expected %d", what, (long long)ctrt_tensor_numel(t), n))
-        return;
-    CHECK_OK(ctrt_to_host(got, sizeof got, t, CTRT_F64));
-    for (int i = 0; i < n; i++)
-        CHECK(fabs(got[i] - wanted[i]) <= 1e-12 * (1 + fabs(wanted[i])), "%s: element %d is %.17g, expected %.17g", what, i, got[i], wanted[i]);
+    CTRT_AUTO(tensor) s = NULL;
+    double value = NAN;
+    ctrt_no_grad {
+        CHECK_OK(ctrt_sum(&s, t, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_item(&value, s));
+    }
+    return value;
 }
-#define VALUES(what, t, ...) values_are(what, t, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+
+static inline ctrt_status backward_of_sum(ctrt_tensor *t)
+{
+    CTRT_AUTO(tensor) s = NULL;
+    CTRT_TRY(ctrt_sum(&s, t, CTRT_ALL_DIMS));
+    return ctrt_backward(s);
+}
+
+/* Functions of a ctrt_function. */
+#define UNUSED __attribute__((unused))
+#define FORWARD(name)                                                                                       \
+    static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **out, UNUSED int n_out, \
+                            UNUSED ctrt_tensor *const *in, UNUSED int n_in)
+#define BACKWARD(name)                                                                                      \
+    static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **dx, UNUSED int n_in,   \
+                            UNUSED ctrt_tensor *const *dy, UNUSED int n_out)
 
 static inline void nothing_left(void)
 {
-    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes remain", (unsigned long long)ctrt_autograd_live_nodes());
-    CHECK(ctrt_autograd_saved_bytes() == 0, "%llu saved bytes remain", (unsigned long long)ctrt_autograd_saved_bytes());
+    CHECK_EQ(ctrt_autograd_live_nodes(), 0);
+    CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
-static inline void release(int n, ctrt_tensor **const *tensors)
+/* One group of a test. It must leave no graph. Without a name: several groups, which `run` opens. */
+struct autograd_test { const char *name; void (*run)(void); };
+
+static inline int run_autograd_tests(const struct autograd_test *tests, size_t count)
 {
-    for (int i = 0; i < n; i++)
-        ctrt_tensor_release(tensors[i]);
+    if (!cpu_opened())
+        return done();
+    for (size_t i = 0; i < count; i++) {
+        if (tests[i].name != NULL)
+            group("%s", tests[i].name);
+        tests[i].run();
+        nothing_left();
+    }
+    return done();
 }
-#define RELEASE(...) release((int)(sizeof((ctrt_tensor **[]){__VA_ARGS__}) / sizeof(ctrt_tensor **)), (ctrt_tensor **[]){__VA_ARGS__})
 
 #endif

@@ -12,7 +12,7 @@
 #include "ctrt/ctrt.h"
 
 /* Valid objects for calls with bad input. They exist during the whole test. */
-struct props {
+struct objects {
     ctrt_device *cpu, *other;           /* other: a second device, or NULL */
     ctrt_tensor *x, *wide;              /* f32 [2,3] and [5,7]: they do not broadcast */
     ctrt_tensor *whole, *truth, *number, *none;     /* i64 [2], bool [2,3], f32 [], f32 [0,3] */
@@ -21,19 +21,29 @@ struct props {
     ctrt_module *linear;                /* Linear(3, 4) */
     ctrt_optimizer *sgd;
 };
-extern struct props p;
+extern struct objects p;
 extern ctrt_tensor *out;                /* NULL before and after each bad call */
 
-void called(const char *expression);
-void told_bad(const char *expression, ctrt_status got, int want);
-void told_fine(const char *expression, bool fine);
+void count_call(const char *expression);
+void check_bad(const char *expression, ctrt_status got, int want);
+void check_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
 /* Two macros, so that macros in the expression are expanded to the name of the function that they call. */
 #define BAD(want, expression) BAD_CALL(want, expression)
 #define BAD_CALL(want, expression)                                                                          \
-    (called(#expression), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), told_bad(#expression, expression, BAD_##want))
-#define FINE(expression) (called(#expression), told_fine(#expression, expression))
+    (count_call(#expression), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#expression, expression, BAD_##want))
+#define FINE(expression) (count_call(#expression), check_fine(#expression, expression))
+
+/* Calls f(out, a, ...), f(out, a, b, ...) or f(out, a, b, c, ...) with each of out, a, b and c NULL. */
+#define NULLS0(f, ...)          BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__))
+#define NULLS1(f, a, ...)       NULLS0(f, a, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, NULL, ##__VA_ARGS__))
+#define NULLS2(f, a, b, ...)    NULLS1(f, a, b, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, NULL, ##__VA_ARGS__))
+#define NULLS3(f, a, b, c, ...) \
+    NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
+/* Calls an op in place, f(self, ...), with NULL and with a leaf that requires grad. */
+#define IN_PLACE(f, ...)                                                                    \
+    BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__)), BAD(AUTOGRAD, f(p.leaf, ##__VA_ARGS__))
 
 enum {
     BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT,

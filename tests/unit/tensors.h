@@ -31,37 +31,50 @@ static inline bool lists_equal(const int64_t *a, int a_count, ctrt_ints b)
 
 static inline void check_shape(const char *what, int line, ctrt_tensor *x, ctrt_ints shape)
 {
-    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __FILE__, line, "%s: shape %s, expected %s", what,
+    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __BASE_FILE__, line,
+              "%s: shape %s, expected %s", what,
               list_text(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)), list_text(shape.values, shape.count));
 }
 
 static inline void check_strides(const char *what, int line, ctrt_tensor *x, ctrt_ints strides)
 {
-    tap_check(lists_equal(ctrt_tensor_strides(x), ctrt_tensor_ndim(x), strides), __FILE__, line, "%s: strides %s, expected %s", what,
+    tap_check(lists_equal(ctrt_tensor_strides(x), ctrt_tensor_ndim(x), strides), __BASE_FILE__, line,
+              "%s: strides %s, expected %s", what,
               list_text(ctrt_tensor_strides(x), ctrt_tensor_ndim(x)), list_text(strides.values, strides.count));
 }
 
-/* Checks all elements of x, in row-major order, as doubles. */
-static inline void check_values(const char *what, int line, ctrt_tensor *x, const double *wanted, int64_t count)
+/* Checks all elements of x, in row-major order, as doubles. A difference of `tolerance` times the value is allowed. */
+static inline void check_values_within(const char *what, int line, ctrt_tensor *x, const double *wanted, int64_t count,
+                                       double tolerance)
 {
     double got[512];
-    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __FILE__, line, "%s: %lld elements, expected %lld", what,
-                   (long long)ctrt_tensor_numel(x), (long long)count))
+    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __BASE_FILE__, line, "%s: %lld elements, expected %lld",
+                   what, (long long)ctrt_tensor_numel(x), (long long)count))
         return;
-    if (!tap_ok(ctrt_to_host(got, sizeof got, x, CTRT_F64), __FILE__, line, what))
+    if (!tap_ok(ctrt_to_host(got, sizeof got, x, CTRT_F64), __BASE_FILE__, line, what))
         return;
-    for (int64_t i = 0; i < count; i++)
-        if (!(got[i] == wanted[i] || (got[i] != got[i] && wanted[i] != wanted[i]))) {
-            tap_check(false, __FILE__, line, "%s: element %lld is %g, expected %g", what, (long long)i, got[i], wanted[i]);
+    for (int64_t i = 0; i < count; i++) {
+        const double off = got[i] > wanted[i] ? got[i] - wanted[i] : wanted[i] - got[i];
+        const double size = wanted[i] < 0 ? -wanted[i] : wanted[i];
+        const bool both_nan = got[i] != got[i] && wanted[i] != wanted[i];
+        if (!(got[i] == wanted[i] || off < tolerance * size || both_nan)) {
+            tap_check(false, __BASE_FILE__, line, "%s: element %lld is %.17g, expected %.17g", what, (long long)i, got[i],
+                      wanted[i]);
             return;
         }
-    tap_check(true, __FILE__, line, "%s", what);
+    }
+    tap_check(true, __BASE_FILE__, line, "%s", what);
 }
 
-#define SHAPE_IS(x, ...)   check_shape(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
-#define STRIDES_ARE(x, ...) check_strides(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
-#define VALUES_ARE(x, ...)                                                                              \
-    check_values(#x, __LINE__, (x), (const double[]){ __VA_ARGS__ }, (int64_t)COUNT(((const double[]){ __VA_ARGS__ })))
+static inline void check_values(const char *what, int line, ctrt_tensor *x, const double *wanted, int64_t count)
+{
+    check_values_within(what, line, x, wanted, count, 0);
+}
+
+#define SHAPE_IS(x, ...)     check_shape(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
+#define STRIDES_ARE(x, ...)  check_strides(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
+#define DOUBLES(...)         ((const double[]){ __VA_ARGS__ })
+#define VALUES_ARE(x, ...)   check_values(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)))
 
 static ctrt_device *cpu;
 

@@ -4,17 +4,11 @@
  *
  * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure.
  * Each function has one TAP line. */
-#include <dirent.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "bad-input.h"
-#include "run.h"
 #include "folder.h"
+#include "tap.h"
 
-struct props p;
+struct objects p;
 ctrt_tensor *out;
 
 /* ---- the functions and their calls ---- */
@@ -24,8 +18,7 @@ static struct function {
     int calls, failures;
     bool declared;
 } functions[512];
-static int function_count;
-static char details[1 << 16];
+static int function_count, failures;
 
 static struct function *function_of(const char *name, size_t length)
 {
@@ -61,7 +54,7 @@ static struct function *each_call(const char *text, bool count)
     return first;
 }
 
-void called(const char *expression)
+void count_call(const char *expression)
 {
     each_call(expression, true);
 }
@@ -70,20 +63,18 @@ __attribute__((format(printf, 2, 3)))
 static void fail(const char *expression, const char *format, ...)
 {
     struct function *function = each_call(expression, false);
-    size_t used = strlen(details);
+    va_list list;
+    failures++;
     if (function != NULL)
         function->failures++;
-    if (used + 700 > sizeof details)
-        return;
-    used += (size_t)snprintf(details + used, 300, "#   %.250s: ", expression);
-    va_list list;
+    printf("# %s: ", expression);
     va_start(list, format);
-    vsnprintf(details + used, 380, format, list);
+    vprintf(format, list);
     va_end(list);
-    strcat(details, "\n");
+    putchar('\n');
 }
 
-void told_bad(const char *expression, ctrt_status got, int want)
+void check_bad(const char *expression, ctrt_status got, int want)
 {
     if (got == CTRT_OK)
         fail(expression, "was accepted");
@@ -99,7 +90,7 @@ void told_bad(const char *expression, ctrt_status got, int want)
     }
 }
 
-void told_fine(const char *expression, bool fine)
+void check_fine(const char *expression, bool fine)
 {
     if (!fine)
         fail(expression, "is false");
@@ -119,15 +110,11 @@ static void read_header(const char *path)
     FILE *in = fopen(path, "r");
     char line[1024];
     while (in != NULL && fgets(line, sizeof line, in) != NULL) {
-        const char *at;
-        if (strncmp(line, "#", 1) == 0)
-            continue;
-        if (!strncmp(line, "CTRT_API", 8) && (at = strstr(line, "ctrt_")) != NULL) {
-            for (; at && *name_end(at) != '('; at = strstr(name_end(at), "ctrt_"))
-                ;                                               /* the return type comes first */
-            if (at != NULL)
-                declare(at, (size_t)(name_end(at) - at));
-        }
+        const char *at = strncmp(line, "CTRT_API", 8) == 0 ? strstr(line, "ctrt_") : NULL;
+        while (at != NULL && *name_end(at) != '(')              /* the return type comes first */
+            at = strstr(name_end(at), "ctrt_");
+        if (at != NULL)
+            declare(at, (size_t)(name_end(at) - at));
     }
     if (in != NULL)
         fclose(in);
@@ -167,32 +154,28 @@ static void read_headers(void)
 
 /* ---- objects for the calls ---- */
 
-static bool props_make(void)
+static ctrt_status objects_make(void)
 {
     static const int64_t two[2] = { 0, 1 };
-    ctrt_status status = ctrt_device_get(&p.cpu, "cpu");
-    if (!status) status = ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu);
-    if (!status) status = ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu);
-    if (!status) status = ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu);
-    if (!status) status = ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_tensor_require_grad(p.leaf, true);
-    if (!status) status = ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu);
-    if (!status) status = ctrt_linear_new(&p.linear, 3, 4, true, p.cpu);
-    if (!status) status = ctrt_sgd_new(&p.sgd, p.linear, &(ctrt_sgd_options){ .lr = 0.1 });
-    if (status)
-        printf("Bail out! %s\n", ctrt_error_message());
+    CTRT_TRY(ctrt_device_get(&p.cpu, "cpu"));
+    CTRT_TRY(ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_tensor_require_grad(p.leaf, true));
+    CTRT_TRY(ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu));
+    CTRT_TRY(ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
+    CTRT_TRY(ctrt_sgd_new(&p.sgd, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
     /* The device of a test plugin whose memory the host cannot read. */
-    if (ctrt_device_get(&p.other, "fake:0") != CTRT_OK
-        || ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other) != CTRT_OK)
-        printf("# no second device: %s\n", ctrt_error_message());
-    return status == CTRT_OK;
+    CTRT_TRY(ctrt_device_get(&p.other, "fake:0"));
+    return ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other);
 }
 
-static void props_release(void)
+static void objects_release(void)
 {
     ctrt_tensor **tensors[] = { &p.x,    &p.wide, &p.whole, &p.truth,  &p.number,
                                 &p.none, &p.leaf, &p.image, &p.filter, &p.away };
@@ -211,8 +194,8 @@ TEST_MAIN
     folder_copy(folder, "memory-direct.so", built_path("memory-direct"), -1);
     folder_actor(folder, "backend-fake");
     setenv("CTRT_PLUGIN_PATH", folder, 1);
-    if (!props_make())
-        return 1;
+    const ctrt_status made = objects_make();
+    REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
     bad_base();
     bad_tensor();
     bad_stream();
@@ -220,25 +203,22 @@ TEST_MAIN
     bad_ops();
     bad_autograd();
     bad_nn();
-    bool second_device = p.away != NULL;
-    props_release();
+    objects_release();
     folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);
     read_headers();
-    int number = 0, failed = 0, declared = 0;
+    int declared = 0;
     for (int k = 0; k < function_count; k++) {
-        struct function *f = &functions[k];
+        const struct function *f = &functions[k];
         if (!f->declared)
             continue;
         declared++;
-        bool bad = f->failures > 0 || f->calls == 0;
-        failed += bad;
-        printf("%s %d - %s: %d calls%s\n", bad ? "not ok" : "ok", ++number, f->name, f->calls,
-               f->calls ? "" : ", no call of it");
+        group("%s: %d calls", f->name, f->calls);
+        CHECK(f->calls > 0, "no call of it");
+        CHECK(f->failures == 0, "%d failures", f->failures);
     }
-    printf("%s", details);
-    bool known = declared > 250 && second_device;
-    printf("%s %d - the headers were read and a second device was available\n1..%d\n", known ? "ok" : "not ok",
-           number + 1, number + 1);
-    return failed > 0 || !known || details[0] != '\0';
+    group("the headers were read");
+    CHECK(declared > 250, "%d functions are declared", declared);
+    CHECK(failures == 0, "%d failures", failures);
+    return done();
 }

@@ -4,32 +4,13 @@
 
 #include "tensors.h"
 
-static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
-static ctrt_tensor *y;
+static ctrt_tensor *y;          /* receives every result, by the assignment rule */
 
-#define DTYPE_IS(x, dtype)                                                                                      \
-    CHECK(ctrt_tensor_dtype(x) == (dtype), "dtype %s, expected %s", ctrt_dtype_name(ctrt_tensor_dtype(x)), ctrt_dtype_name(dtype))
+#define DTYPE_IS(x, dtype) CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(x)), ctrt_dtype_name(dtype))
 
 static void constants(void)
 {
-    group("zeros, ones, full and empty give their values in every dtype");
-    for (size_t i = 0; i < COUNT(dtypes); i++) {
-        const double two = dtypes[i] == CTRT_BOOL ? 1 : 2;
-        CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2, 2), dtypes[i], cpu));
-        DTYPE_IS(y, dtypes[i]);
-        VALUES_ARE(y, 0, 0, 0, 0);
-        CHECK_OK(ctrt_ones(&y, CTRT_SHAPE(3), dtypes[i], cpu));
-        VALUES_ARE(y, 1, 1, 1);
-        CHECK_OK(ctrt_full(&y, CTRT_SHAPE(1, 2), ctrt_float(2.0), dtypes[i], cpu));
-        VALUES_ARE(y, two, two);
-        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(2, 0, 3), dtypes[i], cpu));
-        SHAPE_IS(y, 2, 0, 3);
-        STRIDES_ARE(y, 3, 3, 1);
-        CHECK_OK(ctrt_zeros(&y, CTRT_SCALAR_SHAPE, dtypes[i], cpu));
-        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1,
-              "the tensor of CTRT_SCALAR_SHAPE does not have 0 dimensions and 1 element");
-    }
-    group("CTRT_DTYPE_DEFAULT selects the default dtype");
+    group("CTRT_DTYPE_DEFAULT selects the default dtype, or that of the number");
     CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
     DTYPE_IS(y, CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
@@ -44,31 +25,21 @@ static void constants(void)
     DTYPE_IS(y, CTRT_BOOL);
     CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_DTYPE_DEFAULT, cpu));
     VALUES_ARE(y, NAN, NAN);
+    CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(2, 0, 3), CTRT_I8, cpu));
+    STRIDES_ARE(y, 3, 3, 1);
     CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_DTYPE_DEFAULT, cpu));
     DTYPE_IS(y, CTRT_I64);
-    VALUES_ARE(y, -4);
-    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_F16, cpu));
-    DTYPE_IS(y, CTRT_F16);
 
-    group("zeros, ones, full and empty reject bad arguments and do not change the output");
-    const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    group("errors of zeros, empty, full and scalar_tensor");
+    const ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
     CHECK_FAILS(ctrt_zeros(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "zeros: out is NULL");
-    CHECK_FAILS(ctrt_ones(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "ones");
-    CHECK_FAILS(ctrt_full(NULL, CTRT_SHAPE(2), ctrt_int(0), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "full");
-    CHECK_FAILS(ctrt_empty(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "empty");
-    CHECK_FAILS(ctrt_scalar_tensor(NULL, ctrt_int(0), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "scalar_tensor");
     CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(-1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "empty: negative size -1");
-    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2, -1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "zeros: negative size -1");
-    CHECK_FAILS(ctrt_zeros(&y, ctrt_ints_of(nine, 9), CTRT_F32, cpu), CTRT_ERR_SHAPE, "9 dimensions");
-    CHECK_FAILS(ctrt_zeros(&y, CTRT_ALL_DIMS, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, NULL);
-    CHECK_FAILS(ctrt_zeros(&y, ctrt_ints_of(NULL, 1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_MAX, 4), CTRT_F32, cpu), CTRT_ERR_OVERFLOW, "2^63");
     CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_C(1) << 58), CTRT_F32, cpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
     CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2), (ctrt_dtype)55, cpu), CTRT_ERR_DTYPE, "55");
-    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), CTRT_ERR_OVERFLOW, "300 cannot be converted to i8");
+    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), CTRT_ERR_OVERFLOW,
+                "300 cannot be converted to i8");
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_I32, cpu), CTRT_ERR_OVERFLOW, "i32");
     CHECK_FAILS(ctrt_scalar_tensor(&y, ctrt_float(1e6), CTRT_F16, cpu), CTRT_ERR_OVERFLOW, "f16");
-    ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
     VALUES_ARE(y, -4);                          /* unchanged by the failed calls */
@@ -76,65 +47,48 @@ static void constants(void)
 
 static void sequences(void)
 {
-    static const struct { double start, end, step; bool floats; ctrt_dtype dtype, got; int64_t count; double values[8]; } good[] = {
-        { 0, 5, 1, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 5, { 0, 1, 2, 3, 4 } },
-        { 1, 2.5, 0.5, true, CTRT_DTYPE_DEFAULT, CTRT_F32, 3, { 1, 1.5, 2 } },
-        { 5, 0, -2, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 3, { 5, 3, 1 } },
-        { 0, 5, 2, false, CTRT_F64, CTRT_F64, 3, { 0, 2, 4 } },
-        { 0, 5, 2, false, CTRT_I8, CTRT_I8, 3, { 0, 2, 4 } },
-        { 3, 3, 1, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 0, { 0 } },
-        { 0, 1, 0.25, true, CTRT_BF16, CTRT_BF16, 4, { 0, 0.25, 0.5, 0.75 } },
-        { 0.5, 5, 1.5, true, CTRT_I64, CTRT_I64, 3, { 0, 1, 2 } },    /* counted before truncation, as in PyTorch */
-        { 0, -8.000001, -4, true, CTRT_I64, CTRT_I64, 3, { 0, -4, -8 } },
-        { 0, 1, 0.3, true, CTRT_I64, CTRT_I64, 4, { 0, 0, 0, 0 } },
-        { 0, -3, -1, true, CTRT_F16, CTRT_F16, 3, { 0, -1, -2 } },
+    static const struct { double start, end, step; ctrt_dtype dtype, got; int64_t count; double values[4]; } good[] = {
+        { 1, 2.5, 0.5, CTRT_DTYPE_DEFAULT, CTRT_F32, 3, { 1, 1.5, 2 } },
+        { 3, 3, 1, CTRT_DTYPE_DEFAULT, CTRT_F32, 0, { 0 } },
+        { 0, 1, 0.25, CTRT_BF16, CTRT_BF16, 4, { 0, 0.25, 0.5, 0.75 } },
+        { 0.5, 5, 1.5, CTRT_I64, CTRT_I64, 3, { 0, 1, 2 } },    /* counted before truncation, as in PyTorch */
+        { 0, -8.000001, -4, CTRT_I64, CTRT_I64, 3, { 0, -4, -8 } },
+        { 0, 1, 0.3, CTRT_I64, CTRT_I64, 4, { 0, 0, 0, 0 } },
     };
     group("arange counts as PyTorch's does and rejects ranges that do not end");
     for (size_t i = 0; i < COUNT(good); i++) {
-        ctrt_scalar numbers[3] = { ctrt_float(good[i].start), ctrt_float(good[i].end), ctrt_float(good[i].step) };
-        if (!good[i].floats)
-            for (int n = 0; n < 3; n++)
-                numbers[n] = ctrt_int((int64_t)numbers[n].f);
-        if (!CHECK_OK(ctrt_arange(&y, numbers[0], numbers[1], numbers[2], good[i].dtype, cpu)))
-            continue;
-        char what[32];
-        snprintf(what, sizeof what, "arange case %zu", i);
+        CHECK_OK(ctrt_arange(&y, ctrt_float(good[i].start), ctrt_float(good[i].end), ctrt_float(good[i].step),
+                             good[i].dtype, cpu));
         DTYPE_IS(y, good[i].got);
-        check_values(what, __LINE__, y, good[i].values, good[i].count);
+        check_values("arange", __LINE__, y, good[i].values, good[i].count);
     }
     /* Integers that are the same number as double. */
     int64_t exact[3] = { 0 };
     CHECK_OK(ctrt_arange(&y, ctrt_int(INT64_MAX - 3), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu));
     CHECK_OK(ctrt_to_host(exact, sizeof exact, y, CTRT_I64));
-    CHECK(ctrt_tensor_numel(y) == 3 && exact[0] == INT64_MAX - 3 && exact[2] == INT64_MAX - 1, "large integers: %lld elements, %lld first",
-          (long long)ctrt_tensor_numel(y), (long long)exact[0]);
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(0), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "step is 0");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(-1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), ctrt_int(2), CTRT_I64, cpu),
-                CTRT_ERR_INVALID_ARGUMENT, "does not lead");       /* both are the same double */
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(5), ctrt_int(0), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(INFINITY), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_float(NAN), ctrt_float(1), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(1e300), ctrt_float(1), CTRT_F64, cpu), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(INT64_MIN), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(1), CTRT_BOOL, cpu), CTRT_ERR_DTYPE, "bool");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(1), (ctrt_dtype)44, cpu), CTRT_ERR_DTYPE, "44");
-    CHECK_FAILS(ctrt_arange(&y, ctrt_int(300), ctrt_int(305), ctrt_int(1), CTRT_I8, cpu), CTRT_ERR_OVERFLOW, "i8");
-    CHECK_FAILS(ctrt_arange(NULL, ctrt_int(0), ctrt_int(5), ctrt_int(1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_TRUE(ctrt_tensor_numel(y) == 3 && exact[0] == INT64_MAX - 3 && exact[2] == INT64_MAX - 1);
+    const struct { ctrt_scalar start, end; ctrt_dtype dtype; ctrt_status status; const char *words; } bad[] = {
+        { ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), CTRT_I64, CTRT_ERR_INVALID_ARGUMENT,
+          "does not lead" },                                           /* both are the same double */
+        { ctrt_int(5), ctrt_int(0), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "does not lead" },
+        { ctrt_float(0), ctrt_float(INFINITY), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "finite" },
+        { ctrt_float(NAN), ctrt_float(1), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "finite" },
+        { ctrt_float(0), ctrt_float(1e300), CTRT_F64, CTRT_ERR_OVERFLOW, NULL },
+        { ctrt_int(INT64_MIN), ctrt_int(INT64_MAX), CTRT_I64, CTRT_ERR_OVERFLOW, NULL },
+        { ctrt_int(0), ctrt_int(5), CTRT_BOOL, CTRT_ERR_DTYPE, "bool" },
+        { ctrt_int(300), ctrt_int(305), CTRT_I8, CTRT_ERR_OVERFLOW, "i8" },
+    };
+    for (size_t i = 0; i < COUNT(bad); i++)
+        CHECK_FAILS(ctrt_arange(&y, bad[i].start, bad[i].end, ctrt_int(1), bad[i].dtype, cpu),
+                    bad[i].status, bad[i].words);
 
     group("eye has ones on the diagonal");
-    CHECK_OK(ctrt_eye(&y, 2, 3, CTRT_F32, cpu));
-    VALUES_ARE(y, 1, 0, 0, 0, 1, 0);
     CHECK_OK(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu));
     VALUES_ARE(y, 1, 0, 0, 1, 0, 0);
-    CHECK_OK(ctrt_eye(&y, 1, 1, CTRT_I64, cpu));
-    VALUES_ARE(y, 1);
     CHECK_OK(ctrt_eye(&y, 0, 4, CTRT_F32, cpu));
     SHAPE_IS(y, 0, 4);
-    CHECK_FAILS(ctrt_eye(&y, -1, 2, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
     CHECK_FAILS(ctrt_eye(&y, 2, -1, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
     CHECK_FAILS(ctrt_eye(&y, INT64_MAX, INT64_MAX, CTRT_F32, cpu), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_eye(NULL, 2, 2, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
 }
 
 static void from_data(void)
@@ -151,12 +105,8 @@ static void from_data(void)
     VALUES_ARE(y, -2.5);
     CHECK_OK(ctrt_from_data(&y, NULL, 0, CTRT_SHAPE(0), CTRT_F32, cpu));
     SHAPE_IS(y, 0);
-    CHECK_FAILS(ctrt_from_data(&y, values, 5, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_SHAPE, "5 values for a tensor of 6 elements");
-    CHECK_FAILS(ctrt_from_data(&y, values, -1, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "-1");
-    CHECK_FAILS(ctrt_from_data(&y, NULL, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
-    CHECK_FAILS(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, -3), CTRT_F32, cpu), CTRT_ERR_SHAPE, "negative");
-    CHECK_FAILS(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), (ctrt_dtype)20, cpu), CTRT_ERR_DTYPE, "20");
-    CHECK_FAILS(ctrt_from_data(NULL, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_from_data(&y, values, 5, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_SHAPE,
+                "5 values for a tensor of 6 elements");
     SHAPE_IS(y, 0);
 }
 
@@ -178,41 +128,39 @@ static void from_blob(void)
     ctrt_tensor *x = NULL, *part = NULL;
     CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 2), CTRT_SHAPE(4, 1), CTRT_F32, count_free, &user));
     VALUES_ARE(x, 0, 1, 4, 5);
-    CHECK(ctrt_tensor_data(x) == values, "from_blob copied the memory");
+    CHECK_TRUE(ctrt_tensor_data(x) == values);
     CHECK_OK(ctrt_select(&part, x, 0, 1));
     ctrt_tensor_release(&x);
-    CHECK(freed == 0, "the memory was freed while a view exists");
+    CHECK_EQ(freed, 0);
     CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
-    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6,
-          "a write to the tensor did not change the program's memory");
+    CHECK_TRUE(values[4] == 9 && values[5] == 9 && values[6] == 6);
     ctrt_tensor_release(&part);
-    CHECK(freed == 1 && freed_user == &user && freed_data == values, "freed %d times, user %p, data %p", freed, freed_user, freed_data);
-    CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));        /* row major */
+    CHECK_TRUE(freed == 1 && freed_user == &user && freed_data == values);
+    CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));    /* row major */
     STRIDES_ARE(x, 4, 1);
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_from_blob(&x, NULL, CTRT_SHAPE(0, 2), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));
     SHAPE_IS(x, 0, 2);
     ctrt_tensor_release(&x);
-    CHECK_FAILS(ctrt_from_blob(&x, NULL, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(1, 1), CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE, "1 sizes and 2 strides");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(-1), CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "negative stride");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(-2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE, "negative size");
-    CHECK_FAILS(ctrt_from_blob(&x, (char *)values + 1, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT,
-                "not aligned");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, count_free, NULL), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, (ctrt_dtype)-4, count_free, NULL), CTRT_ERR_DTYPE, NULL);
-    CHECK_FAILS(ctrt_from_blob(NULL, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    CHECK(freed == 1 && x == NULL, "a failed call kept the memory, or freed it");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(1, 1), CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE,
+                "1 sizes and 2 strides");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(-1), CTRT_F32, count_free, NULL),
+                CTRT_ERR_INVALID_ARGUMENT, "negative stride");
+    CHECK_FAILS(ctrt_from_blob(&x, (char *)values + 1, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL),
+                CTRT_ERR_INVALID_ARGUMENT, "not aligned");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, count_free, NULL),
+                CTRT_ERR_OVERFLOW, NULL);
+    CHECK_TRUE(freed == 1 && x == NULL);
 }
 
 static void like(void)
 {
     group("empty_like, zeros_like, ones_like and full_like keep dtype and dense strides");
-    ctrt_tensor *x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), *t = NULL, *e = NULL, *s = NULL, *image = COUNTING(2, 3, 2, 2), *cl = NULL;
+    CTRT_AUTO(tensor) x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), t = NULL, e = NULL, s = NULL;
+    CTRT_AUTO(tensor) image = COUNTING(2, 3, 2, 2), last = NULL;
     CHECK_OK(ctrt_t(&t, x));
     CHECK_OK(ctrt_zeros_like(&y, t, CTRT_DTYPE_DEFAULT, NULL));
     DTYPE_IS(y, CTRT_I32);
-    SHAPE_IS(y, 3, 2);
     STRIDES_ARE(y, 1, 3);                       /* dense input: its order of dimensions is kept */
     VALUES_ARE(y, 0, 0, 0, 0, 0, 0);
     CHECK_OK(ctrt_expand(&e, x, CTRT_SHAPE(2, 2, 3)));
@@ -223,72 +171,49 @@ static void like(void)
     CHECK_OK(ctrt_full_like(&y, s, ctrt_int(7), CTRT_DTYPE_DEFAULT, NULL));
     STRIDES_ARE(y, 2, 1);
     VALUES_ARE(y, 7, 7, 7, 7);
-    CHECK_OK(ctrt_contiguous(&cl, image, CTRT_CHANNELS_LAST));
-    CHECK_OK(ctrt_empty_like(&y, cl, CTRT_DTYPE_DEFAULT, NULL));
-    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST),
-          "the result of a channels-last tensor is not channels-last");
-    CHECK_FAILS(ctrt_empty_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
-    CHECK_FAILS(ctrt_empty_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    CHECK_FAILS(ctrt_zeros_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
-    CHECK_FAILS(ctrt_ones_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_OK(ctrt_contiguous(&last, image, CTRT_CHANNELS_LAST));
+    CHECK_OK(ctrt_empty_like(&y, last, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST));
     CHECK_FAILS(ctrt_full_like(&y, x, ctrt_float(1e300), CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_OVERFLOW, "i32");
-    CHECK_FAILS(ctrt_empty_like(&y, x, (ctrt_dtype)99, cpu), CTRT_ERR_DTYPE, "99");
 
     group("new_empty, new_zeros, new_ones, new_full and new_tensor take dtype and device from a tensor");
-    for (size_t i = 0; i < COUNT(dtypes); i++) {
-        ctrt_tensor *z = NULL;
+    for (int i = 1; i < CTRT_DTYPE_COUNT; i++) {
+        const ctrt_dtype dtype = (ctrt_dtype)i;
         const float data[2] = { 1, 0 };
-        CHECK_OK(ctrt_zeros(&z, CTRT_SHAPE(1), dtypes[i], cpu));
+        CTRT_AUTO(tensor) z = NULL;
+        CHECK_OK(ctrt_zeros(&z, CTRT_SHAPE(1), dtype, cpu));
         CHECK_OK(ctrt_new_empty(&y, z, CTRT_SHAPE(4, 1), CTRT_DTYPE_DEFAULT, NULL));
         SHAPE_IS(y, 4, 1);
-        DTYPE_IS(y, dtypes[i]);
+        DTYPE_IS(y, dtype);
         CHECK_OK(ctrt_new_zeros(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
-        DTYPE_IS(y, dtypes[i]);
+        DTYPE_IS(y, dtype);
         VALUES_ARE(y, 0, 0);
         CHECK_OK(ctrt_new_ones(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu));
-        DTYPE_IS(y, dtypes[i]);
+        DTYPE_IS(y, dtype);
         VALUES_ARE(y, 1, 1);
         CHECK_OK(ctrt_new_full(&y, z, CTRT_SHAPE(1), ctrt_int(1), CTRT_I64, NULL));
         DTYPE_IS(y, CTRT_I64);
         CHECK_OK(ctrt_new_tensor(&y, z, data, 2, CTRT_SHAPE(2), CTRT_F32, NULL));
-        DTYPE_IS(y, dtypes[i]);
+        DTYPE_IS(y, dtype);
         VALUES_ARE(y, 1, 0);
-        CHECK(ctrt_tensor_device(y) == cpu, "the device is not cpu");
-        ctrt_tensor_release(&z);
+        CHECK_TRUE(ctrt_tensor_device(y) == cpu);
     }
-    CHECK_FAILS(ctrt_new_empty(&y, NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
-    CHECK_FAILS(ctrt_new_empty(NULL, x, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    CHECK_FAILS(ctrt_new_zeros(&y, NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
-    CHECK_FAILS(ctrt_new_ones(NULL, x, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
-    CHECK_FAILS(ctrt_new_full(&y, x, CTRT_SHAPE(-2), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "negative");
-    CHECK_FAILS(ctrt_new_tensor(&y, x, NULL, 2, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
-    CHECK_FAILS(ctrt_new_tensor(&y, NULL, &y, 2, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
-    CHECK_FAILS(ctrt_new_tensor(&y, x, &y, 1, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_SHAPE, "1 values");
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&t);
-    ctrt_tensor_release(&e);
-    ctrt_tensor_release(&s);
-    ctrt_tensor_release(&image);
-    ctrt_tensor_release(&cl);
 }
 
-static void lives(void)
+static void references(void)
 {
     group("retain, release and assign change the reference count");
     ctrt_tensor *a = COUNTING(2), *b = ctrt_tensor_retain(a), *c = NULL;
-    CHECK(b == a && ctrt_tensor_retain(NULL) == NULL, "retain did not return its argument");
+    CHECK_TRUE(b == a);
     ctrt_tensor_release(&a);
-    CHECK(a == NULL, "release did not set the pointer to NULL");
+    CHECK_TRUE(a == NULL);
     VALUES_ARE(b, 0, 1);
     ctrt_tensor_assign(&c, b);
     ctrt_tensor_assign(&c, c);
     ctrt_tensor_release(&b);
     VALUES_ARE(c, 0, 1);
     ctrt_tensor_assign(&c, NULL);
-    CHECK(c == NULL, "assigning NULL did not set the pointer to NULL");
-    ctrt_tensor_assign(NULL, NULL);
-    ctrt_tensor_release(&c);
-    ctrt_tensor_release(NULL);
+    CHECK_TRUE(c == NULL);
 }
 
 TEST_MAIN
@@ -300,7 +225,7 @@ TEST_MAIN
     from_data();
     from_blob();
     like();
-    lives();
+    references();
     ctrt_tensor_release(&y);
     return done();
 }

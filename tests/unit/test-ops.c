@@ -16,19 +16,13 @@ static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-static void release_all(ctrt_tensor **list, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        ctrt_tensor_release(&list[i]);
-}
-
 static void too_large(void)
 {
     group("results of more than 2^63 bytes");
     const int64_t half = (int64_t)1 << 31;
-    ctrt_tensor *column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), *row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
-    ctrt_tensor *bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), *tall = NULL, *wide = NULL,
-        *old = COUNTING(2);
+    CTRT_AUTO(tensor) column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
+    CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
+    CTRT_AUTO(tensor) tall = NULL, wide = NULL;
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
     CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
@@ -42,46 +36,35 @@ static void too_large(void)
     CHECK_OK(ctrt_unsqueeze(&bytes, bytes, 0));
     CHECK_OK(ctrt_t(&tall, bytes));
     CHECK_FAILS(ctrt_add(&y, bytes, tall), CTRT_ERR_OVERFLOW, "more than 2^63 elements");
-    CHECK(y == old, "a failed call changed the result");
-    ctrt_tensor *all[] = { column, row, bytes, tall, wide, old };
-    release_all(all, COUNT(all));
+    CHECK_TRUE(y == old);
 }
 
 /* Compares x times w with the product of a contiguous copy of x. */
 static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 {
-    ctrt_tensor *dense = NULL, *expected = NULL;
+    CTRT_AUTO(tensor) dense = NULL, expected = NULL;
     double values[512];
     CHECK_OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT));
     CHECK_OK(ctrt_matmul(&expected, dense, w));
     CHECK_OK(ctrt_matmul(&y, x, w));
-    if (CHECK_OK(ctrt_to_host(values, sizeof values, expected, CTRT_F64)))
-        check_values("matmul", line, y, values, ctrt_tensor_numel(expected));
-    ctrt_tensor_release(&dense);
-    ctrt_tensor_release(&expected);
+    CHECK_OK(ctrt_to_host(values, sizeof values, expected, CTRT_F64));
+    check_values("matmul", line, y, values, ctrt_tensor_numel(expected));
 }
+#define PRODUCT_OF(call)  (CHECK_OK(call), product_is_right(__LINE__, part, w))
 
 static void products(void)
 {
     group("matmul of rows with gaps and permuted rows");
-    ctrt_tensor *x = COUNTING(3, 1, 5, 4), *w = COUNTING(4, 2), *part = NULL;
+    CTRT_AUTO(tensor) x = COUNTING(3, 1, 5, 4), w = COUNTING(4, 2), part = NULL;
     /* Strides 20, 20, 4, 1. The stride of the dimension of size 1 has no meaning. */
-    CHECK_OK(ctrt_narrow(&part, x, 2, 0, 2));
-    product_is_right(__LINE__, part, w);
-    CHECK_OK(ctrt_narrow(&part, x, 2, 1, 1));
-    product_is_right(__LINE__, part, w);
+    PRODUCT_OF(ctrt_narrow(&part, x, 2, 0, 2));
+    PRODUCT_OF(ctrt_narrow(&part, x, 2, 1, 1));
     CHECK_OK(ctrt_reshape(&x, x, CTRT_SHAPE(3, 5, 1, 4)));
-    CHECK_OK(ctrt_slice(&part, x, 1, 0, 5, 2));
-    product_is_right(__LINE__, part, w);
-    CHECK_OK(ctrt_slice(&part, x, 0, 0, 3, 2));
-    product_is_right(__LINE__, part, w);
-    CHECK_OK(ctrt_transpose(&part, x, 0, 1));
-    product_is_right(__LINE__, part, w);
+    PRODUCT_OF(ctrt_slice(&part, x, 1, 0, 5, 2));
+    PRODUCT_OF(ctrt_slice(&part, x, 0, 0, 3, 2));
+    PRODUCT_OF(ctrt_transpose(&part, x, 0, 1));
     CHECK_OK(ctrt_select(&part, x, 1, 2));
-    CHECK_OK(ctrt_expand(&part, part, CTRT_SHAPE(2, 3, 1, 4)));
-    product_is_right(__LINE__, part, w);
-    ctrt_tensor *all[] = { x, w, part };
-    release_all(all, COUNT(all));
+    PRODUCT_OF(ctrt_expand(&part, part, CTRT_SHAPE(2, 3, 1, 4)));
 }
 
 static void windows(void)
@@ -90,7 +73,7 @@ static void windows(void)
     const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 },
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
-        ctrt_tensor *x = COUNTING(1, 2, 2, 2), *places = NULL;
+        CTRT_AUTO(tensor) x = COUNTING(1, 2, 2, 2), places = NULL;
         CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
         CHECK_OK(ctrt_tensor_require_grad(x, true));
         CHECK_OK(ctrt_max_pool2d(&y, &places, x, &apart));
@@ -99,11 +82,9 @@ static void windows(void)
         CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_backward(y));
         VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0, 0, 0);
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&places);
     }
     const ctrt_pool2d_options padded = { .kernel = { 2, 2 }, .padding = { 1, 1 } };
-    ctrt_tensor *empty = NULL;
+    CTRT_AUTO(tensor) empty = NULL;
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(1, 1, 0, 3), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_max_pool2d(&y, NULL, empty, &padded), CTRT_ERR_SHAPE, "no elements to pool");
     /* Results as in PyTorch. A kernel, dilation or stride of nearly 2^31 must cost no more than the elements inside. */
@@ -114,12 +95,11 @@ static void windows(void)
     };
     for (size_t i = 0; i < COUNT(wide); i++)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
-            ctrt_tensor *x = COUNTING(1, 1, 4, 4);
+            CTRT_AUTO(tensor) x = COUNTING(1, 1, 4, 4);
             CHECK_OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)));
             CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
             if (CHECK_OK(ctrt_max_pool2d(&y, NULL, x, &wide[i].options)))
                 VALUES_ARE(y, wide[i].want, wide[i].want);
-            ctrt_tensor_release(&x);
         }
     static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
         { { .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
@@ -127,7 +107,7 @@ static void windows(void)
         { { .stride = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX, INT32_MAX } }, 3, 10 },
         { { .stride = { 1 << 30, 1 << 30 }, .padding = { 1 << 30, 1 << 30 }, .dilation = { 1 << 30, 1 << 30 } }, 2, 0 },
     };
-    ctrt_tensor *image = COUNTING(1, 1, 4, 4), *weight = NULL;
+    CTRT_AUTO(tensor) image = COUNTING(1, 1, 4, 4), weight = NULL;
     CHECK_OK(ctrt_ones(&weight, CTRT_SHAPE(1, 1, 2, 2), CTRT_F32, cpu));
     for (size_t i = 0; i < COUNT(convs); i++)
         if (CHECK_OK(ctrt_conv2d(&y, image, weight, NULL, &convs[i].options))) {
@@ -148,29 +128,26 @@ static void windows(void)
     };
     for (size_t i = 0; i < COUNT(bad_pools); i++)
         CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, &bad_pools[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
-    ctrt_tensor_release(&image);
-    ctrt_tensor_release(&weight);
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
     CHECK_OK(ctrt_max_pool2d(&y, NULL, empty, &padded));
     SHAPE_IS(y, 0, 1, 3, 3);
-    ctrt_tensor_release(&empty);
 }
 
 static void scalars(void)
 {
-    group("ops on 0-dim tensors, and indices that are out of range");
-    ctrt_tensor *x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), *places = NULL, *old = COUNTING(2), *index = NULL;
+    group("ops on 0-dim tensors");
+    CTRT_AUTO(tensor) x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), places = NULL, old = COUNTING(2), index = NULL;
     CHECK_OK(ctrt_max(&y, &places, x, -1, false));
-    CHECK(!ctrt_tensor_shares_storage(x, y), "the maximum shares the input's memory");
+    CHECK_TRUE(!ctrt_tensor_shares_storage(x, y));
     VALUES_ARE(places, 0);
     CHECK_FAILS(ctrt_max(&y, NULL, x, 1, false), CTRT_ERR_SHAPE, "max: dimension 1");
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu));
     CHECK_OK(ctrt_index_select(&y, x, 0, index));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK_EQ(ctrt_tensor_ndim(y), 0);
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, cpu));
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
-    CHECK(y == old, "a failed call changed the result");
+    CHECK_TRUE(y == old);
     CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CHECK_OK(ctrt_gather(&y, x, 0, index));
@@ -180,25 +157,13 @@ static void scalars(void)
     VALUES_ARE(ctrt_tensor_grad(x), 2);
     CHECK_OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu));
     CHECK_OK(ctrt_gather(&y, old, 0, index));
-    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
-
-    /* Indices are checked even if the result has no elements. */
-    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(3, 0), CTRT_F32, cpu));
-    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(2), CTRT_I64, cpu));
-    CHECK_OK(ctrt_index_select(&y, x, 0, index));
-    SHAPE_IS(y, 2, 0);
-    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(7), CTRT_I64, cpu));
-    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT,
-                "index 7 at position 0 is outside [0, 3)");
-    CHECK_FAILS(ctrt_embedding(&y, x, index, -1), CTRT_ERR_INVALID_ARGUMENT, "index 7");
-    ctrt_tensor *all[] = { x, places, old, index };
-    release_all(all, COUNT(all));
+    CHECK_EQ(ctrt_tensor_ndim(y), 0);
 }
 
 static void numbers(void)
 {
     group("numbers that a dtype cannot represent");
-    ctrt_tensor *x = NULL, *logits = NULL, *target = NULL;
+    CTRT_AUTO(tensor) x = NULL, logits = NULL, target = NULL;
     double loss = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_int(100), CTRT_U8, cpu));
     CHECK_FAILS(ctrt_lt_scalar(&y, x, ctrt_int(300)), CTRT_ERR_OVERFLOW, "lt: 300 cannot be represented in u8");
@@ -211,15 +176,13 @@ static void numbers(void)
         { CTRT_F32, (1 << 25) - 2, 1 << 25 },
     };
     for (size_t i = 0; i < COUNT(ranges); i++) {
-        double least = 0, largest = 0;
-        CHECK_OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(20000), ranges[i].dtype, cpu));
-        CHECK_OK(ctrt_amin(&y, logits, CTRT_ALL_DIMS, false));
-        CHECK_OK(ctrt_item(&least, y));
-        CHECK_OK(ctrt_amax(&y, logits, CTRT_ALL_DIMS, false));
-        CHECK_OK(ctrt_item(&largest, y));
-        CHECK(least >= (double)ranges[i].low && largest < (double)ranges[i].high,
-              "randint of %s from %lld to %lld gives %g to %g", ctrt_dtype_name(ranges[i].dtype),
-              (long long)ranges[i].low, (long long)ranges[i].high, least, largest);
+        static double values[20000];
+        CHECK_OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu));
+        CHECK_OK(ctrt_to_host(values, sizeof values, logits, CTRT_F64));
+        for (size_t k = 0; k < COUNT(values); k++)
+            if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i,
+                       values[k]))
+                break;
     }
     CHECK_FAILS(ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), CTRT_ERR_INVALID_ARGUMENT,
                 "randint: f16 has no value");
@@ -233,11 +196,9 @@ static void numbers(void)
     CHECK_OK(ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu));
     CHECK_OK(ctrt_cross_entropy(&y, logits, target, NULL));
     CHECK_OK(ctrt_item(&loss, y));
-    CHECK(loss > 5.29 && loss < 5.30, "loss %g, expected log 200", loss);
+    CHECK_NEAR(loss, log(200), 1e-9);
     CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)7 }),
                 CTRT_ERR_INVALID_ARGUMENT, "7 is not a ctrt_reduction");
-    ctrt_tensor *all[] = { x, logits, target };
-    release_all(all, COUNT(all));
 }
 
 /* The expected values are PyTorch's. PyTorch keeps such a number in f32 for add, sub, mul, div and floor_divide, and
@@ -258,7 +219,7 @@ static void half_numbers(void)
         { "remainder", ctrt_remainder_scalar, ctrt_remainder, 4.5, 0.1, 0.0010986328125, 0.095703125 },
         { "eq", ctrt_eq_scalar, ctrt_eq, 0.1, 0.1, 1, 1 },
     };
-    ctrt_tensor *x = NULL, *number = NULL;
+    CTRT_AUTO(tensor) x = NULL, number = NULL;
     for (size_t i = 0; i < 2 * COUNT(cases); i++) {
         const struct half_case *c = &cases[i / 2];
         const double want[2] = { i % 2 ? c->bf16 : c->f16, i % 2 ? c->bf16 : c->f16 };
@@ -269,17 +230,14 @@ static void half_numbers(void)
         if (CHECK_OK(c->tensor(&y, x, number)))
             check_values(c->name, __LINE__, y, want, 2);
     }
-    ctrt_tensor_release(&x);
-    x = counting_of(CTRT_SHAPE(2, 3), CTRT_F16);
-    CHECK_OK(ctrt_t(&x, x));
+    CTRT_AUTO(tensor) grid = counting_of(CTRT_SHAPE(2, 3), CTRT_F16);
+    CHECK_OK(ctrt_t(&x, grid));
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(0.1)));
     STRIDES_ARE(y, 1, 3);
     CHECK_OK(ctrt_mul(&y, number, x));
     STRIDES_ARE(y, 1, 3);
     CHECK_OK(ctrt_mul_(x, number));
     VALUES_ARE(x, 0, 0.300048828125, 0.0999755859375, 0.39990234375, 0.199951171875, 0.5);
-    ctrt_tensor *all[] = { x, number };
-    release_all(all, COUNT(all));
 }
 
 static void halves(void)
@@ -287,22 +245,19 @@ static void halves(void)
     group("the variance of f16 and bf16 tensors is rounded once");
     static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* exact in bf16 and in f16 */
     for (int i = 0; i < 2; i++) {
-        ctrt_tensor *x = NULL;
+        CTRT_AUTO(tensor) x = NULL;
         double got = 0;
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(4), i ? CTRT_BF16 : CTRT_F16, cpu));
         CHECK_OK(ctrt_from_host_(x, values, 4, CTRT_F64));
         CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false));
         CHECK_OK(ctrt_item(&got, y));
-        const double want = 1.25 / 1.5 * 0x1p-13, off = fabs(got - want) / want;
-        CHECK(off < (i ? 0x1p-8 : 0x1p-11), "var of %s is %g, expected %g", ctrt_dtype_name(ctrt_tensor_dtype(x)), got,
-              want);
+        const double want = 1.25 / 1.5 * 0x1p-13;
+        CHECK_NEAR(got, want, want * (i ? 0x1p-8 : 0x1p-11));
         CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 4, false));
         VALUES_ARE(y, INFINITY);
         CHECK_OK(ctrt_var(&y, x, CTRT_DIMS(0), 5, false));
         VALUES_ARE(y, INFINITY);
-        CHECK(ctrt_tensor_dtype(y) == ctrt_tensor_dtype(x), "the result has dtype %s",
-              ctrt_dtype_name(ctrt_tensor_dtype(y)));
-        ctrt_tensor_release(&x);
+        CHECK_EQ(ctrt_tensor_dtype(y), ctrt_tensor_dtype(x));
     }
 }
 
@@ -310,79 +265,64 @@ static void halves(void)
 static void names(void)
 {
     group("error messages name the called function");
-    ctrt_tensor *x = COUNTING(2, 3), *mask = NULL;
+    CTRT_AUTO(tensor) x = COUNTING(2, 3), mask = NULL;
     CHECK_FAILS(ctrt_masked_fill(&y, x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill: mask has dtype f32");
     CHECK_FAILS(ctrt_masked_fill_(x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill_: mask has dtype f32");
     CHECK_OK(ctrt_zeros(&mask, CTRT_SHAPE(4), CTRT_BOOL, cpu));
     CHECK_FAILS(ctrt_masked_fill(&y, x, mask, ctrt_float(1)), CTRT_ERR_SHAPE, "masked_fill: ");
     CHECK(strstr(ctrt_error_message(), "where") == NULL, "%s", ctrt_error_message());
-
-    ctrt_tensor *truth = NULL, *whole = NULL, *f64 = NULL, *index = NULL, *wide = NULL;
+    CTRT_AUTO(tensor) truth = NULL, whole = NULL, f64 = NULL, index = NULL, wide = NULL;
     CHECK_OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu));
     CHECK_OK(ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu));
     CHECK_OK(ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
     CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu));
     CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
 #define ATTENTION(v, mask, p) ctrt_scaled_dot_product_attention(&y, x, x, v, mask, p, false, NAN)
-    const struct { ctrt_status got; const char *text, *start; } messages[] = {
-#define MESSAGE(call, start) { (call), strdup(ctrt_error_message()), start }
-        MESSAGE(ctrt_mse_loss(&y, truth, truth, CTRT_REDUCE_MEAN), "mse_loss: not defined for bool"),
-        MESSAGE(ctrt_mse_loss(&y, whole, whole, CTRT_REDUCE_MEAN), "mse_loss: x has dtype i32"),
-        MESSAGE(ctrt_embedding(&y, x, index, -1), "embedding: index 7 at position 0"),
-        MESSAGE(ctrt_embedding(&y, x, wide, -1), "embedding: the result would have 9 dimensions"),
-        MESSAGE(ctrt_rsub_scalar(&y, truth, ctrt_bool(true)), "rsub_scalar: not defined for bool"),
-        MESSAGE(ctrt_rsub_scalar(&y, NULL, ctrt_int(1)), "rsub_scalar: x is NULL"),
-        MESSAGE(ctrt_rdiv_scalar(&y, NULL, ctrt_int(1)), "rdiv_scalar: x is NULL"),
-        MESSAGE(ctrt_rpow_scalar(&y, truth, ctrt_bool(true)), "rpow_scalar: not defined for bool"),
-        MESSAGE(ctrt_rpow_scalar(&y, NULL, ctrt_int(1)), "rpow_scalar: x is NULL"),
-        MESSAGE(ctrt_clamp_min(&y, truth, ctrt_bool(false)), "clamp_min: not defined for bool"),
-        MESSAGE(ctrt_clamp_max(&y, truth, ctrt_bool(false)), "clamp_max: not defined for bool"),
-        MESSAGE(ctrt_clamp_(truth, ctrt_bool(false), ctrt_bool(true)), "clamp_: not defined for bool"),
-        MESSAGE(ctrt_clamp_min_(whole, ctrt_float(0.5)), "clamp_min_: the result has dtype f32"),
-        MESSAGE(ATTENTION(f64, NULL, 0), "scaled_dot_product_attention: operands have dtypes f32 and f64"),
-        MESSAGE(ATTENTION(x, x, 0), "scaled_dot_product_attention: shapes [2, 2] and [2, 3] do not broadcast"),
-        MESSAGE(ATTENTION(x, NULL, 1.5), "scaled_dot_product_attention: p is 1.5"),
-    };
-    for (size_t i = 0; i < COUNT(messages); i++) {
-        CHECK(messages[i].got != CTRT_OK && strncmp(messages[i].text, messages[i].start,
-                                                    strlen(messages[i].start)) == 0, "\"%s\", expected \"%s\"",
-              messages[i].text, messages[i].start);
-        free((char *)(uintptr_t)messages[i].text);
-    }
-    ctrt_tensor *all[] = { x, mask, truth, whole, f64, index, wide };
-    release_all(all, COUNT(all));
+#define MESSAGE(call, start)                                                                               \
+    CHECK((call) != CTRT_OK && strncmp(ctrt_error_message(), start, strlen(start)) == 0, "\"%s\", expected \"%s\"",  \
+          ctrt_error_message(), start)
+    MESSAGE(ctrt_mse_loss(&y, truth, truth, CTRT_REDUCE_MEAN), "mse_loss: not defined for bool");
+    MESSAGE(ctrt_mse_loss(&y, whole, whole, CTRT_REDUCE_MEAN), "mse_loss: x has dtype i32");
+    MESSAGE(ctrt_embedding(&y, x, index, -1), "embedding: index 7 at position 0");
+    MESSAGE(ctrt_embedding(&y, x, wide, -1), "embedding: the result would have 9 dimensions");
+    MESSAGE(ctrt_rsub_scalar(&y, truth, ctrt_bool(true)), "rsub_scalar: not defined for bool");
+    MESSAGE(ctrt_rsub_scalar(&y, NULL, ctrt_int(1)), "rsub_scalar: x is NULL");
+    MESSAGE(ctrt_rdiv_scalar(&y, NULL, ctrt_int(1)), "rdiv_scalar: x is NULL");
+    MESSAGE(ctrt_rpow_scalar(&y, truth, ctrt_bool(true)), "rpow_scalar: not defined for bool");
+    MESSAGE(ctrt_rpow_scalar(&y, NULL, ctrt_int(1)), "rpow_scalar: x is NULL");
+    MESSAGE(ctrt_clamp_min(&y, truth, ctrt_bool(false)), "clamp_min: not defined for bool");
+    MESSAGE(ctrt_clamp_max(&y, truth, ctrt_bool(false)), "clamp_max: not defined for bool");
+    MESSAGE(ctrt_clamp_(truth, ctrt_bool(false), ctrt_bool(true)), "clamp_: not defined for bool");
+    MESSAGE(ctrt_clamp_min_(whole, ctrt_float(0.5)), "clamp_min_: the result has dtype f32");
+    MESSAGE(ATTENTION(f64, NULL, 0), "scaled_dot_product_attention: operands have dtypes f32 and f64");
+    MESSAGE(ATTENTION(x, x, 0), "scaled_dot_product_attention: shapes [2, 2] and [2, 3] do not broadcast");
+    MESSAGE(ATTENTION(x, NULL, 1.5), "scaled_dot_product_attention: p is 1.5");
 }
 
 /* Expected shapes and errors are PyTorch's. */
 static void shapes(void)
 {
     group("linear with a weight of one dimension; gather with an empty index");
-    static const struct { int x, bias; int64_t x_shape[3], bias_shape[1]; int ndim; int64_t shape[3]; } linears[] = {
-        /* bias: number of dimensions, -1: none. ndim: of the result, -1: an error */
-        { 3, -1, { 2, 2, 4 }, { 0 }, 2, { 2, 2 } }, { 2, 0, { 3, 4 }, { 0 }, 1, { 3 } },
-        { 1, 0, { 4 }, { 0 }, 0, { 0 } },
-        { 2, -1, { 0, 4 }, { 0 }, 1, { 0 } },       { 2, 1, { 3, 4 }, { 1 }, -1, { 0 } },
-        { 2, -1, { 3, 5 }, { 0 }, -1, { 0 } },
-        { 0, -1, { 0 }, { 0 }, -1, { 0 } },
+    static const struct { int x, bias, ndim; int64_t x_shape[3], shape[3]; } linears[] = {
+        /* bias: number of dimensions (of size 1), -1: none. ndim: of the result, -1: an error */
+        { 3, -1, 2, { 2, 2, 4 }, { 2, 2 } }, { 2, 0, 1, { 3, 4 }, { 3 } }, { 1, 0, 0, { 4 }, { 0 } },
+        { 2, -1, 1, { 0, 4 }, { 0 } }, { 2, 1, -1, { 3, 4 }, { 0 } }, { 2, -1, -1, { 3, 5 }, { 0 } },
+        { 0, -1, -1, { 0 }, { 0 } },
     };
-    ctrt_tensor *x = NULL, *weight = NULL, *bias = NULL, *sum = NULL, *index = NULL;
+    static const int64_t one[] = { 1 };
+    CTRT_AUTO(tensor) x = NULL, sum = NULL, index = NULL;
     for (size_t i = 0; i < COUNT(linears); i++) {
-        const int ndim = linears[i].ndim;
-        ctrt_tensor_release(&bias);
+        CTRT_AUTO(tensor) weight = COUNTING(4), bias = NULL;
         CHECK_OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu));
-        weight = (ctrt_tensor_release(&weight), counting_of(CTRT_SHAPE(4), CTRT_F32));
         CHECK_OK(ctrt_tensor_require_grad(weight, true));
         if (linears[i].bias >= 0)
-            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(linears[i].bias_shape, linears[i].bias), CTRT_F32, cpu));
-        if (ndim < 0) {
+            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, linears[i].bias), CTRT_F32, cpu));
+        if (linears[i].ndim < 0) {
             CHECK_FAILS(ctrt_linear(&y, x, weight, bias), CTRT_ERR_SHAPE, "linear: ");
             continue;
         }
         CHECK_OK(ctrt_linear(&y, x, weight, bias));
-        CHECK(ctrt_tensor_ndim(y) == ndim, "case %zu: %d dimensions, expected %d", i, ctrt_tensor_ndim(y), ndim);
-        for (int d = 0; d < ndim && d < ctrt_tensor_ndim(y); d++)
-            CHECK(ctrt_tensor_size(y, d) == linears[i].shape[d], "case %zu: size %lld of dimension %d", i,
-                  (long long)ctrt_tensor_size(y, d), d);
+        check_shape("linear", __LINE__, y, ctrt_ints_of(linears[i].shape, linears[i].ndim));
         const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
         CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_backward(sum));
@@ -398,9 +338,7 @@ static void shapes(void)
         CHECK_OK(ctrt_tensor_require_grad(x, true));
         CHECK_OK(ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu));
         CHECK_OK(ctrt_gather(&y, x, gathers[i].dim, index));
-        CHECK(ctrt_tensor_ndim(y) == gathers[i].index && ctrt_tensor_numel(y) == 0 &&
-              ctrt_tensor_size(y, -1) == gathers[i].index_shape[gathers[i].index - 1],
-              "case %zu: %d dimensions", i, ctrt_tensor_ndim(y));
+        check_shape("gather", __LINE__, y, ctrt_ints_of(gathers[i].index_shape, gathers[i].index));
         CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_backward(sum));
         CHECK_OK(ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
@@ -409,14 +347,13 @@ static void shapes(void)
     }
     CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(3, 5), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_gather(&y, x, 2, index), CTRT_ERR_SHAPE, "gather: ");
-    ctrt_tensor *all[] = { x, weight, bias, sum, index };
-    release_all(all, COUNT(all));
 }
 
 static void itself(void)
 {
     group("the result variable is an operand");
-    ctrt_tensor *x = COUNTING(2, 2), *t = NULL, *pieces[2] = { NULL };
+    CTRT_AUTO(tensor) x = COUNTING(2, 2), t = NULL;
+    ctrt_tensor *pieces[2] = { NULL };
     int count = 0;
     CHECK_OK(ctrt_matmul(&x, x, x));
     VALUES_ARE(x, 2, 3, 6, 11);
@@ -431,13 +368,13 @@ static void itself(void)
     VALUES_ARE(t, 1, 1);
     ctrt_tensor_assign(&pieces[0], x);
     CHECK_OK(ctrt_chunk(pieces, &count, pieces[0], 2, 0));
-    CHECK(count == 2, "%d pieces", count);
+    CHECK_EQ(count, 2);
     CHECK_OK(ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
     VALUES_ARE(pieces[1], 484, 81);
+    ctrt_tensor_release(&pieces[0]);
+    ctrt_tensor_release(&pieces[1]);
     CHECK_OK(ctrt_var(&x, x, CTRT_ALL_DIMS, 1, false));
     VALUES_ARE(x, 81204.5);
-    ctrt_tensor *all[] = { x, t, pieces[0], pieces[1] };
-    release_all(all, COUNT(all));
 }
 
 /* Two storages share the same memory. */
@@ -445,7 +382,7 @@ static void twice(void)
 {
     group("operands from blobs that overlap");
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
-    ctrt_tensor *low = NULL, *high = NULL, *same = NULL;
+    CTRT_AUTO(tensor) low = NULL, high = NULL, same = NULL;
     CHECK_OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
     CHECK_OK(ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
     CHECK_OK(ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
@@ -455,8 +392,6 @@ static void twice(void)
     VALUES_ARE(high, 0, 1, 3, 5, 7, 9, 11, 13);
     CHECK_OK(ctrt_add_(low, same));
     VALUES_ARE(low, 0, 0, 2, 6, 10, 14, 18, 22);
-    ctrt_tensor *all[] = { low, high, same };
-    release_all(all, COUNT(all));
 }
 
 TEST_MAIN

@@ -15,34 +15,27 @@ static const char *text(const int64_t *shape, int ndim)
 static void texts(void)
 {
     char buffer[SHAPE_TEXT_BYTES];
-    group("shape_text formats shapes and truncates long ones");
-    CHECK(strcmp(shape_text(buffer, NULL, 0), "[]") == 0, "no dimensions: %s, expected []", buffer);
-    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0,
-          "two dimensions: %s, expected [2, 3]", buffer);
     int64_t many[100];
+    group("shape_text formats shapes and truncates long ones");
+    CHECK_STR(shape_text(buffer, NULL, 0), "[]");
+    CHECK_STR(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]");
     for (int i = 0; i < 100; i++)
         many[i] = INT64_MIN;
-    shape_text(buffer, many, 100);
-    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && strstr(buffer, ", ...]"), "a long shape is not truncated: %s", buffer);
-    shape_text(buffer, many, 8);
-    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."),
-          "the longest shape of a tensor is truncated: %s", buffer);
+    CHECK_HAS(shape_text(buffer, many, 100), ", ...]");
+    CHECK_TRUE(strlen(buffer) < SHAPE_TEXT_BYTES);
+    CHECK(strstr(shape_text(buffer, many, 8), "...") == NULL, "the longest shape of a tensor is truncated: %s", buffer);
 }
 
+/* Shapes that are too large, or have negative sizes, are in test-bad-input. */
 static void checks(void)
 {
-    group("shape_check rejects invalid shapes");
+    group("shape_check accepts the largest shapes, and names what is wrong");
     const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-    CHECK_OK(shape_check("test", CTRT_SCALAR_SHAPE, CTRT_F32));
     CHECK_OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32));
-    CHECK_OK(shape_check("test", LIST(0, 5), CTRT_F64));
     CHECK_OK(shape_check("test", LIST(INT64_MAX), CTRT_I8));
-    CHECK_FAILS(shape_check("test", ctrt_ints_of(nine, 9), CTRT_F32), CTRT_ERR_SHAPE, "9 dimensions");
     CHECK_FAILS(shape_check("test", ctrt_ints_of(nine, -1), CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "-1 dimensions");
-    CHECK_FAILS(shape_check("test", ctrt_ints_of(NULL, 2), CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(shape_check("test", LIST(2, -3), CTRT_F32), CTRT_ERR_SHAPE,
                 "negative size -3 at dimension 1 of shape [2, -3]");
-    CHECK_FAILS(shape_check("test", LIST(INT64_MAX), CTRT_F32), CTRT_ERR_OVERFLOW, "f32");
     CHECK_FAILS(shape_check("test", LIST(INT64_C(1) << 32, INT64_C(1) << 31), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
     CHECK_FAILS(shape_check("test", LIST(0, INT64_C(1) << 40, INT64_C(1) << 40), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
 }
@@ -86,67 +79,53 @@ static void strides(void)
         memcpy(view.strides, views[i].strides, sizeof views[i].strides);
         view_refresh(&view);
         CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
-        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous,
-              "view %zu: CTRT_VIEW_CONTIGUOUS is wrong", i);
-        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
-              "view %zu: CTRT_VIEW_CHANNELS_LAST is wrong", i);
-        CHECK(view.flags & CTRT_VIEW_HOST_SCALAR, "view %zu: CTRT_VIEW_HOST_SCALAR was removed", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous
+                  && !!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
+              "view %zu: flags %x", i, view.flags);
+        CHECK_TRUE(view.flags & CTRT_VIEW_HOST_SCALAR);
     }
 }
 
 static void dims(void)
 {
-    static const struct { int64_t dim; int ndim, want; } good[] = {
-        { 0, 3, 0 }, { 2, 3, 2 }, { -1, 3, 2 }, { -3, 3, 0 }, { 0, 0, 0 }, { -1, 0, 0 },
-    };
     static const struct { int64_t dim; int ndim; const char *words; } bad[] = {
         { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" },
         { INT64_MIN, 3, "[-3, 2]" }, { INT64_MAX, 8, "[-8, 7]" },
     };
-    group("negative dimensions are normalised, dimensions out of range are rejected");
-    for (size_t i = 0; i < COUNT_OF(good); i++) {
-        int got = -9;
-        CHECK_OK(shape_dim(&got, "test", good[i].dim, good[i].ndim));
-        CHECK(got == good[i].want, "dim %lld of %d is %d", (long long)good[i].dim, good[i].ndim, got);
-    }
+    group("dimensions out of range and sets of dimensions");
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         int got = -9;
         CHECK_FAILS(shape_dim(&got, "test", bad[i].dim, bad[i].ndim), CTRT_ERR_SHAPE, bad[i].words);
         CHECK(got == -9, "a failed call wrote %d", got);
     }
-    uint32_t set = 0;
+    static const struct { int count; int64_t dims[2]; int ndim; uint32_t want; } sets[] = {
+        { 0, { 0 }, 2, 3 }, { 2, { 0, -1 }, 4, 9 }, { 1, { -1 }, 0, 0 },
+    };
+    uint32_t set = 99;
+    for (size_t i = 0; i < COUNT_OF(sets); i++) {
+        CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(sets[i].dims, sets[i].count), sets[i].ndim));
+        CHECK_EQ(set, sets[i].want);
+    }
     CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 3));
-    CHECK(set == 7, "all of 3 dimensions: %x, expected 7", set);
-    CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(NULL, 0), 2));
-    CHECK(set == 3, "an empty list of 2 dimensions: %x, expected 3", set);
-    CHECK_OK(shape_dims(&set, "test", LIST(0, -1), 4));
-    CHECK(set == 9, "dimensions 0 and -1 of 4: %x, expected 9", set);
-    CHECK_OK(shape_dims(&set, "test", LIST(-1), 0));
-    CHECK(set == 0, "dimension -1 of a 0-dim tensor: %x, expected 0", set);
+    CHECK_EQ(set, 7);
     CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 0));
-    CHECK(set == 0, "all dimensions of a 0-dim tensor: %x, expected 0", set);
+    CHECK_EQ(set, 0);
     CHECK_FAILS(shape_dims(&set, "test", LIST(1, -2), 3), CTRT_ERR_SHAPE, "dimension 1 is given twice");
-    CHECK_FAILS(shape_dims(&set, "test", LIST(3), 3), CTRT_ERR_SHAPE, "out of range");
     CHECK_FAILS(shape_dims(&set, "test", LIST(0, 0), 0), CTRT_ERR_SHAPE, "twice");
-    CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, 2), 3), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, -2), 3), CTRT_ERR_INVALID_ARGUMENT, "-2");
 }
 
 static void broadcasting(void)
 {
     static const struct { int a_ndim, b_ndim, ndim; int64_t a[4], b[4], want[4]; } cases[] = {
-        { 2, 2, 2, { 2, 3 }, { 2, 3 }, { 2, 3 } }, { 2, 1, 2, { 2, 3 }, { 3 }, { 2, 3 } },
-        { 1, 3, 3, { 3 }, { 5, 2, 1 }, { 5, 2, 3 } },
-        { 0, 2, 2, { 0 }, { 4, 0 }, { 4, 0 } }, { 2, 2, 2, { 1, 0 }, { 7, 1 }, { 7, 0 } },
-        { 0, 0, 0, { 0 }, { 0 }, { 0 } },
-        { 1, 1, 1, { 1 }, { 0 }, { 0 } },
-        { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 2, 1, -1, { 2, 3 }, { 2 }, { 0 } },
-        { 1, 1, -1, { 2 }, { 0 }, { 0 } },
+        { 1, 3, 3, { 3 }, { 5, 2, 1 }, { 5, 2, 3 } }, { 0, 2, 2, { 0 }, { 4, 0 }, { 4, 0 } },
+        { 2, 2, 2, { 1, 0 }, { 7, 1 }, { 7, 0 } }, { 1, 1, 1, { 1 }, { 0 }, { 0 } },
+        { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 1, 1, -1, { 2 }, { 0 }, { 0 } },
     };
     group("two shapes broadcast as in PyTorch");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        int64_t got[CTRT_MAX_DIMS] = { -7 };
-        int ndim = -7;
+        int64_t got[CTRT_MAX_DIMS] = { -7 }, onto[CTRT_MAX_DIMS];
+        int ndim = -7, onto_ndim = cases[i].a_ndim;
         ctrt_status status = shape_broadcast(got, &ndim, "test", cases[i].a, cases[i].a_ndim, cases[i].b,
                                              cases[i].b_ndim);
         if (cases[i].ndim < 0) {
@@ -154,14 +133,12 @@ static void broadcasting(void)
             CHECK(ndim == -7 && got[0] == -7, "case %zu: a failed call wrote its output", i);
             continue;
         }
-        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "%s with %s: %s",
-              text(cases[i].a, cases[i].a_ndim), text(cases[i].b, cases[i].b_ndim), text(got, ndim));
-        int64_t onto[CTRT_MAX_DIMS];                         /* the output may be an operand */
-        memcpy(onto, cases[i].a, sizeof cases[i].a);
-        ndim = cases[i].a_ndim;
-        CHECK_OK(shape_broadcast(onto, &ndim, "test", onto, ndim, cases[i].b, cases[i].b_ndim));
-        CHECK(shape_equal(onto, ndim, cases[i].want, cases[i].ndim), "onto the first operand, case %zu: %s", i,
-              text(onto, ndim));
+        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "case %zu: %s", i,
+              text(got, ndim));
+        memcpy(onto, cases[i].a, sizeof cases[i].a);         /* the output may be an operand */
+        CHECK_OK(shape_broadcast(onto, &onto_ndim, "test", onto, onto_ndim, cases[i].b, cases[i].b_ndim));
+        CHECK(shape_equal(onto, onto_ndim, cases[i].want, cases[i].ndim), "case %zu, onto: %s", i,
+              text(onto, onto_ndim));
     }
     ctrt_view view = { .ndim = 2, .dtype = CTRT_F32, .shape = { 3, 1 }, .strides = { 4, 4 } }, wide;
     const int64_t target[3] = { 2, 3, 5 }, wanted[3] = { 0, 4, 0 };
@@ -175,33 +152,20 @@ static void broadcasting(void)
 
 static void inferring(void)
 {
-    static const struct { int64_t numel; int ndim; int64_t wanted[4], want[4]; } good[] = {
-        { 6, 2, { 2, -1 }, { 2, 3 } }, { 6, 1, { -1 }, { 6 } }, { 6, 2, { 3, 2 }, { 3, 2 } }, { 1, 0, { 0 }, { 0 } },
-        { 0, 2, { 0, 3 }, { 0, 3 } }, { 0, 2, { -1, 3 }, { 0, 3 } },
-        { 0, 3, { 0, INT64_MAX, INT64_MAX }, { 0, INT64_MAX, INT64_MAX } },
+    static const struct { int64_t numel; int ndim; int64_t wanted[4]; const char *words; } bad[] = {
+        { 6, 2, { 4, -1 }, "[4, -1] does not match a tensor of 6 elements" }, { 6, 2, { -1, -1 }, "only one size" },
+        { 6, 1, { -2 }, "negative size -2" }, { 0, 2, { -1, 0 }, "ambiguous" }, { 6, 0, { 0 }, "[]" },
+        { 6, 2, { -1, 0 }, "does not match" }, { 0, 2, { INT64_MAX, INT64_MAX }, "does not match" },
+        { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, "does not match" },
     };
-    static const struct { int64_t numel; int ndim; int64_t wanted[4]; ctrt_status status; const char *words; } bad[] = {
-        { 6, 2, { 4, -1 }, CTRT_ERR_SHAPE, "[4, -1] does not match a tensor of 6 elements" },
-        { 6, 2, { -1, -1 }, CTRT_ERR_SHAPE, "only one size" }, { 6, 1, { -2 }, CTRT_ERR_SHAPE, "negative size -2" },
-        { 6, 1, { 7 }, CTRT_ERR_SHAPE, "does not match" }, { 0, 2, { -1, 0 }, CTRT_ERR_SHAPE, "ambiguous" },
-        { 6, 2, { -1, 0 }, CTRT_ERR_SHAPE, "does not match" }, { 6, 0, { 0 }, CTRT_ERR_SHAPE, "[]" },
-        { 0, 2, { INT64_MAX, INT64_MAX }, CTRT_ERR_SHAPE, "does not match" },
-        { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, CTRT_ERR_SHAPE, "does not match" },
-    };
-    group("a size of -1 is inferred");
-    for (size_t i = 0; i < COUNT_OF(good); i++) {
-        int64_t got[CTRT_MAX_DIMS];
-        CHECK_OK(shape_infer(got, "test", ctrt_ints_of(good[i].wanted, good[i].ndim), good[i].numel));
-        CHECK(shape_equal(got, good[i].ndim, good[i].want, good[i].ndim), "case %zu: %s", i, text(got, good[i].ndim));
-    }
+    group("sizes that cannot be inferred");
     int64_t got[CTRT_MAX_DIMS];
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(bad[i].wanted, bad[i].ndim), bad[i].numel), bad[i].status,
+        CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(bad[i].wanted, bad[i].ndim), bad[i].numel), CTRT_ERR_SHAPE,
                     bad[i].words);
-    const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-    CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(nine, 9), 1), CTRT_ERR_SHAPE, "9 dimensions");
-    CHECK_FAILS(shape_infer(got, "test", CTRT_ALL_DIMS, 1), CTRT_ERR_INVALID_ARGUMENT, NULL);
-    CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(NULL, 1), 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_OK(shape_infer(got, "test", LIST(0, INT64_MAX, INT64_MAX), 0));
+    CHECK_OK(shape_infer(got, "test", LIST(-1, 3), 0));
+    CHECK_EQ(got[0], 0);
 }
 
 static void viewing(void)
@@ -238,8 +202,7 @@ static void viewing(void)
         /* The stride of a size of 1 may be anything. */
         for (int d = 0; d < cases[i].ndim; d++)
             CHECK(cases[i].to[d] == 1 || got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i,
-                  text(got, cases[i].ndim),
-                  text(cases[i].want, cases[i].ndim));
+                  text(got, cases[i].ndim), text(cases[i].want, cases[i].ndim));
     }
 }
 
@@ -265,21 +228,18 @@ static void spans(void)
     group("imported strides are checked, and the number of elements they span is computed");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const ctrt_status status = strides_import(got, &elements, "test", cases[i].shape, cases[i].strides,
-                                                  cases[i].ndim,
-                                                  cases[i].dtype);
+                                                  cases[i].ndim, cases[i].dtype);
         if (cases[i].status != CTRT_OK) {
             CHECK_FAILS(status, cases[i].status, cases[i].words);
             continue;
         }
         CHECK_OK(status);
         CHECK(elements == cases[i].elements, "case %zu: %lld elements", i, (long long)elements);
-        for (int d = 0; d < cases[i].ndim; d++)
-            CHECK(got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i, text(got, cases[i].ndim),
-                  text(cases[i].want, cases[i].ndim));
+        CHECK(shape_equal(got, cases[i].ndim, cases[i].want, cases[i].ndim), "case %zu: strides %s", i,
+              text(got, cases[i].ndim));
     }
     CHECK_OK(strides_import(got, &elements, "test", cases[0].shape, NULL, 2, CTRT_F32));
-    CHECK(elements == 6 && got[0] == 3 && got[1] == 1, "row major: %s, %lld elements", text(got, 2),
-          (long long)elements);
+    CHECK_TRUE(elements == 6 && got[0] == 3 && got[1] == 1);
 }
 
 TEST_MAIN

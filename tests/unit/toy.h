@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A fake device for tests of how the core treats memory that the host cannot access, and missing kernels.
  *
- * A device address is a host address plus TOY_MOVED, so that a host access faults. Copies and kernels are counted. */
+ * A device address is a host address plus TOY_MOVED, so that a host access faults. */
 #ifndef CTRT_TESTS_TOY_H
 #define CTRT_TESTS_TOY_H
 
@@ -17,7 +17,6 @@ enum toy_kind {
     TOY_FULL                /* copy and fill kernels for any strides */
 };
 
-static int toy_copies, toy_fills, toy_to_host, toy_to_device, toy_on_device;
 static size_t toy_bytes_to_host;
 
 static inline void *toy_real(const void *address)
@@ -45,11 +44,8 @@ static ctrt_status toy_copy(void *device, void *queue, void *to, const void *fro
 {
     (void)device, (void)queue;
     if (kind == CTRT_COPY_TO_HOST)
-        toy_to_host++, toy_bytes_to_host += bytes, memcpy(to, toy_real(from), bytes);
-    else if (kind == CTRT_COPY_TO_DEVICE)
-        toy_to_device++, memcpy(toy_real(to), from, bytes);
-    else
-        toy_on_device++, memcpy(toy_real(to), toy_real(from), bytes);
+        toy_bytes_to_host += bytes;
+    memcpy(kind == CTRT_COPY_TO_HOST ? to : toy_real(to), kind == CTRT_COPY_TO_DEVICE ? from : toy_real(from), bytes);
     return CTRT_OK;
 }
 
@@ -74,7 +70,6 @@ static inline char *toy_element(const ctrt_view *view, int64_t i)
 static ctrt_status toy_run_copy(const ctrt_call *call)
 {
     const ctrt_view *from = call->inputs[0], *to = call->outputs[0];
-    toy_copies++;
     for (int64_t i = 0; i < to->numel; i++)
         dtype_store(toy_element(to, i), to->dtype, dtype_load(toy_element(from, i), from->dtype));
     return CTRT_OK;
@@ -92,32 +87,33 @@ static ctrt_status toy_run_fill(const ctrt_call *call)
 {
     const ctrt_view *to = call->outputs[0];
     const ctrt_range_attributes *range = call->attributes;
-    toy_fills++;
     for (int64_t i = 0; i < to->numel; i++)
         dtype_store(toy_element(to, i), to->dtype, range->lo);
     return CTRT_OK;
 }
 
 #define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
+#define TOY_KERNEL(name, its_flags, function)                                                              \
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = TOY_ALL_DTYPES, .flags = its_flags,          \
+      .run = function }
+#define TOY_TABLE(list, n)                                                                                 \
+    { .size = sizeof(ctrt_kernel_table), .kernels = list, .count = n, .stride = sizeof(ctrt_kernel) }
+#define TOY_BACKEND(kind) { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[kind] }
+
 static const ctrt_kernel toy_full_kernels[] = {
-    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_copy },
-    { .size = sizeof(ctrt_kernel), .op = "fill", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_fill },
+    TOY_KERNEL("copy", CTRT_KERNEL_STRIDED, toy_run_copy),
+    TOY_KERNEL("fill", CTRT_KERNEL_STRIDED, toy_run_fill),
 };
-static const ctrt_kernel toy_dense_kernels[] = {
-    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .run = toy_run_dense_copy },
-};
+static const ctrt_kernel toy_dense_kernels[] = { TOY_KERNEL("copy", 0, toy_run_dense_copy) };
 static const ctrt_kernel_table toy_kernels[] = {
-    [TOY_BARE] = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(ctrt_kernel) },
-    [TOY_DENSE] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_dense_kernels, .count = 1, .stride = sizeof(ctrt_kernel) },
-    [TOY_FULL] = { .size = sizeof(ctrt_kernel_table), .kernels = toy_full_kernels, .count = 2, .stride = sizeof(ctrt_kernel) },
+    [TOY_BARE] = TOY_TABLE(NULL, 0),
+    [TOY_DENSE] = TOY_TABLE(toy_dense_kernels, 1),
+    [TOY_FULL] = TOY_TABLE(toy_full_kernels, 2),
 };
-static const ctrt_memory_table toy_memory = { .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy,
-                                              .fill = toy_fill };
-static const ctrt_backend toy_backends[] = {
-    [TOY_BARE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_BARE] },
-    [TOY_DENSE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_DENSE] },
-    [TOY_FULL] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_FULL] },
+static const ctrt_memory_table toy_memory = {
+    .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy, .fill = toy_fill
 };
+static const ctrt_backend toy_backends[] = { TOY_BACKEND(TOY_BARE), TOY_BACKEND(TOY_DENSE), TOY_BACKEND(TOY_FULL) };
 
 static ctrt_status toy_open(ctrt_device **out, enum toy_kind kind)
 {
