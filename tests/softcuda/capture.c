@@ -27,7 +27,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static atomic_int n_captures;
 static uint64_t ids;
-static __thread int thread_mode __attribute__((tls_model("initial-exec")));
 
 /* ---- sets of nodes ---- */
 
@@ -231,13 +230,13 @@ void capture_abandon(struct stream *stream)
 
 result capture_unsafe_call(void)
 {
-    if (n_captures == 0 || thread_mode == CAPTURE_RELAXED)
+    if (n_captures == 0)
         return CUDA_SUCCESS;
     result made = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c != NULL; c = c->next) {
         const bool own = pthread_equal(c->thread, pthread_self());
-        if (c->mode == CAPTURE_RELAXED || (!own && (c->mode != CAPTURE_GLOBAL || thread_mode != CAPTURE_GLOBAL)))
+        if (c->mode == CAPTURE_RELAXED || (!own && c->mode != CAPTURE_GLOBAL))
             continue;
         c->invalidated = true;
         made = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -258,8 +257,6 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((uintptr_t)handle <= 2)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;       /* the legacy default stream */
     struct capture *capture = calloc(1, sizeof *capture);
     struct graph *graph = graph_new();
     if (capture == NULL || graph == NULL) {
@@ -371,15 +368,4 @@ EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id,
     if (n != NULL)
         *n = 0;
     return info(stream, status, id, graph);
-}
-
-EXPORT result cuThreadExchangeStreamCaptureMode(int *mode)
-{
-    CALL(cuThreadExchangeStreamCaptureMode, ENTER_INIT);
-    if (mode == NULL || *mode < CAPTURE_GLOBAL || *mode > CAPTURE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    const int old = thread_mode;
-    thread_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
 }

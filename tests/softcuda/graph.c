@@ -2,8 +2,7 @@
 /* tests/softcuda/graph.c: graphs of operations, and their execution.
  *
  * The thread of the stream on which a graph is launched runs the nodes one by one, in the recorded order or, with
- * SOFTCUDA=order=random or reverse, in another order that the dependencies allow. Other orders reveal missing
- * dependencies. */
+ * SOFTCUDA=order=random, in another order that the dependencies allow. Other orders reveal missing dependencies. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -97,7 +96,7 @@ static bool may_run(const struct graph *graph, const bool *done, int i)
 /* Returns a node that may run next. */
 static int pick(const struct graph *graph, const bool *done, unsigned *seed)
 {
-    const int start = options.order == ORDER_RANDOM ? (int)((unsigned)rand_r(seed) % (unsigned)graph->n) : graph->n - 1;
+    const int start = (int)((unsigned)rand_r(seed) % (unsigned)graph->n);
     for (int i = 0; i < graph->n; i++) {
         const int node = (start - i + graph->n) % graph->n;
         if (may_run(graph, done, node))
@@ -181,12 +180,6 @@ EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
     *op = (struct graph_op){ .op = { .run = run_exec, .release = release_exec, .node = NODE_KERNEL }, .exec = exec };
     exec->references++;
     return stream_put(stream, &op->op);
-}
-
-EXPORT result cuGraphUpload(struct exec *exec, void *handle)
-{
-    CALL(cuGraphUpload, WELL);
-    return stream_of(handle) != NULL && handle_is(HANDLE_GRAPH_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT result cuGraphExecDestroy(struct exec *exec)

@@ -8,13 +8,13 @@ softcuda_driver = \
     tests/softcuda/device.c tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c \
     tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/host.c \
     tests/softcuda/launch.c tests/softcuda/matrix.c tests/softcuda/memory.c tests/softcuda/module.c \
-    tests/softcuda/nvml_hooks.c tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
+    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
     tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
-    tests/softcuda/api.h tests/softcuda/bed.h tests/softcuda/block.h tests/softcuda/calls.h tests/softcuda/control.h \
+    tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h \
     tests/softcuda/device.h tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
     tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/fiber.h tests/softcuda/fixture.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/nvml_hooks.h \
     tests/softcuda/order.h tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
 softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
     tests/softcuda/gemm.c
@@ -93,16 +93,15 @@ CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(soft
     $(soft)/nvml.soft.o
 
 # Tests of softcuda itself: one test program, in addition to those of libctrt (tests/local.mk).
-TESTS          += tests/softcuda/test-softcuda-blas.c tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
+TESTS          += tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
     tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c tests/softcuda/test-softcuda-streams.c
 check_PROGRAMS += run-softcuda
-run_softcuda_SOURCES  = $(TEST_RUNNER) tests/softcuda/test-softcuda-blas.c tests/softcuda/test-softcuda-facts.c \
+run_softcuda_SOURCES  = $(TEST_RUNNER) tests/softcuda/test-softcuda-facts.c \
     tests/softcuda/test-softcuda-kernels.c tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c \
-    tests/softcuda/test-softcuda-streams.c tests/softcuda/gemm.c tests/softcuda/facts-backend.c tests/softcuda/facts-libraries.c \
-    tests/softcuda/facts-libraries.h tests/softcuda/facts.def
+    tests/softcuda/test-softcuda-streams.c tests/softcuda/facts-backend.c tests/softcuda/facts.def
 run_softcuda_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit $(CUDA_HEADERS) -D_GNU_SOURCE \
                         -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
 run_softcuda_LDFLAGS  = $(NO_WRAPPER) -Wl,-rpath,$(abs_builddir)/tests/softcuda
-run_softcuda_LDADD    = $(soft)/libcublasLt.so.13 $(soft)/libcuda.so.1 -lm
+run_softcuda_LDADD    = $(soft)/libcuda.so.1
 run_softcuda_DEPENDENCIES = $(softcuda_libraries)
 endif

@@ -122,8 +122,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
     }
     device->live_blocks++;
     order_forget(found, bytes);
-    if (options.poison)
-        space_fill(found, "\xff", 1, bytes);
+    space_fill(found, 0xff, bytes);
     space_poison(found, memory_rounded(bytes));
     *out = found;
     return CUDA_SUCCESS;
@@ -165,21 +164,17 @@ void memory_drop_all(struct device *device)
     }
 }
 
-bool memory_block(address inside, address *begin, size_t *bytes)
+size_t memory_block_bytes(address begin)
 {
-    struct device *device = space_device(inside);
+    struct device *device = space_device(begin);
     if (device == NULL)
-        return false;
+        return 0;
     pthread_mutex_lock(&device->lock);
     const struct blocks *b = device->blocks;
-    const size_t i = b == NULL ? 0 : behind(b, inside);
-    const bool is = i > 0 && inside - b->list[i - 1].begin < b->list[i - 1].bytes;
-    if (is) {
-        *begin = b->list[i - 1].begin;
-        *bytes = b->list[i - 1].bytes;
-    }
+    const size_t i = b == NULL ? 0 : behind(b, begin);
+    const size_t bytes = i > 0 && b->list[i - 1].begin == begin ? b->list[i - 1].bytes : 0;
     pthread_mutex_unlock(&device->lock);
-    return is;
+    return bytes;
 }
 
 /* Describes the block at or near an address, for messages. */
@@ -229,7 +224,7 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
             if (virtual_allowed(begin, bytes, device, write))
                 return true;
             if (write && virtual_allowed(begin, bytes, device, false)) {
-                snprintf(text, text_bytes, "in virtual memory that device %u is to read only", on);
+                snprintf(text, text_bytes, "in virtual memory that is read-only for device %u", on);
                 return false;
             }
         } else if (owner == device || (device->peers >> owner->index & 1) != 0) {
@@ -279,18 +274,4 @@ EXPORT result cuMemFree_v2(address begin)
     if (!options.strict_free)
         device_wait_idle(device);               /* as the CUDA driver does */
     return memory_free(device, begin, NULL);
-}
-
-EXPORT result cuMemGetAddressRange_v2(address *begin, size_t *bytes, address inside)
-{
-    CALL(cuMemGetAddressRange_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    address first;
-    size_t size;
-    if (!memory_block(inside, &first, &size))
-        return CUDA_ERROR_NOT_FOUND;
-    if (begin != NULL)
-        *begin = first;
-    if (bytes != NULL)
-        *bytes = size;
-    return CUDA_SUCCESS;
 }

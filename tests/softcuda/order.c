@@ -176,7 +176,7 @@ static bool known(uint64_t stamp)
     return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp;
 }
 
-static void told(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
+static void report(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
 {
     char text[700], where[300];
     const address at = (uintptr_t)softcuda_space.base + (address)(piece - pieces) * PIECE;
@@ -188,7 +188,7 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
              "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
              (unsigned long long)ids[(stamp >> 32) - 1], write ? "writes" : "reads", at, where, other_name,
              (unsigned long long)ids[(other >> 32) - 1], other_wrote ? "wrote" : "read");
-    fault_tell(text);
+    fault_report(text);
     softcuda_here.disorder++;
 }
 
@@ -199,11 +199,11 @@ static void touch_piece(struct piece *piece, bool write)
                    before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
     if (softcuda_here.disorder == 0) {                              /* report at most one per operation */
         if (!known(written))
-            told(piece, written, write, true);
+            report(piece, written, write, true);
         else if (write && !known(read))
-            told(piece, read, true, false);
+            report(piece, read, true, false);
         else if (write && !known(before))
-            told(piece, before, true, false);
+            report(piece, before, true, false);
     }
     if (write) {
         __atomic_store_n(&piece->written, stamp, __ATOMIC_RELAXED);

@@ -84,17 +84,13 @@ bool virtual_writable(address begin, size_t bytes)
     return writable;
 }
 
-bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes)
+struct device *virtual_owner(address at)
 {
     pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(begin);
-    if (m != NULL) {
-        *device = m->allocation->device;
-        *start = m->begin;
-        *bytes = m->bytes;
-    }
+    const struct mapping *m = mapping_at(at);
+    struct device *device = m != NULL ? m->allocation->device : NULL;
     pthread_mutex_unlock(&lock);
-    return m != NULL;
+    return device;
 }
 
 static bool whole(size_t bytes)
@@ -199,8 +195,6 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     struct device *device = p->where.type == LOCATION_DEVICE ? device_of(p->where.id) : NULL;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!options.vmm)
-        return CUDA_ERROR_NOT_SUPPORTED;
     if (!memory_take(device, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char name[32];
@@ -230,32 +224,6 @@ EXPORT result cuMemRelease(struct allocation *a)
     pthread_mutex_lock(&lock);
     drop(a);
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuMemRetainAllocationHandle(struct allocation **out, void *where)
-{
-    CALL(cuMemRetainAllocationHandle, ENTER_INIT);
-    pthread_mutex_lock(&lock);
-    struct mapping *m = mapping_at((uintptr_t)where);
-    if (m != NULL && out != NULL) {
-        m->allocation->references++;
-        handle_add(HANDLE_ALLOCATION, m->allocation);
-        *out = m->allocation;
-    }
-    pthread_mutex_unlock(&lock);
-    return m != NULL && out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT result cuMemGetAllocationPropertiesFromHandle(allocation_properties *out, struct allocation *a)
-{
-    CALL(cuMemGetAllocationPropertiesFromHandle, ENTER_INIT);
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_ALLOCATION, a))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = (allocation_properties){ .type = ALLOCATION_PINNED, .handle_types = a->handle_types,
-                                    .where = { LOCATION_DEVICE, a->device->index } };
     return CUDA_SUCCESS;
 }
 
@@ -342,8 +310,8 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
                 0) == MAP_FAILED)
         made = CUDA_ERROR_OUT_OF_MEMORY;
     if (made == CUDA_SUCCESS) {
-        if (a->fresh && options.poison)
-            space_fill(begin, "\xff", 1, bytes);
+        if (a->fresh)
+            space_fill(begin, 0xff, bytes);
         a->fresh = false;
         a->references++;
         m->next = mappings;
@@ -411,18 +379,4 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
     }
     pthread_mutex_unlock(&lock);
     return covered == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT result cuMemGetAccess(unsigned long long *flags, const location *where, address at)
-{
-    CALL(cuMemGetAccess, ENTER_INIT);
-    if (flags == NULL || where == NULL || device_of(where->id) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(at);
-    if (m != NULL)
-        *flags = m->writers >> where->id & 1 ? ACCESS_READWRITE : m->readers >> where->id & 1
-                     ? ACCESS_READ : ACCESS_NONE;
-    pthread_mutex_unlock(&lock);
-    return m != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
