@@ -6,12 +6,6 @@
  * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
  * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
  * "workspace=N" sets the required workspace in MiB. */
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "api.h"
 #include "dnn.h"
 
 #define MAGIC(kind) (0xd22a0000u | (kind))
@@ -33,26 +27,11 @@ struct choice {                             /* cudnnConvolution*AlgoPerf_t */
     int deterministic, math, reserved[3];
 };
 
-extern int softcuda_enter(const char *symbol);
-extern result cuCtxGetCurrent(void **context);
-
-#define ENTER(symbol)                                                                                               \
-    do {                                                                                                            \
-        const int wished = softcuda_enter(#symbol);                                                                 \
-        if (wished != 0)                                                                                            \
-            return wished;                                                                                          \
-    } while (0)
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
 
-/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_DNN, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
-    const char *text = getenv("SOFTCUDA_DNN");
-    const size_t bytes = strlen(name);
-    for (; text != NULL && *text != '\0'; text = strchr(text, ','), text = text != NULL ? text + 1 : NULL)
-        if (strncmp(text, name, bytes) == 0 && text[bytes] == '=')
-            return strncmp(text + bytes + 1, "no", 2) == 0 ? 0 : strtol(text + bytes + 1, NULL, 10);
-    return -1;
+    return library_option("SOFTCUDA_DNN", name);
 }
 
 /* ---- objects ---- */
@@ -300,7 +279,7 @@ EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, 
 
 static double scale_of(const struct dnn_job *job, const void *at)
 {
-    return job->type == 1 ? *(const double *)at : (double)*(const float *)at;
+    return element_load(job->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
 }
 
 static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm,

@@ -14,7 +14,7 @@ softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h \
     tests/softcuda/device.h tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
     tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/fixture.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/fiber.h tests/softcuda/fixture.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
     tests/softcuda/order.h tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
 softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
     tests/softcuda/gemm.c
