@@ -225,7 +225,7 @@ static int number_of_algorithm(const algorithm *chosen)
 
 EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operation *o, struct layout *a,
                                           struct layout *b, struct layout *c, struct layout *d,
-                                          struct preference *preference, int wanted, choice *choices, int *found)
+                                          struct preference *preference, int limit, choice *choices, int *found)
 {
     ENTER(cublasLtMatmulAlgoGetHeuristic);
     struct product p;
@@ -242,7 +242,7 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operatio
             return BLAS_NOT_SUPPORTED;
     for (int i = ALGORITHMS; i-- > 0;) {            /* the algorithm with the largest workspace is reported as the
                                                      * best */
-        if (*found == wanted || workspaces[i] > preference->workspace)
+        if (*found == limit || workspaces[i] > preference->workspace)
             continue;
         choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } },
                                         .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct node_set { int n, room; int *list; };
+struct node_set { int n, capacity; int *list; };
 
 struct capture {
     struct graph *graph;
@@ -35,12 +35,12 @@ static bool set_add(struct node_set *set, int node)
     for (int i = 0; i < set->n; i++)
         if (set->list[i] == node)
             return true;
-    if (set->n == set->room) {
-        int *more = realloc(set->list, sizeof *more * (size_t)(set->room * 2 + 4));
+    if (set->n == set->capacity) {
+        int *more = realloc(set->list, sizeof *more * (size_t)(set->capacity * 2 + 4));
         if (more == NULL)
             return false;
         set->list = more;
-        set->room = set->room * 2 + 4;
+        set->capacity = set->capacity * 2 + 4;
     }
     set->list[set->n++] = node;
     return true;
@@ -130,7 +130,7 @@ result capture_record(struct stream *stream, struct event *event)
     return made;
 }
 
-static bool goes_on(const struct capture *capture)
+static bool is_running(const struct capture *capture)
 {
     for (const struct capture *c = captures; c != NULL; c = c->next)
         if (c == capture)
@@ -155,7 +155,7 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
     if (n_captures == 0 && event->capture == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
-    if (event->capture != NULL && !goes_on(event->capture)) {
+    if (event->capture != NULL && !is_running(event->capture)) {
         made = CUDA_ERROR_CAPTURED_EVENT;       /* the capture of the event has ended */
     } else if (event->capture != NULL) {
         *taken = true;

@@ -79,8 +79,9 @@ static result run(void *argument)
         made = before == NULL ? CUDA_ERROR_OUT_OF_MEMORY : library_read(before, at[written], j->type, n, false);
     }
     if (made == CUDA_SUCCESS && j->bias_at != 0) {
-        bias = calloc((size_t)j->y[1] + 1, sizeof(double));
-        made = bias == NULL ? CUDA_ERROR_OUT_OF_MEMORY : library_read(bias, j->bias_at, j->type, (size_t)j->y[1], false);
+        const size_t channels = (size_t)j->y[1];
+        bias = calloc(channels + 1, sizeof(double));
+        made = bias == NULL ? CUDA_ERROR_OUT_OF_MEMORY : library_read(bias, j->bias_at, j->type, channels, false);
     }
     if (made == CUDA_SUCCESS) {
         const size_t image = (size_t)j->y[2] * (size_t)j->y[3], channels = (size_t)j->y[1];
@@ -103,9 +104,5 @@ static result run(void *argument)
 
 result dnn_put(const struct dnn_job *job, void *stream)
 {
-    struct dnn_job *copy = malloc(sizeof *copy);
-    if (copy == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *copy = *job;
-    return softcuda_enqueue(stream, run, copy);
+    return library_enqueue(stream, run, job, sizeof *job);
 }

@@ -108,8 +108,8 @@ void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer re
 result memory_alloc(struct device *device, address *out, size_t bytes);
 result memory_free(struct device *device, address begin, size_t *bytes);
 size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
-bool memory_take(struct device *device, size_t bytes);              /* counts the bytes; false if too few are left */
-void memory_give(struct device *device, size_t bytes);
+bool memory_reserve(struct device *device, size_t bytes);              /* counts the bytes; false if too few are left */
+void memory_release(struct device *device, size_t bytes);
 size_t memory_block_bytes(address begin);           /* of the block that begins there; 0: none */
 void memory_drop_all(struct device *device);
 void pools_synchronized(const struct device *device);               /* after the host waited for a stream */

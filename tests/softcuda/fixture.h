@@ -37,7 +37,7 @@ result cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream);
 result cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *stream);
 result cuMemcpyPeerAsync(address to, void *to_context, address from, void *from_context, size_t bytes, void *stream);
 result cuMemsetD8Async(address to, unsigned char value, size_t count, void *stream);
-result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address wish, unsigned long long flags);
+result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address hint, unsigned long long flags);
 result cuMemAddressFree(address begin, size_t bytes);
 result cuMemCreate(unsigned long long *out, size_t bytes, const allocation_properties *properties,
                    unsigned long long flags);

@@ -164,9 +164,5 @@ int product_check(const struct product *p)
 
 int product_put(const struct product *p, void *stream)
 {
-    struct product *copy = malloc(sizeof *copy);
-    if (copy == NULL)
-        return BLAS_ALLOC_FAILED;
-    *copy = *p;
-    return softcuda_enqueue(stream, run, copy) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
+    return library_enqueue(stream, run, p, sizeof *p) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
 }

@@ -17,7 +17,7 @@ struct node {
 struct graph {                              /* a CUgraph, or the graph of a CUgraphExec */
     atomic_int references;
     struct node *nodes;
-    int n, room;
+    int n, capacity;
 };
 
 struct exec {
@@ -49,13 +49,13 @@ void graph_release(struct graph *graph)
 
 int graph_add(struct graph *graph, struct op *op, const int *before, int n_before)
 {
-    if (graph->n == graph->room) {
-        const int room = graph->room * 2 + 16;
-        struct node *more = realloc(graph->nodes, sizeof *more * (size_t)room);
+    if (graph->n == graph->capacity) {
+        const int capacity = graph->capacity * 2 + 16;
+        struct node *more = realloc(graph->nodes, sizeof *more * (size_t)capacity);
         if (more == NULL)
             return -1;
         graph->nodes = more;
-        graph->room = room;
+        graph->capacity = capacity;
     }
     int *copy = malloc(sizeof *copy * (size_t)(n_before + 1));
     if (copy == NULL)

@@ -91,6 +91,13 @@ static inline result library_write(const double *values, address at, int type, s
     return made;
 }
 
+/* Enqueues a call of `function` with a copy of the argument. */
+static inline result library_enqueue(void *stream, result (*function)(void *), const void *argument, size_t bytes)
+{
+    void *copy = malloc(bytes);
+    return copy == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_enqueue(stream, function, memcpy(copy, argument, bytes));
+}
+
 /* Overwrites the workspace, so that tests detect if it overlaps other data. If `late`, takes some milliseconds. */
 static inline result library_workspace(address at, size_t bytes, bool late)
 {

@@ -20,7 +20,7 @@ struct block {
 /* Sorted by address. */
 struct blocks {
     struct block *list;
-    size_t n, room;
+    size_t n, capacity;
     address next;                           /* where the next search begins */
     struct block freed[64];                 /* the last freed blocks, for messages */
     size_t n_freed;
@@ -45,7 +45,7 @@ static size_t behind(const struct blocks *b, address where)
     return low;
 }
 
-bool memory_take(struct device *device, size_t bytes)
+bool memory_reserve(struct device *device, size_t bytes)
 {
     unsigned long long now = device->live;
     do
@@ -55,7 +55,7 @@ bool memory_take(struct device *device, size_t bytes)
     return true;
 }
 
-void memory_give(struct device *device, size_t bytes)
+void memory_release(struct device *device, size_t bytes)
 {
     device->live -= bytes;
 }
@@ -83,12 +83,12 @@ static address place_block(struct device *device, size_t bytes)
     const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index,
                   end = begin + softcuda_space.device_bytes;
     size_t at = 0;
-    if (b->n == b->room) {
-        struct block *more = realloc(b->list, (b->room + 256) * sizeof *more);
+    if (b->n == b->capacity) {
+        struct block *more = realloc(b->list, (b->capacity + 256) * sizeof *more);
         if (more == NULL)
             return 0;
         b->list = more;
-        b->room += 256;
+        b->capacity += 256;
     }
     address found = search(b, b->next != 0 ? b->next : begin + GAP, end, memory_rounded(bytes), &at);
     if (found == 0)
@@ -107,7 +107,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
     if (out == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     *out = 0;
-    if (bytes > options.memory || !memory_take(device, memory_rounded(bytes)))
+    if (bytes > options.memory || !memory_reserve(device, memory_rounded(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&device->lock);
     if (device->blocks == NULL)
@@ -117,7 +117,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
         space_mark(found, bytes, true);
     pthread_mutex_unlock(&device->lock);
     if (found == 0) {
-        memory_give(device, memory_rounded(bytes));
+        memory_release(device, memory_rounded(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     device->live_blocks++;
@@ -144,7 +144,7 @@ result memory_free(struct device *device, address begin, size_t *bytes)
     space_mark(block.begin, block.bytes, false);
     space_renew(block.begin, memory_rounded(block.bytes));
     pthread_mutex_unlock(&device->lock);
-    memory_give(device, memory_rounded(block.bytes));
+    memory_release(device, memory_rounded(block.bytes));
     device->live_blocks--;
     if (bytes != NULL)
         *bytes = block.bytes;

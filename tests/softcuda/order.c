@@ -144,7 +144,7 @@ void order_stream_waited(struct stream *stream, const struct mark *mark)
         join(stream->clock, mark->clock);
 }
 
-static void host_knows(const struct clock *clock)
+static void host_joins(const struct clock *clock)
 {
     pthread_mutex_lock(&lock);
     join(&host, clock);
@@ -154,24 +154,24 @@ static void host_knows(const struct clock *clock)
 void order_host_waited(const struct mark *mark)
 {
     if (mark->clock != NULL)
-        host_knows(mark->clock);
+        host_joins(mark->clock);
 }
 
 void order_host_idle(const struct stream *stream)
 {
     if (stream->slot >= 0)
-        host_knows(&stream->clock[1]);
+        host_joins(&stream->clock[1]);
 }
 
 void order_host_called(const struct stream *stream)
 {
     if (stream->slot >= 0)
-        host_knows(stream->clock);
+        host_joins(stream->clock);
 }
 
 /* ---- memory ---- */
 
-static bool known(uint64_t stamp)
+static bool is_ordered(uint64_t stamp)
 {
     return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp;
 }
@@ -198,11 +198,11 @@ static void touch_piece(struct piece *piece, bool write)
                    read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED),
                    before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
     if (softcuda_here.disorder == 0) {                              /* report at most one per operation */
-        if (!known(written))
+        if (!is_ordered(written))
             report(piece, written, write, true);
-        else if (write && !known(read))
+        else if (write && !is_ordered(read))
             report(piece, read, true, false);
-        else if (write && !known(before))
+        else if (write && !is_ordered(before))
             report(piece, before, true, false);
     }
     if (write) {
@@ -210,7 +210,7 @@ static void touch_piece(struct piece *piece, bool write)
         __atomic_store_n(&piece->read, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&piece->read_before, 0, __ATOMIC_RELAXED);
     } else if (read != stamp) {
-        if (!known(read))
+        if (!is_ordered(read))
             __atomic_store_n(&piece->read_before, read, __ATOMIC_RELAXED);
         __atomic_store_n(&piece->read, stamp, __ATOMIC_RELAXED);
     }

@@ -51,7 +51,7 @@ static struct pool *pool_new(struct device *device)
 static void keep_at_most(struct pool *pool, uint64_t bytes)
 {
     if (pool->kept > bytes) {
-        memory_give(pool->device, pool->kept - bytes);
+        memory_release(pool->device, pool->kept - bytes);
         pool->kept = bytes;
     }
 }
@@ -104,15 +104,15 @@ void pools_drop(const struct device *device)
 /* The caller holds the lock. First uses the memory that the pool keeps. */
 static result take(address *out, size_t bytes, struct pool *pool)
 {
-    const uint64_t whole = memory_rounded(bytes), lent = whole < pool->kept ? whole : pool->kept;
-    memory_give(pool->device, lent);
+    const uint64_t whole = memory_rounded(bytes), reused = whole < pool->kept ? whole : pool->kept;
+    memory_release(pool->device, reused);
     result made = memory_alloc(pool->device, out, bytes);
     if (made != CUDA_SUCCESS) {
-        if (!memory_take(pool->device, lent))
-            pool->kept -= lent;                 /* another allocation has used the bytes since then */
+        if (!memory_reserve(pool->device, reused))
+            pool->kept -= reused;                 /* another allocation has used the bytes since then */
         return made;
     }
-    pool->kept -= lent;
+    pool->kept -= reused;
     pool->used += whole;
     return made;
 }
@@ -187,7 +187,7 @@ static void run_free(struct op *op, struct stream *stream)
         const uint64_t whole = memory_rounded(bytes);
         *place = piece->next;
         pool->used -= whole;
-        if (memory_take(device, whole))
+        if (memory_reserve(device, whole))
             pool->kept += whole;
         drop_if_over(pool);
         free(piece);

@@ -24,15 +24,15 @@ void op_free(struct op *op)
 }
 
 /* Waits for a random time, so that operations without a defined order run in different orders. */
-static void be_late(struct stream *stream)
+static void delay(struct stream *stream)
 {
     if (options.late_us > 0)
         usleep((unsigned)rand_r(&stream->seed) % options.late_us);
 }
 
-static void carry_out(struct stream *stream, struct op *op)
+static void run_op(struct stream *stream, struct op *op)
 {
-    be_late(stream);
+    delay(stream);
     order_begin(stream, op);
     softcuda_here.disorder = 0;
     if (stream->device->error == CUDA_SUCCESS || op->always)
@@ -90,7 +90,7 @@ static void *run_stream(void *argument)
         if (stream->first == NULL)
             stream->last = NULL;
         pthread_mutex_unlock(&stream->lock);
-        carry_out(stream, op);
+        run_op(stream, op);
         pthread_mutex_lock(&stream->lock);
         stream->finished++;
         order_end(stream);

@@ -71,7 +71,7 @@ static void run_copies(void)
     follow(stream, other);
     OK(fill(stream, 0, 4096));
     OK(fill(other, 4096, 4096));
-    expect("written when both have read; and what lies beside it", before, false, "");
+    expect("written when both have read; the memory beside it", before, false, "");
 }
 
 static void run_kernels(void)

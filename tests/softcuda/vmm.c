@@ -46,7 +46,7 @@ static void drop(struct allocation *allocation)
     if (--allocation->references > 0)
         return;
     if (!allocation->imported)
-        memory_give(allocation->device, allocation->bytes);
+        memory_release(allocation->device, allocation->bytes);
     close(allocation->fd);
     free(allocation);
 }
@@ -115,7 +115,7 @@ static address free_place(address from, address end, size_t bytes, struct reserv
     return 0;
 }
 
-EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address wish, unsigned long long flags)
+EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address hint, unsigned long long flags)
 {
     CALL(cuMemAddressReserve, ENTER_INIT);
     if (out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0)
@@ -129,8 +129,8 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
     struct reservation **place = NULL;
     pthread_mutex_lock(&lock);
     address found = 0;
-    if (wish >= begin && wish % GRANULE == 0 && wish < end)
-        found = free_place(wish, end, bytes, &place);
+    if (hint >= begin && hint % GRANULE == 0 && hint < end)
+        found = free_place(hint, end, bytes, &place);
     if (found == 0)
         found = free_place(next_reservation != 0 ? next_reservation : begin, end, bytes, &place);
     if (found == 0)
@@ -195,7 +195,7 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     struct device *device = p->where.type == LOCATION_DEVICE ? device_of(p->where.id) : NULL;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!memory_take(device, bytes))
+    if (!memory_reserve(device, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char name[32];
     /* the name passes the device number to an importing process */
@@ -206,7 +206,7 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
         free(a);
         if (fd >= 0)
             close(fd);
-        memory_give(device, bytes);
+        memory_release(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *a = (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true,
@@ -325,17 +325,24 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
     return made;
 }
 
+/* Returns true if mappings lie in the range and fill it. They cannot be split. */
+static bool covers(address begin, size_t bytes)
+{
+    size_t covered = 0;
+    for (const struct mapping *m = mappings; m != NULL; m = m->next)
+        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
+            covered += m->bytes;
+    return covered == bytes;
+}
+
 EXPORT result cuMemUnmap(address begin, size_t bytes)
 {
     CALL(cuMemUnmap, ENTER_INIT);
     if (!whole(bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    size_t covered = 0;
     pthread_mutex_lock(&lock);
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
-            covered += m->bytes;
-    if (covered == bytes) {                     /* mappings cannot be split */
+    const bool covered = covers(begin, bytes);
+    if (covered) {
         space_mark(begin, bytes, false);
         mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
              0);
@@ -351,7 +358,7 @@ EXPORT result cuMemUnmap(address begin, size_t bytes)
         }
     }
     pthread_mutex_unlock(&lock);
-    return covered == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_description *list, size_t n)
@@ -362,12 +369,9 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
     for (size_t i = 0; i < n; i++)
         if (list[i].where.type != LOCATION_DEVICE || device_of(list[i].where.id) == NULL)
             return CUDA_ERROR_INVALID_DEVICE;
-    size_t covered = 0;
     pthread_mutex_lock(&lock);
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
-            covered += m->bytes;
-    for (struct mapping *m = mappings; m != NULL && covered == bytes; m = m->next) {
+    const bool covered = covers(begin, bytes);
+    for (struct mapping *m = mappings; m != NULL && covered; m = m->next) {
         if (m->begin - begin >= bytes)
             continue;
         for (size_t i = 0; i < n; i++) {
@@ -378,5 +382,5 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
         space_mark(m->begin, m->bytes, m->readers != 0);
     }
     pthread_mutex_unlock(&lock);
-    return covered == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
