@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 struct softcuda_control {
-    size_t size;
     /* Number of calls of an entry point so far, by its symbol ("cuMemAlloc_v2") or its name ("cuMemAlloc", all versions
      * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
     int64_t (*calls)(const char *name);
@@ -25,7 +24,6 @@ struct softcuda_control {
     const char *(*name)(int number);
     uint64_t (*live_bytes)(int device);         /* allocated device memory */
     uint64_t (*live_blocks)(int device);
-    uint64_t (*pinned_bytes)(void);
     /* `kind`: "stream", "event", "library", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
      * others. */
     uint64_t (*live_handles)(const char *kind);

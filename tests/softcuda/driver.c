@@ -291,10 +291,8 @@ static void inject_clear(void)
 }
 
 EXPORT struct softcuda_control softcuda_control = {
-    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = inject, .inject_clear = inject_clear,
-    .name = name_of,
-    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes,
-    .live_handles = live_handles,
-    .context_active = context_active, .launches = function_launches, .peek = peek,
-    .inject_kernel = fault_inject_kernel, .faults = faults, .fault_text = fault_text, .tell = report,
+    .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
+    .live_blocks = live_blocks, .live_handles = live_handles, .context_active = context_active,
+    .launches = function_launches, .peek = peek, .inject_kernel = fault_inject_kernel, .faults = faults,
+    .fault_text = fault_text, .tell = report,
 };

@@ -108,7 +108,7 @@ void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer re
 result memory_alloc(struct device *device, address *out, size_t bytes);
 result memory_free(struct device *device, address begin, size_t *bytes);
 size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
-bool memory_reserve(struct device *device, size_t bytes);              /* counts the bytes; false if too few are left */
+bool memory_reserve(struct device *device, size_t bytes);           /* counts the bytes; false if too few are left */
 void memory_release(struct device *device, size_t bytes);
 size_t memory_block_bytes(address begin);           /* of the block that begins there; 0: none */
 void memory_drop_all(struct device *device);
@@ -119,7 +119,6 @@ void memory_describe(address where, char *text, size_t bytes);
 /* ---- host.c ---- */
 
 bool host_pinned(const void *inside, size_t bytes, const char **begin, const char **end);
-uint64_t host_pinned_bytes(void);
 
 /* ---- vmm.c: virtual memory ---- */
 
@@ -170,15 +169,12 @@ struct stream {
     struct clock *clock;                /* order.h: at present, and after the last operation */
 };
 
-void stream_close(struct stream *stream, bool wait);
 /* Closes all streams of the device and waits for their work. */
 void streams_close(struct device *device);
 /* The stream of a handle; NULL: invalid, as is the default stream. */
 struct stream *stream_of(void *handle);
 /* Enqueues or captures the operation and owns it, also on an error. */
 result stream_put(struct stream *stream, struct op *op);
-/* Enqueues the operation, even if the stream is being captured. */
-void stream_queue(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
 void device_wait_idle(struct device *device);
 void streams_wait_all(void);
@@ -198,7 +194,6 @@ struct mark *mark_new(void);
 void mark_release(struct mark *mark);
 void mark_reach(struct mark *mark);
 void mark_wait(struct mark *mark);
-double clock_ms(void);
 
 /* ---- capture.c ---- */
 
@@ -232,7 +227,6 @@ struct function {                       /* CUkernel */
     struct function *next;
 };
 
-void function_count(const char *name);              /* counts a launch */
 uint64_t function_launches(const char *name);
 
 #endif

@@ -14,7 +14,6 @@ struct range {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
-static atomic_ullong pinned;
 
 bool host_pinned(const void *inside, size_t bytes, const char **begin, const char **end)
 {
@@ -27,11 +26,6 @@ bool host_pinned(const void *inside, size_t bytes, const char **begin, const cha
         *begin = r->begin, *end = r->end;
     pthread_mutex_unlock(&lock);
     return r != NULL;
-}
-
-uint64_t host_pinned_bytes(void)
-{
-    return pinned;
 }
 
 EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
@@ -54,7 +48,6 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
     r->next = ranges;
     ranges = r;
     pthread_mutex_unlock(&lock);
-    pinned += bytes;
     *out = begin;
     return CUDA_SUCCESS;
 }
@@ -75,7 +68,6 @@ EXPORT result cuMemFreeHost(void *begin)
     pthread_mutex_unlock(&lock);
     if (r == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pinned -= (size_t)(r->end - r->begin);
     free(r);
     free(begin);
     return CUDA_SUCCESS;

@@ -15,12 +15,46 @@ struct launch_op {
     _Alignas(16) char arguments[];
 };
 
+static pthread_mutex_t launches_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct tally {
+    struct tally *next;
+    uint64_t launches;
+    char name[];
+} *tallies;
+
+static void count_launch(const char *name)
+{
+    pthread_mutex_lock(&launches_lock);
+    struct tally *t = tallies;
+    while (t != NULL && strcmp(t->name, name) != 0)
+        t = t->next;
+    if (t == NULL && (t = calloc(1, sizeof *t + strlen(name) + 1)) != NULL) {
+        strcpy(t->name, name);
+        t->next = tallies;
+        tallies = t;
+    }
+    if (t != NULL)
+        t->launches++;
+    pthread_mutex_unlock(&launches_lock);
+}
+
+uint64_t function_launches(const char *name)
+{
+    uint64_t sum = 0;
+    pthread_mutex_lock(&launches_lock);
+    for (const struct tally *t = tallies; t != NULL; t = t->next)
+        sum += name == NULL || strcmp(t->name, name) == 0 ? t->launches : 0;
+    pthread_mutex_unlock(&launches_lock);
+    return sum;
+}
+
 static void run_launch(struct op *op, struct stream *stream)
 {
     struct launch_op *own = (struct launch_op *)op;
     struct outcome outcome;
     const result injected = fault_of_kernel(own->launch.kernel->name);
-    function_count(own->launch.kernel->name);
+    count_launch(own->launch.kernel->name);
     if (injected != CUDA_SUCCESS) {
         device_fail(stream->device, injected);
         return;

@@ -19,14 +19,6 @@ struct image {
     struct function *functions;
 };
 
-static pthread_mutex_t launches_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct tally {
-    struct tally *next;
-    uint64_t launches;
-    char name[];
-} *tallies;
-
 static const char own_prefix[] = "softcuda:";
 
 /* Accepts PTX text, an ELF file of kernels, a fat binary (with or without its wrapper), and a single zero byte, which
@@ -98,32 +90,6 @@ static struct function *function_find(struct image *image, const char *name)
     }
     pthread_mutex_unlock(&image->lock);
     return function;
-}
-
-void function_count(const char *name)
-{
-    pthread_mutex_lock(&launches_lock);
-    struct tally *t = tallies;
-    while (t != NULL && strcmp(t->name, name) != 0)
-        t = t->next;
-    if (t == NULL && (t = calloc(1, sizeof *t + strlen(name) + 1)) != NULL) {
-        strcpy(t->name, name);
-        t->next = tallies;
-        tallies = t;
-    }
-    if (t != NULL)
-        t->launches++;
-    pthread_mutex_unlock(&launches_lock);
-}
-
-uint64_t function_launches(const char *name)
-{
-    uint64_t sum = 0;
-    pthread_mutex_lock(&launches_lock);
-    for (const struct tally *t = tallies; t != NULL; t = t->next)
-        sum += name == NULL || strcmp(t->name, name) == 0 ? t->launches : 0;
-    pthread_mutex_unlock(&launches_lock);
-    return sum;
 }
 
 /* ---- entry points ---- */

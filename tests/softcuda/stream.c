@@ -133,7 +133,7 @@ static struct stream *stream_new(struct device *device)
 
 /* Operations in the queue are still completed. Until then, the stream remains in its device's list, so that
  * device_wait_idle waits for the stream. */
-void stream_close(struct stream *stream, bool wait)
+static void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;
     const pthread_t thread = stream->thread;
@@ -174,7 +174,8 @@ struct stream *stream_of(void *handle)
     return handle_is(HANDLE_STREAM, handle) ? handle : NULL;
 }
 
-void stream_queue(struct stream *stream, struct op *op)
+/* Enqueues the operation, even if the stream is being captured. */
+static void enqueue(struct stream *stream, struct op *op)
 {
     order_put(op);
     pthread_mutex_lock(&stream->lock);
@@ -231,7 +232,7 @@ result stream_put(struct stream *stream, struct op *op)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (capture_active(stream))
         return capture_add(stream, op);
-    stream_queue(stream, op);
+    enqueue(stream, op);
     return CUDA_SUCCESS;
 }
 
@@ -254,7 +255,7 @@ void device_wait_idle(struct device *device)
     for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(marks); stream = stream->next) {
         if (pthread_equal(stream->thread, pthread_self()) || (marks[n] = mark_new()) == NULL)
             continue;
-        stream_queue(stream, mark_op(marks[n++], true));
+        enqueue(stream, mark_op(marks[n++], true));
     }
     pthread_mutex_unlock(&device->lock);
     for (int i = 0; i < n; i++) {
