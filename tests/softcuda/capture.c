@@ -247,11 +247,9 @@ result capture_unsafe_call(void)
 
 /* ---- entry points ---- */
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
 EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 {
-    CALL(cuStreamBeginCapture_v2, WELL);
+    CALL(cuStreamBeginCapture_v2, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -286,7 +284,7 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 
 EXPORT result cuStreamEndCapture(void *handle, struct graph **out)
 {
-    CALL(cuStreamEndCapture, WELL);
+    CALL(cuStreamEndCapture, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -341,7 +339,7 @@ static result info(void *handle, int *status, uint64_t *id, struct graph **graph
 
 EXPORT result cuStreamIsCapturing(void *stream, int *status)
 {
-    CALL(cuStreamIsCapturing, WELL);
+    CALL(cuStreamIsCapturing, ENTER_READY);
     return info(stream, status, NULL, NULL);
 }
 
@@ -349,7 +347,7 @@ EXPORT result cuStreamIsCapturing(void *stream, int *status)
 EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
                                         const void **nodes, size_t *n)
 {
-    CALL(cuStreamGetCaptureInfo_v2, WELL);
+    CALL(cuStreamGetCaptureInfo_v2, ENTER_READY);
     if (nodes != NULL)
         *nodes = NULL;
     if (n != NULL)
@@ -360,7 +358,7 @@ EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id,
 EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
                                         const void **nodes, const void **edges, size_t *n)
 {
-    CALL(cuStreamGetCaptureInfo_v3, WELL);
+    CALL(cuStreamGetCaptureInfo_v3, ENTER_READY);
     if (nodes != NULL)
         *nodes = NULL;
     if (edges != NULL)

@@ -85,7 +85,7 @@ EXPORT result cuCtxGetCurrent(struct device **context)
 
 EXPORT result cuCtxSynchronize(void)
 {
-    CALL(cuCtxSynchronize, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuCtxSynchronize, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     if (unsafe != CUDA_SUCCESS)
         return unsafe;
@@ -107,7 +107,7 @@ EXPORT result cuCtxGetStreamPriorityRange(int *least, int *greatest)
 
 EXPORT result cuCtxEnablePeerAccess(struct device *peer, unsigned flags)
 {
-    CALL(cuCtxEnablePeerAccess, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuCtxEnablePeerAccess, ENTER_READY);
     struct device *device = device_current();
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;

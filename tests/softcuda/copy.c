@@ -10,8 +10,6 @@
 #include <string.h>
 
 #define POINTER(device_address) ((void *)(uintptr_t)(device_address))
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
 struct copy_op {
     struct op op;
     char *to;
@@ -105,7 +103,7 @@ static result put_copy(struct stream *stream, void *to, const void *from, size_t
 
 EXPORT result cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *stream)
 {
-    CALL(cuMemcpyHtoDAsync_v2, WELL);
+    CALL(cuMemcpyHtoDAsync_v2, ENTER_READY);
     if (!space_is(to) || space_is((uintptr_t)from))
         return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return put_copy(stream_of(stream), POINTER(to), from, bytes);
@@ -113,7 +111,7 @@ EXPORT result cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, v
 
 EXPORT result cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream)
 {
-    CALL(cuMemcpyDtoHAsync_v2, WELL);
+    CALL(cuMemcpyDtoHAsync_v2, ENTER_READY);
     if (!space_is(from) || space_is((uintptr_t)to))
         return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return put_copy(stream_of(stream), to, POINTER(from), bytes);
@@ -121,7 +119,7 @@ EXPORT result cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *s
 
 EXPORT result cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *stream)
 {
-    CALL(cuMemcpyDtoDAsync_v2, WELL);
+    CALL(cuMemcpyDtoDAsync_v2, ENTER_READY);
     if (!space_is(to) || !space_is(from))
         return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return put_copy(stream_of(stream), POINTER(to), POINTER(from), bytes);
@@ -130,7 +128,7 @@ EXPORT result cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void 
 EXPORT result cuMemcpyPeerAsync(address to, struct device *to_context, address from, struct device *from_context,
                                 size_t bytes, void *stream)
 {
-    CALL(cuMemcpyPeerAsync, WELL);
+    CALL(cuMemcpyPeerAsync, ENTER_READY);
     if (!device_is(to_context) || !device_is(from_context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes > 0 && (device_at(POINTER(to)) != to_context || device_at(POINTER(from)) != from_context))
@@ -161,7 +159,7 @@ static void run_fill(struct op *op, struct stream *stream)
 
 EXPORT result cuMemsetD8Async(address to, unsigned char value, size_t bytes, void *handle)
 {
-    CALL(cuMemsetD8Async, WELL);
+    CALL(cuMemsetD8Async, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;

@@ -19,8 +19,8 @@
 
 /* ---- driver.c: entry of all functions ---- */
 
-/* cuInit was called; a context is current; the context has no error */
-enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };
+/* cuInit was called; a context is current; the context has no error; all of them */
+enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4, ENTER_READY = 7 };
 /* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
 result driver_enter(const char *symbol, atomic_llong *calls, int needs);
 #define CALL(symbol, needs)                                                        \

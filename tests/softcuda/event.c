@@ -61,7 +61,7 @@ static struct mark *last_mark(struct event *event)
 
 EXPORT result cuEventCreate(struct event **out, unsigned flags)
 {
-    CALL(cuEventCreate, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuEventCreate, ENTER_READY);
     if (out == NULL || flags > 3)
         return CUDA_ERROR_INVALID_VALUE;
     struct event *event = calloc(1, sizeof *event);
@@ -90,7 +90,7 @@ EXPORT result cuEventDestroy_v2(struct event *event)
 
 EXPORT result cuEventRecord(struct event *event, void *handle)
 {
-    CALL(cuEventRecord, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuEventRecord, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_EVENT, event) || stream->device != event->device)
         return CUDA_ERROR_INVALID_HANDLE;

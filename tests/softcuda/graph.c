@@ -146,11 +146,9 @@ static void release_exec(struct op *op)
 
 /* ---- entry points ---- */
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
 EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph, unsigned long long flags)
 {
-    CALL(cuGraphInstantiateWithFlags, WELL);
+    CALL(cuGraphInstantiateWithFlags, ENTER_READY);
     if (out == NULL || flags > 15)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_GRAPH, graph))
@@ -170,7 +168,7 @@ EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph
 
 EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
 {
-    CALL(cuGraphLaunch, WELL);
+    CALL(cuGraphLaunch, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_GRAPH_EXEC, exec))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -203,7 +201,7 @@ EXPORT result cuGraphDestroy(struct graph *graph)
 /* If `nodes` is NULL, sets *n to the number of nodes; else stores *n nodes, followed by NULL. */
 EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
 {
-    CALL(cuGraphGetNodes, WELL);
+    CALL(cuGraphGetNodes, ENTER_READY);
     if (n == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_GRAPH, graph))

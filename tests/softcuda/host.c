@@ -30,7 +30,7 @@ bool host_pinned(const void *inside, size_t bytes, const char **begin, const cha
 
 EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 {
-    CALL(cuMemHostAlloc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemHostAlloc, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     if (unsafe != CUDA_SUCCESS)
         return unsafe;
@@ -54,7 +54,7 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 
 EXPORT result cuMemFreeHost(void *begin)
 {
-    CALL(cuMemFreeHost, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemFreeHost, ENTER_READY);
     if (!options.strict_free)
         for (int i = 0; i < n_devices; i++)
             device_wait_idle(&devices[i]);
@@ -75,7 +75,7 @@ EXPORT result cuMemFreeHost(void *begin)
 
 EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned flags)
 {
-    CALL(cuMemHostGetDevicePointer_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemHostGetDevicePointer_v2, ENTER_READY);
     if (out == NULL || flags != 0 || !host_pinned(host, 1, NULL, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     *out = (uintptr_t)host;                     /* the same address on all devices, as with unified addressing */

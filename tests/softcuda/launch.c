@@ -82,7 +82,7 @@ EXPORT result cuLaunchKernel(struct function *function, unsigned grid_x, unsigne
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, void *handle,
                              void **arguments, void **extra)
 {
-    CALL(cuLaunchKernel, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuLaunchKernel, ENTER_READY);
     const unsigned grid[3] = { grid_x, grid_y, grid_z }, block[3] = { block_x, block_y, block_z };
     struct stream *stream = stream_of(handle);
     if (!handle_is(HANDLE_KERNEL, function) || stream == NULL || stream->device != device_current())

@@ -20,11 +20,11 @@ extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 extern result cuCtxGetCurrent(void **context);
 
-#define ENTER(symbol)                                \
-    do {                                             \
+#define ENTER(symbol)                                 \
+    do {                                              \
         const int injected = softcuda_enter(#symbol); \
-        if (injected != 0)                           \
-            return injected;                         \
+        if (injected != 0)                            \
+            return injected;                          \
     } while (0)
 
 /* Returns the number of an entry NAME=NUMBER of an environment variable, 0 for "no"; -1: there is no such entry. */

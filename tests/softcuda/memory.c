@@ -246,7 +246,7 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
 
 EXPORT result cuMemGetInfo_v2(size_t *unused, size_t *total)
 {
-    CALL(cuMemGetInfo_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemGetInfo_v2, ENTER_READY);
     if (unused == NULL || total == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     const uint64_t live = device_current()->live;
@@ -257,14 +257,14 @@ EXPORT result cuMemGetInfo_v2(size_t *unused, size_t *total)
 
 EXPORT result cuMemAlloc_v2(address *out, size_t bytes)
 {
-    CALL(cuMemAlloc_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemAlloc_v2, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     return unsafe != CUDA_SUCCESS ? unsafe : memory_alloc(device_current(), out, bytes);
 }
 
 EXPORT result cuMemFree_v2(address begin)
 {
-    CALL(cuMemFree_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemFree_v2, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     if (unsafe != CUDA_SUCCESS || begin == 0)
         return unsafe;

@@ -45,18 +45,18 @@ static bool find_driver(void)
 }
 
 /* Counts the call, which may be made to fail. */
-#define ENTER()                                                                  \
-    do {                                                                         \
+#define ENTER()                                                                   \
+    do {                                                                          \
         const int entered = initialized ? enter_driver(__func__) : UNINITIALIZED; \
-        if (entered != OK)                                                       \
-            return entered;                                                      \
+        if (entered != OK)                                                        \
+            return entered;                                                       \
     } while (0)
 
 /* Sets `facts` to those of the device. */
-#define LOOK(facts, device)                                                             \
-    do {                                                                                \
-        if ((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1))       \
-            return INVALID_ARGUMENT;                                                    \
+#define LOOK(facts, device)                                                       \
+    do {                                                                          \
+        if ((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1)) \
+            return INVALID_ARGUMENT;                                              \
     } while (0)
 
 EXPORT int nvmlInit_v2(void)
@@ -151,35 +151,35 @@ EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
 }
 
 /* A function with one result, computed from the facts about the device. */
-#define FACT(name, type, value)                \
-    EXPORT int name(handle device, type *out)  \
-    {                                          \
-        struct softcuda_hardware facts;        \
-        ENTER();                               \
-        LOOK(facts, device);                   \
-        *out = (value);                        \
-        return OK;                             \
+#define FACT(name, type, value)               \
+    EXPORT int name(handle device, type *out) \
+    {                                         \
+        struct softcuda_hardware facts;       \
+        ENTER();                              \
+        LOOK(facts, device);                  \
+        *out = (value);                       \
+        return OK;                            \
     }
 /* A function with two results. */
-#define FACTS(name, type, first, second)                          \
-    EXPORT int name(handle device, type *out, type *other)        \
-    {                                                             \
-        struct softcuda_hardware facts;                           \
-        ENTER();                                                  \
-        LOOK(facts, device);                                      \
-        *out = (first);                                           \
-        *other = (second);                                        \
-        return OK;                                                \
-    }
-/* A function of a type of clock or sensor. */
-#define FACT_OF(name, value)                               \
-    EXPORT int name(handle device, int type, unsigned *out) \
+#define FACTS(name, type, first, second)                   \
+    EXPORT int name(handle device, type *out, type *other) \
     {                                                      \
         struct softcuda_hardware facts;                    \
         ENTER();                                           \
         LOOK(facts, device);                               \
-        *out = (value);                                    \
+        *out = (first);                                    \
+        *other = (second);                                 \
         return OK;                                         \
+    }
+/* A function of a type of clock or sensor. */
+#define FACT_OF(name, value)                                \
+    EXPORT int name(handle device, int type, unsigned *out) \
+    {                                                       \
+        struct softcuda_hardware facts;                     \
+        ENTER();                                            \
+        LOOK(facts, device);                                \
+        *out = (value);                                     \
+        return OK;                                          \
     }
 enum { CLOCK_MEMORY = 2 };
 

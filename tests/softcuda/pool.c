@@ -102,14 +102,14 @@ void pools_drop(const struct device *device)
 }
 
 /* The caller holds the lock. First uses the memory that the pool keeps. */
-static result take(address *out, size_t bytes, struct pool *pool)
+static result allocate(address *out, size_t bytes, struct pool *pool)
 {
     const uint64_t whole = memory_rounded(bytes), reused = whole < pool->kept ? whole : pool->kept;
     memory_release(pool->device, reused);
     result made = memory_alloc(pool->device, out, bytes);
     if (made != CUDA_SUCCESS) {
         if (!memory_reserve(pool->device, reused))
-            pool->kept -= reused;                 /* another allocation has used the bytes since then */
+            pool->kept -= reused;               /* another allocation has used the bytes since then */
         return made;
     }
     pool->kept -= reused;
@@ -117,17 +117,24 @@ static result take(address *out, size_t bytes, struct pool *pool)
     return made;
 }
 
-static void run_alloc(struct op *op, struct stream *stream);
-
 struct piece_op {
     struct op op;
     address begin;
     size_t bytes;
 };
 
-static result alloc(address *out, size_t bytes, struct pool *pool, struct stream *stream)
+static void run_alloc(struct op *op, struct stream *stream)
 {
-    if (stream == NULL || pool == NULL)
+    (void)stream;
+    order_name("an allocation");
+    order_touch(((struct piece_op *)op)->begin, ((struct piece_op *)op)->bytes, true);
+}
+
+EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *handle)
+{
+    CALL(cuMemAllocFromPoolAsync, ENTER_READY);
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL || !handle_is(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!options.pools || capture_active(stream))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -139,12 +146,12 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&lock);
-    result made = take(out, bytes, pool);
+    result made = allocate(out, bytes, pool);
     if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* pending frees on this stream may provide the memory */
         pthread_mutex_unlock(&lock);
         stream_wait_idle(stream);
         pthread_mutex_lock(&lock);
-        made = take(out, bytes, pool);
+        made = allocate(out, bytes, pool);
     }
     if (made == CUDA_SUCCESS) {
         struct piece **place = &pieces[*out / 512 % COUNT_OF(pieces)];
@@ -160,13 +167,6 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
     *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out,
                              .bytes = bytes };
     return stream_put(stream, &op->op);
-}
-
-static void run_alloc(struct op *op, struct stream *stream)
-{
-    (void)stream;
-    order_name("an allocation");
-    order_touch(((struct piece_op *)op)->begin, ((struct piece_op *)op)->bytes, true);
 }
 
 static void run_free(struct op *op, struct stream *stream)
@@ -195,17 +195,9 @@ static void run_free(struct op *op, struct stream *stream)
     pthread_mutex_unlock(&lock);
 }
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
-EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *stream)
-{
-    CALL(cuMemAllocFromPoolAsync, WELL);
-    return handle_is(HANDLE_POOL, pool) ? alloc(out, bytes, pool, stream_of(stream)) : CUDA_ERROR_INVALID_HANDLE;
-}
-
 EXPORT result cuMemFreeAsync(address begin, void *handle)
 {
-    CALL(cuMemFreeAsync, WELL);
+    CALL(cuMemFreeAsync, ENTER_READY);
     struct stream *stream = stream_of(handle);
     const size_t bytes = memory_block_bytes(begin);
     if (stream == NULL)

@@ -291,13 +291,13 @@ static result create(void **out, unsigned flags)
 
 EXPORT result cuStreamCreate(void **out, unsigned flags)
 {
-    CALL(cuStreamCreate, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamCreate, ENTER_READY);
     return create(out, flags);
 }
 
 EXPORT result cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
 {
-    CALL(cuStreamCreateWithPriority, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamCreateWithPriority, ENTER_READY);
     (void)priority;
     return create(out, flags);
 }
@@ -328,7 +328,7 @@ static result may_wait(struct stream *stream)
 
 EXPORT result cuStreamSynchronize(void *handle)
 {
-    CALL(cuStreamSynchronize, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamSynchronize, ENTER_READY);
     struct stream *stream = stream_of(handle);
     const result refused = may_wait(stream);
     if (refused != CUDA_SUCCESS)
@@ -340,7 +340,7 @@ EXPORT result cuStreamSynchronize(void *handle)
 
 EXPORT result cuStreamQuery(void *handle)
 {
-    CALL(cuStreamQuery, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamQuery, ENTER_READY);
     struct stream *stream = stream_of(handle);
     const result refused = may_wait(stream);
     if (refused != CUDA_SUCCESS)
@@ -355,7 +355,7 @@ EXPORT result cuStreamQuery(void *handle)
 
 EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
 {
-    CALL(cuStreamWaitEvent, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamWaitEvent, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_EVENT, event))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -389,7 +389,7 @@ static void run_host(struct op *op, struct stream *stream)
 
 EXPORT result cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
 {
-    CALL(cuLaunchHostFunc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuLaunchHostFunc, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
