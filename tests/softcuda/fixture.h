@@ -132,7 +132,8 @@ static inline void check_fault(const char *name, unsigned block, const void *arg
 {
     const uint64_t before = softcuda_control.faults();
     OK(launch(name, 1, block, 0, stream, arguments));
-    CHECK_EQ(cuStreamSynchronize(stream), wanted);
+    const result got = cuStreamSynchronize(stream);
+    CHECK(got == wanted, "%s: error %d, expected %d with \"%s\"", name, got, wanted, words);
     CHECK_EQ(softcuda_control.faults(), before + 1);
     CHECK_HAS(softcuda_control.fault_text(), words);
     CHECK_HAS(softcuda_control.fault_text(), name);

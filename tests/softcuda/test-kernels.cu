@@ -106,11 +106,12 @@ SOFTCUDA_KERNEL(bad_index, struct vector_args, 64)
     a.out[threadIdx.x] = part[31 - (threadIdx.x & 31)];
 }
 
+/* Reads what the previous (n = -1) or the next thread (n = 1) writes. */
 SOFTCUDA_KERNEL(bad_race, struct vector_args, 64)
 {
-    __shared__ float part[64];
-    part[threadIdx.x] = (float)threadIdx.x;
-    a.out[threadIdx.x] = part[threadIdx.x ^ 1];
+    __shared__ float part[66];
+    part[1 + threadIdx.x] = (float)threadIdx.x;
+    a.out[threadIdx.x] = part[1 + (int)threadIdx.x + a.n];
 }
 
 SOFTCUDA_KERNEL(bad_zeros, struct number_args, 1)

@@ -104,8 +104,10 @@ static void run_faults(void)
     check_fault("bad_alignment", 1, &args, CUDA_ERROR_MISALIGNED_ADDRESS, "no multiple of 16");
 
     group("a race in shared memory");
-    args = (struct vector_args){ .out = floats(256) };
-    check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "without a barrier between");
+    args = (struct vector_args){ .out = floats(256), .n = -1 };
+    check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) reads what thread (0,0,0) wrote in");
+    args = (struct vector_args){ .out = floats(256), .n = 1 };
+    check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) writes what thread (0,0,0) read in");
     softcuda_control.tell(true);
 
     group("new shared memory is not zero");

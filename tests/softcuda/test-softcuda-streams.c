@@ -45,7 +45,8 @@ static void run_events(void)
     OK(cuEventDestroy_v2(plain));
     CHECK_EQ(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
     CHECK_EQ(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
-    CHECK_EQ(cuStreamSynchronize(NULL), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_EQ(cuStreamSynchronize(NULL), CUDA_ERROR_INVALID_HANDLE);  /* softcuda has no default stream */
+    CHECK_EQ(cuStreamCreateWithPriority(&plain, 0, 0), CUDA_ERROR_INVALID_VALUE);
     OK(put_spin(other, 3000000));
     OK(cuStreamDestroy_v2(other));
     CHECK_EQ(cuStreamSynchronize(other), CUDA_ERROR_INVALID_HANDLE);
