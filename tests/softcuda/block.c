@@ -42,24 +42,16 @@ static void go_to(struct softcuda_runner *r, struct fiber *to)
     fiber_switch(from, to);
 }
 
-static void ready(struct softcuda_runner *r, unsigned thread)
+void runner_ready(struct softcuda_runner *r, unsigned thread)
 {
     r->lanes[thread].state = LANE_READY;
     r->queue[(r->queue_at + r->queued++) % SOFTCUDA_BLOCK_THREADS] = (uint16_t)thread;
 }
 
-void runner_ready(struct softcuda_runner *r, unsigned thread)
-{
-    ready(r, thread);
-}
-
 /* Returns the number of the `i`-th thread to start. */
 static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 {
-    if (r->launch->order == ORDER_FORWARD)
-        return i;
-    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i
-                                             : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
+    return r->launch->order == ORDER_FORWARD ? i : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
 }
 
 static void run_threads(void);
@@ -68,12 +60,11 @@ static void run_threads(void);
  * becomes running. */
 static void open_barrier(struct softcuda_runner *r, unsigned except)
 {
-    r->barrier_result = r->barrier_sum;
-    r->barrier_sum = r->at_barrier = 0;
+    r->at_barrier = 0;
     softcuda_here.epoch++;
     for (unsigned i = 0; i < r->threads; i++)
         if (r->lanes[i].state == LANE_BARRIER && i != except)
-            ready(r, i);
+            runner_ready(r, i);
     if (except < r->threads)
         r->lanes[except].state = LANE_RUNNING;
 }
@@ -85,16 +76,13 @@ static int name_thread(const struct softcuda_runner *r, unsigned thread, char *t
                     thread / block[0] / block[1]);
 }
 
-static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and",
-                                             "__syncthreads_count" };
-
 static void describe_waiting(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
     const struct lane *lane = &r->lanes[thread];
     char name[64];
     name_thread(r, thread, name, sizeof name);
     if (lane->state == LANE_BARRIER)
-        snprintf(text, bytes, "%s waits at %s (%s:%d)", name, barrier_names[lane->kind], lane->file, lane->line);
+        snprintf(text, bytes, "%s waits at __syncthreads (%s:%d)", name, lane->file, lane->line);
     else if (lane->state == LANE_WARP)
         snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask,
                  lane->file, lane->line);
@@ -185,21 +173,18 @@ static void run_threads(void)
     }
 }
 
-unsigned softcuda_barrier(int kind, int predicate, const char *file, int line)
+void softcuda_barrier(const char *file, int line)
 {
     struct softcuda_runner *r = mine;
     const unsigned thread = r->current;
     struct lane *lane = &r->lanes[thread];
-    if (r->at_barrier > 0 && (r->barrier_line != line || r->barrier_kind != kind || strcmp(r->barrier_file, file) != 0))
-        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)",
-                       barrier_names[kind], file, line,
-                       barrier_names[r->barrier_kind], r->barrier_file, r->barrier_line);
+    if (r->at_barrier > 0 && (r->barrier_line != line || strcmp(r->barrier_file, file) != 0))
+        softcuda_fault(SOFTCUDA_FAILED,
+                       "the block diverges: this thread is at __syncthreads (%s:%d), others wait at (%s:%d)", file,
+                       line, r->barrier_file, r->barrier_line);
     r->barrier_line = line;
-    r->barrier_kind = kind;
     r->barrier_file = file;
-    r->barrier_sum += predicate != 0;
     lane->state = LANE_BARRIER;
-    lane->kind = kind;
     lane->line = line;
     lane->file = file;
     lane->mask = 0;
@@ -207,7 +192,6 @@ unsigned softcuda_barrier(int kind, int predicate, const char *file, int line)
         open_barrier(r, thread);
     else
         runner_wait(r);
-    return r->barrier_result;
 }
 
 /* ---- faults ---- */
@@ -296,7 +280,7 @@ static void run_block(struct softcuda_runner *r, unsigned number)
     softcuda_here.block.y = number / launch->grid[0] % launch->grid[1];
     softcuda_here.block.z = number / launch->grid[0] / launch->grid[1];
     r->living = r->threads;
-    r->begun = r->queued = r->at_barrier = r->barrier_sum = 0;
+    r->begun = r->queued = r->at_barrier = 0;
     softcuda_here.epoch++;
     warp_begin(r);
     fill_shared(number);

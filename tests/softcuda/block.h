@@ -29,7 +29,6 @@ struct softcuda_index { unsigned x, y, z; };
 /* A library of kernels. watch.c exports it as softcuda_library. */
 struct softcuda_library {
     uint32_t bytes, here_bytes;                 /* sizes of this struct and of struct softcuda_here */
-    uint32_t watched;                           /* accesses of kernels are checked */
     const char *begin, *end;                    /* the library's data and constants */
     void (*shared)(char **begin, char **end);   /* range of the calling thread's __shared__ variables */
 };
@@ -76,11 +75,9 @@ struct softcuda_space {
 extern SOFTCUDA_EXPORT __thread struct softcuda_here softcuda_here __attribute__((tls_model("initial-exec")));
 extern SOFTCUDA_EXPORT struct softcuda_space softcuda_space;
 
-enum softcuda_shuffle { SOFTCUDA_INDEX, SOFTCUDA_UP, SOFTCUDA_DOWN, SOFTCUDA_XOR };
-enum softcuda_vote {
-    SOFTCUDA_SYNC = 4, SOFTCUDA_BALLOT, SOFTCUDA_ADD, SOFTCUDA_MIN, SOFTCUDA_MAX, SOFTCUDA_MIN_SIGNED,
-    SOFTCUDA_MAX_SIGNED, SOFTCUDA_AND, SOFTCUDA_OR,
-    SOFTCUDA_EXCLUSIVE, SOFTCUDA_MATCH, SOFTCUDA_LDMATRIX, SOFTCUDA_MMA, SOFTCUDA_WARP_KINDS
+enum softcuda_warp_kind {
+    SOFTCUDA_UP, SOFTCUDA_XOR, SOFTCUDA_SYNC, SOFTCUDA_BALLOT, SOFTCUDA_MATCH, SOFTCUDA_LDMATRIX, SOFTCUDA_MMA,
+    SOFTCUDA_WARP_KINDS
 };
 
 /* Operands and result of one lane in a matrix operation. The lane passes the struct's address as its value. */
@@ -92,17 +89,14 @@ struct softcuda_mma {
     uint32_t a[4], b[2];
     float c[4];                                 /* the addend; then the sum */
 };
-enum softcuda_barrier { SOFTCUDA_BARRIER, SOFTCUDA_BARRIER_OR, SOFTCUDA_BARRIER_AND, SOFTCUDA_BARRIER_COUNT };
-
-/* Waits for all running threads of the block. Returns the number of threads whose `predicate` was not 0. */
-SOFTCUDA_EXPORT unsigned softcuda_barrier(int kind, int predicate, const char *file, int line);
+/* Waits for all running threads of the block. */
+SOFTCUDA_EXPORT void softcuda_barrier(const char *file, int line);
 /* Waits for the running lanes in `mask`. */
-SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width,
-                                       const char *file, int line);
+SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, const char *file,
+                                       int line);
 
 /* Reports an error of the kernel that a GPU would report too. Does not return, because the block ends. */
-enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719,
-                      SOFTCUDA_ASSERTED = 710 };
+enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719 };
 SOFTCUDA_EXPORT void softcuda_fault(int code, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 /* Checks an access that the fast checks of watch.c did not accept. Returns if the access is allowed, otherwise reports
  * a fault. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct node_set { int n, room; int *list; };
+struct node_set { int n, capacity; int *list; };
 
 struct capture {
     struct graph *graph;
@@ -27,7 +27,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static atomic_int n_captures;
 static uint64_t ids;
-static __thread int thread_mode __attribute__((tls_model("initial-exec")));
 
 /* ---- sets of nodes ---- */
 
@@ -36,12 +35,12 @@ static bool set_add(struct node_set *set, int node)
     for (int i = 0; i < set->n; i++)
         if (set->list[i] == node)
             return true;
-    if (set->n == set->room) {
-        int *more = realloc(set->list, sizeof *more * (size_t)(set->room * 2 + 4));
+    if (set->n == set->capacity) {
+        int *more = realloc(set->list, sizeof *more * (size_t)(set->capacity * 2 + 4));
         if (more == NULL)
             return false;
         set->list = more;
-        set->room = set->room * 2 + 4;
+        set->capacity = set->capacity * 2 + 4;
     }
     set->list[set->n++] = node;
     return true;
@@ -131,7 +130,7 @@ result capture_record(struct stream *stream, struct event *event)
     return made;
 }
 
-static bool goes_on(const struct capture *capture)
+static bool is_running(const struct capture *capture)
 {
     for (const struct capture *c = captures; c != NULL; c = c->next)
         if (c == capture)
@@ -156,7 +155,7 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
     if (n_captures == 0 && event->capture == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
-    if (event->capture != NULL && !goes_on(event->capture)) {
+    if (event->capture != NULL && !is_running(event->capture)) {
         made = CUDA_ERROR_CAPTURED_EVENT;       /* the capture of the event has ended */
     } else if (event->capture != NULL) {
         *taken = true;
@@ -231,13 +230,13 @@ void capture_abandon(struct stream *stream)
 
 result capture_unsafe_call(void)
 {
-    if (n_captures == 0 || thread_mode == CAPTURE_RELAXED)
+    if (n_captures == 0)
         return CUDA_SUCCESS;
     result made = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c != NULL; c = c->next) {
         const bool own = pthread_equal(c->thread, pthread_self());
-        if (c->mode == CAPTURE_RELAXED || (!own && (c->mode != CAPTURE_GLOBAL || thread_mode != CAPTURE_GLOBAL)))
+        if (c->mode == CAPTURE_RELAXED || (!own && c->mode != CAPTURE_GLOBAL))
             continue;
         c->invalidated = true;
         made = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -248,18 +247,14 @@ result capture_unsafe_call(void)
 
 /* ---- entry points ---- */
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
 EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 {
-    CALL(cuStreamBeginCapture_v2, WELL);
+    CALL(cuStreamBeginCapture_v2, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((uintptr_t)handle <= 2)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;       /* the legacy default stream */
     struct capture *capture = calloc(1, sizeof *capture);
     struct graph *graph = graph_new();
     if (capture == NULL || graph == NULL) {
@@ -289,7 +284,7 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 
 EXPORT result cuStreamEndCapture(void *handle, struct graph **out)
 {
-    CALL(cuStreamEndCapture, WELL);
+    CALL(cuStreamEndCapture, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -344,7 +339,7 @@ static result info(void *handle, int *status, uint64_t *id, struct graph **graph
 
 EXPORT result cuStreamIsCapturing(void *stream, int *status)
 {
-    CALL(cuStreamIsCapturing, WELL);
+    CALL(cuStreamIsCapturing, ENTER_READY);
     return info(stream, status, NULL, NULL);
 }
 
@@ -352,7 +347,7 @@ EXPORT result cuStreamIsCapturing(void *stream, int *status)
 EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
                                         const void **nodes, size_t *n)
 {
-    CALL(cuStreamGetCaptureInfo_v2, WELL);
+    CALL(cuStreamGetCaptureInfo_v2, ENTER_READY);
     if (nodes != NULL)
         *nodes = NULL;
     if (n != NULL)
@@ -363,7 +358,7 @@ EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id,
 EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
                                         const void **nodes, const void **edges, size_t *n)
 {
-    CALL(cuStreamGetCaptureInfo_v3, WELL);
+    CALL(cuStreamGetCaptureInfo_v3, ENTER_READY);
     if (nodes != NULL)
         *nodes = NULL;
     if (edges != NULL)
@@ -371,15 +366,4 @@ EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id,
     if (n != NULL)
         *n = 0;
     return info(stream, status, id, graph);
-}
-
-EXPORT result cuThreadExchangeStreamCaptureMode(int *mode)
-{
-    CALL(cuThreadExchangeStreamCaptureMode, ENTER_INIT);
-    if (mode == NULL || *mode < CAPTURE_GLOBAL || *mode > CAPTURE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    const int old = thread_mode;
-    thread_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
 }

@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 struct softcuda_control {
-    size_t size;
     /* Number of calls of an entry point so far, by its symbol ("cuMemAlloc_v2") or its name ("cuMemAlloc", all versions
      * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
     int64_t (*calls)(const char *name);
@@ -25,15 +24,13 @@ struct softcuda_control {
     const char *(*name)(int number);
     uint64_t (*live_bytes)(int device);         /* allocated device memory */
     uint64_t (*live_blocks)(int device);
-    uint64_t (*pinned_bytes)(void);
-    /* `kind`: "stream", "event", "library", "module", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
+    /* `kind`: "stream", "event", "library", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
      * others. */
     uint64_t (*live_handles)(const char *kind);
     bool (*context_active)(int device);
     uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all kernels */
-    /* Read and write device memory. Return false if some of it is not in a block. */
+    /* Reads device memory. Returns false if some of it is not in a block. */
     bool (*peek)(unsigned long long address, void *to, size_t bytes);
-    bool (*poke)(unsigned long long address, const void *from, size_t bytes);
     /* Makes a launch of `kernel` (NULL: any), after skipping `skip` launches, set the error of its context to `error`,
      * as a faulty kernel would. */
     void (*inject_kernel)(const char *kernel, int skip, int error);

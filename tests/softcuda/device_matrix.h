@@ -15,7 +15,7 @@ static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bo
     struct softcuda_ldmatrix lane;
     const row in = *static_cast<const row *>(from);         /* one access of 16 bytes, checked as such */
     __builtin_memcpy(lane.row, in.at, sizeof lane.row);
-    softcuda_warp(SOFTCUDA_LDMATRIX, 0xffffffffu, (uint64_t)(uintptr_t)&lane, transposed, 32, file, line);
+    softcuda_warp(SOFTCUDA_LDMATRIX, 0xffffffffu, (uint64_t)(uintptr_t)&lane, transposed, file, line);
     __builtin_memcpy(out, lane.out, sizeof lane.out);
 }
 
@@ -28,7 +28,7 @@ static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const 
     __builtin_memcpy(lane.a, a, sizeof lane.a);
     __builtin_memcpy(lane.b, b, sizeof lane.b);
     __builtin_memcpy(lane.c, c, sizeof lane.c);
-    softcuda_warp(SOFTCUDA_MMA, 0xffffffffu, (uint64_t)(uintptr_t)&lane, bf16, 32, file, line);
+    softcuda_warp(SOFTCUDA_MMA, 0xffffffffu, (uint64_t)(uintptr_t)&lane, bf16, file, line);
     __builtin_memcpy(c, lane.c, sizeof lane.c);
 }
 

@@ -6,12 +6,6 @@
  * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
  * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
  * "workspace=N" sets the required workspace in MiB. */
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "api.h"
 #include "dnn.h"
 
 #define MAGIC(kind) (0xd22a0000u | (kind))
@@ -33,26 +27,11 @@ struct choice {                             /* cudnnConvolution*AlgoPerf_t */
     int deterministic, math, reserved[3];
 };
 
-extern int softcuda_enter(const char *symbol);
-extern result cuCtxGetCurrent(void **context);
-
-#define ENTER(symbol)                                                                                               \
-    do {                                                                                                            \
-        const int wished = softcuda_enter(#symbol);                                                                 \
-        if (wished != 0)                                                                                            \
-            return wished;                                                                                          \
-    } while (0)
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
 
-/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_DNN, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
-    const char *text = getenv("SOFTCUDA_DNN");
-    const size_t bytes = strlen(name);
-    for (; text != NULL && *text != '\0'; text = strchr(text, ','), text = text != NULL ? text + 1 : NULL)
-        if (strncmp(text, name, bytes) == 0 && text[bytes] == '=')
-            return strncmp(text + bytes + 1, "no", 2) == 0 ? 0 : strtol(text + bytes + 1, NULL, 10);
-    return -1;
+    return library_option("SOFTCUDA_DNN", name);
 }
 
 /* ---- objects ---- */
@@ -223,9 +202,9 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
         || y->sides[1] != w->sides[0])
         return BAD_SHAPE;
     for (int i = 0; i < 2; i++) {
-        const int64_t room = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i]
+        const int64_t positions = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i]
                              - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
-        if (room < 0 || y->sides[2 + i] != room / conv->stride[i] + 1)
+        if (positions < 0 || y->sides[2 + i] != positions / conv->stride[i] + 1)
             return BAD_SHAPE;
         job->stride[i] = conv->stride[i];
         job->padding[i] = conv->padding[i];
@@ -241,8 +220,8 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
  * 1 needs a workspace, 5 needs none. */
 static size_t workspace_of(int algorithm)
 {
-    const long wanted = option("workspace");
-    return algorithm == 1 ? (size_t)(wanted > 0 ? wanted : 1) << 20 : 0;
+    const long mib = option("workspace");
+    return algorithm == 1 ? (size_t)(mib > 0 ? mib : 1) << 20 : 0;
 }
 
 static bool algorithm_is(enum dnn_pass pass, int algorithm)
@@ -251,17 +230,17 @@ static bool algorithm_is(enum dnn_pass pass, int algorithm)
 }
 
 static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
-                  const struct conv *conv, const struct tensor *y, int wanted, int *found, struct choice *choices)
+                  const struct conv *conv, const struct tensor *y, int limit, int *found, struct choice *choices)
 {
     static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
     struct dnn_job job;
     if (!IS(handle, HANDLE))
         return NOT_INITIALIZED;
-    if (wanted < 1 || found == NULL || choices == NULL)
+    if (limit < 1 || found == NULL || choices == NULL)
         return BAD_PARAM;
     const int status = describe(&job, pass, x, w, conv, y);
     *found = 0;
-    for (int i = 0; i < 3 && status == OK && *found < wanted; i++) {
+    for (int i = 0; i < 3 && status == OK && *found < limit; i++) {
         const int algorithm = orders[pass != DNN_FORWARD][i];
         if (algorithm >= 0)
             choices[(*found)++] = (struct choice){ .algorithm = algorithm, .time = -1,
@@ -273,34 +252,34 @@ static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor
 }
 
 EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w,
-                                                  struct conv *conv, struct tensor *y, int wanted,
+                                                  struct conv *conv, struct tensor *y, int limit,
                                                   int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
-    return choose(handle, DNN_FORWARD, x, w, conv, y, wanted, found, choices);
+    return choose(handle, DNN_FORWARD, x, w, conv, y, limit, found, choices);
 }
 
 EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy,
                                                        struct conv *conv, struct tensor *dx,
-                                                       int wanted, int *found, struct choice *choices)
+                                                       int limit, int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
-    return choose(handle, DNN_INPUT, dx, w, conv, dy, wanted, found, choices);
+    return choose(handle, DNN_INPUT, dx, w, conv, dy, limit, found, choices);
 }
 
 EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy,
                                                          struct conv *conv, struct filter *dw,
-                                                         int wanted, int *found, struct choice *choices)
+                                                         int limit, int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
-    return choose(handle, DNN_WEIGHT, x, dw, conv, dy, wanted, found, choices);
+    return choose(handle, DNN_WEIGHT, x, dw, conv, dy, limit, found, choices);
 }
 
 /* ---- execution ---- */
 
 static double scale_of(const struct dnn_job *job, const void *at)
 {
-    return job->type == 1 ? *(const double *)at : (double)*(const float *)at;
+    return element_load(job->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
 }
 
 static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm,

@@ -3,9 +3,7 @@
 #ifndef SOFTCUDA_DNN_H
 #define SOFTCUDA_DNN_H
 
-#include <stdbool.h>
-
-#include "api.h"
+#include "library.h"
 
 enum dnn_pass { DNN_FORWARD, DNN_INPUT, DNN_WEIGHT };
 

@@ -3,73 +3,11 @@
  * weight and an output pixel is visited once, and the product is added to the tensor that the pass computes. */
 #include "dnn.h"
 
-#include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "device_half.h"
-
-/* libcuda.so.1 */
-extern result softcuda_enqueue(void *stream, result (*function)(void *), void *argument);
-extern result softcuda_read(void *to, address from, size_t bytes);
-extern result softcuda_write(address to, const void *from, size_t bytes);
-
-enum { F32 = 0, F64 = 1, F16 = 2, BF16 = 9 };
-
-static size_t width_of(int type)
-{
-    return type == F64 ? 8 : type == F32 ? 4 : 2;
-}
-
-static double rounded_to_tf32(double x)
-{
-    if (!isfinite(x))
-        return x;
-    const uint32_t bits = soft_bits_of_float((float)x);
-    return (double)soft_float_of_bits((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
-}
 
 static size_t count_of(const int sides[4])
 {
     return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
-}
-
-/* Reads the elements of a tensor in memory order. */
-static result read_all(double *out, address at, int type, size_t n, bool tf32)
-{
-    char *raw = malloc(n * width_of(type) + 1);
-    result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_read(raw, at, n * width_of(type));
-    for (size_t i = 0; i < n && made == CUDA_SUCCESS; i++) {
-        float f;
-        uint16_t h;
-        memcpy(&h, raw + i * width_of(type), 2);
-        memcpy(&f, raw + i * width_of(type), width_of(type) < 4 ? 2 : 4);
-        if (type == F64)
-            memcpy(&out[i], raw + i * 8, 8);
-        else
-            out[i] = type == F32 ? (double)f : (double)(type == F16 ? soft_float_of_half(h) : soft_float_of_bfloat(h));
-        if (tf32)
-            out[i] = rounded_to_tf32(out[i]);
-    }
-    free(raw);
-    return made;
-}
-
-static result write_all(const double *values, address at, int type, size_t n)
-{
-    char *raw = malloc(n * width_of(type) + 1);
-    for (size_t i = 0; i < n && raw != NULL; i++) {
-        const float f = (float)values[i];
-        const uint16_t h = type == F16 ? soft_half_of(f) : soft_bfloat_of(f);
-        memcpy(raw + i * width_of(type),
-               type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h,
-               width_of(type));
-    }
-    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * width_of(type));
-    free(raw);
-    return made;
 }
 
 /* Returns the index of element [a,b,c,d]. */
@@ -81,7 +19,7 @@ static size_t place(const struct dnn_job *j, const int s[4], int a, int b, int c
 
 static void add(const struct dnn_job *j, double *sum, double product)
 {
-    *sum = j->type == F64 ? *sum + product : (double)((float)*sum + (float)product);
+    *sum = j->type == TYPE_F64 ? *sum + product : (double)((float)*sum + (float)product);
 }
 
 /* Adds all products that belong to one output pixel. */
@@ -120,18 +58,6 @@ static void all_pixels(const struct dnn_job *j, double *x, double *w, double *y)
     }
 }
 
-/* Overwrites the workspace, so that tests detect if it overlaps other data. */
-static result use_workspace(const struct dnn_job *j)
-{
-    char used[4096];
-    result made = CUDA_SUCCESS;
-    memset(used, 0xaa, sizeof used);
-    for (size_t at = 0; at < j->workspace_bytes && made == CUDA_SUCCESS; at += sizeof used)
-        made = softcuda_write(j->workspace_at + at, used,
-                              j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
-    return made;
-}
-
 static result run(void *argument)
 {
     const struct dnn_job *j = argument;
@@ -139,24 +65,23 @@ static result run(void *argument)
     const address at[3] = { j->x_at, j->w_at, j->y_at };
     const int written = j->pass == DNN_INPUT ? 0 : j->pass == DNN_WEIGHT ? 1 : 2;
     double *values[3] = { NULL, NULL, NULL }, *before = NULL, *bias = NULL;
-    result made = use_workspace(j);
-    if (j->late)
-        nanosleep(&(struct timespec){ .tv_nsec = 4000000 }, NULL);
+    result made = library_workspace(j->workspace_at, j->workspace_bytes, j->late);
     for (int i = 0; i < 3 && made == CUDA_SUCCESS; i++) {
         values[i] = calloc(count_of(sides[i]) + 1, sizeof(double));
         if (values[i] == NULL)
             made = CUDA_ERROR_OUT_OF_MEMORY;
         else if (i != written)
-            made = read_all(values[i], at[i], j->type, count_of(sides[i]), j->tf32);
+            made = library_read(values[i], at[i], j->type, count_of(sides[i]), j->tf32);
     }
     const size_t n = count_of(sides[written]);
     if (made == CUDA_SUCCESS && j->beta != 0) {
         before = calloc(n + 1, sizeof(double));
-        made = before == NULL ? CUDA_ERROR_OUT_OF_MEMORY : read_all(before, at[written], j->type, n, false);
+        made = before == NULL ? CUDA_ERROR_OUT_OF_MEMORY : library_read(before, at[written], j->type, n, false);
     }
     if (made == CUDA_SUCCESS && j->bias_at != 0) {
-        bias = calloc((size_t)j->y[1] + 1, sizeof(double));
-        made = bias == NULL ? CUDA_ERROR_OUT_OF_MEMORY : read_all(bias, j->bias_at, j->type, (size_t)j->y[1], false);
+        const size_t channels = (size_t)j->y[1];
+        bias = calloc(channels + 1, sizeof(double));
+        made = bias == NULL ? CUDA_ERROR_OUT_OF_MEMORY : library_read(bias, j->bias_at, j->type, channels, false);
     }
     if (made == CUDA_SUCCESS) {
         const size_t image = (size_t)j->y[2] * (size_t)j->y[3], channels = (size_t)j->y[1];
@@ -168,7 +93,7 @@ static result run(void *argument)
             if (bias != NULL)
                 values[written][i] += bias[j->last ? i % channels : i / image % channels];
         }
-        made = write_all(values[written], at[written], j->type, n);
+        made = library_write(values[written], at[written], j->type, n);
     }
     for (int i = 0; i < 3; i++)
         free(values[i]);
@@ -179,9 +104,5 @@ static result run(void *argument)
 
 result dnn_put(const struct dnn_job *job, void *stream)
 {
-    struct dnn_job *copy = malloc(sizeof *copy);
-    if (copy == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *copy = *job;
-    return softcuda_enqueue(stream, run, copy);
+    return library_enqueue(stream, run, job, sizeof *job);
 }

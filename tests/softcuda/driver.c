@@ -57,9 +57,9 @@ result driver_enter(const char *symbol, atomic_llong *calls, int needs)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (driver_in_callback && (needs & ENTER_INIT))
         return CUDA_ERROR_NOT_PERMITTED;
-    const result wished = fault_of(symbol, call);
-    if (wished != CUDA_SUCCESS)
-        return wished;
+    const result injected = fault_of(symbol, call);
+    if (injected != CUDA_SUCCESS)
+        return injected;
     if ((needs & ENTER_INIT) && !initialised)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (needs & ENTER_CONTEXT) {
@@ -141,45 +141,25 @@ EXPORT result cuDriverGetVersion(int *version)
 
 /* ---- entry points by name ---- */
 
-enum { FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2 };
-
-static result find_entry(const char *name, void **function, int version, int *status)
+EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    const struct row *best = NULL;
+    CALL(cuGetProcAddress_v2, 0);
+    enum { FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2 };
     int found = NO_SYMBOL;
-    if (name == NULL || function == NULL)
+    if (name == NULL || function == NULL || status == NULL || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
     *function = NULL;
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (strcmp(rows[i].name, name) == 0) {
-            if (rows[i].version <= version && rows[i].version <= options.version)
-                best = &rows[i], found = FOUND;
-            else if (found == NO_SYMBOL)
+            if (rows[i].version <= version && rows[i].version <= options.version) {
+                *(void (**)(void))function = rows[i].function;
+                found = FOUND;
+            } else if (found == NO_SYMBOL) {
                 found = TOO_OLD;
+            }
         }
-    if (status != NULL)
-        *status = found;
-    if (best == NULL)
-        return CUDA_ERROR_NOT_FOUND;
-    *(void (**)(void))function = best->function;
+    *status = found;                        /* a missing symbol is reported there and not as an error */
     return CUDA_SUCCESS;
-}
-
-EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
-{
-    CALL(cuGetProcAddress_v2, 0);
-    if (flags > 2)
-        return CUDA_ERROR_INVALID_VALUE;
-    const result made = find_entry(name, function, version, status);
-    /* With a status pointer, a missing symbol is reported there and not as an error. */
-    return made == CUDA_ERROR_NOT_FOUND && status != NULL ? CUDA_SUCCESS : made;
-}
-
-EXPORT result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
-{
-    CALL(cuGetProcAddress, 0);
-    (void)flags;
-    return find_entry(name, function, version, NULL);
 }
 
 /* ---- error names ---- */
@@ -190,47 +170,28 @@ static const struct words { int number; const char *name, *text; } words[] = {
 #undef ROW
 };
 
+static const struct words *words_of(result error)
+{
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (words[i].number == error)
+            return &words[i];
+    return NULL;
+}
+
 EXPORT result cuGetErrorName(result error, const char **text)
 {
     CALL(cuGetErrorName, 0);
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (words[i].number == error) {
-            *text = words[i].name;
-            return CUDA_SUCCESS;
-        }
-    *text = NULL;
-    return CUDA_ERROR_INVALID_VALUE;
+    const struct words *found = words_of(error);
+    *text = found != NULL ? found->name : NULL;
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuGetErrorString(result error, const char **text)
 {
     CALL(cuGetErrorString, 0);
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (words[i].number == error) {
-            *text = words[i].text;
-            return CUDA_SUCCESS;
-        }
-    *text = NULL;
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-bool fault_error_number(const char *text, int *number)
-{
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (end != text && *end == '\0' && value > 0 && value < 100000) {
-        *number = (int)value;
-        return true;
-    }
-    for (size_t i = 0; i < COUNT_OF(words); i++) {
-        const char *name = words[i].name + strlen("CUDA_");
-        if (strcmp(text, words[i].name) == 0 || strcmp(text, name) == 0
-            || (strncmp(name, "ERROR_", 6) == 0 && strcmp(text, name + 6) == 0)) {
-            *number = words[i].number;
-            return true;
-        }
-    }
-    return false;
+    const struct words *found = words_of(error);
+    *text = found != NULL ? found->text : NULL;
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- the control table ---- */
@@ -275,7 +236,7 @@ static bool context_active(int device)
 
 static uint64_t live_handles(const char *kind)
 {
-    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "module", "kernel", "graph",
+    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "kernel", "graph",
                                                      "graph_exec", "allocation", "pool" };
     for (int i = 0; i < HANDLE_KINDS; i++)
         if (strcmp(kinds[i], kind) == 0)
@@ -288,14 +249,6 @@ static bool peek(address from, void *to, size_t bytes)
     if (!space_usable(from, bytes))
         return false;
     space_copy(to, (const void *)(uintptr_t)from, bytes);
-    return true;
-}
-
-static bool poke(address to, const void *from, size_t bytes)
-{
-    if (!space_usable(to, bytes))
-        return false;
-    space_copy((void *)(uintptr_t)to, from, bytes);
     return true;
 }
 
@@ -312,7 +265,7 @@ static const char *fault_text(void)
     return last_fault;
 }
 
-void fault_tell(const char *text)
+void fault_report(const char *text)
 {
     pthread_mutex_lock(&lock);
     faults_seen++;
@@ -322,16 +275,24 @@ void fault_tell(const char *text)
     pthread_mutex_unlock(&lock);
 }
 
-static void tell(bool on)
+static void report(bool on)
 {
     options.quiet = !on;
 }
 
+static bool inject(const char *name, int64_t at, int error, bool on)
+{
+    return fault_add(name, at, error, on, true);
+}
+
+static void inject_clear(void)
+{
+    fault_clear(true);
+}
+
 EXPORT struct softcuda_control softcuda_control = {
-    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear,
-    .name = name_of,
-    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes,
-    .live_handles = live_handles,
-    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke,
-    .inject_kernel = fault_inject_kernel, .faults = faults, .fault_text = fault_text, .tell = tell,
+    .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
+    .live_blocks = live_blocks, .live_handles = live_handles, .context_active = context_active,
+    .launches = function_launches, .peek = peek, .inject_kernel = fault_inject_kernel, .faults = faults,
+    .fault_text = fault_text, .tell = report,
 };

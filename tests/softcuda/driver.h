@@ -19,8 +19,8 @@
 
 /* ---- driver.c: entry of all functions ---- */
 
-/* cuInit was called; a context is current; the context has no error */
-enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };
+/* cuInit was called; a context is current; the context has no error; all of them */
+enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4, ENTER_READY = 7 };
 /* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
 result driver_enter(const char *symbol, atomic_llong *calls, int needs);
 #define CALL(symbol, needs)                                                        \
@@ -38,21 +38,15 @@ extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")
 
 /* ---- options.c: SOFTCUDA=... ---- */
 
-enum peers { PEERS_ALL, PEERS_RING, PEERS_NONE };
-
 struct options {
     int devices, multiprocessors, major, minor, version;
     uint64_t memory;
-    enum peers peers;
-    int lying[8][2], n_lying;           /* pairs of devices between which copies deliver zeros */
     unsigned late_us;
-    bool poison, strict_free, quiet, vmm, pools;
-    enum { RACES_ERROR, RACES_TELL, RACES_OFF } races;
-    enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_TELL } streams;     /* checks of the order between streams (order.h) */
-    enum runner_order order;
-    char kernels[256];                  /* path of libsoftkernels.so */
-    char driver[32];                    /* version of the kernel driver, for NVML */
+    int strict_free, quiet, pools;                                  /* 0 or 1 */
+    int streams;                                                    /* STREAMS_*: checks of the order (order.h) */
+    int order;                                                      /* enum runner_order */
 };
+enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_REPORT };
 extern struct options options;
 bool options_read(const char *text, char *error, size_t error_bytes);
 /* Determines the devices that CUDA_VISIBLE_DEVICES selects, as hardware numbers. Returns their number. */
@@ -62,15 +56,11 @@ int options_visible(const char *text, int devices, int *visible);
 
 /* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
 result fault_of(const char *symbol, long long call);
-bool fault_add(const char *name, int64_t at, int error, bool on);
-void fault_clear(void);
-void fault_clear_options(void);                      /* only those from SOFTCUDA */
-bool fault_inject(const char *name, int64_t at, int error, bool on);
+bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test);
+void fault_clear(bool by_test);                     /* by_test: all; else only those from SOFTCUDA */
 void fault_inject_kernel(const char *kernel, int skip, int error);
-void fault_add_kernel(const char *kernel, int skip, int error);
 result fault_of_kernel(const char *kernel);
-bool fault_error_number(const char *text, int *number);
-void fault_tell(const char *text);
+void fault_report(const char *text);                /* counts an error and prints it */
 
 /* ---- device.c, context.c ---- */
 
@@ -81,15 +71,11 @@ struct device {                         /* a pointer to it is a CUcontext */
     uuid id;
     pthread_mutex_t lock;               /* guards all fields below */
     atomic_int retained;
-    unsigned flags;
     atomic_int error;                   /* sticky error, or CUDA_SUCCESS */
     uint32_t peers;                     /* bit mask of the devices whose memory its kernels may access */
     struct stream *streams;
-    struct stream *standard;            /* the default stream */
     struct blocks *blocks;              /* memory.c */
     atomic_ullong live, live_blocks;
-    uint64_t pool_threshold;
-    struct pool *pool;
 };
 
 extern struct device devices[DEVICES];
@@ -99,7 +85,6 @@ struct device *device_of(int ordinal);              /* NULL: no such device */
 struct device *device_current(void);                /* of the thread's context; NULL: none */
 bool device_is(const struct device *context);       /* whether it is an address of a device */
 void device_fail(struct device *device, result error);
-bool device_can_access(const struct device *device, const struct device *peer);     /* by the topology */
 void uuid_of(uuid *id, int hardware);
 
 /* ---- space.c ---- */
@@ -114,7 +99,7 @@ bool space_is(address where);
 address space_virtual(void);                        /* start of the range for virtual memory */
 /* Copies that may access device memory, which memcpy cannot, because AddressSanitizer checks it. */
 void space_copy(void *to, const void *from, size_t bytes);
-void space_fill(address to, const void *pattern, size_t width, size_t count);
+void space_fill(address to, unsigned char value, size_t bytes);
 void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
 void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer report accesses by the host */
 
@@ -123,9 +108,9 @@ void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer re
 result memory_alloc(struct device *device, address *out, size_t bytes);
 result memory_free(struct device *device, address begin, size_t *bytes);
 size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
-bool memory_take(struct device *device, size_t bytes);              /* counts the bytes; false if too few are left */
-void memory_give(struct device *device, size_t bytes);
-bool memory_block(address inside, address *begin, size_t *bytes);
+bool memory_reserve(struct device *device, size_t bytes);           /* counts the bytes; false if too few are left */
+void memory_release(struct device *device, size_t bytes);
+size_t memory_block_bytes(address begin);           /* of the block that begins there; 0: none */
 void memory_drop_all(struct device *device);
 void pools_synchronized(const struct device *device);               /* after the host waited for a stream */
 void pools_drop(const struct device *device);                       /* the device's context is destroyed */
@@ -134,19 +119,18 @@ void memory_describe(address where, char *text, size_t bytes);
 /* ---- host.c ---- */
 
 bool host_pinned(const void *inside, size_t bytes, const char **begin, const char **end);
-uint64_t host_pinned_bytes(void);
 
 /* ---- vmm.c: virtual memory ---- */
 
 bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write);
 /* true if a device may write to all mapped pages of the range */
 bool virtual_writable(address begin, size_t bytes);
-bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes);
+struct device *virtual_owner(address at);           /* NULL: not mapped */
 
 /* ---- handles.c: the set of valid handles of each kind ---- */
 
-enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH,
-              HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
+enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC,
+              HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
 bool handle_add(enum handle kind, const void *handle);
 bool handle_is(enum handle kind, const void *handle);
 bool handle_remove(enum handle kind, const void *handle);
@@ -156,6 +140,7 @@ uint64_t handle_count(enum handle kind);
 
 struct graph;
 struct capture;
+struct mark;
 
 /* An operation of a stream. It may run several times, in graphs. `release` frees it. */
 struct op {
@@ -170,8 +155,6 @@ struct op {
 struct stream {
     struct device *device;
     struct stream *next;                /* in the device's list */
-    unsigned flags;
-    int priority;
     uint64_t id;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -186,21 +169,17 @@ struct stream {
     struct clock *clock;                /* order.h: at present, and after the last operation */
 };
 
-struct stream *stream_new(struct device *device, unsigned flags, int priority);
-void stream_close(struct stream *stream, bool wait);
 /* Closes all streams of the device and waits for their work. */
 void streams_close(struct device *device);
-/* The stream of a handle; NULL: invalid. 0, 1 and 2 are the current device's default stream. */
+/* The stream of a handle; NULL: invalid, as is the default stream. */
 struct stream *stream_of(void *handle);
 /* Enqueues or captures the operation and owns it, also on an error. */
 result stream_put(struct stream *stream, struct op *op);
-/* Enqueues the operation, even if the stream is being captured. */
-void stream_queue(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
-bool stream_is_idle(struct stream *stream);
 void device_wait_idle(struct device *device);
 void streams_wait_all(void);
 void op_free(struct op *op);
+struct op *mark_op(struct mark *mark, bool reach);
 
 /* ---- event.c ---- */
 
@@ -215,7 +194,6 @@ struct mark *mark_new(void);
 void mark_release(struct mark *mark);
 void mark_reach(struct mark *mark);
 void mark_wait(struct mark *mark);
-double clock_ms(void);
 
 /* ---- capture.c ---- */
 
@@ -242,20 +220,13 @@ struct event {
 
 /* ---- module.c, launch.c ---- */
 
-struct image;
-
-struct function {                       /* CUfunction and CUkernel */
+struct function {                       /* CUkernel */
     const struct softcuda_kernel *kernel;
     const struct softcuda_library *library;
-    struct softcuda_kernel own;         /* if the library does not export a description */
     int max_dynamic;
-    atomic_ullong launches;
     struct function *next;
-    char name[];
 };
 
-struct function *function_find(struct image *image, const char *name);
-void function_count(const char *name);
 uint64_t function_launches(const char *name);
 
 #endif

@@ -8,7 +8,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
 
-double clock_ms(void)
+static double clock_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -61,8 +61,8 @@ static struct mark *last_mark(struct event *event)
 
 EXPORT result cuEventCreate(struct event **out, unsigned flags)
 {
-    CALL(cuEventCreate, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    if (out == NULL || flags > 7 || ((flags & EVENT_INTERPROCESS) && !(flags & EVENT_DISABLE_TIMING)))
+    CALL(cuEventCreate, ENTER_READY);
+    if (out == NULL || flags > 3)
         return CUDA_ERROR_INVALID_VALUE;
     struct event *event = calloc(1, sizeof *event);
     if (event == NULL)
@@ -88,70 +88,42 @@ EXPORT result cuEventDestroy_v2(struct event *event)
     return error;
 }
 
-struct record_op {
-    struct op op;
-    struct mark *mark;
-};
-
-static void run_record(struct op *op, struct stream *stream)
+EXPORT result cuEventRecord(struct event *event, void *handle)
 {
-    order_mark(((struct record_op *)op)->mark, stream);
-    mark_reach(((struct record_op *)op)->mark);
-}
-
-static void release_record(struct op *op)
-{
-    mark_release(((struct record_op *)op)->mark);
-    free(op);
-}
-
-static result record(struct event *event, void *handle)
-{
+    CALL(cuEventRecord, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_EVENT, event) || stream->device != event->device)
         return CUDA_ERROR_INVALID_HANDLE;
     if (capture_active(stream))
         return capture_record(stream, event);
-    struct record_op *op = calloc(1, sizeof *op);
     struct mark *mark = mark_new();
-    if (op == NULL || mark == NULL) {
-        free(op);
-        free(mark);
+    struct op *op = mark != NULL ? mark_op(mark, true) : NULL;
+    if (op == NULL) {
+        mark_release(mark);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *op = (struct record_op){ .op = { .run = run_record, .release = release_record, .node = NODE_RECORD,
-                                      .always = true }, .mark = mark };
-    mark->references++;
     capture_forget(event);
     pthread_mutex_lock(&event->lock);
     mark_release(event->mark);
     event->mark = mark;
     pthread_mutex_unlock(&event->lock);
-    return stream_put(stream, &op->op);
+    return stream_put(stream, op);
 }
 
-EXPORT result cuEventRecord(struct event *event, void *stream)
+/* Checks that the host may wait for the event. */
+static result may_wait(const struct event *event)
 {
-    CALL(cuEventRecord, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return record(event, stream);
-}
-
-EXPORT result cuEventRecordWithFlags(struct event *event, void *stream, unsigned flags)
-{
-    CALL(cuEventRecordWithFlags, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream);
+    if (!handle_is(HANDLE_EVENT, event))
+        return CUDA_ERROR_INVALID_HANDLE;
+    return event->capture != NULL ? CUDA_ERROR_CAPTURED_EVENT : capture_unsafe_call();
 }
 
 EXPORT result cuEventQuery(struct event *event)
 {
     CALL(cuEventQuery, ENTER_INIT);
-    if (!handle_is(HANDLE_EVENT, event))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (event->capture != NULL)
-        return CUDA_ERROR_CAPTURED_EVENT;
-    const result unsafe = capture_unsafe_call();
-    if (unsafe != CUDA_SUCCESS)
-        return unsafe;
+    const result refused = may_wait(event);
+    if (refused != CUDA_SUCCESS)
+        return refused;
     struct mark *mark = last_mark(event);
     const bool done = mark == NULL || mark->done;
     if (done && mark != NULL)
@@ -163,13 +135,9 @@ EXPORT result cuEventQuery(struct event *event)
 EXPORT result cuEventSynchronize(struct event *event)
 {
     CALL(cuEventSynchronize, ENTER_INIT);
-    if (!handle_is(HANDLE_EVENT, event))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (event->capture != NULL)
-        return CUDA_ERROR_CAPTURED_EVENT;
-    const result unsafe = capture_unsafe_call();
-    if (unsafe != CUDA_SUCCESS)
-        return unsafe;
+    const result refused = may_wait(event);
+    if (refused != CUDA_SUCCESS)
+        return refused;
     struct mark *mark = last_mark(event);
     if (mark != NULL) {
         mark_wait(mark);
@@ -179,8 +147,9 @@ EXPORT result cuEventSynchronize(struct event *event)
     return event->device->error;
 }
 
-static result elapsed(float *ms, struct event *from, struct event *to)
+EXPORT result cuEventElapsedTime(float *ms, struct event *from, struct event *to)
 {
+    CALL(cuEventElapsedTime, ENTER_INIT);
     if (ms == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to)
@@ -199,16 +168,4 @@ static result elapsed(float *ms, struct event *from, struct event *to)
     mark_release(a);
     mark_release(b);
     return made;
-}
-
-EXPORT result cuEventElapsedTime(float *ms, struct event *from, struct event *to)
-{
-    CALL(cuEventElapsedTime, ENTER_INIT);
-    return elapsed(ms, from, to);
-}
-
-EXPORT result cuEventElapsedTime_v2(float *ms, struct event *from, struct event *to)
-{
-    CALL(cuEventElapsedTime_v2, ENTER_INIT);
-    return elapsed(ms, from, to);
 }

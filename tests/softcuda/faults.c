@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct wish {
-    struct wish *next;
+struct fault {
+    struct fault *next;
     char name[64];                      /* of a function, or of a kernel; "": any kernel */
     int64_t at;                         /* number of the call; for kernels: number of launches to skip */
     int error;
@@ -17,41 +17,27 @@ struct wish {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct wish *wishes;
-static atomic_int n_wishes;
+static struct fault *list;
+static atomic_int n_faults;
 
 static bool add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test)
 {
-    struct wish *wish = calloc(1, sizeof *wish);
-    if (wish == NULL)
+    struct fault *fault = calloc(1, sizeof *fault);
+    if (fault == NULL)
         return false;
-    snprintf(wish->name, sizeof wish->name, "%s", name == NULL ? "" : name);
-    wish->at = at;
-    wish->error = error;
-    wish->on = on;
-    wish->kernel = kernel;
-    wish->by_test = by_test;
+    *fault = (struct fault){ .at = at, .error = error, .on = on, .kernel = kernel, .by_test = by_test };
+    snprintf(fault->name, sizeof fault->name, "%s", name == NULL ? "" : name);
     pthread_mutex_lock(&lock);
-    wish->next = wishes;
-    wishes = wish;
-    n_wishes++;
+    fault->next = list;
+    list = fault;
+    n_faults++;
     pthread_mutex_unlock(&lock);
     return true;
 }
 
-bool fault_add(const char *name, int64_t at, int error, bool on)
+bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test)
 {
-    return name != NULL && add(name, at, error, on, false, false);
-}
-
-void fault_add_kernel(const char *kernel, int skip, int error)
-{
-    add(kernel, skip, error, false, true, false);
-}
-
-bool fault_inject(const char *name, int64_t at, int error, bool on)
-{
-    return name != NULL && add(name, at, error, on, false, true);
+    return name != NULL && add(name, at, error, on, false, by_test);
 }
 
 void fault_inject_kernel(const char *kernel, int skip, int error)
@@ -59,33 +45,23 @@ void fault_inject_kernel(const char *kernel, int skip, int error)
     add(kernel, skip, error, false, true, true);
 }
 
-static void clear(bool by_test)
+void fault_clear(bool by_test)
 {
     pthread_mutex_lock(&lock);
-    for (struct wish **link = &wishes, *wish; (wish = *link) != NULL;) {
-        if (wish->by_test && !by_test) {
-            link = &wish->next;
+    for (struct fault **link = &list, *fault; (fault = *link) != NULL;) {
+        if (fault->by_test && !by_test) {
+            link = &fault->next;
             continue;
         }
-        *link = wish->next;
-        free(wish);
-        n_wishes--;
+        *link = fault->next;
+        free(fault);
+        n_faults--;
     }
     pthread_mutex_unlock(&lock);
 }
 
-void fault_clear(void)
-{
-    clear(true);
-}
-
-void fault_clear_options(void)
-{
-    clear(false);
-}
-
 /* "cuMemAlloc" also matches cuMemAlloc_v2. */
-static bool means(const char *name, const char *symbol)
+static bool matches(const char *name, const char *symbol)
 {
     const size_t n = strlen(name);
     return strncmp(name, symbol, n) == 0
@@ -94,26 +70,26 @@ static bool means(const char *name, const char *symbol)
 
 result fault_of(const char *symbol, long long call)
 {
-    if (n_wishes == 0)
+    if (n_faults == 0)
         return CUDA_SUCCESS;
     result error = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
-    for (const struct wish *wish = wishes; wish != NULL && error == CUDA_SUCCESS; wish = wish->next)
-        if (!wish->kernel && means(wish->name, symbol) && (call == wish->at || (wish->on && call > wish->at)))
-            error = wish->error;
+    for (const struct fault *fault = list; fault != NULL && error == CUDA_SUCCESS; fault = fault->next)
+        if (!fault->kernel && matches(fault->name, symbol) && (call == fault->at || (fault->on && call > fault->at)))
+            error = fault->error;
     pthread_mutex_unlock(&lock);
     return error;
 }
 
 result fault_of_kernel(const char *kernel)
 {
-    if (n_wishes == 0)
+    if (n_faults == 0)
         return CUDA_SUCCESS;
     result error = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
-    for (struct wish *wish = wishes; wish != NULL && error == CUDA_SUCCESS; wish = wish->next)
-        if (wish->kernel && (wish->name[0] == '\0' || strcmp(wish->name, kernel) == 0) && wish->at-- == 0)
-            error = wish->error;
+    for (struct fault *fault = list; fault != NULL && error == CUDA_SUCCESS; fault = fault->next)
+        if (fault->kernel && (fault->name[0] == '\0' || strcmp(fault->name, kernel) == 0) && fault->at-- == 0)
+            error = fault->error;
     pthread_mutex_unlock(&lock);
     return error;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/fiber.c: switches between stacks.
  *
- * A switch saves the callee-saved registers of the calling convention (System V ABI for x86-64, AAPCS64) on the stack
- * that is suspended. Sanitizers are informed of the switch if they are linked. */
+ * A switch on x86-64 saves the callee-saved registers of the calling convention (System V ABI) on the stack that is
+ * suspended; elsewhere it is the slower one of ucontext.h. Sanitizers are informed of the switch if they are linked. */
 #include "fiber.h"
 
 #include <pthread.h>
@@ -21,11 +21,8 @@ extern void __asan_unpoison_memory_region(const volatile void *begin, size_t byt
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fiber *store;
 
-#if defined(__x86_64__) || defined(__aarch64__)
-void softcuda_switch(void **from, void *to) __attribute__((visibility("hidden")));
-#endif
-
 #if defined(__x86_64__)
+void softcuda_switch(void **from, void *to) __attribute__((visibility("hidden")));
 __asm__(".text\n"
         ".p2align 4\n"
         ".hidden softcuda_switch\n"
@@ -49,37 +46,11 @@ static void *first_frame(char *top, void (*entry)(void))
         *--frame = NULL;
     return frame;
 }
-#elif defined(__aarch64__)
-__asm__(".text\n"
-        ".p2align 4\n"
-        ".hidden softcuda_switch\n"
-        ".globl softcuda_switch\n"
-        ".type softcuda_switch,%function\n"
-        "softcuda_switch:\n"
-        "    sub sp, sp, #160\n"
-        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n    stp x25, x26, [sp, #48]\n"
-        "    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
-        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n    stp d12, d13, [sp, #128]\n    stp d14, d15, [sp, #144]\n"
-        "    mov x2, sp\n    str x2, [x0]\n    mov sp, x1\n"
-        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n    ldp x25, x26, [sp, #48]\n"
-        "    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
-        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n    ldp d12, d13, [sp, #128]\n    ldp d14, d15, [sp, #144]\n"
-        "    add sp, sp, #160\n"
-        "    ret\n"
-        ".size softcuda_switch,.-softcuda_switch\n");
-
-static void *first_frame(char *top, void (*entry)(void))
-{
-    void **frame = (void **)(top - 160);
-    memset(frame, 0, 160);
-    frame[11] = (void *)(uintptr_t)entry;   /* x30 */
-    return frame;
-}
 #endif
 
 static void prepare(struct fiber *fiber, void (*entry)(void))
 {
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(__x86_64__)
     fiber->sp = first_frame(fiber->stack + fiber->bytes, entry);
 #else
     getcontext(&fiber->context);
@@ -144,7 +115,7 @@ void fiber_switch(struct fiber *from, struct fiber *to)
 {
     if (__sanitizer_start_switch_fiber != NULL)
         __sanitizer_start_switch_fiber(&from->fake, to->stack, to->bytes);
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(__x86_64__)
     softcuda_switch(&from->sp, to->sp);
 #else
     swapcontext(&from->context, &to->context);

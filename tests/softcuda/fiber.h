@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 
@@ -15,7 +15,7 @@ struct fiber {
     size_t bytes;
     void *fake;                         /* AddressSanitizer's fake stack */
     struct fiber *next;                 /* for use by the owner */
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if !defined(__x86_64__)
     ucontext_t context;
 #endif
 };

@@ -2,8 +2,7 @@
 /* tests/softcuda/graph.c: graphs of operations, and their execution.
  *
  * The thread of the stream on which a graph is launched runs the nodes one by one, in the recorded order or, with
- * SOFTCUDA=order=random or reverse, in another order that the dependencies allow. Other orders reveal missing
- * dependencies. */
+ * SOFTCUDA=order=random, in another order that the dependencies allow. Other orders reveal missing dependencies. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -18,7 +17,7 @@ struct node {
 struct graph {                              /* a CUgraph, or the graph of a CUgraphExec */
     atomic_int references;
     struct node *nodes;
-    int n, room;
+    int n, capacity;
 };
 
 struct exec {
@@ -50,13 +49,13 @@ void graph_release(struct graph *graph)
 
 int graph_add(struct graph *graph, struct op *op, const int *before, int n_before)
 {
-    if (graph->n == graph->room) {
-        const int room = graph->room * 2 + 16;
-        struct node *more = realloc(graph->nodes, sizeof *more * (size_t)room);
+    if (graph->n == graph->capacity) {
+        const int capacity = graph->capacity * 2 + 16;
+        struct node *more = realloc(graph->nodes, sizeof *more * (size_t)capacity);
         if (more == NULL)
             return -1;
         graph->nodes = more;
-        graph->room = room;
+        graph->capacity = capacity;
     }
     int *copy = malloc(sizeof *copy * (size_t)(n_before + 1));
     if (copy == NULL)
@@ -97,7 +96,7 @@ static bool may_run(const struct graph *graph, const bool *done, int i)
 /* Returns a node that may run next. */
 static int pick(const struct graph *graph, const bool *done, unsigned *seed)
 {
-    const int start = options.order == ORDER_RANDOM ? (int)((unsigned)rand_r(seed) % (unsigned)graph->n) : graph->n - 1;
+    const int start = (int)((unsigned)rand_r(seed) % (unsigned)graph->n);
     for (int i = 0; i < graph->n; i++) {
         const int node = (start - i + graph->n) % graph->n;
         if (may_run(graph, done, node))
@@ -147,11 +146,9 @@ static void release_exec(struct op *op)
 
 /* ---- entry points ---- */
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
 EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph, unsigned long long flags)
 {
-    CALL(cuGraphInstantiateWithFlags, WELL);
+    CALL(cuGraphInstantiateWithFlags, ENTER_READY);
     if (out == NULL || flags > 15)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_GRAPH, graph))
@@ -171,7 +168,7 @@ EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph
 
 EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
 {
-    CALL(cuGraphLaunch, WELL);
+    CALL(cuGraphLaunch, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_GRAPH_EXEC, exec))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -181,12 +178,6 @@ EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
     *op = (struct graph_op){ .op = { .run = run_exec, .release = release_exec, .node = NODE_KERNEL }, .exec = exec };
     exec->references++;
     return stream_put(stream, &op->op);
-}
-
-EXPORT result cuGraphUpload(struct exec *exec, void *handle)
-{
-    CALL(cuGraphUpload, WELL);
-    return stream_of(handle) != NULL && handle_is(HANDLE_GRAPH_EXEC, exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT result cuGraphExecDestroy(struct exec *exec)
@@ -210,7 +201,7 @@ EXPORT result cuGraphDestroy(struct graph *graph)
 /* If `nodes` is NULL, sets *n to the number of nodes; else stores *n nodes, followed by NULL. */
 EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
 {
-    CALL(cuGraphGetNodes, WELL);
+    CALL(cuGraphGetNodes, ENTER_READY);
     if (n == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_GRAPH, graph))

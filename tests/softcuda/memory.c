@@ -20,7 +20,7 @@ struct block {
 /* Sorted by address. */
 struct blocks {
     struct block *list;
-    size_t n, room;
+    size_t n, capacity;
     address next;                           /* where the next search begins */
     struct block freed[64];                 /* the last freed blocks, for messages */
     size_t n_freed;
@@ -45,7 +45,7 @@ static size_t behind(const struct blocks *b, address where)
     return low;
 }
 
-bool memory_take(struct device *device, size_t bytes)
+bool memory_reserve(struct device *device, size_t bytes)
 {
     unsigned long long now = device->live;
     do
@@ -55,7 +55,7 @@ bool memory_take(struct device *device, size_t bytes)
     return true;
 }
 
-void memory_give(struct device *device, size_t bytes)
+void memory_release(struct device *device, size_t bytes)
 {
     device->live -= bytes;
 }
@@ -83,12 +83,12 @@ static address place_block(struct device *device, size_t bytes)
     const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index,
                   end = begin + softcuda_space.device_bytes;
     size_t at = 0;
-    if (b->n == b->room) {
-        struct block *more = realloc(b->list, (b->room + 256) * sizeof *more);
+    if (b->n == b->capacity) {
+        struct block *more = realloc(b->list, (b->capacity + 256) * sizeof *more);
         if (more == NULL)
             return 0;
         b->list = more;
-        b->room += 256;
+        b->capacity += 256;
     }
     address found = search(b, b->next != 0 ? b->next : begin + GAP, end, memory_rounded(bytes), &at);
     if (found == 0)
@@ -107,7 +107,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
     if (out == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     *out = 0;
-    if (bytes > options.memory || !memory_take(device, memory_rounded(bytes)))
+    if (bytes > options.memory || !memory_reserve(device, memory_rounded(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&device->lock);
     if (device->blocks == NULL)
@@ -117,13 +117,12 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
         space_mark(found, bytes, true);
     pthread_mutex_unlock(&device->lock);
     if (found == 0) {
-        memory_give(device, memory_rounded(bytes));
+        memory_release(device, memory_rounded(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     device->live_blocks++;
     order_forget(found, bytes);
-    if (options.poison)
-        space_fill(found, "\xff", 1, bytes);
+    space_fill(found, 0xff, bytes);
     space_poison(found, memory_rounded(bytes));
     *out = found;
     return CUDA_SUCCESS;
@@ -145,7 +144,7 @@ result memory_free(struct device *device, address begin, size_t *bytes)
     space_mark(block.begin, block.bytes, false);
     space_renew(block.begin, memory_rounded(block.bytes));
     pthread_mutex_unlock(&device->lock);
-    memory_give(device, memory_rounded(block.bytes));
+    memory_release(device, memory_rounded(block.bytes));
     device->live_blocks--;
     if (bytes != NULL)
         *bytes = block.bytes;
@@ -165,21 +164,17 @@ void memory_drop_all(struct device *device)
     }
 }
 
-bool memory_block(address inside, address *begin, size_t *bytes)
+size_t memory_block_bytes(address begin)
 {
-    struct device *device = space_device(inside);
+    struct device *device = space_device(begin);
     if (device == NULL)
-        return false;
+        return 0;
     pthread_mutex_lock(&device->lock);
     const struct blocks *b = device->blocks;
-    const size_t i = b == NULL ? 0 : behind(b, inside);
-    const bool is = i > 0 && inside - b->list[i - 1].begin < b->list[i - 1].bytes;
-    if (is) {
-        *begin = b->list[i - 1].begin;
-        *bytes = b->list[i - 1].bytes;
-    }
+    const size_t i = b == NULL ? 0 : behind(b, begin);
+    const size_t bytes = i > 0 && b->list[i - 1].begin == begin ? b->list[i - 1].bytes : 0;
     pthread_mutex_unlock(&device->lock);
-    return is;
+    return bytes;
 }
 
 /* Describes the block at or near an address, for messages. */
@@ -229,7 +224,7 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
             if (virtual_allowed(begin, bytes, device, write))
                 return true;
             if (write && virtual_allowed(begin, bytes, device, false)) {
-                snprintf(text, text_bytes, "in virtual memory that device %u is to read only", on);
+                snprintf(text, text_bytes, "in virtual memory that is read-only for device %u", on);
                 return false;
             }
         } else if (owner == device || (device->peers >> owner->index & 1) != 0) {
@@ -251,7 +246,7 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
 
 EXPORT result cuMemGetInfo_v2(size_t *unused, size_t *total)
 {
-    CALL(cuMemGetInfo_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemGetInfo_v2, ENTER_READY);
     if (unused == NULL || total == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     const uint64_t live = device_current()->live;
@@ -262,14 +257,14 @@ EXPORT result cuMemGetInfo_v2(size_t *unused, size_t *total)
 
 EXPORT result cuMemAlloc_v2(address *out, size_t bytes)
 {
-    CALL(cuMemAlloc_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemAlloc_v2, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     return unsafe != CUDA_SUCCESS ? unsafe : memory_alloc(device_current(), out, bytes);
 }
 
 EXPORT result cuMemFree_v2(address begin)
 {
-    CALL(cuMemFree_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuMemFree_v2, ENTER_READY);
     const result unsafe = capture_unsafe_call();
     if (unsafe != CUDA_SUCCESS || begin == 0)
         return unsafe;
@@ -279,18 +274,4 @@ EXPORT result cuMemFree_v2(address begin)
     if (!options.strict_free)
         device_wait_idle(device);               /* as the CUDA driver does */
     return memory_free(device, begin, NULL);
-}
-
-EXPORT result cuMemGetAddressRange_v2(address *begin, size_t *bytes, address inside)
-{
-    CALL(cuMemGetAddressRange_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    address first;
-    size_t size;
-    if (!memory_block(inside, &first, &size))
-        return CUDA_ERROR_NOT_FOUND;
-    if (begin != NULL)
-        *begin = first;
-    if (bytes != NULL)
-        *bytes = size;
-    return CUDA_SUCCESS;
 }

@@ -2,8 +2,7 @@
 /* tests/softcuda/module.c: libraries, modules and kernels.
  *
  * Only the format of an image is checked; its contents are ignored. Kernels are looked up by name in libsoftkernels.so,
- * which is in the directory of libcuda.so.1 (or at the path set by SOFTCUDA=kernels=PATH). The image "softcuda:PATH"
- * names another library. */
+ * which is in the directory of libcuda.so.1. The image "softcuda:PATH" names another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -19,14 +18,6 @@ struct image {
     pthread_mutex_t lock;
     struct function *functions;
 };
-
-static pthread_mutex_t launches_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct tally {
-    struct tally *next;
-    atomic_ullong launches;
-    char name[];
-} *tallies;
 
 static const char own_prefix[] = "softcuda:";
 
@@ -62,8 +53,6 @@ static result open_image(struct image **out, const void *data)
         snprintf(path, sizeof path, "%s", (const char *)data + strlen(own_prefix));
     else if (!looks_right(data))
         return CUDA_ERROR_INVALID_IMAGE;
-    else if (options.kernels[0] != '\0')
-        snprintf(path, sizeof path, "%s", options.kernels);
     else
         beside_this_library(path, sizeof path);
     struct image *image = calloc(1, sizeof *image);
@@ -84,47 +73,18 @@ static result open_image(struct image **out, const void *data)
     return CUDA_SUCCESS;
 }
 
-static void close_image(struct image *image)
-{
-    while (image->functions != NULL) {
-        struct function *function = image->functions;
-        image->functions = function->next;
-        handle_remove(HANDLE_KERNEL, function);
-        free(function);
-    }
-    pthread_mutex_destroy(&image->lock);
-    free(image);
-}
-
-static struct function *look_up(const struct image *image, const char *name)
+/* Returns the kernel, which is looked up once per image. NULL: there is none, or no memory. */
+static struct function *function_find(struct image *image, const char *name)
 {
     char symbol[300];
     snprintf(symbol, sizeof symbol, "softcuda_kernel_%s", name);
-    const struct softcuda_kernel *kernel = dlsym(image->opened, symbol);
-    void *thread = dlsym(image->opened, name);
-    struct function *function = kernel != NULL || thread != NULL
-                                    ? calloc(1, sizeof *function + strlen(name) + 1) : NULL;
-    if (function == NULL)
-        return NULL;
-    strcpy(function->name, name);
-    function->library = image->library;
-    function->kernel = kernel;
-    if (kernel == NULL) {                   /* the size of its arguments is unknown */
-        function->own = (struct softcuda_kernel){ .name = function->name, .argument_bytes = 0, .max_threads = 1024 };
-        *(void **)&function->own.thread = thread;
-        function->kernel = &function->own;
-    }
-    return function;
-}
-
-struct function *function_find(struct image *image, const char *name)
-{
     pthread_mutex_lock(&image->lock);
     struct function *function = image->functions;
-    while (function != NULL && strcmp(function->name, name) != 0)
+    while (function != NULL && strcmp(function->kernel->name, name) != 0)
         function = function->next;
-    if (function == NULL && (function = look_up(image, name)) != NULL) {
-        function->next = image->functions;
+    const struct softcuda_kernel *kernel = function == NULL ? dlsym(image->opened, symbol) : NULL;
+    if (kernel != NULL && (function = calloc(1, sizeof *function)) != NULL) {
+        *function = (struct function){ .kernel = kernel, .library = image->library, .next = image->functions };
         image->functions = function;
         handle_add(HANDLE_KERNEL, function);
     }
@@ -132,58 +92,17 @@ struct function *function_find(struct image *image, const char *name)
     return function;
 }
 
-void function_count(const char *name)
-{
-    pthread_mutex_lock(&launches_lock);
-    struct tally *t = tallies;
-    while (t != NULL && strcmp(t->name, name) != 0)
-        t = t->next;
-    if (t == NULL && (t = calloc(1, sizeof *t + strlen(name) + 1)) != NULL) {
-        strcpy(t->name, name);
-        t->next = tallies;
-        tallies = t;
-    }
-    if (t != NULL)
-        t->launches++;
-    pthread_mutex_unlock(&launches_lock);
-}
-
-uint64_t function_launches(const char *name)
-{
-    uint64_t sum = 0;
-    pthread_mutex_lock(&launches_lock);
-    for (const struct tally *t = tallies; t != NULL; t = t->next)
-        sum += name == NULL || strcmp(t->name, name) == 0 ? t->launches : 0;
-    pthread_mutex_unlock(&launches_lock);
-    return sum;
-}
-
-/* ---- entry points; a library is its own module here, and a kernel its own function ---- */
-
-static result load(struct image **out, const void *data, enum handle kind)
-{
-    const result made = open_image(out, data);
-    if (made == CUDA_SUCCESS)
-        handle_add(kind, *out);
-    return made;
-}
-
-static result get(struct function **out, struct image *image, const char *name, enum handle kind)
-{
-    if (out == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(kind, image) && !handle_is(HANDLE_LIBRARY, image))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = function_find(image, name);
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
+/* ---- entry points ---- */
 
 EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit,
                                 void *choices, void **values, unsigned n)
 {
     CALL(cuLibraryLoadData, ENTER_INIT);
     (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;
-    return load(out, data, HANDLE_LIBRARY);
+    const result made = open_image(out, data);
+    if (made == CUDA_SUCCESS)
+        handle_add(HANDLE_LIBRARY, *out);
+    return made;
 }
 
 EXPORT result cuLibraryUnload(struct image *image)
@@ -193,65 +112,24 @@ EXPORT result cuLibraryUnload(struct image *image)
         return CUDA_ERROR_INVALID_HANDLE;
     for (int i = 0; i < n_devices; i++)
         device_wait_idle(&devices[i]);
-    close_image(image);
+    while (image->functions != NULL) {
+        struct function *function = image->functions;
+        image->functions = function->next;
+        handle_remove(HANDLE_KERNEL, function);
+        free(function);
+    }
+    pthread_mutex_destroy(&image->lock);
+    free(image);
     return CUDA_SUCCESS;
 }
 
 EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, const char *name)
 {
     CALL(cuLibraryGetKernel, ENTER_INIT);
-    return get(out, image, name, HANDLE_LIBRARY);
-}
-
-EXPORT result cuLibraryGetModule(struct image **out, struct image *image)
-{
-    CALL(cuLibraryGetModule, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    if (out == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_LIBRARY, image))
         return CUDA_ERROR_INVALID_HANDLE;
-    *out = image;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuKernelGetFunction(struct function **out, struct function *kernel)
-{
-    CALL(cuKernelGetFunction, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    if (!handle_is(HANDLE_KERNEL, kernel))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = kernel;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuModuleLoadData(struct image **out, const void *data)
-{
-    CALL(cuModuleLoadData, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return load(out, data, HANDLE_MODULE);
-}
-
-EXPORT result cuModuleLoadDataEx(struct image **out, const void *data, unsigned n, void *choices, void **values)
-{
-    CALL(cuModuleLoadDataEx, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    (void)n, (void)choices, (void)values;
-    return load(out, data, HANDLE_MODULE);
-}
-
-EXPORT result cuModuleLoadFatBinary(struct image **out, const void *data)
-{
-    CALL(cuModuleLoadFatBinary, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return load(out, data, HANDLE_MODULE);
-}
-
-EXPORT result cuModuleGetFunction(struct function **out, struct image *image, const char *name)
-{
-    CALL(cuModuleGetFunction, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return get(out, image, name, HANDLE_MODULE);
-}
-
-EXPORT result cuModuleUnload(struct image *image)
-{
-    CALL(cuModuleUnload, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    if (!handle_remove(HANDLE_MODULE, image))
-        return CUDA_ERROR_INVALID_HANDLE;
-    device_wait_idle(device_current());
-    close_image(image);
-    return CUDA_SUCCESS;
+    *out = function_find(image, name);
+    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -22,13 +22,12 @@ enum { NAMED = 16 };
 
 typedef struct handle *handle;              /* device number + 1 */
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } pci_info;
-typedef struct { unsigned long long total, unused, used; } memory_info;
 typedef struct { unsigned version; unsigned long long total, reserved, unused, used; } memory_info_v2;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process_info;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int sessions;
+static bool initialized;
 static int (*enter_driver)(const char *symbol);
 static int (*hardware_count)(void);
 static bool (*hardware)(struct softcuda_hardware *out, int number);
@@ -45,45 +44,28 @@ static bool find_driver(void)
     return enter_driver != NULL && hardware_count != NULL && hardware != NULL;
 }
 
-static int enter(const char *symbol)
-{
-    if (sessions <= 0)
-        return UNINITIALIZED;
-    return enter_driver(symbol);
-}
-#define ENTER()                                       \
-    do {                                              \
-        const int entered = enter(__func__);          \
-        if (entered != OK)                            \
-            return entered;                           \
+/* Counts the call, which may be made to fail. */
+#define ENTER()                                                                   \
+    do {                                                                          \
+        const int entered = initialized ? enter_driver(__func__) : UNINITIALIZED; \
+        if (entered != OK)                                                        \
+            return entered;                                                       \
+    } while (0)
+
+/* Sets `facts` to those of the device. */
+#define LOOK(facts, device)                                                       \
+    do {                                                                          \
+        if ((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1)) \
+            return INVALID_ARGUMENT;                                              \
     } while (0)
 
 EXPORT int nvmlInit_v2(void)
 {
     pthread_mutex_lock(&lock);
-    int made = enter_driver != NULL || find_driver() ? enter_driver(__func__) : DRIVER_NOT_LOADED;
-    if (made == OK)
-        sessions++;
+    const int made = enter_driver != NULL || find_driver() ? enter_driver(__func__) : DRIVER_NOT_LOADED;
+    initialized = initialized || made == OK;
     pthread_mutex_unlock(&lock);
     return made;
-}
-
-EXPORT int nvmlShutdown(void)
-{
-    ENTER();
-    pthread_mutex_lock(&lock);
-    sessions--;
-    pthread_mutex_unlock(&lock);
-    return OK;
-}
-
-EXPORT const char *nvmlErrorString(int error)
-{
-    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported",
-                                         "Insufficient Permissions",
-                                         "Already Initialized", "Not Found", "Insufficient Size",
-                                         "Insufficient External Power", "Driver Not Loaded" };
-    return error >= 0 && error < (int)(sizeof words / sizeof words[0]) ? words[error] : "Unknown Error";
 }
 
 static int put_text(char *text, unsigned bytes, const char *what)
@@ -91,35 +73,6 @@ static int put_text(char *text, unsigned bytes, const char *what)
     if (text == NULL)
         return INVALID_ARGUMENT;
     return (unsigned)snprintf(text, bytes, "%s", what) < bytes ? OK : INSUFFICIENT_SIZE;
-}
-
-static bool look(struct softcuda_hardware *out, handle device)
-{
-    return device != NULL && hardware(out, (int)(intptr_t)device - 1);
-}
-#define LOOK(out, device)                             \
-    do {                                              \
-        if (!look(out, device))                       \
-            return INVALID_ARGUMENT;                  \
-    } while (0)
-
-EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned bytes)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    return hardware(&facts, 0) ? put_text(text, bytes, facts.driver) : NOT_FOUND;
-}
-
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    if (version == NULL)
-        return INVALID_ARGUMENT;
-    if (!hardware(&facts, 0))
-        return NOT_FOUND;
-    *version = facts.version;
-    return OK;
 }
 
 /* ---- devices ---- */
@@ -166,26 +119,11 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
     return NOT_FOUND;
 }
 
-EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, handle *device)
-{
-    struct softcuda_hardware facts;
-    unsigned domain, bus;
-    ENTER();
-    if (text == NULL || device == NULL || sscanf(text, "%x:%x", &domain, &bus) != 2)
-        return INVALID_ARGUMENT;
-    for (int i = 0; hardware(&facts, i); i++)
-        if (domain == 0 && facts.bus == bus) {
-            *device = (handle)(intptr_t)(i + 1);
-            return OK;
-        }
-    return NOT_FOUND;
-}
-
 EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
 {
     struct softcuda_hardware facts;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     return put_text(text, bytes, "softcuda (not a GPU)");
 }
 
@@ -194,7 +132,7 @@ EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
     struct softcuda_hardware facts;
     char uuid[64];
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     write_uuid(uuid, &facts);
     return put_text(text, bytes, uuid);
 }
@@ -203,7 +141,7 @@ EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
 {
     struct softcuda_hardware facts;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     if (pci == NULL)
         return INVALID_ARGUMENT;
     *pci = (pci_info){ .bus = facts.bus, .id = 0xfffe10de };
@@ -212,67 +150,60 @@ EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetCudaComputeCapability(handle device, int *major, int *minor)
+/* A function with one result, computed from the facts about the device. */
+#define FACT(name, type, value)               \
+    EXPORT int name(handle device, type *out) \
+    {                                         \
+        struct softcuda_hardware facts;       \
+        ENTER();                              \
+        LOOK(facts, device);                  \
+        *out = (value);                       \
+        return OK;                            \
+    }
+/* A function with two results. */
+#define FACTS(name, type, first, second)                   \
+    EXPORT int name(handle device, type *out, type *other) \
+    {                                                      \
+        struct softcuda_hardware facts;                    \
+        ENTER();                                           \
+        LOOK(facts, device);                               \
+        *out = (first);                                    \
+        *other = (second);                                 \
+        return OK;                                         \
+    }
+/* A function of a type of clock or sensor. */
+#define FACT_OF(name, value)                                \
+    EXPORT int name(handle device, int type, unsigned *out) \
+    {                                                       \
+        struct softcuda_hardware facts;                     \
+        ENTER();                                            \
+        LOOK(facts, device);                                \
+        *out = (value);                                     \
+        return OK;                                          \
+    }
+enum { CLOCK_MEMORY = 2 };
+
+static unsigned cores_per_multiprocessor(const struct softcuda_hardware *facts)
 {
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *major = facts.major;
-    *minor = facts.minor;
-    return OK;
+    return facts->major == 7 || (facts->major < 9 && facts->major > 5 && facts->minor == 0) ? 64 : 128;
 }
 
-EXPORT int nvmlDeviceGetNumGpuCores(handle device, unsigned *count)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    const bool small = facts.major == 7 || (facts.major < 9 && facts.major > 5 && facts.minor == 0);
-    *count = (unsigned)facts.multiprocessors * (small ? 64 : 128);
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetMaxClockInfo(handle device, int type, unsigned *mhz)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *mhz = type == 2 ? 3201 : 1980;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetEccMode(handle device, int *now, int *later)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *now = *later = 1;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetMigMode(handle device, unsigned *now, unsigned *later)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *now = *later = 0;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetNumaNodeId(handle device, unsigned *node)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *node = 0;
-    return OK;
-}
+FACTS(nvmlDeviceGetCudaComputeCapability, int, facts.major, facts.minor)
+FACTS(nvmlDeviceGetEccMode, int, 1, 1)
+FACTS(nvmlDeviceGetMigMode, unsigned, 0, 0)
+FACT(nvmlDeviceGetNumGpuCores, unsigned, (unsigned)facts.multiprocessors * cores_per_multiprocessor(&facts))
+FACT(nvmlDeviceGetPowerUsage, unsigned, facts.busy ? 400000 : 70000)
+FACT(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
+FACT(nvmlDeviceGetUtilizationRates, utilization, (facts.busy ? (utilization){ 100, 50 } : (utilization){ 0, 0 }))
+FACT_OF(nvmlDeviceGetMaxClockInfo, type == CLOCK_MEMORY ? 3201 : 1980)
+FACT_OF(nvmlDeviceGetClockInfo, type == CLOCK_MEMORY ? 3201 : facts.busy ? 1980 : 345)
+FACT_OF(nvmlDeviceGetTemperature, type != 0 ? 0 : facts.busy ? 60 : 30)
 
 EXPORT int nvmlDeviceGetCpuAffinity(handle device, unsigned words, unsigned long *set)
 {
     struct softcuda_hardware facts;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     if (words == 0 || set == NULL)
         return INVALID_ARGUMENT;
     memset(set, 0, words * sizeof *set);
@@ -284,21 +215,20 @@ EXPORT int nvmlDeviceGetP2PStatus(handle device, handle peer, int kind, int *sta
 {
     struct softcuda_hardware facts, other;
     ENTER();
-    LOOK(&facts, device);
-    LOOK(&other, peer);
+    LOOK(facts, device);
+    LOOK(other, peer);
     if (status == NULL || kind < 0 || kind > 4)
         return INVALID_ARGUMENT;
-    const bool reaches = facts.peers >> ((intptr_t)peer - 1) & 1;
-    *status = reaches && kind != 2 ? OK : 1;    /* without NVLink; 1: the chipset does not support it */
+    *status = device != peer && kind != 2 ? OK : 1;    /* without NVLink; 1: the chipset does not support it */
     return OK;
 }
 
 EXPORT int nvmlDeviceGetTopologyCommonAncestor(handle device, handle peer, int *level)
 {
-    struct softcuda_hardware facts;
+    struct softcuda_hardware facts, other;
     ENTER();
-    LOOK(&facts, device);
-    LOOK(&facts, peer);
+    LOOK(facts, device);
+    LOOK(other, peer);
     *level = 30;                                /* a host bridge */
     return OK;
 }
@@ -336,72 +266,15 @@ static unsigned long long used_bytes(const struct softcuda_hardware *facts, hand
     return bytes < facts->memory ? bytes : facts->memory;
 }
 
-EXPORT int nvmlDeviceGetMemoryInfo(handle device, memory_info *memory)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    const unsigned long long used = used_bytes(&facts, device);
-    *memory = (memory_info){ facts.memory, facts.memory - used, used };
-    return OK;
-}
-
 EXPORT int nvmlDeviceGetMemoryInfo_v2(handle device, memory_info_v2 *memory)
 {
     struct softcuda_hardware facts;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     if (memory == NULL || memory->version != (sizeof *memory | 2u << 24))
         return INVALID_ARGUMENT;
     const unsigned long long used = used_bytes(&facts, device), reserved = 8 << 20;
     *memory = (memory_info_v2){ memory->version, facts.memory + reserved, reserved, facts.memory - used, used };
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetUtilizationRates(handle device, utilization *percent)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *percent = facts.busy ? (utilization){ 100, 50 } : (utilization){ 0, 0 };
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetTemperature(handle device, int sensor, unsigned *celsius)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    if (sensor != 0)
-        return INVALID_ARGUMENT;
-    *celsius = facts.busy ? 60 : 30;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetPowerUsage(handle device, unsigned *milliwatts)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *milliwatts = facts.busy ? 400000 : 70000;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetEnforcedPowerLimit(handle device, unsigned *milliwatts)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *milliwatts = 700000;
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetClockInfo(handle device, int type, unsigned *mhz)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(&facts, device);
-    *mhz = type == 2 ? 3201 : facts.busy ? 1980 : 345;
     return OK;
 }
 
@@ -411,7 +284,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *coun
     process_info all[NAMED + 1];
     unsigned long long bytes;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     if (count == NULL || (*count > 0 && list == NULL))
         return INVALID_ARGUMENT;
     unsigned n = (unsigned)others((int)(intptr_t)device - 1, all, &bytes);
@@ -428,7 +301,7 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *cou
 {
     struct softcuda_hardware facts;
     ENTER();
-    LOOK(&facts, device);
+    LOOK(facts, device);
     (void)list;
     *count = 0;
     return OK;

@@ -9,14 +9,11 @@
 /* A hardware device, independent of CUDA_VISIBLE_DEVICES. */
 struct softcuda_hardware {
     unsigned char uuid[16];
-    char driver[32];
-    int version;                    /* CUDA version */
     int major, minor, multiprocessors;
     unsigned bus;
     uint64_t memory, used;          /* bytes; used by this process */
     bool active;                    /* this process has a context on the device */
     bool busy;                      /* this process has pending work on the device */
-    uint32_t peers;                 /* bit mask by hardware number: devices whose memory it can access */
 };
 
 /* Exported by libcuda.so.1: the number of hardware devices, and the properties of one; false: no such device. */

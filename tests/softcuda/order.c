@@ -144,7 +144,7 @@ void order_stream_waited(struct stream *stream, const struct mark *mark)
         join(stream->clock, mark->clock);
 }
 
-static void host_knows(const struct clock *clock)
+static void host_joins(const struct clock *clock)
 {
     pthread_mutex_lock(&lock);
     join(&host, clock);
@@ -154,29 +154,29 @@ static void host_knows(const struct clock *clock)
 void order_host_waited(const struct mark *mark)
 {
     if (mark->clock != NULL)
-        host_knows(mark->clock);
+        host_joins(mark->clock);
 }
 
 void order_host_idle(const struct stream *stream)
 {
     if (stream->slot >= 0)
-        host_knows(&stream->clock[1]);
+        host_joins(&stream->clock[1]);
 }
 
 void order_host_called(const struct stream *stream)
 {
     if (stream->slot >= 0)
-        host_knows(stream->clock);
+        host_joins(stream->clock);
 }
 
 /* ---- memory ---- */
 
-static bool known(uint64_t stamp)
+static bool is_ordered(uint64_t stamp)
 {
     return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp;
 }
 
-static void told(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
+static void report(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
 {
     char text[700], where[300];
     const address at = (uintptr_t)softcuda_space.base + (address)(piece - pieces) * PIECE;
@@ -188,7 +188,7 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
              "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
              (unsigned long long)ids[(stamp >> 32) - 1], write ? "writes" : "reads", at, where, other_name,
              (unsigned long long)ids[(other >> 32) - 1], other_wrote ? "wrote" : "read");
-    fault_tell(text);
+    fault_report(text);
     softcuda_here.disorder++;
 }
 
@@ -198,19 +198,19 @@ static void touch_piece(struct piece *piece, bool write)
                    read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED),
                    before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
     if (softcuda_here.disorder == 0) {                              /* report at most one per operation */
-        if (!known(written))
-            told(piece, written, write, true);
-        else if (write && !known(read))
-            told(piece, read, true, false);
-        else if (write && !known(before))
-            told(piece, before, true, false);
+        if (!is_ordered(written))
+            report(piece, written, write, true);
+        else if (write && !is_ordered(read))
+            report(piece, read, true, false);
+        else if (write && !is_ordered(before))
+            report(piece, before, true, false);
     }
     if (write) {
         __atomic_store_n(&piece->written, stamp, __ATOMIC_RELAXED);
         __atomic_store_n(&piece->read, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&piece->read_before, 0, __ATOMIC_RELAXED);
     } else if (read != stamp) {
-        if (!known(read))
+        if (!is_ordered(read))
             __atomic_store_n(&piece->read_before, read, __ATOMIC_RELAXED);
         __atomic_store_n(&piece->read, stamp, __ATOMIC_RELAXED);
     }

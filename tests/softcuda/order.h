@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/order.h: checks that the program orders uses of the same memory on different streams.
- * SOFTCUDA=streams=error|tell.
+ * SOFTCUDA=streams=error|report.
  *
  * If the option is off, all functions do nothing. */
 #ifndef SOFTCUDA_ORDER_H

@@ -12,10 +12,8 @@
 struct pool {
     struct pool *next;                          /* in the list of all pools */
     struct device *device;
-    uint64_t threshold, used_high, reserved_high;
-    uint64_t used, kept;
-    bool leaving;                               /* was destroyed, but still has allocations */
-    int flags[POOL_THRESHOLD];
+    uint64_t threshold, used, kept;
+    bool destroyed;                             /* remains until its last allocation is freed */
 };
 
 struct piece {                                  /* an allocation and its pool */
@@ -45,8 +43,6 @@ static struct pool *pool_new(struct device *device)
         return NULL;
     }
     pool->device = device;
-    for (int i = 0; i < POOL_THRESHOLD; i++)
-        pool->flags[i] = 1;
     pool->next = pools;
     pools = pool;
     return pool;
@@ -55,14 +51,14 @@ static struct pool *pool_new(struct device *device)
 static void keep_at_most(struct pool *pool, uint64_t bytes)
 {
     if (pool->kept > bytes) {
-        memory_give(pool->device, pool->kept - bytes);
+        memory_release(pool->device, pool->kept - bytes);
         pool->kept = bytes;
     }
 }
 
 static void drop_if_over(struct pool *pool)
 {
-    if (!pool->leaving || pool->used > 0)
+    if (!pool->destroyed || pool->used > 0)
         return;
     keep_at_most(pool, 0);
     for (struct pool **link = &pools; *link != NULL; link = &(*link)->next)
@@ -71,15 +67,6 @@ static void drop_if_over(struct pool *pool)
             break;
         }
     free(pool);
-}
-
-static struct pool *default_pool(struct device *device)
-{
-    pthread_mutex_lock(&lock);
-    if (device->pool == NULL)
-        device->pool = pool_new(device);
-    pthread_mutex_unlock(&lock);
-    return device->pool;
 }
 
 void pools_synchronized(const struct device *device)
@@ -115,24 +102,20 @@ void pools_drop(const struct device *device)
 }
 
 /* The caller holds the lock. First uses the memory that the pool keeps. */
-static result take(address *out, size_t bytes, struct pool *pool)
+static result allocate(address *out, size_t bytes, struct pool *pool)
 {
-    const uint64_t whole = memory_rounded(bytes), lent = whole < pool->kept ? whole : pool->kept;
-    memory_give(pool->device, lent);
+    const uint64_t whole = memory_rounded(bytes), reused = whole < pool->kept ? whole : pool->kept;
+    memory_release(pool->device, reused);
     result made = memory_alloc(pool->device, out, bytes);
     if (made != CUDA_SUCCESS) {
-        if (!memory_take(pool->device, lent))
-            pool->kept -= lent;                 /* another allocation has used the bytes since then */
+        if (!memory_reserve(pool->device, reused))
+            pool->kept -= reused;               /* another allocation has used the bytes since then */
         return made;
     }
-    pool->kept -= lent;
+    pool->kept -= reused;
     pool->used += whole;
-    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
-    pool->reserved_high = pool->used + pool->kept > pool->reserved_high ? pool->used + pool->kept : pool->reserved_high;
     return made;
 }
-
-static void run_alloc(struct op *op, struct stream *stream);
 
 struct piece_op {
     struct op op;
@@ -140,9 +123,18 @@ struct piece_op {
     size_t bytes;
 };
 
-static result alloc(address *out, size_t bytes, struct pool *pool, struct stream *stream)
+static void run_alloc(struct op *op, struct stream *stream)
 {
-    if (stream == NULL || pool == NULL)
+    (void)stream;
+    order_name("an allocation");
+    order_touch(((struct piece_op *)op)->begin, ((struct piece_op *)op)->bytes, true);
+}
+
+EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *handle)
+{
+    CALL(cuMemAllocFromPoolAsync, ENTER_READY);
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL || !handle_is(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!options.pools || capture_active(stream))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -154,12 +146,12 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&lock);
-    result made = take(out, bytes, pool);
+    result made = allocate(out, bytes, pool);
     if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* pending frees on this stream may provide the memory */
         pthread_mutex_unlock(&lock);
         stream_wait_idle(stream);
         pthread_mutex_lock(&lock);
-        made = take(out, bytes, pool);
+        made = allocate(out, bytes, pool);
     }
     if (made == CUDA_SUCCESS) {
         struct piece **place = &pieces[*out / 512 % COUNT_OF(pieces)];
@@ -175,13 +167,6 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
     *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out,
                              .bytes = bytes };
     return stream_put(stream, &op->op);
-}
-
-static void run_alloc(struct op *op, struct stream *stream)
-{
-    (void)stream;
-    order_name("an allocation");
-    order_touch(((struct piece_op *)op)->begin, ((struct piece_op *)op)->bytes, true);
 }
 
 static void run_free(struct op *op, struct stream *stream)
@@ -202,7 +187,7 @@ static void run_free(struct op *op, struct stream *stream)
         const uint64_t whole = memory_rounded(bytes);
         *place = piece->next;
         pool->used -= whole;
-        if (memory_take(device, whole))
+        if (memory_reserve(device, whole))
             pool->kept += whole;
         drop_if_over(pool);
         free(piece);
@@ -210,29 +195,14 @@ static void run_free(struct op *op, struct stream *stream)
     pthread_mutex_unlock(&lock);
 }
 
-#define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
-
-EXPORT result cuMemAllocAsync(address *out, size_t bytes, void *stream)
-{
-    CALL(cuMemAllocAsync, WELL);
-    return alloc(out, bytes, default_pool(device_current()), stream_of(stream));
-}
-
-EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *stream)
-{
-    CALL(cuMemAllocFromPoolAsync, WELL);
-    return handle_is(HANDLE_POOL, pool) ? alloc(out, bytes, pool, stream_of(stream)) : CUDA_ERROR_INVALID_HANDLE;
-}
-
 EXPORT result cuMemFreeAsync(address begin, void *handle)
 {
-    CALL(cuMemFreeAsync, WELL);
+    CALL(cuMemFreeAsync, ENTER_READY);
     struct stream *stream = stream_of(handle);
-    address first;
-    size_t bytes;
+    const size_t bytes = memory_block_bytes(begin);
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!memory_block(begin, &first, &bytes) || first != begin)
+    if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (capture_active(stream))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -242,40 +212,6 @@ EXPORT result cuMemFreeAsync(address begin, void *handle)
     *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin,
                              .bytes = bytes };
     return stream_put(stream, &op->op);
-}
-
-static result get_pool(struct pool **out, int ordinal)
-{
-    struct device *device = device_of(ordinal);
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!options.pools)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *out = default_pool(device);
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-EXPORT result cuDeviceGetDefaultMemPool(struct pool **out, int device)
-{
-    CALL(cuDeviceGetDefaultMemPool, ENTER_INIT);
-    return get_pool(out, device);
-}
-
-EXPORT result cuDeviceGetMemPool(struct pool **out, int device)
-{
-    CALL(cuDeviceGetMemPool, ENTER_INIT);
-    return get_pool(out, device);
-}
-
-/* Only the default pool is accepted, because cuMemAllocAsync always uses it. */
-EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
-{
-    CALL(cuDeviceSetMemPool, ENTER_INIT);
-    struct pool *own = NULL;
-    const result made = get_pool(&own, device);
-    return made != CUDA_SUCCESS ? made : own == pool ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properties)
@@ -297,11 +233,10 @@ EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properti
 EXPORT result cuMemPoolDestroy(struct pool *pool)
 {
     CALL(cuMemPoolDestroy, ENTER_INIT);
-    if (!handle_is(HANDLE_POOL, pool) || pool == pool->device->pool)
+    if (!handle_remove(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_VALUE;
-    handle_remove(HANDLE_POOL, pool);
     pthread_mutex_lock(&lock);
-    pool->leaving = true;
+    pool->destroyed = true;
     drop_if_over(pool);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -310,49 +245,9 @@ EXPORT result cuMemPoolDestroy(struct pool *pool)
 EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
 {
     CALL(cuMemPoolSetAttribute, ENTER_INIT);
-    if (value == NULL || !handle_is(HANDLE_POOL, pool))
+    if (value == NULL || which != POOL_THRESHOLD || !handle_is(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_VALUE;
-    if (which >= POOL_FOLLOW_EVENTS && which <= POOL_INTERNAL)
-        pool->flags[which] = *(int *)value;
-    else if (which == POOL_THRESHOLD)
-        pool->threshold = *(uint64_t *)value;
-    else if (which == POOL_USED_HIGH && *(uint64_t *)value == 0)
-        pool->used_high = pool->used;
-    else if (which == POOL_RESERVED_HIGH && *(uint64_t *)value == 0)
-        pool->reserved_high = pool->used + pool->kept;
-    else
-        return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuMemPoolGetAttribute(struct pool *pool, int which, void *value)
-{
-    CALL(cuMemPoolGetAttribute, ENTER_INIT);
-    if (value == NULL || !handle_is(HANDLE_POOL, pool))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (which >= POOL_FOLLOW_EVENTS && which <= POOL_INTERNAL)
-        *(int *)value = pool->flags[which];
-    else if (which == POOL_THRESHOLD)
-        *(uint64_t *)value = pool->threshold;
-    else if (which == POOL_RESERVED || which == POOL_USED)
-        *(uint64_t *)value = pool->used + (which == POOL_RESERVED ? pool->kept : 0);
-    else if (which == POOL_RESERVED_HIGH || which == POOL_USED_HIGH)
-        *(uint64_t *)value = which == POOL_RESERVED_HIGH ? pool->reserved_high : pool->used_high;
-    else
-        return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuMemPoolSetAccess(struct pool *pool, const access_description *list, size_t n)
-{
-    CALL(cuMemPoolSetAccess, ENTER_INIT);
-    if (list == NULL || !handle_is(HANDLE_POOL, pool))
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < n; i++)
-        if (device_of(list[i].where.id) == NULL
-            || !(device_of(list[i].where.id) == pool->device
-                 || device_can_access(device_of(list[i].where.id), pool->device)))
-            return CUDA_ERROR_INVALID_DEVICE;
+    pool->threshold = *(uint64_t *)value;
     return CUDA_SUCCESS;
 }
 

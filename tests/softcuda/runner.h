@@ -7,7 +7,7 @@
 
 #include "block.h"
 
-enum runner_order { ORDER_FORWARD, ORDER_REVERSE, ORDER_RANDOM };
+enum runner_order { ORDER_FORWARD, ORDER_RANDOM };
 
 struct launch {
     const struct softcuda_kernel *kernel;
@@ -17,7 +17,7 @@ struct launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
     unsigned device;
-    enum runner_order order;            /* of threads and blocks */
+    int order;                          /* enum runner_order: of threads and blocks */
 };
 
 /* The result of a launch. code: 0, or the result code that the driver reports. */

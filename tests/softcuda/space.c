@@ -102,17 +102,13 @@ void space_copy(void *to, const void *from, size_t bytes)
 #endif
 }
 
-/* Writes a pattern of `width` bytes (1, 2 or 4) `count` times. */
-void space_fill(address to, const void *pattern, size_t width, size_t count)
+void space_fill(address to, unsigned char value, size_t bytes)
 {
     unsigned char block[256];
-    for (size_t i = 0; i < sizeof block; i++)
-        block[i] = ((const unsigned char *)pattern)[i % width];
-    for (size_t left = width * count; left > 0;) {
-        const size_t n = left < sizeof block ? left : sizeof block;
+    memset(block, value, sizeof block);
+    for (size_t n; bytes > 0; to += n, bytes -= n) {
+        n = bytes < sizeof block ? bytes : sizeof block;
         space_copy((void *)(uintptr_t)to, block, n);
-        to += n;
-        left -= n;
     }
 }
 

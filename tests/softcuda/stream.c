@@ -24,15 +24,15 @@ void op_free(struct op *op)
 }
 
 /* Waits for a random time, so that operations without a defined order run in different orders. */
-static void be_late(struct stream *stream)
+static void delay(struct stream *stream)
 {
     if (options.late_us > 0)
         usleep((unsigned)rand_r(&stream->seed) % options.late_us);
 }
 
-static void carry_out(struct stream *stream, struct op *op)
+static void run_op(struct stream *stream, struct op *op)
 {
-    be_late(stream);
+    delay(stream);
     order_begin(stream, op);
     softcuda_here.disorder = 0;
     if (stream->device->error == CUDA_SUCCESS || op->always)
@@ -90,7 +90,7 @@ static void *run_stream(void *argument)
         if (stream->first == NULL)
             stream->last = NULL;
         pthread_mutex_unlock(&stream->lock);
-        carry_out(stream, op);
+        run_op(stream, op);
         pthread_mutex_lock(&stream->lock);
         stream->finished++;
         order_end(stream);
@@ -105,14 +105,12 @@ static void *run_stream(void *argument)
     return NULL;
 }
 
-struct stream *stream_new(struct device *device, unsigned flags, int priority)
+static struct stream *stream_new(struct device *device)
 {
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL)
         return NULL;
     stream->device = device;
-    stream->flags = flags;
-    stream->priority = priority;
     stream->id = ++ids;
     stream->seed = (unsigned)stream->id;
     order_stream(stream);
@@ -135,7 +133,7 @@ struct stream *stream_new(struct device *device, unsigned flags, int priority)
 
 /* Operations in the queue are still completed. Until then, the stream remains in its device's list, so that
  * device_wait_idle waits for the stream. */
-void stream_close(struct stream *stream, bool wait)
+static void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;
     const pthread_t thread = stream->thread;
@@ -171,28 +169,13 @@ void streams_close(struct device *device)
     }
 }
 
-static struct stream *standard_stream(struct device *device)
-{
-    pthread_mutex_lock(&device->lock);
-    struct stream *stream = device->standard;
-    pthread_mutex_unlock(&device->lock);
-    if (stream == NULL) {
-        stream = stream_new(device, 0, 0);
-        pthread_mutex_lock(&device->lock);
-        device->standard = stream;
-        pthread_mutex_unlock(&device->lock);
-    }
-    return stream;
-}
-
 struct stream *stream_of(void *handle)
 {
-    if ((uintptr_t)handle <= 2)
-        return device_current() != NULL ? standard_stream(device_current()) : NULL;
     return handle_is(HANDLE_STREAM, handle) ? handle : NULL;
 }
 
-void stream_queue(struct stream *stream, struct op *op)
+/* Enqueues the operation, even if the stream is being captured. */
+static void enqueue(struct stream *stream, struct op *op)
 {
     order_put(op);
     pthread_mutex_lock(&stream->lock);
@@ -230,7 +213,8 @@ static void run_reach(struct op *op, struct stream *stream)
     mark_reach(((struct wait_op *)op)->mark);
 }
 
-static struct op *mark_op(struct mark *mark, bool reach)
+/* An operation that waits for a mark or, with `reach`, reaches it. */
+struct op *mark_op(struct mark *mark, bool reach)
 {
     struct wait_op *op = calloc(1, sizeof *op);
     if (op == NULL)
@@ -242,39 +226,13 @@ static struct op *mark_op(struct mark *mark, bool reach)
     return &op->op;
 }
 
-/* Makes `stream` wait for the operations that are on `other`. */
-static void follow(struct stream *stream, struct stream *other)
-{
-    struct mark *mark = mark_new();
-    if (mark == NULL)
-        return;
-    stream_queue(other, mark_op(mark, true));
-    stream_queue(stream, mark_op(mark, false));
-    mark_release(mark);
-}
-
-/* The default stream and streams without STREAM_NON_BLOCKING wait for each other. */
-static void keep_standard_order(struct stream *stream)
-{
-    struct device *device = stream->device;
-    if (stream->flags & STREAM_NON_BLOCKING)
-        return;
-    pthread_mutex_lock(&device->lock);
-    for (struct stream *other = device->streams; other != NULL; other = other->next)
-        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0
-            && (stream == device->standard || other == device->standard))
-            follow(stream, other);
-    pthread_mutex_unlock(&device->lock);
-}
-
 result stream_put(struct stream *stream, struct op *op)
 {
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (capture_active(stream))
         return capture_add(stream, op);
-    keep_standard_order(stream);
-    stream_queue(stream, op);
+    enqueue(stream, op);
     return CUDA_SUCCESS;
 }
 
@@ -288,16 +246,6 @@ void stream_wait_idle(struct stream *stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
-bool stream_is_idle(struct stream *stream)
-{
-    pthread_mutex_lock(&stream->lock);
-    const bool idle = stream->finished == stream->put;
-    if (idle)
-        order_host_idle(stream);
-    pthread_mutex_unlock(&stream->lock);
-    return idle;
-}
-
 /* Waits for marks and not for streams, because a stream may be closed during the wait. */
 void device_wait_idle(struct device *device)
 {
@@ -307,7 +255,7 @@ void device_wait_idle(struct device *device)
     for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(marks); stream = stream->next) {
         if (pthread_equal(stream->thread, pthread_self()) || (marks[n] = mark_new()) == NULL)
             continue;
-        stream_queue(stream, mark_op(marks[n++], true));
+        enqueue(stream, mark_op(marks[n++], true));
     }
     pthread_mutex_unlock(&device->lock);
     for (int i = 0; i < n; i++) {
@@ -327,11 +275,13 @@ void streams_wait_all(void)
 
 /* ---- entry points ---- */
 
-static result create(void **out, unsigned flags, int priority)
+/* The default stream and streams that wait for it are not supported: `flags` must be STREAM_NON_BLOCKING. Priorities
+ * have no effect. */
+static result create(void **out, unsigned flags)
 {
-    if (out == NULL || flags > STREAM_NON_BLOCKING)
+    if (out == NULL || flags != STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    struct stream *stream = stream_new(device_current(), flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    struct stream *stream = stream_new(device_current());
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     handle_add(HANDLE_STREAM, stream);
@@ -341,14 +291,15 @@ static result create(void **out, unsigned flags, int priority)
 
 EXPORT result cuStreamCreate(void **out, unsigned flags)
 {
-    CALL(cuStreamCreate, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return create(out, flags, 0);
+    CALL(cuStreamCreate, ENTER_READY);
+    return create(out, flags);
 }
 
 EXPORT result cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
 {
-    CALL(cuStreamCreateWithPriority, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return create(out, flags, priority);
+    CALL(cuStreamCreateWithPriority, ENTER_READY);
+    (void)priority;
+    return create(out, flags);
 }
 
 EXPORT result cuStreamDestroy_v2(void *handle)
@@ -363,19 +314,25 @@ EXPORT result cuStreamDestroy_v2(void *handle)
     return error;
 }
 
-EXPORT result cuStreamSynchronize(void *handle)
+/* Checks that the host may wait for the stream. */
+static result may_wait(struct stream *stream)
 {
-    CALL(cuStreamSynchronize, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    struct stream *stream = stream_of(handle);
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     if (capture_active(stream)) {
         capture_invalidate(stream);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    const result unsafe = capture_unsafe_call();
-    if (unsafe != CUDA_SUCCESS)
-        return unsafe;
+    return capture_unsafe_call();
+}
+
+EXPORT result cuStreamSynchronize(void *handle)
+{
+    CALL(cuStreamSynchronize, ENTER_READY);
+    struct stream *stream = stream_of(handle);
+    const result refused = may_wait(stream);
+    if (refused != CUDA_SUCCESS)
+        return refused;
     stream_wait_idle(stream);
     pools_synchronized(stream->device);
     return stream->device->error;
@@ -383,24 +340,22 @@ EXPORT result cuStreamSynchronize(void *handle)
 
 EXPORT result cuStreamQuery(void *handle)
 {
-    CALL(cuStreamQuery, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamQuery, ENTER_READY);
     struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (capture_active(stream)) {
-        capture_invalidate(stream);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    const result unsafe = capture_unsafe_call();
-    if (unsafe != CUDA_SUCCESS)
-        return unsafe;
-    const bool idle = stream_is_idle(stream);
+    const result refused = may_wait(stream);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    pthread_mutex_lock(&stream->lock);
+    const bool idle = stream->finished == stream->put;
+    if (idle)
+        order_host_idle(stream);
+    pthread_mutex_unlock(&stream->lock);
     return stream->device->error != CUDA_SUCCESS ? stream->device->error : idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
 {
-    CALL(cuStreamWaitEvent, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    CALL(cuStreamWaitEvent, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL || !handle_is(HANDLE_EVENT, event))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -420,8 +375,7 @@ EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flag
 struct host_op {
     struct op op;
     void (*function)(void *);
-    void (*callback)(void *stream, result status, void *argument);
-    void *handle, *argument;
+    void *argument;
 };
 
 static void run_host(struct op *op, struct stream *stream)
@@ -429,44 +383,24 @@ static void run_host(struct op *op, struct stream *stream)
     const struct host_op *host = (struct host_op *)op;
     order_host_called(stream);
     driver_in_callback = true;
-    if (host->callback != NULL)
-        host->callback(host->handle, stream->device->error, host->argument);
-    else
-        host->function(host->argument);
+    host->function(host->argument);
     driver_in_callback = false;
 }
 
-static result put_host(void *handle, const struct host_op *what)
+EXPORT result cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
 {
+    CALL(cuLaunchHostFunc, ENTER_READY);
     struct stream *stream = stream_of(handle);
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (what->function == NULL && what->callback == NULL)
+    if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct host_op *op = malloc(sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = *what;
+    *op = (struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function,
+                            .argument = argument };
     return stream_put(stream, &op->op);
-}
-
-EXPORT result cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument)
-{
-    CALL(cuLaunchHostFunc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function,
-                                               .argument = argument });
-}
-
-EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument,
-                                  unsigned flags)
-{
-    CALL(cuStreamAddCallback, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream_of(stream) != NULL && capture_active(stream_of(stream)))
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true },
-                                               .callback = callback, .handle = stream, .argument = argument });
 }
 
 /* Used by the fake libraries whose functions run on a stream: `function` runs there in order and `argument` is freed
@@ -507,44 +441,4 @@ EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void *a
     *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL },
                                .function = function, .argument = argument };
     return stream_put(stream, &op->op);
-}
-
-EXPORT result cuStreamGetPriority(void *handle, int *priority)
-{
-    CALL(cuStreamGetPriority, ENTER_INIT | ENTER_CONTEXT);
-    const struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *priority = stream->priority;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuStreamGetFlags(void *handle, unsigned *flags)
-{
-    CALL(cuStreamGetFlags, ENTER_INIT | ENTER_CONTEXT);
-    const struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *flags = stream->flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuStreamGetCtx(void *handle, struct device **context)
-{
-    CALL(cuStreamGetCtx, ENTER_INIT | ENTER_CONTEXT);
-    const struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *context = stream->device;
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuStreamGetId(void *handle, unsigned long long *id)
-{
-    CALL(cuStreamGetId, ENTER_INIT | ENTER_CONTEXT);
-    const struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *id = stream->id;
-    return CUDA_SUCCESS;
 }

@@ -14,13 +14,6 @@ struct vector_args {
 struct number_args {
     uint64_t *out;
     int64_t n;
-    int32_t which;
-};
-
-struct matrix_args {
-    float *out;
-    const uint16_t *a, *b;
-    int32_t b_turned, bf16;
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/test-softcuda-order.c: SOFTCUDA=streams=... detects exactly the unordered uses of memory, independent
  * of timing. */
-#include "bed.h"
+#include "fixture.h"
 
 static void *other, *event;
 static address block;
@@ -71,7 +71,7 @@ static void run_copies(void)
     follow(stream, other);
     OK(fill(stream, 0, 4096));
     OK(fill(other, 4096, 4096));
-    expect("written when both have read; and what lies beside it", before, false, "");
+    expect("written when both have read; the memory beside it", before, false, "");
 }
 
 static void run_kernels(void)
@@ -113,9 +113,8 @@ static void run_kernels(void)
 
 TEST_MAIN
 {
-    setenv("SOFTCUDA", "devices=1,streams=tell,quiet=yes", 1);
-    group("initialization");
-    open_bed();
+    setenv("SOFTCUDA", "devices=1,streams=report,quiet=yes", 1);
+    start();
     OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
     OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));
     OK(cuMemAlloc_v2(&block, 65536));

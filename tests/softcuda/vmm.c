@@ -46,7 +46,7 @@ static void drop(struct allocation *allocation)
     if (--allocation->references > 0)
         return;
     if (!allocation->imported)
-        memory_give(allocation->device, allocation->bytes);
+        memory_release(allocation->device, allocation->bytes);
     close(allocation->fd);
     free(allocation);
 }
@@ -84,17 +84,13 @@ bool virtual_writable(address begin, size_t bytes)
     return writable;
 }
 
-bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes)
+struct device *virtual_owner(address at)
 {
     pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(begin);
-    if (m != NULL) {
-        *device = m->allocation->device;
-        *start = m->begin;
-        *bytes = m->bytes;
-    }
+    const struct mapping *m = mapping_at(at);
+    struct device *device = m != NULL ? m->allocation->device : NULL;
     pthread_mutex_unlock(&lock);
-    return m != NULL;
+    return device;
 }
 
 static bool whole(size_t bytes)
@@ -119,7 +115,7 @@ static address free_place(address from, address end, size_t bytes, struct reserv
     return 0;
 }
 
-EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address wish, unsigned long long flags)
+EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address hint, unsigned long long flags)
 {
     CALL(cuMemAddressReserve, ENTER_INIT);
     if (out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0)
@@ -133,8 +129,8 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
     struct reservation **place = NULL;
     pthread_mutex_lock(&lock);
     address found = 0;
-    if (wish >= begin && wish % GRANULE == 0 && wish < end)
-        found = free_place(wish, end, bytes, &place);
+    if (hint >= begin && hint % GRANULE == 0 && hint < end)
+        found = free_place(hint, end, bytes, &place);
     if (found == 0)
         found = free_place(next_reservation != 0 ? next_reservation : begin, end, bytes, &place);
     if (found == 0)
@@ -199,9 +195,7 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     struct device *device = p->where.type == LOCATION_DEVICE ? device_of(p->where.id) : NULL;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!options.vmm)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!memory_take(device, bytes))
+    if (!memory_reserve(device, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char name[32];
     /* the name passes the device number to an importing process */
@@ -212,7 +206,7 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
         free(a);
         if (fd >= 0)
             close(fd);
-        memory_give(device, bytes);
+        memory_release(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *a = (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true,
@@ -230,32 +224,6 @@ EXPORT result cuMemRelease(struct allocation *a)
     pthread_mutex_lock(&lock);
     drop(a);
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuMemRetainAllocationHandle(struct allocation **out, void *where)
-{
-    CALL(cuMemRetainAllocationHandle, ENTER_INIT);
-    pthread_mutex_lock(&lock);
-    struct mapping *m = mapping_at((uintptr_t)where);
-    if (m != NULL && out != NULL) {
-        m->allocation->references++;
-        handle_add(HANDLE_ALLOCATION, m->allocation);
-        *out = m->allocation;
-    }
-    pthread_mutex_unlock(&lock);
-    return m != NULL && out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT result cuMemGetAllocationPropertiesFromHandle(allocation_properties *out, struct allocation *a)
-{
-    CALL(cuMemGetAllocationPropertiesFromHandle, ENTER_INIT);
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_ALLOCATION, a))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = (allocation_properties){ .type = ALLOCATION_PINNED, .handle_types = a->handle_types,
-                                    .where = { LOCATION_DEVICE, a->device->index } };
     return CUDA_SUCCESS;
 }
 
@@ -342,8 +310,8 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
                 0) == MAP_FAILED)
         made = CUDA_ERROR_OUT_OF_MEMORY;
     if (made == CUDA_SUCCESS) {
-        if (a->fresh && options.poison)
-            space_fill(begin, "\xff", 1, bytes);
+        if (a->fresh)
+            space_fill(begin, 0xff, bytes);
         a->fresh = false;
         a->references++;
         m->next = mappings;
@@ -357,17 +325,24 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
     return made;
 }
 
+/* Returns true if mappings lie in the range and fill it. They cannot be split. */
+static bool covers(address begin, size_t bytes)
+{
+    size_t covered = 0;
+    for (const struct mapping *m = mappings; m != NULL; m = m->next)
+        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
+            covered += m->bytes;
+    return covered == bytes;
+}
+
 EXPORT result cuMemUnmap(address begin, size_t bytes)
 {
     CALL(cuMemUnmap, ENTER_INIT);
     if (!whole(bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    size_t covered = 0;
     pthread_mutex_lock(&lock);
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
-            covered += m->bytes;
-    if (covered == bytes) {                     /* mappings cannot be split */
+    const bool covered = covers(begin, bytes);
+    if (covered) {
         space_mark(begin, bytes, false);
         mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
              0);
@@ -383,7 +358,7 @@ EXPORT result cuMemUnmap(address begin, size_t bytes)
         }
     }
     pthread_mutex_unlock(&lock);
-    return covered == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_description *list, size_t n)
@@ -394,12 +369,9 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
     for (size_t i = 0; i < n; i++)
         if (list[i].where.type != LOCATION_DEVICE || device_of(list[i].where.id) == NULL)
             return CUDA_ERROR_INVALID_DEVICE;
-    size_t covered = 0;
     pthread_mutex_lock(&lock);
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
-            covered += m->bytes;
-    for (struct mapping *m = mappings; m != NULL && covered == bytes; m = m->next) {
+    const bool covered = covers(begin, bytes);
+    for (struct mapping *m = mappings; m != NULL && covered; m = m->next) {
         if (m->begin - begin >= bytes)
             continue;
         for (size_t i = 0; i < n; i++) {
@@ -410,19 +382,5 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
         space_mark(m->begin, m->bytes, m->readers != 0);
     }
     pthread_mutex_unlock(&lock);
-    return covered == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT result cuMemGetAccess(unsigned long long *flags, const location *where, address at)
-{
-    CALL(cuMemGetAccess, ENTER_INIT);
-    if (flags == NULL || where == NULL || device_of(where->id) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(at);
-    if (m != NULL)
-        *flags = m->writers >> where->id & 1 ? ACCESS_READWRITE : m->readers >> where->id & 1
-                     ? ACCESS_READ : ACCESS_NONE;
-    pthread_mutex_unlock(&lock);
-    return m != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

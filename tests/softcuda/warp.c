@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/warp.c: warp operations with 32 lanes.
  *
- * An operation is performed when all running lanes of its mask have reached it with the same mask. The source lane of a
- * shuffle is computed as the PTX ISA defines for shfl. In CUDA, a value read from a lane that does not participate is
- * undefined; here all bits of the value are set. */
+ * An operation is performed when all running lanes of its mask have reached it with the same mask. In CUDA, a value
+ * read from a lane that does not participate is undefined; here all bits of the value are set. */
 #include "warp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const names[SOFTCUDA_WARP_KINDS] = {
-    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync",
-    [SOFTCUDA_XOR] = "__shfl_xor_sync",
-    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync",
-    [SOFTCUDA_MIN] = "__reduce_min_sync",
-    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync",
-    [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
-    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync",
-    [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
-    [SOFTCUDA_MATCH] = "__match_any_sync", [SOFTCUDA_LDMATRIX] = "ldmatrix", [SOFTCUDA_MMA] = "mma",
+    [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_XOR] = "__shfl_xor_sync", [SOFTCUDA_SYNC] = "__syncwarp",
+    [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_MATCH] = "__match_any_sync", [SOFTCUDA_LDMATRIX] = "ldmatrix",
+    [SOFTCUDA_MMA] = "mma",
 };
 
 const char *warp_name(int kind)
@@ -35,21 +28,21 @@ struct softcuda_runner *runner_new(void)
 bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
-    if (dynamic_bytes > r->dynamic_room) {
+    if (dynamic_bytes > r->dynamic_bytes) {
         free(r->dynamic);
-        r->dynamic_room = 0;
+        r->dynamic_bytes = 0;
         r->dynamic = aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128);
         if (r->dynamic == NULL)
             return false;
-        r->dynamic_room = dynamic_bytes;
+        r->dynamic_bytes = dynamic_bytes;
     }
-    if (fixed + dynamic_bytes > r->race_room) {
+    if (fixed + dynamic_bytes > r->race_bytes) {
         free(r->races);
-        r->race_room = 0;
+        r->race_bytes = 0;
         r->races = calloc(fixed + dynamic_bytes, sizeof r->races[0]);
         if (r->races == NULL)
             return false;
-        r->race_room = fixed + dynamic_bytes;
+        r->race_bytes = fixed + dynamic_bytes;
     }
     softcuda_here.dynamic = r->dynamic;
     softcuda_here.dynamic_end = r->dynamic == NULL ? NULL : r->dynamic + dynamic_bytes;
@@ -68,43 +61,9 @@ void warp_begin(struct softcuda_runner *r)
     }
 }
 
-/* Returns the lane whose value `lane` receives. */
-static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
-{
-    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment,
-                   most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
-    switch (kind) {
-    case SOFTCUDA_UP:
-        return lane >= b && lane - b >= least ? lane - b : lane;
-    case SOFTCUDA_DOWN:
-        return lane + b <= most ? lane + b : lane;
-    case SOFTCUDA_XOR:
-        return (lane ^ b) <= most ? lane ^ b : lane;
-    default:
-        return least | (b & ~segment);
-    }
-}
-
-static uint64_t combined(int kind, uint64_t a, uint64_t b)
-{
-    const uint32_t x = (uint32_t)a, y = (uint32_t)b;
-    switch (kind) {
-    case SOFTCUDA_ADD: return (uint32_t)(x + y);
-    case SOFTCUDA_MIN: return x < y ? x : y;
-    case SOFTCUDA_MAX: return x > y ? x : y;
-    case SOFTCUDA_MIN_SIGNED: return (int32_t)x < (int32_t)y ? x : y;
-    case SOFTCUDA_MAX_SIGNED: return (int32_t)x > (int32_t)y ? x : y;
-    case SOFTCUDA_AND: return x & y;
-    case SOFTCUDA_OR: return x | y;
-    default: return x ^ y;
-    }
-}
-
 /* Computes the results of all lanes in `arrived`. */
 static void perform(struct lane *lanes, int kind, unsigned arrived)
 {
-    uint64_t all = 0;
-    bool first = true;
     if (kind == SOFTCUDA_LDMATRIX || kind == SOFTCUDA_MMA) {
         if (arrived != 0xffffffffu)
             softcuda_fault(SOFTCUDA_FAILED, "%s by the lanes %08x of a warp alone (%s:%d)", names[kind], arrived,
@@ -114,24 +73,15 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
     }
     for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
         const unsigned i = (unsigned)__builtin_ctz(rest);
-        if (kind == SOFTCUDA_BALLOT)
-            all |= lanes[i].value != 0 ? 1u << i : 0;
-        else if (kind >= SOFTCUDA_ADD && kind <= SOFTCUDA_EXCLUSIVE)
-            all = first ? lanes[i].value : combined(kind, all, lanes[i].value);
-        first = false;
-    }
-    for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
-        const unsigned i = (unsigned)__builtin_ctz(rest);
-        lanes[i].result = all;
-        if (kind <= SOFTCUDA_XOR) {
-            const unsigned from = source_lane(kind, i, lanes[i].argument, lanes[i].width);
+        lanes[i].result = 0;
+        if (kind == SOFTCUDA_UP || kind == SOFTCUDA_XOR) {
+            const unsigned delta = lanes[i].argument & 31;
+            const unsigned from = kind == SOFTCUDA_XOR ? i ^ delta : i >= delta ? i - delta : i;
             lanes[i].result = arrived >> from & 1 ? lanes[from].value : ~(uint64_t)0;
-        } else if (kind == SOFTCUDA_MATCH) {
-            lanes[i].result = 0;
-            for (unsigned others = arrived; others != 0; others &= others - 1) {
-                const unsigned j = (unsigned)__builtin_ctz(others);
-                lanes[i].result |= lanes[j].value == lanes[i].value ? 1u << j : 0;
-            }
+        }
+        for (unsigned j = 0; j < 32 && (kind == SOFTCUDA_BALLOT || kind == SOFTCUDA_MATCH); j++) {
+            const bool set = kind == SOFTCUDA_BALLOT ? lanes[j].value != 0 : lanes[j].value == lanes[i].value;
+            lanes[i].result |= (arrived >> j & 1) != 0 && set ? 1u << j : 0;
         }
     }
 }
@@ -169,8 +119,7 @@ void warp_left(struct softcuda_runner *r, unsigned thread)
         completed(r, thread / 32, i, SOFTCUDA_BLOCK_THREADS);
 }
 
-uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file,
-                       int line)
+uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, const char *file, int line)
 {
     struct softcuda_runner *r = softcuda_here.runner;
     const unsigned thread = r->current, w = thread / 32, bit = 1u << (thread & 31);
@@ -179,13 +128,10 @@ uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argumen
     if ((mask & bit) == 0)
         softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask,
                        thread & 31, file, line);
-    if (width == 0 || width > 32 || (width & (width - 1)) != 0)
-        softcuda_fault(SOFTCUDA_FAILED, "%s of width %u (%s:%d)", names[kind], width, file, line);
     lane->kind = kind;
     lane->mask = mask;
     lane->value = value;
     lane->argument = argument;
-    lane->width = width;
     lane->file = file;
     lane->line = line;
     unsigned place = 0;

@@ -12,7 +12,7 @@ struct lane {                                   /* state of a thread */
     enum lane_state state;
     int kind, line;                             /* of the barrier or warp operation where it waits */
     const char *file;
-    unsigned mask, argument, width;
+    unsigned mask, argument;
     uint64_t value, result;
     struct fiber *fiber;
 };
@@ -33,8 +33,8 @@ struct softcuda_runner {
     struct fiber *running, *came_from, *idle;
     unsigned threads, begun, living, current;
     unsigned step, offset;                      /* of the random order */
-    unsigned at_barrier, barrier_sum, barrier_result;
-    int barrier_line, barrier_kind;
+    unsigned at_barrier;
+    int barrier_line;
     const char *barrier_file;
     unsigned queue_at, queued;
     uint16_t queue[SOFTCUDA_BLOCK_THREADS];     /* ready threads, first in first out */
@@ -44,9 +44,9 @@ struct softcuda_runner {
     unsigned n_fibers;
     struct fiber *fibers[SOFTCUDA_BLOCK_THREADS + 1];
     char *dynamic;
-    size_t dynamic_room;
+    size_t dynamic_bytes;
     struct softcuda_race *races;
-    size_t race_room;
+    size_t race_bytes;
 };
 
 /* block.c */

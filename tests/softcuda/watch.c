@@ -247,9 +247,6 @@ SOFTCUDA_EXPORT extern const struct softcuda_library softcuda_library;
 const struct softcuda_library softcuda_library = {
     .bytes = sizeof(struct softcuda_library),
     .here_bytes = sizeof(struct softcuda_here),
-#ifdef SOFTCUDA_WATCH
-    .watched = 1,
-#endif
     .begin = __ehdr_start,
     .end = _end,
     .shared = shared,

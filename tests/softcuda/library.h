@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/library.h: for the fake cuBLAS and cuDNN: functions of libcuda.so.1, options, elements, workspaces. */
+#ifndef SOFTCUDA_LIBRARY_H
+#define SOFTCUDA_LIBRARY_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "api.h"
+#include "device_half.h"
+
+/* Exported by libcuda.so.1. softcuda_enter counts a call and returns an injected status, else 0. softcuda_enqueue runs
+ * `function` in stream order and frees `argument`. The others access memory of a device there, with checks. */
+extern int softcuda_enter(const char *symbol);
+extern result softcuda_enqueue(void *stream, result (*function)(void *), void *argument);
+extern result softcuda_read(void *to, address from, size_t bytes);
+extern result softcuda_write(address to, const void *from, size_t bytes);
+extern result cuCtxGetCurrent(void **context);
+
+#define ENTER(symbol)                                 \
+    do {                                              \
+        const int injected = softcuda_enter(#symbol); \
+        if (injected != 0)                            \
+            return injected;                          \
+    } while (0)
+
+/* Returns the number of an entry NAME=NUMBER of an environment variable, 0 for "no"; -1: there is no such entry. */
+static inline long library_option(const char *variable, const char *name)
+{
+    const char *text = getenv(variable);
+    const size_t bytes = strlen(name);
+    for (; text != NULL && *text != '\0'; text = strchr(text, ','), text = text != NULL ? text + 1 : NULL)
+        if (strncmp(text, name, bytes) == 0 && text[bytes] == '=')
+            return strncmp(text + bytes + 1, "no", 2) == 0 ? 0 : strtol(text + bytes + 1, NULL, 10);
+    return -1;
+}
+
+/* cuBLAS and cuDNN number these types in the same way; any other number is bfloat16. */
+enum { TYPE_F32 = 0, TYPE_F64 = 1, TYPE_F16 = 2 };
+
+static inline size_t element_bytes(int type)
+{
+    return type == TYPE_F64 ? 8 : type == TYPE_F32 ? 4 : 2;
+}
+
+static inline double element_load(int type, const void *at)
+{
+    float f;
+    double d;
+    uint16_t h;
+    switch (type) {
+    case TYPE_F64: return memcpy(&d, at, 8), d;
+    case TYPE_F32: return memcpy(&f, at, 4), (double)f;
+    case TYPE_F16: return memcpy(&h, at, 2), (double)soft_float_of_half(h);
+    default: return memcpy(&h, at, 2), (double)soft_float_of_bfloat(h);
+    }
+}
+
+static inline void element_store(int type, void *at, double x)
+{
+    const float f = (float)x;
+    const uint16_t h = type == TYPE_F16 ? soft_half_of(f) : soft_bfloat_of(f);
+    memcpy(at, type == TYPE_F64 ? (const void *)&x : type == TYPE_F32 ? (const void *)&f : &h, element_bytes(type));
+}
+
+/* Reads `n` elements of device memory as doubles. tf32: rounds them to 10 bits of fraction. */
+static inline result library_read(double *out, address at, int type, size_t n, bool tf32)
+{
+    char *raw = malloc(n * element_bytes(type) + 1);
+    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_read(raw, at, n * element_bytes(type));
+    for (size_t i = 0; i < n && made == CUDA_SUCCESS; i++) {
+        out[i] = element_load(type, raw + i * element_bytes(type));
+        const uint32_t bits = soft_bits_of_float((float)out[i]);
+        if (tf32 && isfinite(out[i]))
+            out[i] = (double)soft_float_of_bits((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
+    }
+    free(raw);
+    return made;
+}
+
+static inline result library_write(const double *values, address at, int type, size_t n)
+{
+    char *raw = malloc(n * element_bytes(type) + 1);
+    for (size_t i = 0; i < n && raw != NULL; i++)
+        element_store(type, raw + i * element_bytes(type), values[i]);
+    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * element_bytes(type));
+    free(raw);
+    return made;
+}
+
+/* Enqueues a call of `function` with a copy of the argument. */
+static inline result library_enqueue(void *stream, result (*function)(void *), const void *argument, size_t bytes)
+{
+    void *copy = malloc(bytes);
+    return copy == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_enqueue(stream, function, memcpy(copy, argument, bytes));
+}
+
+/* Overwrites the workspace, so that tests detect if it overlaps other data. If `late`, takes some milliseconds. */
+static inline result library_workspace(address at, size_t bytes, bool late)
+{
+    char used[4096];
+    result made = CUDA_SUCCESS;
+    memset(used, 0xaa, sizeof used);
+    for (size_t done = 0; done < bytes && made == CUDA_SUCCESS; done += sizeof used)
+        made = softcuda_write(at + done, used, bytes - done < sizeof used ? bytes - done : sizeof used);
+    if (late)
+        nanosleep(&(struct timespec){ .tv_nsec = 4000000 }, NULL);
+    return made;
+}
+
+#endif
