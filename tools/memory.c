@@ -29,7 +29,7 @@ struct reader {
 
 /* The required members of the outermost object, and the beginnings of their values. */
 static const struct { const char *name, *begins; } members[] = {
-    { "format", "\"" }, { "version", "1" }, { "device", "\"" }, { "stats", "{" }, { "owners", "[" },
+    { "format", "\"" }, { "version", "2" }, { "device", "\"" }, { "stats", "{" }, { "owners", "[" },
     { "segments", "[" }, { "device_traces", "[" },
 };
 #define MEMBERS (sizeof members / sizeof members[0])

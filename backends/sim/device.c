@@ -63,7 +63,7 @@ static ctrt_status read_for(struct sim_options *options, int32_t index)
         return status;
     if (index < 0 || index >= options->devices)
         return sim_host->fail(CTRT_ERR_NO_DEVICE,
-                              "sim:%d: there are %d simulated devices; set CTRT_SIM=devices=%d", (int)index,
+                              "sim:%d: there are %d simulated devices; set CTRT_SIM=devices=%d for more", (int)index,
                               options->devices, (int)index + 1);
     return CTRT_OK;
 }

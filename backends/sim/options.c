@@ -41,7 +41,7 @@ static size_t distance(const char *a, const char *b)
     return row[columns];
 }
 
-const char *sim_edit_distance(const char *word, const char *const *words)
+const char *sim_nearest_word(const char *word, const char *const *words)
 {
     const char *found = NULL;
     size_t best = strlen(word) / 3 + 2;
@@ -57,7 +57,7 @@ const char *sim_edit_distance(const char *word, const char *const *words)
 
 const char *sim_known_words(char *buffer, size_t bytes, const char *word, const char *const *words)
 {
-    const char *near = sim_edit_distance(word, words);
+    const char *near = sim_nearest_word(word, words);
     size_t used = 0;
     buffer[0] = '\0';
     for (size_t i = 0; words[i] != NULL && used < bytes; i++)

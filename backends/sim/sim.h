@@ -75,7 +75,7 @@ bool sim_parse_bytes(uint64_t *out, const char *text);
 bool sim_parse_time(int64_t *nanoseconds, const char *text);
 bool sim_parse_count(uint64_t *out, const char *text);
 /* Returns the word closest to `word` by edit distance, or NULL if none is close. `words` ends with NULL. */
-const char *sim_edit_distance(const char *word, const char *const *words);
+const char *sim_nearest_word(const char *word, const char *const *words);
 /* Writes "a, b, c; did you mean b?" to `buffer`, for messages, and returns it. */
 const char *sim_known_words(char *buffer, size_t bytes, const char *word, const char *const *words);
 

@@ -11,7 +11,7 @@
 
 struct ptr_map {
     char *items;                    /* `capacity` items with linear probing; unused ones are zero */
-    size_t capacity, count;         /* room: 0 or a power of 2, at least twice the count */
+    size_t capacity, count;         /* capacity: 0 or a power of 2, at least twice the count */
     int shift;                      /* 64 - log2(capacity) */
 };
 
@@ -36,11 +36,11 @@ static inline bool ptr_map_search(void **place, const struct ptr_map *map, const
     }
 }
 
-/* Returns the item with this key, or NULL. */
+/* Returns the item with this key, or NULL, also for the key NULL. */
 static inline void *ptr_map_find(const struct ptr_map *map, const void *key, size_t item_bytes)
 {
     void *item;
-    return map->capacity > 0 && ptr_map_search(&item, map, key, item_bytes) ? item : NULL;
+    return map->capacity > 0 && key != NULL && ptr_map_search(&item, map, key, item_bytes) ? item : NULL;
 }
 
 /* Doubles the capacity. Returns false if memory runs out; then the table is unchanged. */

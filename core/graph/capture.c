@@ -65,7 +65,7 @@ static ctrt_status pass_wait(void *state, void *fence, void *queue)
     return source->fence_wait(source->state, fence, queue);
 }
 
-static void marks_finish(struct graph_capture *capture)
+static void points_finish(struct graph_capture *capture)
 {
     for (size_t i = 0; i < capture->point_count; i++)
         (void)stream_finish(capture->points[i]);
@@ -86,7 +86,7 @@ void capture_drop(struct graph_capture *capture)
     /* In the child of a fork and on a closed device, the memory does not exist any more. */
     if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
         return;
-    marks_finish(capture);
+    points_finish(capture);
     layer_destroy(capture->layer);
     segments_free(capture);
     host_free(capture->points);
@@ -272,7 +272,7 @@ ctrt_status capture_params(const void **where, struct capture *base, size_t byte
     if (*where != NULL)
         return CTRT_OK;
     struct graph_params *more = NULL;
-    ctrt_status status = source_alloc(capture, &memory, GRAPH_PARAMS_ROOM, capture->queue);
+    ctrt_status status = source_alloc(capture, &memory, GRAPH_PARAMS_BYTES, capture->queue);
     if (status == CTRT_OK)
         status = graph_params_new(&more, capture->memory->device, memory);
     if (status != CTRT_OK) {

@@ -10,7 +10,7 @@
 #define IMAGES 64                           /* number of replays that the host may be ahead of the device */
 #define PLACE  16                           /* alignment in bytes */
 
-struct number {
+struct param {
     const struct graph_param_source *source;
     void *state;
     size_t at;                              /* offset in the image */
@@ -21,26 +21,26 @@ struct graph_params {
     struct graph_params *next;              /* pieces added earlier */
     ctrt_device *device;
     char *memory;                           /* on the device */
-    char *images;                           /* IMAGES of GRAPH_PARAMS_ROOM bytes */
+    char *images;                           /* IMAGES of GRAPH_PARAMS_BYTES bytes */
     size_t granted;                         /* bytes granted in pinned memory; 0: the images are in pageable memory */
     timepoint points[IMAGES];               /* by image: the last work that reads it */
     unsigned turn;
     size_t used, count;
-    struct number list[GRAPH_PARAMS_ROOM / PLACE];
+    struct param list[GRAPH_PARAMS_BYTES / PLACE];
 };
 
 ctrt_status graph_params_new(struct graph_params **out, ctrt_device *device, void *memory)
 {
-    const size_t bytes = IMAGES * GRAPH_PARAMS_ROOM;
+    const size_t bytes = IMAGES * GRAPH_PARAMS_BYTES;
     struct graph_params *fresh = host_calloc(sizeof *fresh);
     if (fresh == NULL)
-        return out_of_memory(sizeof *fresh, "numbers of a capture");
+        return out_of_memory(sizeof *fresh, "the parameters of a graph");
     void *images = NULL;
     ctrt_status status = CTRT_OK;
     if (pinned_available(device))
         status = pinned_alloc(&images, &fresh->granted, device, bytes);
     else if ((images = host_alloc(bytes)) == NULL)
-        status = out_of_memory(bytes, "numbers of a capture");
+        status = out_of_memory(bytes, "the parameters of a graph");
     if (status != CTRT_OK) {
         host_free(fresh);
         return status;
@@ -63,10 +63,10 @@ const void *graph_params_place(struct graph_params *list, size_t bytes, const st
                                void *state)
 {
     bytes = (bytes + PLACE - 1) / PLACE * PLACE;
-    if (list == NULL || list->used + bytes > GRAPH_PARAMS_ROOM)
+    if (list == NULL || list->used + bytes > GRAPH_PARAMS_BYTES)
         return NULL;
     const void *where = list->memory + list->used;
-    list->list[list->count++] = (struct number){ source, state, list->used };
+    list->list[list->count++] = (struct param){ source, state, list->used };
     list->used += bytes;
     return where;
 }
@@ -100,7 +100,7 @@ static ctrt_status fill_all(struct graph_params *list)
     if (list == NULL)
         return CTRT_OK;
     CTRT_TRY(fill_all(list->next));
-    char *image = list->images + list->turn * GRAPH_PARAMS_ROOM;
+    char *image = list->images + list->turn * GRAPH_PARAMS_BYTES;
     for (size_t i = 0; i < list->count; i++) {
         ctrt_status status = list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
         if (unlikely(status != CTRT_OK)) {
@@ -124,7 +124,7 @@ ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *strea
     CTRT_TRY(fill_all(list));
     for (struct graph_params *at = list; at != NULL && status == CTRT_OK; at = at->next)
         status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory,
-                                                   at->images + at->turn * GRAPH_PARAMS_ROOM, at->used,
+                                                   at->images + at->turn * GRAPH_PARAMS_BYTES, at->used,
                                                    CTRT_COPY_TO_DEVICE);
     if (status != CTRT_OK)
         undo_all(list);

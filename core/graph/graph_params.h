@@ -19,15 +19,15 @@ struct graph_param_source {
     void (*release)(void *state);
 };
 
-#define GRAPH_PARAMS_ROOM ((size_t)1024)    /* bytes of one piece of device memory; the values of a source are within
+#define GRAPH_PARAMS_BYTES ((size_t)1024)    /* bytes of one piece of device memory; the values of a source are within
                                              * one piece */
 
-/* Reserves `bytes` for `source` and returns their device address. NULL: no room; call graph_params_new and
+/* Reserves `bytes` for `source` and returns their device address. NULL: no space; call graph_params_new and
  * graph_params_link first. On success, `state` is owned by the list until graph_params_free. */
 const void *graph_params_place(struct graph_params *list, size_t bytes, const struct graph_param_source *source,
                                void *state);
-/* Creates room in `memory`, GRAPH_PARAMS_ROOM bytes on the device, which the caller frees after graph_params_free.
- * Call without locks held, because running out of memory may call a callback of the program. */
+/* Creates parameters in `memory`, GRAPH_PARAMS_BYTES bytes on the device, which the caller frees after
+ * graph_params_free. Call without locks held, because running out of memory may call a callback of the program. */
 ctrt_status graph_params_new(struct graph_params **out, ctrt_device *device, void *memory);
 void graph_params_link(struct graph_params **list, struct graph_params *more);
 /* Returns the state that graph_params_place got with this source, and its device address. NULL: there is none. */

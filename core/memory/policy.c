@@ -144,6 +144,8 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     struct policy_layer *layer = state;
     ctrt_block block;
     (void)bytes;
+    if (address == NULL)                    /* of a request of 0 bytes */
+        return;
     lock_enter(&tables_lock);
     ctrt_block *item = ptr_map_find(&layer->blocks, address, sizeof *item);
     if (item != NULL) {

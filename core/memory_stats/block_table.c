@@ -24,6 +24,7 @@ struct block_table {
 /* Spin locks of the shards, shared by all devices, held only for one access to a table. An atomic exchange costs half
  * as much as a mutex. */
 static struct { _Alignas(64) atomic_bool taken; } locks[SHARDS];
+static __thread int own_shard = -1;         /* the shard that the thread has locked */
 
 static inline bool shard_try(int shard)
 {
@@ -34,23 +35,28 @@ static inline void shard_lock(int shard)
 {
     while (unlikely(!shard_try(shard)))
         sched_yield();
+    own_shard = shard;
 }
 
 static inline void shard_unlock(int shard)
 {
+    own_shard = -1;
     atomic_store_explicit(&locks[shard].taken, false, memory_order_release);
 }
 
+/* Locks all shards except one that the thread has locked already: a signal handler may fork. */
 static void lock_all(void)
 {
     for (int shard = 0; shard < SHARDS; shard++)
-        shard_lock(shard);
+        while (shard != own_shard && !shard_try(shard))
+            sched_yield();
 }
 
 static void unlock_all(void)
 {
     for (int shard = SHARDS - 1; shard >= 0; shard--)
-        shard_unlock(shard);
+        if (shard != own_shard)
+            atomic_store_explicit(&locks[shard].taken, false, memory_order_release);
 }
 
 /* fork() takes all locks, so in the child they are free and the tables are consistent. */
@@ -109,7 +115,7 @@ static bool block_table_describe(char *text, size_t bytes, const void *address)
             if (!shard_try(shard))
                 continue;
             found = describe_in(&message, &memory->blocks->shards[shard], address);
-            shard_unlock(shard);
+            atomic_store_explicit(&locks[shard].taken, false, memory_order_release);
         }
     }
     return found;

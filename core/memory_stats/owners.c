@@ -9,7 +9,7 @@
 #include "base/strbuf.h"
 #include "memory/events.h"
 
-/* Tags are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
+/* Labels are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
 static int by_name(const void *a, const void *b)
 {
     const ctrt_memory_owner *x = a, *y = b;

@@ -211,7 +211,7 @@ static void to_json(struct strbuf *text, struct device_memory *memory, const str
 {
     ctrt_memory_stats stats;
     stats_read(&stats, memory);
-    strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
+    strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 2,\n  \"library\": ");
     strbuf_add_json(text, ctrt_version());
     strbuf_add(text, ",\n  \"device\": ");
     strbuf_add_json(text, memory->device->name);

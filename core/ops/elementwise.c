@@ -53,8 +53,8 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
     unsigned char element[8];
     dtype_store(element, compute, value);
     const double kept = dtype_load(element, compute).f,
-                 exact = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
-    return kept == exact || exact != exact ? compute : CTRT_F32;
+                 given = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+    return kept == given || given != given ? compute : CTRT_F32;
 }
 
 /* Reads the element of a 0-dim tensor in host memory. Waits for device copies to it if it is pinned. */

@@ -127,10 +127,10 @@ struct captured_draws {
     _Atomic uint64_t blocks;                /* atomic, because streams of other threads may have joined the capture */
 };
 
-static ctrt_status draw_again(void *state, void *numbers)
+static ctrt_status draw_again(void *state, void *params)
 {
     const struct captured_draws *draws = state;
-    uint64_t *place = numbers;
+    uint64_t *place = params;
     take(&place[0], &place[1], draws->device, draws->blocks);
     return CTRT_OK;
 }

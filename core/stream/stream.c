@@ -408,22 +408,16 @@ static ctrt_stream *stream_reuse(const ctrt_device *device, int priority)
     return bare != NULL && stream_prepare_reuse(bare) ? bare : NULL;
 }
 
-/* Returns whether a slot can become free soon, because its stream is released: sets *busy to such a stream with
- * unfinished work, or to NULL if all of them have finished by now. Requires streams_lock. */
-static bool slot_expected(ctrt_stream **busy)
+/* Returns a released stream that has a slot and unfinished work, or NULL. Requires streams_lock. */
+static ctrt_stream *stream_finishing(void)
 {
-    bool expected = false;
-    *busy = NULL;
-    for (uint32_t slot = 0; slot < stream_count && *busy == NULL; slot++) {
+    for (uint32_t slot = 0; stream_count == STREAM_MAX && slot < stream_count; slot++) {
         ctrt_stream *stream = stream_at(slot);
-        if (stream->queue == NULL || atomic_load_explicit(&stream->refs, memory_order_acquire) != 0
-            || stream_captured(stream) || !device_usable(stream->device))
-            continue;
-        expected = true;
-        if (!queue_idle(stream))
-            *busy = stream;
+        if (stream->queue != NULL && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0
+            && !stream_captured(stream) && device_usable(stream->device) && !queue_idle(stream))
+            return stream;
     }
-    return expected;
+    return NULL;
 }
 
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
@@ -436,17 +430,19 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
     device = device_home(device);
     ctrt_stream *stream = NULL;
     ctrt_status status = CTRT_OK;
+    bool searched = false;
     for (int tries = 0; tries < SLOT_WAITS; tries++) {
         pthread_mutex_lock(&streams_lock);
         stream = stream_reuse(device, priority);
         status = stream == NULL ? stream_create(&stream, device, priority) : CTRT_OK;
         if (status == CTRT_OK)
             stream_begin_use(stream);
-        ctrt_stream *busy = NULL;
-        const bool again = status == CTRT_ERR_STATE && slot_expected(&busy);
+        ctrt_stream *busy = status == CTRT_ERR_STATE ? stream_finishing() : NULL;
+        const bool last = status != CTRT_ERR_STATE || stream_count < STREAM_MAX || (busy == NULL && searched);
         pthread_mutex_unlock(&streams_lock);
-        if (!again)
+        if (last)
             break;
+        searched = busy == NULL;            /* search again once, because a stream may have finished in between */
         if (busy != NULL)
             (void)stream_synchronize(busy);
     }

@@ -44,7 +44,7 @@ static void lock_both(ctrt_stream *a, ctrt_stream *b)
     pthread_mutex_lock(a_first ? &b->lock : &a->lock);
 }
 
-static void unlock_pair(ctrt_stream *a, ctrt_stream *b)
+static void unlock_both(ctrt_stream *a, ctrt_stream *b)
 {
     pthread_mutex_unlock(&a->lock);
     pthread_mutex_unlock(&b->lock);
@@ -131,7 +131,7 @@ static void inherit_errors(ctrt_stream *stream)
                 keep_error(stream, other->error, 0);
             }
         }
-        unlock_pair(stream, other);
+        unlock_both(stream, other);
     }
 }
 
@@ -165,9 +165,9 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
     ctrt_status status = stream_synchronize(other);
     pthread_mutex_lock(&stream->lock);
     const uint32_t slot = stream_slot(other);
-    bool capacity = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
+    bool recorded = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
     pthread_mutex_unlock(&stream->lock);
-    return status != CTRT_OK || capacity ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
+    return status != CTRT_OK || recorded ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
 }
 
 ctrt_status stream_fail_captured(const ctrt_stream *stream)
@@ -231,7 +231,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
         if (unlikely(joins))
             atomic_store(&stream->capture, theirs);
     }
-    unlock_pair(stream, other);
+    unlock_both(stream, other);
     stream_event_put(event, other->device);
     return ctrt_context(status, "ordering a stream of %s and one of %s", stream->device->name, other->device->name);
 }
@@ -424,11 +424,11 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
         void *event = NULL;
         timepoint point;
         CTRT_TRY(stream_event_take(&event, stream->device));
-        ctrt_status one = stream_event_record(event, stream, &point);
-        if (one == CTRT_OK)
-            one = queue->event_query(stream->device->handle, event, &done);
+        ctrt_status queried = stream_event_record(event, stream, &point);
+        if (queried == CTRT_OK)
+            queried = queue->event_query(stream->device->handle, event, &done);
         stream_event_put(event, stream->device);
-        CTRT_TRY(one);
+        CTRT_TRY(queried);
     }
     if (done)
         stream_note_done(stream, sequence, NULL, 0);

@@ -65,7 +65,7 @@ echo 'hello' >"$work/in"
 refused "text" "line 1: not JSON" <"$work/in"
 (cat "$work/good.json"; echo '{}') >"$work/in"
 refused "two in one file" "there is text after the end" <"$work/in"
-sed 's/"version": 1/"version": 2/' "$work/good.json" >"$work/in"
+sed 's/"version": 2/"version": 1/' "$work/good.json" >"$work/in"
 refused "a snapshot of another version" '"version" is missing or of another version' <"$work/in"
 sed 's/"segments": \[/"segmants": [/' "$work/good.json" >"$work/in"
 refused "a snapshot without segments" '"segments" is missing' <"$work/in"
@@ -171,7 +171,7 @@ else
 fi
 # More events than fit into the maximum height of an element in a browser.
 awk 'BEGIN {
-    printf "{\"format\": \"ctrt memory snapshot\", \"version\": 1, \"library\": \"0\", \"device\": \"cpu\","
+    printf "{\"format\": \"ctrt memory snapshot\", \"version\": 2, \"library\": \"0\", \"device\": \"cpu\","
     printf "\"policy\": \"direct\", \"watch\": \"all\", \"time_us\": 9, \"total_bytes\": 0,"
     print "\"stats\": {\"allocated_bytes.all.current\": 0}, \"owners\": [], \"segments\": [], \"device_traces\": [["
     for (i = 0; i < 450000; i++) {

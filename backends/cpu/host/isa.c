@@ -68,9 +68,9 @@ ctrt_status cpu_isa_init(void)
         return status;
     enum cpu_isa can = best(), wanted = value.integer > 0 ? (enum cpu_isa)(value.integer - 1) : can;
     if (wanted > can)
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_CPU_ISA=%s is not supported by this processor or this "
-                                                       "build; "
-                      "it can only lower the level", value.text);
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "CTRT_CPU_ISA=%s is not supported by this processor or this build; the setting can only select a "
+                      "lower level", value.text);
     last_cache = cache_size();
     chosen = wanted < can ? wanted : can;
     return CTRT_OK;

@@ -60,8 +60,8 @@ ctrt_status cpu_pages_init(void)
     static const ctrt_param param = {
         .size = sizeof(ctrt_param), .name = "CTRT_HUGE_PAGES", .type = CTRT_PARAM_ENUM, .fallback = "auto",
         .words = "auto|always|never",
-        .help = "huge pages for host blocks of 2 MiB and more: auto: if the kernel provides them; always: immediately, "
-                "even if its setting, never",
+        .help = "huge pages for host blocks of 2 MiB and more: auto: if the kernel's setting allows "
+                "them; always: immediately, whatever the setting; never",
     };
     ctrt_param_value value;
     ctrt_status status = cpu_host->param(&value, &param);
@@ -88,7 +88,8 @@ static void unmap(void *address, size_t bytes)
     (void)madvise(address, bytes, MADV_DONTNEED);
     if (!atomic_flag_test_and_set(&said))
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
-                      "munmap of %zu bytes: %s; the memory was freed, its addresses were not", bytes, strerror(why));
+                      "munmap of %zu bytes: %s; the memory was freed, but the address range stays reserved", bytes,
+                      strerror(why));
 }
 
 /* Maps memory at a multiple of 2 MiB. First tries without extra space, because recent kernels align such mappings. */

@@ -22,7 +22,7 @@ static size_t whole_pages(size_t bytes)
     return (bytes + page - 1) & ~(page - 1);
 }
 
-static void tell_of_plain(size_t bytes, int why)
+static void log_unlocked(size_t bytes, int why)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     struct rlimit limit = { 0, 0 };
@@ -31,7 +31,7 @@ static void tell_of_plain(size_t bytes, int why)
     (void)getrlimit(RLIMIT_MEMLOCK, &limit);
     cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
                   "pinned memory: %zu bytes were not locked (%s; RLIMIT_MEMLOCK is %llu bytes) and are plain memory; "
-                  "so far %llu blocks, %llu bytes were locked. This warning is logged once",
+                  "so far %llu blocks, %llu bytes were locked. This is logged once",
                   bytes, strerror(why), (unsigned long long)limit.rlim_cur,
                   (unsigned long long)atomic_load_explicit(&locked_blocks, memory_order_relaxed),
                   (unsigned long long)atomic_load_explicit(&locked_bytes, memory_order_relaxed));
@@ -65,7 +65,7 @@ ctrt_status cpu_pinned_alloc(void *device, void **address, size_t bytes)
     } else {
         int why = errno;
         count(&plain_blocks, &plain_bytes, length);
-        tell_of_plain(length, why);
+        log_unlocked(length, why);
     }
     *address = block;
     return CTRT_OK;
