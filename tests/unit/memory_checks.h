@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_checks.h: checks of a device's memory statistics through the public API. Uses tap.h.
+ *
+ *     CHECK_STAT(device, "num_ooms", 1);
+ *     CHECK_STATS(device, { "allocation.all.current", 3 }, { "num_device_free", 0 }); */
+#ifndef CTRT_TESTS_MEMORY_CHECKS_H
+#define CTRT_TESTS_MEMORY_CHECKS_H
+
+#include "ctrt/ctrt.h"
+#include "ctrt/memory.h"
+#include "tap.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+struct stat_case {
+    const char *key;
+    int64_t want;
+};
+
+static inline int64_t stat_of(ctrt_device *device, const char *key)
+{
+    int64_t value = -1;
+    CHECK_OK(ctrt_memory_stat_get(&value, device, key));
+    return value;
+}
+
+static inline void check_stats(int line, ctrt_device *device, const struct stat_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        tap_eq(stat_of(device, cases[i].key), cases[i].want, "statistics", line, cases[i].key);
+}
+
+#define CHECK_STATS(device, ...)                                                                        \
+    check_stats(__LINE__, (device), (const struct stat_case[]){ __VA_ARGS__ },                          \
+                sizeof(const struct stat_case[]){ __VA_ARGS__ } / sizeof(struct stat_case))
+#define CHECK_STAT(device, key, want) CHECK_STATS(device, { (key), (int64_t)(want) })
+
+/* Checks that every statistic of the present is 0. */
+static inline void check_no_current(ctrt_device *device)
+{
+    for (size_t i = 0; ctrt_memory_stat_key(i) != NULL; i++)
+        if (strstr(ctrt_memory_stat_key(i), "current"))
+            CHECK_STAT(device, ctrt_memory_stat_key(i), 0);
+}
+
+static inline uint64_t free_on(ctrt_device *device)
+{
+    uint64_t left = 0, total = 0;
+    CHECK_OK(ctrt_device_memory_info(device, &left, &total));
+    return left;
+}
+
+/* Returns the bytes that are not free on the device, whoever holds them. */
+static inline uint64_t taken_on(ctrt_device *device)
+{
+    uint64_t left = 0, total = 0;
+    CHECK_OK(ctrt_device_memory_info(device, &left, &total));
+    return total - left;
+}
+
+#endif
