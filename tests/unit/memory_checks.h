@@ -44,13 +44,6 @@ static inline void check_no_current(ctrt_device *device)
             CHECK_STAT(device, ctrt_memory_stat_key(i), 0);
 }
 
-static inline uint64_t free_on(ctrt_device *device)
-{
-    uint64_t left = 0, total = 0;
-    CHECK_OK(ctrt_device_memory_info(device, &left, &total));
-    return left;
-}
-
 /* Returns the bytes that are not free on the device, whoever holds them. */
 static inline uint64_t taken_on(ctrt_device *device)
 {

@@ -227,6 +227,7 @@ static void test_exhaustion(void)
         CHECK_EQ(ctrt_memory_reserved(device), 50 * MIB);
         c = take(memory, 40 * MIB);
         CHECK_EQ(ctrt_memory_reserved(device), 40 * MIB);
+        CHECK_STAT(device, "num_ooms", 1);
         give(memory, &c, 40 * MIB);
         take_fails(memory, SIZE_MAX, "address space");
         take_fails(memory, SIZE_MAX / 2, NULL);
