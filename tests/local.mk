@@ -121,7 +121,7 @@ stream_tests  = \
 public_tests += $(stream_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-dryrun-memory.c
+internal_tests += tests/unit/test-pinned.c
 TSAN_TESTS     += $(stream_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
 
 if PLUGIN_MEMORY_CACHING
