@@ -6,6 +6,8 @@
 #ifndef CTRT_TESTS_MEMORY_CHECKS_H
 #define CTRT_TESTS_MEMORY_CHECKS_H
 
+#include <sys/mman.h>
+
 #include "ctrt/ctrt.h"
 #include "ctrt/memory.h"
 #include "tap.h"
@@ -50,6 +52,14 @@ static inline uint64_t taken_on(ctrt_device *device)
     uint64_t left = 0, total = 0;
     CHECK_OK(ctrt_device_memory_info(device, &left, &total));
     return total - left;
+}
+
+/* Returns zeroed memory that child processes share, for their results. */
+static inline void *shared_memory(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE_TRUE(memory != MAP_FAILED);
+    return memory;
 }
 
 #endif
