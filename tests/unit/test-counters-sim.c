@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory accounting on simulated devices, through the public API: sizes, peaks, ops in reports, advice, limits with
- * pinned memory, and the snapshot of the caching policy. */
+/* Memory accounting on simulated devices, through the public API: sizes, peaks, ops in reports, advice and the
+ * snapshot of the caching policy. */
 #include "memory_checks.h"
 #include "sims.h"
 
@@ -174,41 +174,6 @@ static void test_advice(void)
     }
 }
 
-static void metrics_have(const char *name, uint64_t bytes)
-{
-    char *text = NULL, line[128];
-    snprintf(line, sizeof line, "ctrt_memory_%s_bytes{device=\"sim:0\",policy=\"caching\"} %llu\n", name,
-             (unsigned long long)bytes);
-    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-    CHECK_HAS(text, line);
-    free(text);
-}
-
-static void test_limit(void)
-{
-    group("a limit covers device memory and pinned memory");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL, pinned = NULL, more = NULL;
-        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(2 << 20), CTRT_F32, device));
-        CHECK_FAILS(ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "32.00 MiB allowed");
-        empty_fails(10 << 18, device, "32.00 MiB allowed");
-        metrics_have("limit", 32 * MIB);
-        metrics_have("pinned", 8 * MIB);
-        ctrt_tensor_release(&pinned);
-        CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        CHECK_OK(ctrt_empty(&more, CTRT_SHAPE(10 << 18), CTRT_F32, device));
-        ctrt_tensor_release(&more);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_memory_release_all(device));
-        metrics_have("pinned", 0);
-        metrics_have("reserved", 0);
-    }
-    CHILD_END;
-}
-
 static void test_snapshot(void)
 {
     group("the snapshot of the caching policy lists its segments, and its sums equal the statistics");
@@ -244,7 +209,6 @@ TEST_MAIN
     test_peaks();
     test_ops();
     test_advice();
-    test_limit();
     test_snapshot();
     return done();
 }

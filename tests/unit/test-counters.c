@@ -72,85 +72,77 @@ static void test_stats(void)
 
 /* ---- scopes ---- */
 
-static void check_peak(int line, const ctrt_memory_peaks *peaks, size_t peak, size_t before)
+enum { SCOPES = 7, BLOCKS = 20, VALUES = 4 };
+
+/* Memory as a scope reports it: allocated bytes, requested bytes, reserved bytes, blocks. */
+struct usage {
+    uint64_t values[VALUES];
+};
+
+static void raise_peak(struct usage *peak, const struct usage *now)
 {
-    tap_eq((long long)peaks->allocated_bytes, (long long)peak, __FILE__, line, "the peak");
-    tap_eq((long long)peaks->allocated_before, (long long)before, __FILE__, line, "the bytes at the scope's begin");
+    for (int v = 0; v < VALUES; v++)
+        if (now->values[v] > peak->values[v])
+            peak->values[v] = now->values[v];
 }
 
-#define READ_SCOPE(scope, peak, before) \
-    (CHECK_OK(ctrt_memory_scope_read(&peaks, scope)), check_peak(__LINE__, &peaks, peak, before))
-#define END_SCOPE(scope, peak, before) \
-    (CHECK_OK(ctrt_memory_scope_end(&peaks, &scope)), check_peak(__LINE__, &peaks, peak, before))
+/* Returns whether the scope reports the peak and the bytes at its begin. */
+static bool reports(const ctrt_memory_peaks *peaks, const struct usage *peak, const struct usage *before)
+{
+    return peaks->allocated_bytes == peak->values[0] && peaks->requested_bytes == peak->values[1]
+           && peaks->reserved_bytes == peak->values[2] && peaks->allocations == peak->values[3]
+           && peaks->allocated_before == before->values[0];
+}
 
 static void test_scopes(void)
 {
-    group("nested and overlapping scopes have exact peaks");
+    group("scopes, nested and overlapping at random, have the peaks of a simple model");
     IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        ctrt_memory_scope *a = NULL, *b = NULL, *c = NULL;
-        ctrt_memory_peaks peaks;
-        ctrt_block x = take(memory, 1 * KIB), y, z;
-        CHECK_OK(ctrt_memory_scope_begin(&a, device));
-        y = take(memory, 4 * KIB);                                  /* 5 KiB */
-        CHECK_OK(ctrt_memory_scope_begin(&b, device));              /* inside scope a */
-        z = take(memory, 2 * KIB);                                  /* 7 KiB */
-        give(memory, &z, 2 * KIB);
-        give(memory, &y, 4 * KIB);                                  /* 1 KiB */
-        CHECK_OK(ctrt_memory_scope_begin(&c, device));              /* ends after a and b */
-        END_SCOPE(b, 7 * KIB, 5 * KIB);
-        CHECK_EQ(peaks.allocations, 3);
-        CHECK_EQ(peaks.reserved_bytes, 7 * KIB);
-        CHECK_EQ(peaks.requested_bytes, 7 * KIB);
-        ctrt_memory_reset_peak(device);                             /* does not affect scopes */
-        y = take(memory, 3 * KIB);                                  /* 4 KiB */
-        READ_SCOPE(c, 4 * KIB, 1 * KIB);
-        END_SCOPE(a, 7 * KIB, 1 * KIB);
-        z = take(memory, 5 * KIB);                                  /* 9 KiB */
-        give(memory, &z, 5 * KIB);
-        END_SCOPE(c, 9 * KIB, 1 * KIB);
-        CHECK_TRUE(c == NULL);
-        CHECK_EQ(ctrt_memory_max_allocated(device), 9 * KIB);
-        CHECK_OK(ctrt_memory_scope_begin(&a, device));
-        END_SCOPE(a, 4 * KIB, 4 * KIB);
-        CHECK_OK(ctrt_memory_scope_begin(&a, device));
-        give(memory, &y, 3 * KIB);
-        give(memory, &x, 1 * KIB);
-        END_SCOPE(a, 4 * KIB, 4 * KIB);
-    }
-    CHILD_END;
-    group("random scopes have the peaks of a simple model");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        enum { SCOPES = 7, BLOCKS = 20 };
         struct device_memory *memory = open_memory("fake:0");
         ctrt_memory_scope *scopes[SCOPES] = { NULL };
-        uint64_t want[SCOPES], now = 0, wrong = 0;
-        uint32_t seed = 7;
+        struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
+        ctrt_memory_peaks peaks;
         ctrt_block blocks[BLOCKS] = { 0 };
+        size_t requested[BLOCKS];
+        uint32_t seed = 7;
+        int wrong = 0;
         for (int i = 0; i < 20000; i++) {
             const size_t at = next_random(&seed) % (SCOPES + 3 * BLOCKS);
             if (at < SCOPES && scopes[at] == NULL) {
                 CHECK_OK(ctrt_memory_scope_begin(&scopes[at], memory->device));
-                want[at] = now;
-            } else if (at < SCOPES) {
-                ctrt_memory_peaks peaks;
+                peak[at] = before[at] = now;
+                continue;
+            }
+            if (at < SCOPES) {
+                CHECK_OK(ctrt_memory_scope_read(&peaks, scopes[at]));
+                wrong += !reports(&peaks, &peak[at], &before[at]);
+                if (i % 3 == 0)
+                    continue;
                 CHECK_OK(ctrt_memory_scope_end(&peaks, &scopes[at]));
-                wrong += peaks.allocated_bytes != want[at];
-            } else {
-                ctrt_block *block = &blocks[(at - SCOPES) % BLOCKS];
-                if (block->address != NULL) {
-                    now -= block->bytes;
-                    give(memory, block, block->bytes);
-                } else {
-                    *block = take(memory, 64 * (1 + next_random(&seed) % 100));
-                    now += block->bytes;
-                }
-                for (int s = 0; s < SCOPES; s++)
-                    want[s] = scopes[s] != NULL && now > want[s] ? now : want[s];
+                wrong += !reports(&peaks, &peak[at], &before[at]) || scopes[at] != NULL;
+                continue;
+            }
+            const size_t b = (at - SCOPES) % BLOCKS;
+            const bool frees = blocks[b].address != NULL;
+            if (!frees) {
+                requested[b] = 1 + next_random(&seed) % 6400;
+                blocks[b] = take(memory, requested[b]);
+            }
+            const uint64_t change[VALUES] = { blocks[b].bytes, requested[b], blocks[b].bytes, 1 };
+            for (int v = 0; v < VALUES; v++)
+                now.values[v] += frees ? -change[v] : change[v];
+            if (frees)
+                give(memory, &blocks[b], requested[b]);
+            for (int s = 0; s < SCOPES; s++)
+                raise_peak(&peak[s], &now);
+            raise_peak(&since_reset, &now);
+            if (i % 1000 == 0) {                        /* a reset does not affect scopes */
+                CHECK_EQ(ctrt_memory_max_allocated(memory->device), since_reset.values[0]);
+                ctrt_memory_reset_peak(memory->device);
+                since_reset = now;
             }
         }
-        CHECK(wrong == 0, "%llu scopes have a wrong peak", (unsigned long long)wrong);
+        CHECK(wrong == 0, "%d reports of scopes are wrong", wrong);
     }
     CHILD_END;
 }
