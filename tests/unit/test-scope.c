@@ -207,56 +207,53 @@ static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view
     ctrt_tensor_release(&from);
 }
 
+/* What survives the scope: nothing, a result that needs the cycle, or a parameter of the scope (a tensor or a view) that
+ * the cycle saved. */
+enum survivor { NOTHING, RESULT, PARAMETER, PARAMETER_VIEW };
+
+static void test_cycle(enum survivor survivor, bool by_view)
+{
+    ctrt_tensor *outer = full(3, 100, device), *base = NULL, *w = NULL, *u = NULL, *y = NULL, *z = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(outer, true));
+    const struct existing before = existing();
+    begins();
+    if (survivor < PARAMETER) {
+        ctrt_tensor_assign(&w, outer);
+    } else {
+        base = full(3, 100, device);
+        if (survivor == PARAMETER)
+            ctrt_tensor_assign(&w, base);
+        else
+            CHECK_OK(ctrt_slice(&w, base, 0, 0, 50, 1));
+        CHECK_OK(ctrt_tensor_require_grad(w, true));
+    }
+    cycle(&u, &y, w, by_view, survivor >= PARAMETER);
+    if (survivor == RESULT) {
+        CHECK_OK(ctrt_mul(&z, u, w));
+        CHECK_OK(ctrt_scope_export(z));
+    }
+    ends();
+    if (survivor == RESULT) {
+        CHECK_TRUE(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > before.nodes);
+        /* The failed backward pass frees the graph. */
+        CHECK_FAILS(ctrt_backward_with(z, w, false, false), CTRT_ERR_AUTOGRAD, "changed in place");
+    } else {
+        CHECK_TRUE(has_ended(u) && has_ended(y));
+        CHECK_EQ(ctrt_autograd_live_nodes(), before.nodes);
+        if (CHECK_TRUE(!has_ended(w) && (base == NULL || !has_ended(base))))
+            CHECK_EQ(total(w), survivor == PARAMETER_VIEW ? 150 : 300);
+    }
+    RELEASE(&u, &y, &z, &w, &base);
+    NOTHING_LEFT(before);
+    ctrt_tensor_release(&outer);
+}
+
 static void test_cycles(void)
 {
     group("%s: reference cycles of tensors and histories end with the scope", ctrt_device_name(device));
-    ctrt_tensor *w = full(3, 100, device), *u = NULL, *y = NULL, *z = NULL;
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
-    const struct existing before = existing();
-    for (int variant = 0; variant < 4; variant++) {
-        begins();
-        cycle(&u, &y, w, variant & 1, false);
-        if (variant >= 2) {                         /* exports a result that needs the cycle */
-            CHECK_OK(ctrt_mul(&z, u, w));
-            CHECK_OK(ctrt_scope_export(z));
-        }
-        ends();
-        if (variant >= 2) {
-            CHECK_TRUE(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > before.nodes);
-            /* The failed backward pass frees the graph. */
-            CHECK_FAILS(ctrt_backward_with(z, w, false, false), CTRT_ERR_AUTOGRAD, "changed in place");
-        } else {
-            CHECK_TRUE(has_ended(u) && has_ended(y));
-        }
-        RELEASE(&u, &y, &z);
-        NOTHING_LEFT(before);
-    }
-    ctrt_tensor_release(&w);
-}
-
-/* The cycle saves the parameter, and the base of the parameter's view is in the scope too. */
-static void test_cycle_of_parameter(void)
-{
-    group("%s: a parameter that is created in a scope outlives a cycle that saved it", ctrt_device_name(device));
-    const struct existing before = existing();
-    for (int variant = 0; variant < 4; variant++) {
-        ctrt_tensor *base = NULL, *w = NULL, *u = NULL, *y = NULL;
-        begins();
-        base = full(3, 100, device);
-        if (variant >= 2)
-            CHECK_OK(ctrt_slice(&w, base, 0, 0, 50, 1));
-        else
-            ctrt_tensor_assign(&w, base);
-        CHECK_OK(ctrt_tensor_require_grad(w, true));
-        cycle(&u, &y, w, variant & 1, true);
-        ends();
-        CHECK_TRUE(has_ended(u) && has_ended(y));
-        if (CHECK_TRUE(!has_ended(w) && !has_ended(base)))
-            CHECK_EQ(total(w), variant >= 2 ? 150 : 300);
-        CHECK_EQ(ctrt_autograd_live_nodes(), before.nodes);
-        RELEASE(&u, &y, &w, &base);
-        NOTHING_LEFT(before);
-    }
+    for (int survivor = NOTHING; survivor <= PARAMETER_VIEW; survivor++)
+        for (int by_view = 0; by_view < 2; by_view++)
+            test_cycle((enum survivor)survivor, by_view);
 }
 
 static void test_views_of_graphs(void)
@@ -421,7 +418,6 @@ TEST_MAIN
         test_uses();
         test_graphs();
         test_cycles();
-        test_cycle_of_parameter();
         test_views_of_graphs();
         test_training();
         test_threads();
