@@ -54,6 +54,28 @@ static inline uint64_t taken_on(ctrt_device *device)
     return total - left;
 }
 
+/* Each returns a text until its next call; "" if the call failed. */
+static inline const char *snapshot_of(ctrt_device *device)
+{
+    static char *text;
+    free(text);
+    return CHECK_OK(ctrt_memory_snapshot(&text, device)) ? text : (text = NULL, "");
+}
+
+static inline const char *last_oom_of(ctrt_device *device)
+{
+    static char *text;
+    free(text);
+    return CHECK_OK(ctrt_memory_last_oom(&text, device)) ? text : (text = NULL, "");
+}
+
+static inline const char *metrics_as(ctrt_metrics_format format)
+{
+    static char *text;
+    free(text);
+    return CHECK_OK(ctrt_memory_metrics(&text, format)) ? text : (text = NULL, "");
+}
+
 /* Returns zeroed memory that child processes share, for their results. */
 static inline void *shared_memory(size_t bytes)
 {

@@ -214,11 +214,8 @@ static void test_model(void)
         CHECK_TRUE(owner_bytes(cpu, "optimizer", "", &all) >= 2 * weights);         /* moments */
         CHECK_OK(ctrt_add(&sum, x, x));
         CHECK_TRUE(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4);
-        char *text = NULL;
-        CHECK_OK(ctrt_memory_snapshot(&text, cpu));
-        check_json(text, "a snapshot");
-        CHECK_HAS(text, "\"label\": \"step/1.0\", \"op\": \"linear\"");
-        free(text);
+        check_json(snapshot_of(cpu), "a snapshot");
+        CHECK_HAS(snapshot_of(cpu), "\"label\": \"step/1.0\", \"op\": \"linear\"");
     }
     CHILD_END;
 }
@@ -231,18 +228,17 @@ static void test_snapshot(void)
     IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
-        char *text = NULL, word[64];
+        char word[64];
         ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
         CHECK_OK(ctrt_memory_annotate(device, "half time"));
         take_fails(memory, 100 * MIB, NULL);
-        CHECK_OK(ctrt_memory_snapshot(&text, device));
+        const char *text = snapshot_of(device);
         check_json(text, "a snapshot");
         CHECK_HAS(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"");
         CHECK_EQ(count_of(text, "\"state\": \"active_allocated\""), 1);
         CHECK_HAS(text, "\"requested_size\": 5000");
-        free(text);
         give(memory, &block, 5000);
-        CHECK_OK(ctrt_memory_snapshot(&text, device));
+        text = snapshot_of(device);
         static const struct { const char *action; int count; } want[] = {
             { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 2 },
             { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
@@ -256,7 +252,6 @@ static void test_snapshot(void)
         CHECK_HAS(text, "\"device_free\": ");
         CHECK_HAS(text, "\"watch\": \"all\"");
         CHECK_HAS(text, "\"segments\": []");
-        free(text);
     }
     CHILD_END;
     group("the grammar of CTRT_MEMORY_HISTORY");
@@ -267,17 +262,15 @@ static void test_snapshot(void)
         { "frames:", NULL },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char setting[64], word[64], *text = NULL;
+        char setting[64], word[64];
         snprintf(setting, sizeof setting, "CTRT_MEMORY_HISTORY=%s", cases[i].value);
         IN_FAKE(setting) {
             ctrt_device *device = NULL;
             if (cases[i].watch == NULL) {
                 CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "all:ENTRIES");
             } else if (CHECK_OK(ctrt_device_get(&device, "fake:0"))) {
-                CHECK_OK(ctrt_memory_snapshot(&text, device));
                 snprintf(word, sizeof word, "\"watch\": \"%s\"", cases[i].watch);
-                CHECK_HAS(text, word);
-                free(text);
+                CHECK_HAS(snapshot_of(device), word);
             }
             if (tap_state.failed > 0)
                 printf("# with %s\n", setting);
@@ -374,12 +367,12 @@ static void test_frames(void)
              "CTRT_MEMORY_HISTORY=frames:500") {
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block blocks[40];
-        char *text = NULL, word[64];
+        char word[64];
         for (int i = 0; i < 40; i++)
             CHECK_OK(allocate_for_frames(memory, &blocks[i]));
-        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        const char *text = snapshot_of(memory->device);
         check_json(text, "a snapshot with frames");
-        CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* the stacks of blocks and of segments */
+        CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
         CHECK_HAS(text, "\"watch\": \"frames\"");
         CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
         /* A block has the stack of its allocation event. */
@@ -389,15 +382,13 @@ static void test_frames(void)
             snprintf(word, sizeof word, "%.*s}", (int)strcspn(stack, "}"), stack);
             CHECK_EQ(count_of(text, word), 80);         /* 40 blocks and 40 events */
         }
-        free(text);
         for (int i = 0; i < 40; i++)
             give(memory, &blocks[i], 5000);
         CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
         CHECK_OK(allocate_for_frames(memory, &blocks[0]));
-        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        text = snapshot_of(memory->device);
         CHECK_TRUE(strstr(text, "\"stack\"") == NULL);
         CHECK_HAS(text, "\"stacks\": {}");
-        free(text);
         give(memory, &blocks[0], 5000);
     }
     CHILD_END;
@@ -454,9 +445,8 @@ static void test_oom(void)
             CHECK_HAS(calls.report, words[i]);
         CHECK(strstr(calls.report, "{\"label\": \"loss\"") < strstr(calls.report, "{\"label\": \"decoder\""),
               "the largest owner is not the first");
-        CHECK_OK(ctrt_memory_last_oom(&text, device)); /* the callback's own failure came first and is replaced */
-        CHECK_HAS(text, "\"asked\": 20971520");
-        free(text);
+        /* The failure in the callback came first and is replaced. */
+        CHECK_HAS(last_oom_of(device), "\"asked\": 20971520");
         ctrt_memory_set_oom_callback(NULL, NULL);
         take_fails(memory, 65 * MIB, "The block is larger than the device");
         CHECK_EQ(calls.count, 1);
@@ -476,28 +466,22 @@ static void test_oom(void)
     }
     CHILD_END;
     group("out of memory: the report counts memory of other processes");
-    static const char *const policies[] = { "CTRT_MEMORY=direct", "CTRT_MEMORY=caching" };
-    for (size_t i = 0; i < COUNT(policies); i++) {
-        IN_FAKE(policies[i], "CTRT_FAKE_MEMORY=64m") {
-            struct device_memory *memory = open_memory("fake:0");
-            ctrt_device *device = memory->device;
-            void *others = NULL;
-            char *text = NULL;
-            CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
-            take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
-            CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
-            CHECK_OK(ctrt_memory_last_oom(&text, device));
-            CHECK_HAS(text, "\"others\": 41943040");
-            CHECK_HAS(text, "\"kind\": \"device\"");
-            CHECK_HAS(text, "\"refused_by_limit\": false");
-            free(text);
-            take_fails(memory, 70 * MIB, "The block is larger than the device");
-            CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
-            take_fails(memory, 11 * MIB, "The request alone exceeds the limit");
-            device->backend->memory->free(device->handle, others, 40 * MIB);
-        }
-        CHILD_END;
+    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_device *device = memory->device;
+        void *others = NULL;
+        CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
+        take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
+        CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
+        CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
+        CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
+        CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
+        take_fails(memory, 70 * MIB, "The block is larger than the device");
+        CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
+        take_fails(memory, 11 * MIB, "The request alone exceeds the limit");
+        device->backend->memory->free(device->handle, others, 40 * MIB);
     }
+    CHILD_END;
     group("host allocations that fail during the report do not change the status");
     IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50") {
         struct device_memory *memory = open_memory("fake:0");
@@ -559,11 +543,8 @@ static void test_threads(const char *history)
                            i < 2 ? (void *)&first[i] : memory);
         (void)open_memory("fake:1");
         for (int i = 0; i < 30; i++) {
-            char *text = NULL;
-            CHECK_OK(ctrt_memory_snapshot(&text, device));
-            free(text);
-            CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
-            free(text);
+            (void)snapshot_of(device);
+            (void)metrics_as(CTRT_METRICS_JSON);
             CHECK_OK(ctrt_memory_set_watch((ctrt_memory_watch)(i % 3), 1000));
             (void)owner_bytes(device, "worker", "", &sum);
         }

@@ -89,15 +89,6 @@ static void test_peaks(void)
     }
 }
 
-/* Checks that the last out-of-memory report of the device has these words; returns the report, which the caller frees. */
-static char *last_report(ctrt_device *device, const char *words)
-{
-    char *report = NULL;
-    CHECK_OK(ctrt_memory_last_oom(&report, device));
-    CHECK_HAS(report, words);
-    return report;
-}
-
 static void test_ops(void)
 {
     group("without a setting, owners and reports name the op that requested memory and those that created blocks");
@@ -119,13 +110,12 @@ static void test_ops(void)
         CHECK_EQ(sum, ctrt_memory_allocated(device));
         CHECK_EQ(of_exp, 32 * KIB);
         CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
-        char *report = last_report(device, "\"op\": \"add\",\n  \"advice\"");
-        CHECK_HAS(report, "\"op\": \"exp\"");
-        free(report);
+        CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
+        CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
         CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
-        free(last_report(device, "\"op\": \"matmul\",\n  \"advice\""));
+        CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
         empty_fails(1 << 25, device, "");
-        free(last_report(device, "\"op\": \"\",\n  \"advice\""));
+        CHECK_HAS(last_oom_of(device), "\"op\": \"\",\n  \"advice\"");
     }
     CHILD_END;
 }
@@ -180,12 +170,11 @@ static void test_snapshot(void)
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-        char *text = NULL;
         CHECK_OK(take(&a, "a", 3 * MIB, device));
         CHECK_OK(take(&b, "b", 4 * MIB, device));
         CHECK_OK(take(&c, "c", 4096, device));
         ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_memory_snapshot(&text, device));
+        const char *text = snapshot_of(device);
         unsigned long long segments = 0, active = 0, size;
         for (const char *at = text; (at = strstr(at, "\"total_size\": ")) != NULL; at++)
             segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
@@ -198,7 +187,6 @@ static void test_snapshot(void)
         CHECK_EQ(active, ctrt_memory_allocated(device));
         CHECK_HAS(text, "\"state\": \"inactive\"");
         CHECK_HAS(text, "\"segment_type\": \"small\"");
-        free(text);
     }
     CHILD_END;
 }

@@ -53,8 +53,8 @@ static void check_model(const struct model *model, ctrt_device *device)
         CHECK(loss == 0, "%s: a predicted loss is %g", model->name, loss);
         ctrt_memory_reset_peak(device);
         CHECK_OK(training_step(&loss, &run));
-        CHECK(loss == losses[step] && loss > 0.1 && loss < 20, "%s, step %d: the loss is %.9g, without predictions %.9g",
-              model->name, step, loss, losses[step]);
+        CHECK(loss == losses[step] && loss > 0.1 && loss < 20,
+              "%s, step %d: the loss is %.9g, without predictions %.9g", model->name, step, loss, losses[step]);
         const struct { const char *what; uint64_t predicted, measured; } values[] = {
             { "allocated bytes before the step", found.allocated_before, before },
             { "reserved bytes before the step", found.reserved_before, reserved },
@@ -195,7 +195,8 @@ static void test_tensors(const char *name)
         CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL;
         CTRT_AUTO(tensor) cut = NULL, back = NULL;
         const uint64_t allocated = ctrt_memory_allocated(device);
-        const int64_t allocs = stat_of(device, "allocation.all.allocated"), frees = stat_of(device, "allocation.all.freed");
+        const int64_t allocs = stat_of(device, "allocation.all.allocated");
+        const int64_t frees = stat_of(device, "allocation.all.freed");
         CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
         CHECK_EQ(ctrt_memory_allocated(device), allocated);
         CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of fake devices: the syntax of CTRT_MEMORY, the policies, sums of statistics, out of memory, threads and fork. */
+/* Memory of fake devices: the syntax of CTRT_MEMORY, policies, sums of statistics, out of memory, threads and fork. */
 #include <pthread.h>
 
 #include "base/host_alloc.h"
@@ -217,11 +217,8 @@ static void test_exhaustion(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
         ctrt_block a = take(memory, 30 * MIB), b = take(memory, 20 * MIB), c;
-        take_fails(memory, 40 * MIB, "out of memory on fake:0: 40.00 MiB requested, 50.00 MiB allocated");
-        CHECK_HAS(ctrt_error_message(), "50.00 MiB reserved by policy caching");
-        CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free");
+        take_fails(memory, 40 * MIB, "50.00 MiB reserved by policy caching");
         CHECK_HAS(ctrt_error_message(), "has no 41943040 bytes left");
-        CHECK_EQ(ctrt_memory_allocated(device), 50 * MIB);
         give(memory, &a, 30 * MIB);
         give(memory, &b, 20 * MIB);
         CHECK_EQ(ctrt_memory_reserved(device), 50 * MIB);
@@ -380,7 +377,8 @@ static void test_threads(void)
                     pthread_join(threads[i], NULL);
                     CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
                 }
-                CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each }, { "allocation.all.current", 7 * KEPT });
+                CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each },
+                            { "allocation.all.current", 7 * KEPT });
                 if (random)
                     CHECK_TRUE(stat_of(device, "allocated_bytes.all.peak") >= 7 * each);
                 else

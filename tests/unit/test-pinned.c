@@ -110,12 +110,10 @@ static void note_report(void *user, ctrt_device *device, size_t bytes, const cha
 
 static void metrics_have(const char *name, uint64_t bytes)
 {
-    char *text = NULL, line[128];
+    char line[128];
     snprintf(line, sizeof line, "ctrt_memory_%s_bytes{device=\"sim:0\",policy=\"caching\"} %llu\n", name,
              (unsigned long long)bytes);
-    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-    CHECK_HAS(text, line);
-    free(text);
+    CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), line);
 }
 
 static void test_limit(void)
@@ -154,7 +152,6 @@ static void test_limit(void)
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL;
-        char *last = NULL;
         ctrt_memory_set_oom_callback(note_report, NULL);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
@@ -165,9 +162,7 @@ static void test_limit(void)
         CHECK_EQ(report.bytes, 416 * KIB);
         CHECK_HAS(report.text, "\"kind\": \"pinned\"");
         CHECK_HAS(report.text, "\"pinned\": 851968");
-        CHECK_OK(ctrt_memory_last_oom(&last, device));
-        CHECK_STR(last, report.text);
-        free(last);
+        CHECK_STR(last_oom_of(device), report.text);
         CHECK_STAT(device, "num_ooms", 1);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,

@@ -59,13 +59,11 @@ static void test_basics(void)
 {
     group("%s: tensors that are not exported end; views and nested scopes", ctrt_device_name(device));
     const struct existing before = existing();
-    ctrt_tensor *outside = full(1, 1000, device), *a = NULL, *b = NULL, *view = NULL, *c = NULL, *d = NULL, *gone = NULL;
+    ctrt_tensor *outside = full(1, 1000, device), *a = NULL, *b = NULL, *view = NULL, *c = NULL, *d = NULL;
     begins();
     a = full(2, 1000, device);
     b = full(3, 1000, device);
     CHECK_OK(ctrt_slice(&view, b, 0, 10, 20, 1));
-    gone = full(4, 1000, device);
-    ctrt_tensor_release(&gone);                     /* released before the scope ends */
     CHECK_OK(ctrt_add_(outside, a));
     CHECK_OK(ctrt_scope_export(view));
     begins();
@@ -88,6 +86,12 @@ static void test_basics(void)
     NOTHING_LEFT(before);
 }
 
+static void check_refused(ctrt_status status, const char *call)
+{
+    CHECK((status == CTRT_ERR_STATE || status == CTRT_ERR_DEVICE || status == CTRT_ERR_NOT_SUPPORTED)
+              && strstr(ctrt_error_message(), "scope that has ended") != NULL, "%s: %s", call, ctrt_error_message());
+}
+
 static void test_uses(void)
 {
     group("%s: every use of an ended tensor is an error, except its release", ctrt_device_name(device));
@@ -103,16 +107,12 @@ static void test_uses(void)
     CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, device));
     ends();
-#define REFUSED(call) do { ctrt_status status_ = (call);                                                        \
-        CHECK((status_ == CTRT_ERR_STATE || status_ == CTRT_ERR_DEVICE || status_ == CTRT_ERR_NOT_SUPPORTED)    \
-                  && strstr(ctrt_error_message(), "scope that has ended") != NULL, #call ": %s", ctrt_error_message()); } while (0)
-    REFUSED(ctrt_add(&out, ended, ended));
+#define REFUSED(call) check_refused((call), #call)
     REFUSED(ctrt_add(&out, ended, other));
     REFUSED(ctrt_add(&out, other, ended));
     REFUSED(ctrt_add_(other, ended));
     REFUSED(ctrt_add_(ended, other));
     REFUSED(ctrt_add(&out, other, scalar));
-    REFUSED(ctrt_mul_scalar(&out, ended, ctrt_float(2)));
     REFUSED(ctrt_relu(&out, ended));
     REFUSED(ctrt_relu_(ended));
     REFUSED(ctrt_zero_(ended));
@@ -131,9 +131,10 @@ static void test_uses(void)
     REFUSED(ctrt_to_host(host, sizeof host, ended, CTRT_F32));
     REFUSED(ctrt_from_host_(ended, host, 6, CTRT_F32));
     REFUSED(ctrt_tensor_format(&text, ended));
-    CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
     REFUSED(ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
-    REFUSED(ctrt_scope_begin() == CTRT_OK ? ctrt_scope_export(ended) : CTRT_OK);
+    CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
+    begins();
+    REFUSED(ctrt_scope_export(ended));
     ends();
     CHECK_OK(ctrt_slice(&view, ended, 0, 1, 3, 1));
     REFUSED(ctrt_clone(&out, view));
@@ -207,8 +208,8 @@ static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view
     ctrt_tensor_release(&from);
 }
 
-/* What survives the scope: nothing, a result that needs the cycle, or a parameter of the scope (a tensor or a view) that
- * the cycle saved. */
+/* What survives the scope: nothing, a result that needs the cycle, or a parameter that was created in the scope (a
+ * tensor or a view) and that the cycle saved. */
 enum survivor { NOTHING, RESULT, PARAMETER, PARAMETER_VIEW };
 
 static void test_cycle(enum survivor survivor, bool by_view)

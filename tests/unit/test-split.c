@@ -93,8 +93,8 @@ static void new_split(struct program *program, const ctrt_split_options *options
 
 /* Runs one step with these options on new networks; NULL options: without ctrt_split. With `held`, the network has
  * gradients before, which must stay the same tensors. */
-static ctrt_split_result step_of(struct gradients *all, ctrt_device *device, const ctrt_split_options *options, bool held,
-                                 double *loss)
+static ctrt_split_result step_of(struct gradients *all, ctrt_device *device, const ctrt_split_options *options,
+                                 bool held, double *loss)
 {
     struct program program;
     ctrt_split_result result = { 0 };
@@ -292,7 +292,8 @@ static void test_restore(const char *name)
         CHECK_EQ(ctrt_split_pieces(program.split), 8);
 
         new_split(&program, &(ctrt_split_options){ .canonical = 4 });
-        static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };   /* 3: fewer rows than pieces */
+        /* 3 rows are fewer than pieces. */
+        static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
         for (size_t i = 0; i < COUNT(canonical); i++) {
             fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
             CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
