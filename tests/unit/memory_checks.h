@@ -27,14 +27,15 @@ static inline int64_t stat_of(ctrt_device *device, const char *key)
     return value;
 }
 
-static inline void check_stats(int line, ctrt_device *device, const struct stat_case *cases, size_t count)
+static inline void check_stats(const char *file, int line, ctrt_device *device, const struct stat_case *cases,
+                               size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        tap_eq(stat_of(device, cases[i].key), cases[i].want, "statistics", line, cases[i].key);
+        tap_eq(stat_of(device, cases[i].key), cases[i].want, file, line, cases[i].key);
 }
 
 #define CHECK_STATS(device, ...)                                                                        \
-    check_stats(__LINE__, (device), (const struct stat_case[]){ __VA_ARGS__ },                          \
+    check_stats(__FILE__, __LINE__, (device), (const struct stat_case[]){ __VA_ARGS__ },                \
                 sizeof(const struct stat_case[]){ __VA_ARGS__ } / sizeof(struct stat_case))
 #define CHECK_STAT(device, key, want) CHECK_STATS(device, { (key), (int64_t)(want) })
 
