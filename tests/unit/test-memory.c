@@ -253,37 +253,9 @@ static void test_exhaustion(void)
     CHILD_END;
 }
 
+/* Failures of later allocations are tested in test-alloc-failure.c and test-caching-parts.c. */
 static void test_failures(void)
 {
-    group("a failure of the n-th allocation, for every n, returns a status and leaks nothing");
-    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m") {
-        static const size_t sizes[] = { 8, 100, 5000, 700000, 2 * MIB, 12 * MIB, 15 * MIB, 20 * MIB, 30 * MIB };
-        int failures = 0;
-        struct device_memory *memory = open_memory("fake:0");
-        for (uint64_t n = 1; n < 40; n++) {
-            ctrt_block blocks[COUNT(sizes)] = { 0 };
-            CHECK_OK(ctrt_memory_empty_cache(memory->device));
-            alloc_fail_at(n, n % 2);
-            for (size_t i = 0; i < COUNT(sizes); i++) {
-                ctrt_status status = pool_alloc(memory, &blocks[i], sizes[i], NULL);
-                failures += status != CTRT_OK;
-                CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: the status is %d", (int)n,
-                      sizes[i], (int)status);
-                if (status != CTRT_OK)
-                    blocks[i].address = NULL;
-            }
-            alloc_fail_at(0, false);
-            for (size_t i = 0; i < COUNT(sizes); i++)
-                if (blocks[i].address != NULL)
-                    give(memory, &blocks[i], sizes[i]);
-            CHECK(ctrt_memory_allocated(memory->device) == 0, "n %d: %lu bytes were not freed", (int)n,
-                  (unsigned long)ctrt_memory_allocated(memory->device));
-        }
-        CHECK(failures > 15, "only %d allocations failed", failures);
-        CHECK_OK(ctrt_memory_empty_cache(memory->device));
-        CHECK_EQ(taken_on(memory->device), 0);
-    }
-    CHILD_END;
     group("a failure of the n-th allocation, for every n, while a device opens returns a status");
     for (uint64_t n = 1; n < 60; n++) {
         IN_FAKE(n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching", "CTRT_LOG=error") {
