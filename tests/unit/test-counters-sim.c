@@ -4,14 +4,6 @@
 #include "memory_checks.h"
 #include "sims.h"
 
-static ctrt_status take(ctrt_tensor **out, const char *label, size_t bytes, ctrt_device *device)
-{
-    CTRT_TRY(ctrt_memory_label_push(label));
-    ctrt_status status = ctrt_empty(out, CTRT_SHAPE((int64_t)(bytes / 4)), CTRT_F32, device);
-    CTRT_TRY(ctrt_memory_label_pop());
-    return status;
-}
-
 static void empty_fails(int64_t elements, ctrt_device *device, const char *words)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -166,9 +158,9 @@ static void test_snapshot(void)
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-        CHECK_OK(take(&a, "a", 3 * MIB, device));
-        CHECK_OK(take(&b, "b", 4 * MIB, device));
-        CHECK_OK(take(&c, "c", 4096, device));
+        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
+        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
+        CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
         ctrt_tensor_release(&a);
         const char *text = snapshot_of(device);
         unsigned long long segments = 0, active = 0, size;

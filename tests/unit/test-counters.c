@@ -102,12 +102,12 @@ static void test_scopes(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_memory_scope *scopes[SCOPES] = { NULL };
         struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
-        ctrt_memory_peaks peaks;
+        ctrt_memory_peaks peaks = { 0 };
         ctrt_block blocks[BLOCKS] = { 0 };
         size_t requested[BLOCKS];
         uint32_t seed = 7;
         int wrong = 0;
-        for (int i = 0; i < 20000; i++) {
+        for (int i = 0; i < 20000 && wrong == 0; i++) {
             const size_t at = next_random(&seed) % (SCOPES + 3 * BLOCKS);
             if (at < SCOPES && scopes[at] == NULL) {
                 CHECK_OK(ctrt_memory_scope_begin(&scopes[at], memory->device));
@@ -143,7 +143,9 @@ static void test_scopes(void)
                 since_reset = now;
             }
         }
-        CHECK(wrong == 0, "%d reports of scopes are wrong", wrong);
+        CHECK(wrong == 0, "wrong: a scope reports %llu allocated, %llu requested, %llu reserved bytes in %llu blocks",
+              (unsigned long long)peaks.allocated_bytes, (unsigned long long)peaks.requested_bytes,
+              (unsigned long long)peaks.reserved_bytes, (unsigned long long)peaks.allocations);
     }
     CHILD_END;
 }
