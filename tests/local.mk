@@ -64,6 +64,7 @@ EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
     tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/memory_bed.h \
     tests/unit/memory_host.h tests/unit/dryrun_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h \
+    tests/unit/fake_pool.h tests/unit/memory_checks.h \
     tests/unit/soft_begin.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
@@ -120,7 +121,7 @@ stream_tests  = \
 public_tests += $(stream_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-dryrun-memory.c
+internal_tests += tests/unit/test-pinned.c
 TSAN_TESTS     += $(stream_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
 
 if PLUGIN_MEMORY_CACHING

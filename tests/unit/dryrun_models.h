@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dryrun_models.h: small networks of several kinds and a training step for each, for memory tests. Uses tap.h. */
-#ifndef CTRT_TESTS_PLAN_MODELS_H
-#define CTRT_TESTS_PLAN_MODELS_H
+#ifndef CTRT_TESTS_DRYRUN_MODELS_H
+#define CTRT_TESTS_DRYRUN_MODELS_H
 
 #include "ctrt/ctrt.h"
 
@@ -110,6 +110,16 @@ static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *
 {
     CTRT_TRY(ctrt_forward(loss, run->net, run->x));
     return ctrt_cross_entropy(loss, *loss, run->y, NULL);
+}
+
+/* The loss of a range of rows of the batch. */
+static inline ctrt_status training_forward_rows(ctrt_tensor **loss, struct training *run, int64_t from, int64_t to)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_TRY(ctrt_slice(&x, run->x, 0, from, to, 1));
+    CTRT_TRY(ctrt_slice(&y, run->y, 0, from, to, 1));
+    CTRT_TRY(ctrt_forward(loss, run->net, x));
+    return ctrt_cross_entropy(loss, *loss, y, NULL);
 }
 
 /* Runs one training step. *value receives the loss. */

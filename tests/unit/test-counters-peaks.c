@@ -18,19 +18,20 @@ static void stopped(void)
         once();
 }
 
-static inline int64_t plain_add(_Atomic int64_t *cell, int64_t value)
+/* With the plain operations, which the macros below do not replace. */
+static inline int64_t plain_add(_Atomic int64_t *value, int64_t add)
 {
-    return atomic_fetch_add(cell, value);
+    return atomic_fetch_add(value, add);
 }
 
-static inline uint32_t plain_add32(_Atomic uint32_t *cell, uint32_t value)
+static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add)
 {
-    return atomic_fetch_add(cell, value);
+    return atomic_fetch_add(value, add);
 }
 
-static inline int64_t plain_exchange(_Atomic int64_t *cell, int64_t value)
+static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
 {
-    return atomic_exchange(cell, value);
+    return atomic_exchange(value, next);
 }
 
 #undef atomic_fetch_add_explicit
@@ -44,25 +45,27 @@ static inline int64_t plain_exchange(_Atomic int64_t *cell, int64_t value)
 #include "tap.h"
 
 static struct counters counters;
-static sem_t go, gone;
+static struct peak_window window;
+static sem_t start, finished;
 static _Atomic int task;
+static pthread_t thread;
 
-enum { END, TAKE, GIVE, PUBLISH };
+enum { END, ALLOC, FREE, PUBLISH };
 
-/* The other thread performs one task for each post of `go`, then posts `gone`. */
+/* The other thread performs one task for each post of `start`, then posts `finished`. */
 static void *other(void *unused)
 {
     for (;;) {
-        sem_wait(&go);
+        sem_wait(&start);
         if (task == END)
             return unused;
-        if (task == TAKE)
+        if (task == ALLOC)
             counters_alloc(&counters, 1000, 900);
-        else if (task == GIVE)
+        else if (task == FREE)
             counters_free(&counters, 1000, 900);
         else
             counters_publish(&counters, counters_here(&counters));
-        sem_post(&gone);
+        sem_post(&finished);
     }
 }
 
@@ -75,105 +78,91 @@ static bool done_soon(void)
     until.tv_nsec += 100000000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    while (sem_timedwait(&gone, &until) != 0)
+    while (sem_timedwait(&finished, &until) != 0)
         if (errno != EINTR)
             return false;
     return true;
 }
 
-static bool has(int what)
+static bool other_does(int what)
 {
     task = what;
-    sem_post(&go);
+    sem_post(&start);
     return done_soon();
 }
 
-static bool published_well;
+static bool published;
 
 static void publish_meanwhile(void)
 {
-    published_well = has(PUBLISH);
+    published = other_does(PUBLISH);
 }
 
-static void take_meanwhile(void)
+static void alloc_meanwhile(void)
 {
-    (void)has(TAKE);
+    (void)other_does(ALLOC);
 }
 
-static int64_t peak_now(struct peak_window *window, int peak)
+static int64_t peak_of(int peak)
 {
     int64_t peaks[PEAKS];
-    peak_window_restart(&counters, window, peaks);
+    peak_window_restart(&counters, &window, peaks);
     return peaks[peak];
 }
 
-#define BLOCKS PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)
-#define BYTES  PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)
-
-static void begin_test(pthread_t *thread)
+static void begin_test(const char *name)
 {
+    group("%s", name);
     counters_init(&counters);
-    sem_init(&go, 0, 0);
-    sem_init(&gone, 0, 0);
-    pthread_create(thread, NULL, other, NULL);
+    window = (struct peak_window){ .next = NULL };
+    sem_init(&start, 0, 0);
+    sem_init(&finished, 0, 0);
+    pthread_create(&thread, NULL, other, NULL);
 }
 
-static void end_test(pthread_t thread)
+static void end_test(void)
 {
+    peak_window_close(&counters, &window);
     task = END;
-    sem_post(&go);
+    sem_post(&start);
     pthread_join(thread, NULL);
     counters_destroy(&counters);
 }
 
 static void test_publishing(void)
 {
-    pthread_t thread;
-    struct peak_window window = { .next = NULL };
-    group("two threads publish counters at the same time, and nothing is counted twice");
-    begin_test(&thread);
-    CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* not yet published */
+    begin_test("two threads publish counters at the same time, and nothing is counted twice");
+    CHECK_TRUE(other_does(ALLOC) && other_does(ALLOC));         /* not yet published */
     peak_window_open(&counters, &window);
     stop = publish_meanwhile;
-    /* registers this thread and publishes the other one's cells */
-    counters_alloc(&counters, 64, 64);
-    if (!published_well)
-        CHECK(done_soon(), "the other thread hangs");
+    counters_alloc(&counters, 64, 64);      /* registers this thread and publishes the other one's counters */
+    CHECK_TRUE(published || done_soon());
     int64_t seen = 0;
-    for (const struct thread_counters *cells = counters.threads; cells != NULL; cells = cells->next)
-        seen += counter_load(&cells->seen[COUNTER_SMALL][COUNTER_COUNT]);
-    const int64_t published = counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]);
-    CHECK(published == 2 && seen == 2, "%lld blocks published, %lld seen", (long long)published, (long long)seen);
+    for (const struct thread_counters *each = counters.threads; each != NULL; each = each->next)
+        seen += counter_load(&each->seen[COUNTER_SMALL][COUNTER_COUNT]);
+    CHECK_EQ(counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2);
+    CHECK_EQ(seen, 2);
     counters_update_peaks(&counters, counters_here(&counters));
-    const int64_t peak = peak_now(&window, BLOCKS);
-    CHECK(peak == 3, "the peak is %lld blocks, expected 3", (long long)peak);
+    CHECK_EQ(peak_of(PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)), 3);
     counters_free(&counters, 64, 64);
-    CHECK(has(GIVE) && has(GIVE), "the other thread hangs");
-    CHECK(counters_current(&counters, COUNTER_BYTES) == 0,
-          "%llu bytes are allocated, expected 0", (unsigned long long)counters_current(&counters, COUNTER_BYTES));
-    peak_window_close(&counters, &window);
-    end_test(thread);
+    CHECK_TRUE(other_does(FREE) && other_does(FREE));
+    CHECK_EQ(counters_current(&counters, COUNTER_BYTES), 0);
+    end_test();
 }
 
 static void test_folding(void)
 {
-    pthread_t thread;
-    struct peak_window window = { .next = NULL };
-    group("a block allocated while the peaks are read counts in the next peak");
-    begin_test(&thread);
-    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");        /* makes the thread record this peak */
+    const int bytes = PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES);
+    begin_test("a block allocated while the peaks are read counts in the next peak");
+    CHECK_TRUE(other_does(ALLOC) && other_does(FREE));          /* makes the thread record this peak */
     peak_window_open(&counters, &window);
-    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");
-    stop = take_meanwhile;
-    int64_t peak = peak_now(&window, BYTES);
-    CHECK(peak == 1000, "the first window's peak is %lld bytes, expected 1000", (long long)peak);
-    CHECK(has(GIVE), "the other thread hangs");
-    peak = peak_now(&window, BYTES);
-    CHECK(peak == 1000, "the second window's peak is %lld bytes, expected 1000", (long long)peak);
-    peak = peak_now(&window, BYTES);
-    CHECK(peak == 0, "the third window's peak is %lld bytes, expected 0", (long long)peak);
-    peak_window_close(&counters, &window);
-    end_test(thread);
+    CHECK_TRUE(other_does(ALLOC) && other_does(FREE));
+    stop = alloc_meanwhile;
+    CHECK_EQ(peak_of(bytes), 1000);
+    CHECK_TRUE(other_does(FREE));
+    CHECK_EQ(peak_of(bytes), 1000);
+    CHECK_EQ(peak_of(bytes), 0);
+    end_test();
 }
 
 TEST_MAIN

@@ -3,7 +3,7 @@
  * missing device. */
 #include "core/memory/pinned_cache.h"
 
-#include "ctrt/memory.h"
+#include "memory_checks.h"
 #include "sims.h"
 
 static void test_classes(void)
@@ -26,13 +26,6 @@ static void test_classes(void)
     CHECK(worst <= 0.125, "%.2f %% of a block are not used", 100 * worst);
 }
 
-static int64_t stat_of(ctrt_device *device, const char *key)
-{
-    int64_t value = -1;
-    CHECK_OK(ctrt_memory_stat_get(&value, device, key));
-    return value;
-}
-
 static void test_reuse(void)
 {
     group("a block is reused, but not while a device copies from it; unused blocks are freed");
@@ -45,46 +38,41 @@ static void test_reuse(void)
         void *place = ctrt_tensor_data(a);
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
-        CHECK(ctrt_tensor_data(a) == place, "the block was not reused");
+        CHECK_TRUE(ctrt_tensor_data(a) == place);
         CHECK_OK(ctrt_fill_(a, ctrt_float(2)));
         CHECK_OK(ctrt_to_non_blocking(&there, a, device, &left));
-        CHECK(left, "the copy was synchronous");
+        CHECK_TRUE(left);                               /* the copy is asynchronous */
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
         CHECK(ctrt_tensor_data(b) != place, "the block was reused while the device reads it");
-        static const struct { const char *key; int64_t value; } want[] = {
-            { "host.active_requests.current", 1 },   { "host.active_requests.peak", 1 },
-            { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
-            { "host.active_bytes.current", 4096 },   { "host.active_bytes.peak", 4096 },
-            { "host.active_bytes.allocated", 3 * 4096 }, { "host.active_bytes.freed", 2 * 4096 },
-            { "host.allocations.current", 2 },       { "host.allocated_bytes.current", 8192 },
-            { "host.allocated_bytes.peak", 8192 },   { "host.allocated_bytes.freed", 0 },
-            { "host.num_host_alloc", 2 },            { "host.num_host_free", 0 },
-            { "host.host_alloc_time.count", 2 },     { "host.host_free_time.count", 0 },
-            { "host.host_free_time.max", 0 },
-        };
-        for (size_t i = 0; i < COUNT(want); i++)
-            CHECK(stat_of(device, want[i].key) == want[i].value, "%s is %lld", want[i].key,
-                  (long long)stat_of(device, want[i].key));
-        CHECK(stat_of(device, "host.host_alloc_time.min") <= stat_of(device, "host.host_alloc_time.avg")
-                  && stat_of(device, "host.host_alloc_time.avg") <= stat_of(device, "host.host_alloc_time.max")
-                  && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"),
-                  "the times are not in order");
-        CHECK(total(there) == 2020, "the copy's sum is %g, expected 2020", total(there));
+        CHECK_STATS(device, { "host.active_requests.current", 1 }, { "host.active_requests.peak", 1 },
+                    { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
+                    { "host.active_bytes.current", 4096 }, { "host.active_bytes.peak", 4096 },
+                    { "host.active_bytes.allocated", 3 * 4096 }, { "host.active_bytes.freed", 2 * 4096 },
+                    { "host.allocations.current", 2 }, { "host.allocated_bytes.current", 8192 },
+                    { "host.allocated_bytes.peak", 8192 }, { "host.allocated_bytes.freed", 0 },
+                    { "host.num_host_alloc", 2 }, { "host.num_host_free", 0 }, { "host.host_alloc_time.count", 2 },
+                    { "host.host_free_time.count", 0 }, { "host.host_free_time.max", 0 });
+        static const char *const times[] = { "min", "avg", "max", "total" };
+        for (size_t i = 0, last = 0; i < COUNT(times); i++) {
+            char key[64];
+            snprintf(key, sizeof key, "host.host_alloc_time.%s", times[i]);
+            const size_t time = (size_t)stat_of(device, key);
+            CHECK(time >= last, "%s is %zu, the one before %zu", key, time, last);
+            last = time;
+        }
+        CHECK_EQ(total(there), 2020);
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
-        CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device",
-              (long long)stat_of(device, "host.num_host_alloc"));
+        CHECK_STAT(device, "host.num_host_alloc", 2);
         ctrt_tensor_release(&a);
         pinned_trim(device);
-        CHECK(stat_of(device, "host.allocations.current") == 0 && stat_of(device, "host.allocated_bytes.current") == 0
-                  && stat_of(device, "host.num_host_free") == 2 && stat_of(device, "host.allocations.freed") == 2,
-                  "%lld blocks are held",
-              (long long)stat_of(device, "host.allocations.current"));
-        CHECK(stat_of(device, "host.allocated_bytes.peak") == 8192, "the trim changed the peak");
+        CHECK_STATS(device, { "host.allocations.current", 0 }, { "host.allocated_bytes.current", 0 },
+                    { "host.num_host_free", 2 }, { "host.allocations.freed", 2 },
+                    { "host.allocated_bytes.peak", 8192 });
         ctrt_memory_reset_peak(device);
-        CHECK(stat_of(device, "host.allocated_bytes.peak") == 0, "the peak was not reset");
-        CHECK(sim_read(0).host_bytes == 0, "%llu bytes", (unsigned long long)sim_read(0).host_bytes);
+        CHECK_STAT(device, "host.allocated_bytes.peak", 0);
+        CHECK_EQ(sim_read(0).host_bytes, 0);
     }
     CHILD_END;
     group("out of pinned memory: unused blocks are freed and the allocation is retried");
@@ -106,102 +94,106 @@ static void test_reuse(void)
 
 /* ---- limits shared with device memory ---- */
 
-static int told;
+static struct {
+    int calls;
+    size_t bytes;
+    char text[4096];
+} report;
 
-static void note_report(void *user, ctrt_device *device, size_t bytes, const char *report)
+static void note_report(void *user, ctrt_device *device, size_t bytes, const char *text)
 {
-    char *end = user;
-    (void)device;
-    told++;
-    CHECK(bytes == 416 * 1024, "%zu bytes", bytes);
-    snprintf(end, 4096, "%s", report);
+    (void)user, (void)device;
+    report.calls++;
+    report.bytes = bytes;
+    snprintf(report.text, sizeof report.text, "%s", text);
+}
+
+static void metrics_have(const char *name, uint64_t bytes)
+{
+    char line[128];
+    snprintf(line, sizeof line, "ctrt_memory_%s_bytes{device=\"sim:0\",policy=\"caching\"} %llu\n", name,
+             (unsigned long long)bytes);
+    CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), line);
 }
 
 static void test_limit(void)
 {
-    group("under a limit, pinned and device memory free each other's unused blocks");
+    group("a limit covers pinned and device memory, which free each other's unused blocks");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL;
+        CTRT_AUTO(tensor) a = NULL, b = NULL, more = NULL;
         /* These 20 MiB stay cached after the release. */
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         ctrt_tensor_release(&a);
-        CHECK(pinned_held(device) == 20 << 20, "%llu bytes are pinned", (unsigned long long)pinned_held(device));
+        CHECK_EQ(pinned_held(device), 20 * MIB);
         CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK(pinned_held(device) == 0, "%llu pinned bytes remain cached", (unsigned long long)pinned_held(device));
+        CHECK_EQ(pinned_held(device), 0);
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(2 << 20), CTRT_F32, device));         /* 28 of 32 MiB are in use */
+        metrics_have("limit", 32 * MIB);
+        metrics_have("pinned", 8 * MIB);
+        metrics_have("reserved", 20 * MIB);
+        CHECK_FAILS(ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                    "32.00 MiB allowed");
+        CHECK_FAILS(ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                    "32.00 MiB allowed");
+        ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
-        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu bytes are reserved",
-              (unsigned long long)ctrt_memory_reserved(device));
+        CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes remain cached",
-              (unsigned long long)ctrt_memory_reserved(device));
+        CHECK_EQ(ctrt_memory_reserved(device), 0);
         ctrt_tensor_release(&a);
         /* Without a limit the two kinds do not free each other's blocks. */
         CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        CHECK(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device) == CTRT_ERR_OUT_OF_MEMORY,
-              "an allocation larger than the device did not fail");
-        CHECK(pinned_held(device) == 20 << 20, "%llu pinned bytes remain cached",
-              (unsigned long long)pinned_held(device));
+        CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
+        CHECK_EQ(pinned_held(device), 20 * MIB);
     }
     CHILD_END;
     group("out of pinned memory is reported like out of device memory");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
-        static char report[4096];
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL;
-        int64_t ooms = -1;
-        char *last = NULL;
-        ctrt_memory_set_oom_callback(note_report, report);
+        ctrt_memory_set_oom_callback(note_report, NULL);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
-        CHECK(strstr(ctrt_error_message(), "Release pinned tensors") &&
-              strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
-              ctrt_error_message());
-        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"),
-              "%d reports: %s", told, report);
-        CHECK_OK(ctrt_memory_last_oom(&last, device));
-        CHECK(last != NULL && strcmp(last, report) == 0, "%s", last);
-        free(last);
-        CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
-        CHECK(ooms == 1, "num_ooms is %lld, expected 1", (long long)ooms);
+        CHECK_HAS(ctrt_error_message(), "Release pinned tensors");
+        CHECK_HAS(ctrt_error_message(), "832.00 KiB of the host pinned");
+        CHECK_EQ(report.calls, 1);
+        CHECK_EQ(report.bytes, 416 * KIB);
+        CHECK_HAS(report.text, "\"kind\": \"pinned\"");
+        CHECK_HAS(report.text, "\"pinned\": 851968");
+        CHECK_STR(last_oom_of(device), report.text);
+        CHECK_STAT(device, "num_ooms", 1);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "The device has enough free memory: raise the limit of 1.00 MiB");
-        CHECK(strstr(report, "\"refused_by_limit\": true"), "%s", report);
-        CHECK(stat_of(device, "num_oom_rejections") == 1, "num_oom_rejections is %lld, expected 1",
-              (long long)stat_of(device, "num_oom_rejections"));
+        CHECK_HAS(report.text, "\"refused_by_limit\": true");
+        CHECK_STAT(device, "num_oom_rejections", 1);
     }
     CHILD_END;
 }
 
 /* ---- reasons for a missing device ---- */
 
+/* Other reasons are tested in test-device.c and test-registry.c. */
 static void test_reasons(void)
 {
     static const struct { const char *setting, *reason; } causes[] = {
         { "CTRT_SIM=devices=0", "no visible device" },
-        { "CTRT_BACKENDS=-sim", "switched off by CTRT_BACKENDS=-sim" },
-        { "CTRT_BACKENDS=cpu", "CTRT_BACKENDS=cpu" },
-        { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
         { "CTRT_SIM=device=3", "did you mean devices?" },
-        { "CTRT_SIM=memory=lots", "memory" },
         { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
-        { "CTRT_PLUGIN_PATH=/nowhere", "no file backend-sim.so" },
+        { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
     };
-    group("the reason for a missing device is reported");
+    group("the reason for a missing simulated device is reported");
     for (size_t i = 0; i < COUNT(causes); i++) {
         IN_CHILD(causes[i].setting, "CTRT_LOG=error") {
             const char *why = NULL;
             ctrt_device *device = NULL;
-            if (strstr(causes[i].setting, "PLUGIN_PATH") && ctrt_is_available("sim", NULL))
-                exit(0);                    /* an installed plugin is found too */
-            CHECK(!ctrt_is_available("sim", &why), "%s: available", causes[i].setting);
-            CHECK(why != NULL && strstr(why, causes[i].reason), "%s: %s", causes[i].setting, why);
-            CHECK(ctrt_device_count("sim") == 0, "%s: %d devices", causes[i].setting, ctrt_device_count("sim"));
-            CHECK(ctrt_device_get(&device, "sim:0") != CTRT_OK && strstr(ctrt_error_message(), causes[i].reason),
-                  "%s: %s",
-                  causes[i].setting, ctrt_error_message());
+            CHECK_TRUE(!ctrt_is_available("sim", &why));
+            CHECK_HAS(why, causes[i].reason);
+            CHECK_EQ(ctrt_device_count("sim"), 0);
+            CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
+            CHECK_HAS(ctrt_error_message(), causes[i].reason);
         }
         CHILD_END;
     }

@@ -5,12 +5,14 @@
 
 #include "sims.h"
 #include "dryrun_models.h"
+#include "memory_checks.h"
 
 #define ROWS 64
 
 /* A training whose data is passed in ranges of rows. */
 struct program {
     struct training run;
+    ctrt_split *split;
     int calls, fail_at;                 /* the call that fails; 0: none */
     ctrt_status failure;
     int64_t rows;                       /* rows done in the current attempt */
@@ -20,7 +22,7 @@ struct program {
 static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 {
     struct program *program = user;
-    CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
+    CTRT_AUTO(tensor) loss = NULL;
     double value;
     if (from == 0)
         program->loss = program->weights = 0, program->rows = 0;
@@ -28,10 +30,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
           (long long)program->rows);
     if (++program->calls == program->fail_at)
         return program->failure;
-    CTRT_TRY(ctrt_slice(&x, program->run.x, 0, from, to, 1));
-    CTRT_TRY(ctrt_slice(&y, program->run.y, 0, from, to, 1));
-    CTRT_TRY(ctrt_forward(&loss, program->run.net, x));
-    CTRT_TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
+    CTRT_TRY(training_forward_rows(&loss, &program->run, from, to));
     CTRT_TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
     CTRT_TRY(ctrt_backward(loss));
     CTRT_TRY(ctrt_item(&value, loss));
@@ -41,22 +40,24 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
     return CTRT_OK;
 }
 
-/* Returns a new array with all gradients, one after the other, and its length in *count. */
-static float *gradients(size_t *count, ctrt_module *net)
+struct gradients {
+    size_t count;
+    float values[4096];
+};
+
+/* Reads all gradients, one after the other. */
+static void gradients(struct gradients *all, ctrt_module *net)
 {
-    float *all = NULL;
-    *count = 0;
+    all->count = 0;
     for (size_t i = 0; i < ctrt_module_parameter_count(net); i++) {
         ctrt_tensor *parameter = NULL;
         CHECK_OK(ctrt_module_parameter(NULL, &parameter, net, i));
         const size_t n = (size_t)ctrt_tensor_numel(parameter);
-        all = realloc(all, (*count + n) * sizeof *all);
-        memset(all + *count, 0, n * sizeof *all);
+        REQUIRE_TRUE(all->count + n <= 4096);
         if (CHECK(ctrt_tensor_grad(parameter) != NULL, "parameter %zu has no gradient", i))
-            CHECK_OK(ctrt_to_host(all + *count, n * sizeof *all, ctrt_tensor_grad(parameter), CTRT_F32));
-        *count += n;
+            CHECK_OK(ctrt_to_host(all->values + all->count, n * sizeof(float), ctrt_tensor_grad(parameter), CTRT_F32));
+        all->count += n;
     }
-    return all;
 }
 
 static const struct model net = { "deep mlp without dropout", mlp_make, { ROWS, 20 }, 10, false, STEP, ADAMW, false };
@@ -68,35 +69,65 @@ static void begin(struct program *program, const struct model *model, ctrt_devic
     CHECK_OK(training_begin(&program->run, model, device));
 }
 
-/* Returns the gradients of one step with these options; NULL options run a step without ctrt_split. */
-static float *step_of(size_t *count, ctrt_device *device, const ctrt_split_options *options, ctrt_split_result *result,
-                      double *loss)
+/* Ends the program and checks that it leaves no memory. */
+static void end(struct program *program)
+{
+    ctrt_split_release(&program->split);
+    training_end(&program->run);
+    CHECK_EQ(ctrt_memory_allocated(program->run.device), 0);
+}
+
+/* Makes call number `at` of the next step fail; 0: none. */
+static void fail_call(struct program *program, int at, ctrt_status failure)
+{
+    program->calls = 0;
+    program->fail_at = at;
+    program->failure = failure;
+}
+
+static void new_split(struct program *program, const ctrt_split_options *options)
+{
+    ctrt_split_release(&program->split);
+    CHECK_OK(ctrt_split_new(&program->split, program->run.net, options));
+}
+
+/* Runs one step with these options on new networks; NULL options: without ctrt_split. With `held`, the network has
+ * gradients before, which must stay the same tensors. */
+static ctrt_split_result step_of(struct gradients *all, ctrt_device *device, const ctrt_split_options *options,
+                                 bool held, double *loss)
 {
     struct program program;
-    CTRT_AUTO(split) split = NULL;
+    ctrt_split_result result = { 0 };
+    CTRT_AUTO(tensor) before = NULL;
+    ctrt_tensor *parameter = NULL;
     begin(&program, &net, device);
+    CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, 0));
+    if (held) {
+        CHECK_OK(rows(&program, 0, ROWS, 1));
+        before = ctrt_tensor_retain(ctrt_tensor_grad(parameter));
+    }
+    program.weights = 0;
     if (options != NULL) {
-        CHECK_OK(ctrt_split_new(&split, program.run.net, options));
-        CHECK_OK(ctrt_split_step(result, split, ROWS, rows, &program));
+        new_split(&program, options);
+        CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
     } else {
         CHECK_OK(rows(&program, 0, ROWS, 1));
     }
-    CHECK(fabs(program.weights - 1) < 1e-12 && program.rows == ROWS, "weights %g, rows %lld", program.weights,
-          (long long)program.rows);
+    CHECK_NEAR(program.weights, 1, 1e-12);
+    CHECK_EQ(program.rows, ROWS);
+    CHECK_TRUE(!held || ctrt_tensor_grad(parameter) == before);
     *loss = program.loss;
-    float *all = gradients(count, program.run.net);
-    training_end(&program.run);
-    ctrt_split_release(&split);
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
-          (unsigned long long)ctrt_memory_allocated(device));
-    return all;
+    gradients(all, program.run.net);
+    ctrt_tensor_release(&before);
+    end(&program);
+    return result;
 }
 
-static double difference(const float *a, const float *b, size_t count)
+static double difference(const struct gradients *a, const struct gradients *b)
 {
-    double most = 0;
-    for (size_t i = 0; i < count; i++)
-        most = fmax(most, fabs((double)a[i] - b[i]));
+    double most = a->count == b->count ? 0 : INFINITY;
+    for (size_t i = 0; i < a->count && most < INFINITY; i++)
+        most = fmax(most, fabs((double)a->values[i] - b->values[i]));
     return most;
 }
 
@@ -105,33 +136,32 @@ static void test_gradients(const char *name)
     group("%s: any number of pieces gives the gradients of the whole batch", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
         ctrt_device *device = NULL;
-        size_t count, n;
         double loss, piece_loss;
-        ctrt_split_result result = { 0 };
+        static struct gradients whole, sum, first;
         CHECK_OK(ctrt_device_get(&device, name));
-        float *whole = step_of(&count, device, NULL, NULL, &loss), *first = NULL;
+        step_of(&whole, device, NULL, false, &loss);
         for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
-            float *sum = step_of(&n, device, &(ctrt_split_options){ .pieces = pieces }, &result, &piece_loss);
-            CHECK(result.pieces == pieces && result.failures == 0, "%lld pieces", (long long)result.pieces);
-            CHECK(difference(whole, sum, count) < 1e-6 && fabs(loss - piece_loss) < 1e-5,
-                  "%lld pieces: gradients differ by %g, losses by %g",
-                  (long long)pieces, difference(whole, sum, count), loss - piece_loss);
-            CHECK(pieces > 1 || memcmp(whole, sum, count * sizeof *sum) == 0,
-                  "gradients of one piece differ from those of the whole batch");
-            free(sum);
+            ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false,
+                                               &piece_loss);
+            CHECK_EQ(result.pieces, pieces);
+            CHECK_EQ(result.failures, 0);
+            CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
+                  "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
+                  loss - piece_loss);
         }
         /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
         for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
-            float *sum = step_of(&n, device, &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, &result,
-                                 &piece_loss);
-            CHECK(result.pieces == 8, "%lld pieces", (long long)result.pieces);
-            CHECK(first == NULL || memcmp(first, sum, count * sizeof *sum) == 0,
-                  "canonical sums differ when %lld pieces are requested", (long long)pieces);
-            free(first);
-            first = sum;
+            ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
+                                               &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
+                                               &piece_loss);
+            CHECK_EQ(result.pieces, 8);
+            CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
+                  (long long)pieces);
         }
-        free(first);
-        free(whole);
+        /* Existing gradients get the sums of steps without ctrt_split. */
+        step_of(&whole, device, NULL, true, &loss);
+        step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
+        CHECK_EQ(difference(&whole, &sum), 0);
     }
     CHILD_END;
 }
@@ -140,306 +170,208 @@ static void test_gradients(const char *name)
 
 static const struct model large = { "wide", wide_make, { 2000, 300 }, 10, false, STEP, ADAMW, false };
 
-/* Trains for three steps and returns the sum of squares of the parameters. *pieces receives the number of pieces of
- * the last step. */
-static double train(ctrt_device *device, const ctrt_split_options *options, int64_t *pieces, int *steps)
+struct outcome {
+    double loss;                        /* of the last step */
+    int64_t pieces;
+};
+
+/* Trains for three steps. */
+static struct outcome train(ctrt_device *device, const ctrt_split_options *options)
 {
     struct program program;
-    CTRT_AUTO(split) split = NULL;
-    double sum = 0;
     begin(&program, &large, device);
-    CHECK_OK(ctrt_split_new(&split, program.run.net, options));
-    for (*steps = 0; *steps < 3; ++*steps) {
+    new_split(&program, options);
+    for (int step = 0; step < 3; step++) {
         CHECK_OK(ctrt_optimizer_zero_grad(program.run.optimizer, true));
-        CHECK_OK(ctrt_split_step(NULL, split, large.input[0], rows, &program));
+        CHECK_OK(ctrt_split_step(NULL, program.split, large.input[0], rows, &program));
         CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
     }
-    *pieces = ctrt_split_pieces(split);
-    for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
-        ctrt_tensor *parameter = NULL;
-        CTRT_AUTO(tensor) square = NULL;
-        double value = 0;
-        CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-        ctrt_no_grad {
-            CHECK_OK(ctrt_square(&square, parameter));
-            CHECK_OK(ctrt_sum(&square, square, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_item(&value, square));
-        }
-        sum += value;
-    }
-    training_end(&program.run);
-    ctrt_split_release(&split);
-    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
-          (unsigned long long)ctrt_memory_allocated(device));
-    return sum;
+    const struct outcome outcome = { program.loss, ctrt_split_pieces(program.split) };
+    end(&program);
+    return outcome;
 }
 
-static char told[400];
+static char logged[400];                /* the first message */
 
-static void listen(void *user, ctrt_log_level level, const char *component, const char *text)
+static void note_log(void *user, ctrt_log_level level, const char *component, const char *text)
 {
     (void)user, (void)level;
-    if (strcmp(component, "split") == 0 && told[0] == '\0')
-        snprintf(told, sizeof told, "%s", text);
+    if (strcmp(component, "split") == 0 && logged[0] == '\0')
+        snprintf(logged, sizeof logged, "%s", text);
 }
 
-static double trained_in(const char *setting, bool canonical, int64_t *pieces)
+static struct outcome trained_in(const char *setting, bool canonical)
 {
-    struct answer { double sum; int64_t pieces; } answer = { 0, 0 };
-    int pipes[2];
-    CHECK(pipe(pipes) == 0, "pipe failed");
+    struct outcome *shared = shared_memory(sizeof *shared), outcome;
     IN_CHILD(setting) {
         ctrt_device *device = sim_open("sim:0");
-        ctrt_split_options options = { .canonical = canonical ? 16 : 0 };
-        int steps;
-        ctrt_log_set_callback(listen, NULL);
-        answer.sum = train(device, &options, &answer.pieces, &steps);
-        CHECK((told[0] != '\0') == (!canonical && answer.pieces > 1), "in %lld pieces the log says \"%s\"",
-              (long long)answer.pieces, told);
-        CHECK(told[0] == '\0' || strstr(told, "2000 rows in 1 piece; retrying with 2") != NULL, "the log says \"%s\"",
-              told);
-        CHECK(write(pipes[1], &answer, sizeof answer) == sizeof answer, "write to the pipe failed");
+        ctrt_log_set_callback(note_log, NULL);
+        *shared = train(device, &(ctrt_split_options){ .canonical = canonical ? 16 : 0 });
+        if (!canonical && shared->pieces > 1)
+            CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
+        else
+            CHECK_STR(logged, "");
     }
     CHILD_END;
-    CHECK(read(pipes[0], &answer, sizeof answer) == sizeof answer, "read from the pipe failed");
-    close(pipes[0]);
-    close(pipes[1]);
-    *pieces = answer.pieces;
-    return answer.sum;
+    outcome = *shared;
+    munmap(shared, sizeof *shared);
+    return outcome;
 }
 
 static void test_small_device(void)
 {
-    int64_t roomy, tight;
+    static const char ample[] = "CTRT_SIM=devices=1,memory=256m", tight[] = "CTRT_SIM=devices=1,memory=56m";
     group("a batch that does not fit is trained in pieces");
-    double whole = trained_in("CTRT_SIM=devices=1,memory=256m", false, &roomy);
-    double split = trained_in("CTRT_SIM=devices=1,memory=56m", false, &tight);
-    CHECK(roomy == 1 && tight > 1 && tight <= 16, "%lld and %lld pieces", (long long)roomy, (long long)tight);
-    CHECK(fabs(whole - split) < 1e-3 * whole, "trained to %.9g and %.9g", whole, split);
+    struct outcome whole = trained_in(ample, false), split = trained_in(tight, false);
+    CHECK_EQ(whole.pieces, 1);
+    CHECK(split.pieces > 1 && split.pieces <= 16, "%lld pieces", (long long)split.pieces);
+    CHECK_NEAR(split.loss, whole.loss, 1e-3 * whole.loss);
     group("canonical: the same bits on a large and a small device");
-    whole = trained_in("CTRT_SIM=devices=1,memory=256m", true, &roomy);
-    split = trained_in("CTRT_SIM=devices=1,memory=56m", true, &tight);
-    CHECK(roomy == 16 && tight == 16, "%lld and %lld pieces", (long long)roomy, (long long)tight);
-    CHECK(whole == split, "trained to %.17g and %.17g", whole, split);
+    whole = trained_in(ample, true);
+    split = trained_in(tight, true);
+    CHECK_EQ(whole.pieces, 16);
+    CHECK_EQ(split.pieces, 16);
+    CHECK_EQ(split.loss, whole.loss);
 }
 
 /* ---- failures ---- */
 
-static const struct model noted = { "norms", norms_make, { ROWS, 3, 16, 16 }, 10, false, STEP, MOMENTUM, false };
+static const struct model norms = { "norms", norms_make, { ROWS, 3, 16, 16 }, 10, false, STEP, MOMENTUM, false };
 
-static void test_forgetting(const char *name)
+/* State that a program changes without its module. */
+struct outside {
+    struct program *program;
+    ctrt_device *cpu;
+    bool break_stream;                  /* the first kernel of the second piece fails on the device */
+    double random;                      /* sum of the cpu's random numbers in the last attempt */
+};
+
+static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double weight)
+{
+    struct outside *outside = user;
+    CTRT_AUTO(tensor) noise = NULL;
+    double value;
+    if (from == 0)
+        outside->random = 0;
+    if (outside->break_stream && from > 0) {
+        CHECK_OK(sim->inject(0, "op:1"));
+        CTRT_TRY(ctrt_relu(&noise, outside->program->run.x));
+        (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
+        return ctrt_fail(CTRT_ERR_IO, "the program's own failure");
+    }
+    CTRT_TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu));
+    CTRT_TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_item(&value, noise));
+    outside->random += value;
+    return rows(outside->program, from, to, weight);
+}
+
+/* Returns the sum of the cpu's random numbers in one step of four pieces. Call number `fail_at` runs out of memory. */
+static double random_sum(struct outside *outside, int fail_at)
+{
+    new_split(outside->program, &(ctrt_split_options){ .canonical = 4 });
+    ctrt_manual_seed(5);
+    fail_call(outside->program, fail_at, CTRT_ERR_OUT_OF_MEMORY);
+    CHECK_OK(ctrt_split_step(NULL, outside->program->split, ROWS, outside_rows, outside));
+    return outside->random;
+}
+
+static void test_restore(const char *name)
 {
     group("%s: a failed attempt does not change gradients, statistics and random numbers", name);
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         ctrt_device *device = NULL;
         struct program program;
-        CTRT_AUTO(split) split = NULL;
+        struct outside outside = { .program = &program };
         ctrt_split_result result;
         ctrt_tensor *variance = NULL;
+        ctrt_module *norm = NULL;
         uint64_t offset, after;
-        size_t count, n;
+        static struct gradients first, again;
         float before[6], now[6];
         CHECK_OK(ctrt_device_get(&device, name));
-        begin(&program, &noted, device);
+        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+        begin(&program, &norms, device);
         CHECK_OK(rows(&program, 0, ROWS, 1));
         CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
         CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
-        float *first = gradients(&count, program.run.net);
+        gradients(&first, program.run.net);
         CHECK_OK(ctrt_generator_get(device, NULL, &offset));
-        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
+        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
 
-        program.calls = 0, program.fail_at = 3, program.failure = CTRT_ERR_STATE;
-        CHECK(ctrt_split_step(&result, split, ROWS, rows, &program) == CTRT_ERR_STATE, "the third piece does not fail");
-        CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
-        float *again = gradients(&n, program.run.net);
-        CHECK_OK(ctrt_generator_get(device, NULL, &after));
-        CHECK(memcmp(before, now, sizeof now) == 0 && memcmp(first, again, count * sizeof *first) == 0 &&
-              offset == after,
-              "statistics, gradients or random numbers changed");
-        CHECK(ctrt_split_pieces(split) == 4, "%lld pieces after another error", (long long)ctrt_split_pieces(split));
-        free(again);
+        CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
+        for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
+            ctrt_module_train(program.run.net, !norm_only);
+            ctrt_module_train(norm, true);
+            fail_call(&program, 3, CTRT_ERR_STATE);
+            CHECK_EQ(ctrt_split_step(&result, program.split, ROWS, outside_rows, &outside), CTRT_ERR_STATE);
+            CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
+            gradients(&again, program.run.net);
+            CHECK_OK(ctrt_generator_get(device, NULL, &after));
+            CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
+            CHECK_EQ(difference(&first, &again), 0);
+            CHECK_EQ(after, offset);
+            CHECK_EQ(ctrt_split_pieces(program.split), 4);
+        }
 
         /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
-        program.calls = 0, program.failure = CTRT_ERR_OUT_OF_MEMORY;
-        CHECK_OK(ctrt_split_step(&result, split, ROWS, rows, &program));
-        CHECK(result.pieces == 8 && result.failures == 1 && program.calls == 3 + 8,
-              "%lld pieces, %lld failures, %d calls",
-              (long long)result.pieces, (long long)result.failures, program.calls);
-        again = gradients(&n, program.run.net);
-        CHECK(difference(first, again, count) > 1e-4, "the gradients did not change");
-        free(again);
-        CHECK(ctrt_split_pieces(split) == 8, "%lld pieces for the next step", (long long)ctrt_split_pieces(split));
+        fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
+        CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
+        CHECK_EQ(result.pieces, 8);
+        CHECK_EQ(result.failures, 1);
+        CHECK_EQ(program.calls, 3 + 8);
+        gradients(&again, program.run.net);
+        CHECK_TRUE(difference(&first, &again) > 1e-4);
+        CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
+        CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
+        CHECK_EQ(ctrt_split_pieces(program.split), 8);
 
-        ctrt_split_release(&split);
-        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .canonical = 4 }));
-        program.calls = 0, program.fail_at = 1;
-        CHECK_OK(ctrt_split_step(&result, split, ROWS, rows, &program));
-        CHECK(result.pieces == 4 && result.failures == 1, "%lld pieces", (long long)result.pieces);
-        program.calls = 0, program.fail_at = 1;
-        CHECK_OK(ctrt_split_step(&result, split, 3, rows, &program));       /* fewer rows than pieces */
-        CHECK(result.pieces == 3 && result.failures == 1 && ctrt_split_pieces(split) == 4, "%lld pieces, then %lld",
-              (long long)result.pieces, (long long)ctrt_split_pieces(split));
-        free(first);
-        training_end(&program.run);
-        ctrt_split_release(&split);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
-              (unsigned long long)ctrt_memory_allocated(device));
+        new_split(&program, &(ctrt_split_options){ .canonical = 4 });
+        /* 3 rows are fewer than pieces. */
+        static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
+        for (size_t i = 0; i < COUNT(canonical); i++) {
+            fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
+            CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
+            CHECK_EQ(result.pieces, canonical[i].pieces);
+            CHECK_EQ(result.failures, 1);
+        }
+        CHECK_EQ(ctrt_split_pieces(program.split), 4);
+        const double plain = random_sum(&outside, 0);
+        CHECK_EQ(random_sum(&outside, 3), plain);
+        end(&program);
     }
     CHILD_END;
 }
 
-/* State that a program changes without its module. */
-struct odd {
-    struct program *program;
-    ctrt_device *cpu;
-    bool break_stream;                  /* the first kernel of the second piece fails on the device */
-    double reserved;                    /* sum of the cpu's random numbers in the last attempt */
-};
-
-static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
+static void test_failed_restore(void)
 {
-    struct odd *odd = user;
-    CTRT_AUTO(tensor) noise = NULL;
-    double value;
-    if (from == 0)
-        odd->reserved = 0;
-    if (odd->break_stream && from > 0) {
-        CHECK(sim->inject(0, "op:1") == CTRT_OK, "the fault was rejected");
-        CTRT_TRY(ctrt_relu(&noise, odd->program->run.x));
-        (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
-        return ctrt_fail(CTRT_ERR_IO, "the program's own trouble");
-    }
-    CTRT_TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, odd->cpu));
-    CTRT_TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_item(&value, noise));
-    odd->reserved += value;
-    return rows(odd->program, from, to, weight);
-}
-
-/* Returns the sum of the cpu's random numbers in one step of four pieces. Call number `fail_at` runs out of memory. */
-static double numbers_drawn(struct odd *odd, int fail_at)
-{
-    CTRT_AUTO(split) split = NULL;
-    CHECK_OK(ctrt_split_new(&split, odd->program->run.net, &(ctrt_split_options){ .canonical = 4 }));
-    ctrt_manual_seed(5);
-    odd->program->calls = 0, odd->program->fail_at = fail_at, odd->program->failure = CTRT_ERR_OUT_OF_MEMORY;
-    CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, odd));
-    ctrt_split_release(&split);
-    return odd->reserved;
-}
-
-static void test_odd_programs(void)
-{
-    group("generators of other devices and training modules in an eval root are restored too");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error") {
-        struct program program;
-        struct odd odd = { .program = &program };
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(split) split = NULL;
-        ctrt_module *norm = NULL;
-        ctrt_tensor *mean = NULL;
-        float before[6], now[6];
-        CHECK_OK(ctrt_device_get(&odd.cpu, "cpu"));
-        begin(&program, &noted, device);
-        const double plain = numbers_drawn(&odd, 0), redone = numbers_drawn(&odd, 3);
-        CHECK(plain == redone, "the cpu's random numbers add up to %.17g, in a retry to %.17g", plain, redone);
-
-        ctrt_module_train(program.run.net, false);
-        for (size_t i = 0; norm == NULL || strstr(ctrt_module_kind(norm), "Norm") == NULL; i++)
-            if (!CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, i)))
-                exit(1);
-        ctrt_module_train(norm, true);
-        CHECK_OK(ctrt_module_tensor(&mean, program.run.net, "1.running_mean"));
-        CHECK_OK(ctrt_to_host(before, sizeof before, mean, CTRT_F32));
-        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
-        program.calls = 0, program.fail_at = 3, program.failure = CTRT_ERR_STATE;
-        CHECK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd) == CTRT_ERR_STATE, "the third piece does not fail");
-        CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
-        program.calls = 0, program.fail_at = 0;
-        CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd));
-        CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) != 0, "the training module did not update its statistics");
-        training_end(&program.run);
-        ctrt_split_release(&split);
-    }
-    CHILD_END;
-
     group("the program's failure is reported, not that of the restore");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         struct program program;
-        struct odd odd = { .program = &program, .break_stream = true };
+        struct outside outside = { .program = &program, .break_stream = true };
         ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(split) split = NULL;
-        CHECK_OK(ctrt_device_get(&odd.cpu, "cpu"));
-        begin(&program, &noted, device);
-        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
-        CHECK_FAILS(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd), CTRT_ERR_IO,
-                    "the program's own trouble (and the module's buffers could not be restored: ");
+        CTRT_AUTO(stream) stream = NULL;
+        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+        begin(&program, &norms, device);
+        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+        CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
+                    "the program's own failure (and the module's buffers could not be restored: ");
         for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
             ctrt_tensor *parameter = NULL;
             CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
             CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
         }
-        CTRT_AUTO(stream) stream = NULL;
         CHECK_OK(ctrt_stream_current(&stream, device));
         CHECK_OK(ctrt_stream_reset(stream));
-        ctrt_stream_release(&stream);
-        training_end(&program.run);
-        ctrt_split_release(&split);
-    }
-    CHILD_END;
-}
-
-/* Existing gradients stay the same tensors and get the sums of steps without ctrt_split. */
-static void test_held_gradients(const char *name)
-{
-    group("%s: a split step adds to the existing gradient tensors", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        ctrt_device *device = NULL;
-        CHECK_OK(ctrt_device_get(&device, name));
-        float *sums[2];
-        size_t count = 0;
-        for (int split_it = 0; split_it < 2; split_it++) {
-            struct program program;
-            CTRT_AUTO(split) split = NULL;
-            ctrt_tensor *held[16] = { NULL }, *parameter = NULL;
-            begin(&program, &net, device);
-            const size_t n = ctrt_module_parameter_count(program.run.net);
-            CHECK_OK(rows(&program, 0, ROWS, 1));
-            for (size_t i = 0; i < n && i < COUNT(held); i++) {
-                CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-                held[i] = ctrt_tensor_retain(ctrt_tensor_grad(parameter));
-            }
-            CHECK_OK(ctrt_split_new(&split, program.run.net, NULL));
-            program.calls = 0, program.failure = CTRT_ERR_OUT_OF_MEMORY;
-            if (split_it)
-                CHECK_OK(ctrt_split_step(NULL, split, ROWS, rows, &program));
-            else
-                CHECK_OK(rows(&program, 0, ROWS, 1));
-            sums[split_it] = gradients(&count, program.run.net);
-            for (size_t i = 0; i < n && i < COUNT(held); i++) {
-                CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-                CHECK(ctrt_tensor_grad(parameter) == held[i], "the gradient of parameter %zu is another tensor", i);
-                ctrt_tensor_release(&held[i]);
-            }
-            training_end(&program.run);
-            ctrt_split_release(&split);
-        }
-        CHECK(memcmp(sums[0], sums[1], count * sizeof *sums[0]) == 0, "sums differ by %g",
-              difference(sums[0], sums[1], count));
-        free(sums[0]);
-        free(sums[1]);
-        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes remain allocated",
-              (unsigned long long)ctrt_memory_allocated(device));
+        end(&program);
     }
     CHILD_END;
 }
 
 static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight)
 {
-    int64_t *most = user;
-    (void)from, (void)weight;
+    const int64_t *most = user;
+    (void)weight;
     return to - from > *most ? CTRT_ERR_OUT_OF_MEMORY : CTRT_OK;
 }
 
@@ -454,8 +386,8 @@ static void test_numbers(void)
         CHECK_OK(ctrt_relu_new(&module));
         CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }));
         CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
-        CHECK(result.pieces == 16 && result.failures == 4, "%lld pieces, %lld failures", (long long)result.pieces,
-              (long long)result.failures);
+        CHECK_EQ(result.pieces, 16);
+        CHECK_EQ(result.failures, 4);
         /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
         most = 30;
         const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
@@ -472,15 +404,7 @@ static void test_numbers(void)
                     "100 rows in 3 pieces");
         most = 1;
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
-        CHECK(result.pieces == 1, "%lld pieces of one row", (long long)result.pieces);
-        CHECK_FAILS(ctrt_split_step(NULL, split, 0, too_large, &most), CTRT_ERR_INVALID_ARGUMENT, "batch");
-        CHECK_FAILS(ctrt_split_step(NULL, NULL, 1, too_large, &most), CTRT_ERR_INVALID_ARGUMENT, "split");
-        CHECK_FAILS(ctrt_split_step(NULL, split, 1, NULL, &most), CTRT_ERR_INVALID_ARGUMENT, "function");
-        CHECK_FAILS(ctrt_split_new(&split, module, &(ctrt_split_options){ .pieces = -1 }), CTRT_ERR_INVALID_ARGUMENT,
-                    "pieces");
-        CHECK_FAILS(ctrt_split_new(&split, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
-        CHECK_FAILS(ctrt_split_new(NULL, module, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
-        CHECK(ctrt_split_pieces(NULL) == 0, "a NULL split has pieces");
+        CHECK_EQ(result.pieces, 1);
     }
     CHILD_END;
 }
@@ -494,38 +418,28 @@ static void test_every_allocation(void)
         int failures = 0;
         for (int n = 1; n < 400; n++) {
             struct program program;
-            CTRT_AUTO(split) split = NULL;
-            ctrt_memory_stats stats;
+            ctrt_split_result result = { 0 };
             char fault[64];
             begin(&program, &net, device);
-            CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 2 }));
+            new_split(&program, &(ctrt_split_options){ .pieces = 2 });
             const uint64_t before = ctrt_memory_allocated(device);
             snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
-            CHECK(sim->inject(0, fault) == CTRT_OK, "the fault was rejected");
-            ctrt_split_result result = { 0 };
-            ctrt_status status = ctrt_split_step(&result, split, ROWS, rows, &program);
+            CHECK_OK(sim->inject(0, fault));
+            ctrt_status status = ctrt_split_step(&result, program.split, ROWS, rows, &program);
             const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
             CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
-            CHECK(sim->clear(0) == CTRT_OK, "the faults were not cleared");
+            CHECK_OK(sim->clear(0));
             failures += hit;
             if (status == CTRT_OK) {
-                size_t count;
-                float *all = gradients(&count, program.run.net);
+                static struct gradients all;
+                gradients(&all, program.run.net);
                 CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
-                free(all);
             } else {
-                CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes before, %llu after", n,
-                      (unsigned long long)before,
-                      (unsigned long long)ctrt_memory_allocated(device));
+                CHECK_EQ(ctrt_memory_allocated(device), before);
             }
-            training_end(&program.run);
-            ctrt_split_release(&split);
-            CHECK(ctrt_memory_allocated(device) == 0, "%d: %llu bytes remain allocated", n,
-                  (unsigned long long)ctrt_memory_allocated(device));
-            CHECK_OK(ctrt_memory_get_stats(&stats, device));
-            CHECK(stats.allocation[CTRT_POOL_ALL].allocated == stats.allocation[CTRT_POOL_ALL].freed
-                      && stats.num_device_alloc == stats.num_device_free,
-                  "%d: allocations and frees differ", n);
+            end(&program);
+            CHECK_STATS(device, { "allocation.all.freed", stat_of(device, "allocation.all.allocated") },
+                        { "num_device_free", stat_of(device, "num_device_alloc") });
             if (!hit)
                 break;
         }
@@ -536,14 +450,13 @@ static void test_every_allocation(void)
 
 TEST_MAIN
 {
-    test_gradients("cpu");
-    test_gradients("sim:0");
+    static const char *const names[] = { "cpu", "sim:0" };
+    for (size_t i = 0; i < COUNT(names); i++) {
+        test_gradients(names[i]);
+        test_restore(names[i]);
+    }
     test_small_device();
-    test_forgetting("cpu");
-    test_forgetting("sim:0");
-    test_odd_programs();
-    test_held_gradients("cpu");
-    test_held_gradients("sim:0");
+    test_failed_restore();
     test_numbers();
     test_every_allocation();
     return done();
