@@ -405,7 +405,7 @@ static void test_oom(void)
         CHECK_EQ(calls.nested, CTRT_ERR_OUT_OF_MEMORY);
         check_json(calls.report, "the report");
         static const char *const words[] = {
-            "\"device\": \"fake:0\"", "\"asked\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
+            "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
             "\"allowed\": null", "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0",
             "\"label\": \"encoder\"",
             "{\"label\": \"loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
@@ -416,7 +416,7 @@ static void test_oom(void)
         CHECK(strstr(calls.report, "{\"label\": \"loss\"") < strstr(calls.report, "{\"label\": \"decoder\""),
               "the largest owner is not the first");
         /* The failure in the callback came first and is replaced. */
-        CHECK_HAS(last_oom_of(device), "\"asked\": 20971520");
+        CHECK_HAS(last_oom_of(device), "\"requested\": 20971520");
         ctrt_memory_set_oom_callback(NULL, NULL);
         take_fails(memory, 65 * MIB, "The block is larger than the device");
         CHECK_EQ(calls.count, 1);
