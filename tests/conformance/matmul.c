@@ -25,6 +25,12 @@ static const struct variant matmuls[] = {
     { "", LARGE, .in = { S(67, 97), S(97, 65) } },
     { "batched", LARGE, .in = { S(5, 33, 70), S(5, 70, 17) } },
     { "wide", LARGE, .in = { S(130, 140), S(140, 150) } },
+    { "deep", LARGE, .in = { S(5, 1300), S(1300, 13) } },
+    { "deep and wide", LARGE, .in = { S(200, 600), S(600, 150) } },
+    { "a row", LARGE, .in = { S(1, 70), S(70, 280) } },
+    { "a column", LARGE, .in = { S(300, 65), S(65, 1) } },
+    { "short", LARGE, .in = { S(9, 3), S(3, 1700) } },
+    { "special values", SPECIAL, .in = { S(13, 13), S(13, 13) } },      /* each stays in its row and its column */
 };
 
 /* Computes with a as [batch..., M, K] and b as [batch..., K, N]. Vectors get a dim of size 1, which is removed from the

@@ -14,6 +14,8 @@ static const struct variant softmaxes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0 } },
     { "rows", LARGE, .in = { S(37, 131) }, .n = { 1 } },
     { "columns", LARGE, .in = { S(131, 37) }, .n = { 0 } },
+    { "short rows", SPECIAL, .in = { S(13, 5) }, .n = { 1 } },          /* some without NaN or inf */
+    { "columns", SPECIAL, .in = { S(7, 13) }, .n = { 0 } },
 };
 
 static void softmax_of(struct array *out, const struct array *in, const struct variant *v, bool logarithm)
@@ -59,6 +61,38 @@ static ctrt_status softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const
 static ctrt_status log_softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     return ctrt_log_softmax(out, in[0], (int)v->n[0]);
+}
+
+/* Rows of large logits that must not overflow, among them -inf, whose probability is 0. A row with a NaN or with only
+ * -inf is NaN, and changes no other row. */
+static void check_rows(struct run *run, const char *name)
+{
+    static const int64_t lengths[] = { 3, 19, 35, 67, 300 };
+    enum { ROWS = 4, LENGTHS = sizeof lengths / sizeof lengths[0] };
+    const bool logarithm = name[0] == 'l';
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (!is_floating((ctrt_dtype)dtype)
+            || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "large and infinite logits"))
+            continue;
+        for (int l = 0; l < LENGTHS && !run->skipped; l++) {
+            CTRT_AUTO(tensor) tensor = NULL;
+            struct variant v = { .n = { 1 } };
+            struct dice dice = { run->options->seed };
+            struct array x, got, want;
+            const int64_t n = lengths[l];
+            array_make(&x, (ctrt_dtype)dtype, 2, (int64_t[]){ ROWS, n });
+            for (int64_t k = 0; k < x.numel; k++)
+                x.f[k] = k / n == 3 ? -INFINITY : round_to(x.dtype, 1000 + 8 * dice_unit(&dice));
+            x.f[1] = -INFINITY;
+            x.f[n + 2] = NAN;
+            softmax_of(&want, &x, &v, logarithm);
+            if (check_ok(run, array_upload(&tensor, &x, run->device), NULL, 0, "placing")
+                && check_ok(run, (logarithm ? ctrt_log_softmax : ctrt_softmax)(&tensor, tensor, 1), name, x.dtype, "rows")
+                && check_ok(run, array_download(&got, tensor), NULL, 0, "reading"))
+                check_array(run, "result", &got, &want, COMPOSED, compute_dtype(x.dtype));
+        }
+        check_end(run);
+    }
 }
 
 /* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0,
@@ -242,6 +276,10 @@ static const struct check_op ops[] = {
       .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
 };
 
-static const struct check_special specials[] = { { "cross_entropy", "gradient", check_heights } };
+static const struct check_special specials[] = {
+    { "softmax", "forward", check_rows },
+    { "log_softmax", "forward", check_rows },
+    { "cross_entropy", "gradient", check_heights },
+};
 
 const struct family softmax_family = { "softmax", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };
