@@ -103,9 +103,8 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-layouts.c tests/unit/test-cpu-limits.c \
-    tests/unit/test-cpu-math.c \
-    tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c
+    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c \
+    tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 

@@ -92,22 +92,17 @@ static void check(const char *isa)
         float at_x;
         memcpy(&at_x, &where, sizeof at_x);
         printf("# %-8s %s%s: %.3f ulp at %a (%g)\n", isa, f->op, f->tanh ? " (tanh)" : "", worst, at_x, at_x);
-        REQUIRE(!(worst > f->most), "%s: %s%s(%a) is %.3f ulp off, %.3f allowed", isa, f->op,
-                f->tanh ? " (tanh)" : "", at_x, worst, f->most);
+        CHECK(worst <= f->most, "%s: %s%s(%a) is %.3f ulp off, %.3f allowed", isa, f->op,
+              f->tanh ? " (tanh)" : "", at_x, worst, f->most);
     }
 }
 
-static void test_baseline(void) { check("baseline"); }
-static void test_avx2(void) { check("avx2"); }
-static void test_avx512(void) { check("avx512"); }
-
 TEST_MAIN
 {
-    group("the elementary functions are within their bounds: baseline");
-    test_baseline();
-    group("the elementary functions are within their bounds: avx2");
-    test_avx2();
-    group("the elementary functions are within their bounds: avx512");
-    test_avx512();
+    static const char *const isas[] = { "baseline", "avx2", "avx512" };
+    for (int i = 0; i < 3; i++) {
+        group("the elementary functions are within their bounds: %s", isas[i]);
+        check(isas[i]);
+    }
     return done();
 }
