@@ -112,7 +112,7 @@ static ctrt_status forward_nothing(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 
 static ctrt_module *module;             /* NULL before and after each bad call */
 
-/* An invalid call of a constructor: the module stays NULL. */
+/* An invalid call of a constructor: the module stays NULL. Bad values of options: test-nn-layers, test-optim-kinds. */
 #define BAD_NEW(want, expression)           \
     do {                                    \
         BAD(want, expression);              \
@@ -122,38 +122,23 @@ static ctrt_module *module;             /* NULL before and after each bad call *
 
 static void constructors(void)
 {
-    ctrt_conv2d_options uneven = { { 0, 0 }, { 0, 0 }, { 0, 0 }, 2 },
-                        backward = { { -1, 1 }, { 0, 0 }, { 0, 0 }, 1 };
     ctrt_pool2d_options no_kernel = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
     FINE(ctrt_module_retain(NULL) == NULL);
     FINE((ctrt_module_release(NULL), ctrt_module_release(&module), true));
     BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, -2, 3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, 2, -3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, INT64_MAX, INT64_MAX, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 0, 3, 3, 3, NULL, true, NULL));
     BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, -3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 0, 3, NULL, true, NULL));
     BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 3, -3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 3, 3, 3, 3, &uneven, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 3, 3, &backward, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL));
-    BAD_NEW(ANY, ctrt_batch_norm1d_new(&module, -3, 0, 0, true, NULL));
-    BAD_NEW(ANY, ctrt_batch_norm1d_new(&module, 3, -1, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL));
     BAD_NEW(ANY, ctrt_batch_norm2d_new(&module, -3, 0, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_SHAPE(-3), 0, true, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_SCALAR_SHAPE, 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_embedding_new(NULL, 3, 4, -1, NULL));
     BAD_NEW(ANY, ctrt_embedding_new(&module, -3, 4, -1, NULL));
-    BAD_NEW(ANY, ctrt_embedding_new(&module, 3, 4, 3, NULL));
     BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5));
-    BAD_NEW(INVALID_ARGUMENT, ctrt_dropout_new(&module, 1.5));
-    BAD_NEW(INVALID_ARGUMENT, ctrt_dropout_new(&module, NAN));
     BAD(INVALID_ARGUMENT, ctrt_relu_new(NULL));
     BAD(INVALID_ARGUMENT, ctrt_gelu_new(NULL, true));
     BAD(INVALID_ARGUMENT, ctrt_tanh_new(NULL));
@@ -164,10 +149,7 @@ static void constructors(void)
     BAD_NEW(ANY, ctrt_max_pool2d_new(&module, NULL));
     BAD_NEW(ANY, ctrt_max_pool2d_new(&module, &no_kernel));
     BAD(INVALID_ARGUMENT, ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 3, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 0, 0, true, false, NULL));
     BAD_NEW(ANY, ctrt_multihead_attention_new(&module, -4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 2, 1.5, true, false, NULL));
     BAD(ANY, ctrt_sequential_new(NULL, CTRT_NO_MODULES));
     BAD_NEW(ANY, ctrt_sequential_new(&module, ctrt_modules_of(NULL, 2)));
     BAD_NEW(ANY, ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(relu), CTRT_NEW(linear, -1, 2, true, NULL))));
@@ -269,25 +251,11 @@ static void optimizers(void)
     ctrt_tensor *pair[2] = { p.leaf, NULL }, *borrowed = NULL;
     double norm = 0;
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = -0.1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = NAN }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .momentum = -1 }));
-    BAD(INVALID_ARGUMENT,
-        ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .weight_decay = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }));
     BAD(INVALID_ARGUMENT, ctrt_adamw_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .lr = -1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .beta1 = 1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .beta2 = -0.5 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .epsilon = -1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .weight_decay = NAN }));
-    BAD(INVALID_ARGUMENT, ctrt_adam_new(&optimizer, p.linear, &(ctrt_adam_options){ .beta2 = 1 }));
     BAD(INVALID_ARGUMENT, ctrt_adam_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_rmsprop_new(&optimizer, p.linear, &(ctrt_rmsprop_options){ .alpha = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_rmsprop_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adagrad_new(&optimizer, p.linear, &(ctrt_adagrad_options){ .lr_decay = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_adagrad_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_nadam_new(&optimizer, p.linear, &(ctrt_nadam_options){ .momentum_decay = NAN }));
     BAD(INVALID_ARGUMENT, ctrt_nadam_new(NULL, p.linear, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(NULL, pair, 1, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, NULL, 1, NULL));

@@ -368,6 +368,8 @@ static void bad_options(void)
     BAD(ctrt_multihead_attention_new(&m, 6, 2, 2, true, true, cpu), "dropout is 2");
     CHECK_FAILS(ctrt_linear_new(&m, INT64_MAX, INT64_MAX, true, cpu), CTRT_ERR_OVERFLOW, NULL);
     CHECK_FAILS(ctrt_multihead_attention_new(&m, INT64_MAX, 1, 0, true, true, cpu), CTRT_ERR_OVERFLOW, "too large");
+    CHECK(m == NULL, "a failed constructor set its output");
+#undef BAD
 }
 
 /* ---- initial values ---- */
