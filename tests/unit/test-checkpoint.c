@@ -2,14 +2,13 @@
 /* Checkpoints: save and load, hand-written files, corrupt files and failed writes. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "folder.h"
-#include "tensors.h"
+#include "small_net.h"
 
 static const char *folder;
 
@@ -349,28 +348,6 @@ static void failing(void)
 
 /* ---- modules ---- */
 
-static ctrt_status net_new(ctrt_module **out)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 3, 4, true, cpu),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu),
-                                                 CTRT_NEW(relu), CTRT_NEW(linear, 4, 2, false, cpu)));
-}
-
-static bool same(ctrt_module *a, ctrt_module *b)
-{
-    const char *name;
-    ctrt_tensor *x, *y;
-    for (int buffers = 0; buffers < 2; buffers++)
-        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, a, i) == CTRT_OK; i++) {
-            double v[64] = { 0 }, w[64] = { 0 };
-            if (ctrt_module_tensor(&y, b, name) || ctrt_to_host(v, sizeof v, x, CTRT_F64) ||
-                ctrt_to_host(w, sizeof w, y, CTRT_F64)
-                || memcmp(v, w, sizeof v) != 0)
-                return false;
-        }
-    return true;
-}
-
 static void modules(void)
 {
     group("a module is saved and loaded");
@@ -378,18 +355,18 @@ static void modules(void)
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("module.safetensors");
-    CHECK_OK(net_new(&a));
-    CHECK_OK(net_new(&b));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
     CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, a, x));               /* changes the running statistics */
     CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
     CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
-    CHECK(!same(a, b), "two new networks have equal values");
+    CHECK(!same_modules(a, b), "two new networks have equal values");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_EQ(ctrt_tensor_file_count(file), 3 + 2 + 3);      /* parameters and persistent buffers */
     CHECK_OK(ctrt_load(b, path));
-    CHECK(same(b, a), "the loaded module differs from the saved one");
+    CHECK(same_modules(b, a), "the loaded module differs from the saved one");
     ctrt_tensor *w = NULL;
     CHECK_OK(ctrt_module_tensor(&w, b, "0.weight"));
     CHECK_TRUE(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w));
@@ -408,7 +385,7 @@ static void modules(void)
     CHECK(memcmp(before, after, sizeof before) == 0, "a failed load changed the module");
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
-    CHECK(same(b, a), "a failed load changed the module");
+    CHECK(same_modules(b, a), "a failed load changed the module");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
@@ -426,22 +403,6 @@ static void modules(void)
 
 /* ---- optimizers ---- */
 
-static void take_step(ctrt_module *net, ctrt_optimizer *optimizer, int turn)
-{
-    CTRT_AUTO(tensor) x = NULL;
-    double values[6];
-    for (int i = 0; i < 6; i++)
-        values[i] = sin(turn * 6 + i);
-    CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
-    CHECK_OK(ctrt_to_dtype(&x, x, CTRT_F32));
-    CHECK_OK(ctrt_forward(&x, net, x));
-    CHECK_OK(ctrt_square(&x, x));
-    CHECK_OK(ctrt_sum(&x, x, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-    CHECK_OK(ctrt_backward(x));
-    CHECK_OK(ctrt_optimizer_step(optimizer));
-}
-
 static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adamw)
 {
     if (adamw)
@@ -455,13 +416,13 @@ static void optimizers(bool adamw)
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
-    CHECK_OK(net_new(&a));
-    CHECK_OK(net_new(&b));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
     CHECK_OK(optimizer_new(&first, a, adamw));
     CHECK_OK(ctrt_optimizer_save(first, path));     /* before the first step: no state yet */
     CHECK_OK(ctrt_optimizer_load(first, path));
     for (int turn = 0; turn < 3; turn++)
-        take_step(a, first, turn);
+        CHECK_OK(small_net_step(a, first, cpu, turn));
     CHECK_OK(ctrt_optimizer_set_lr(first, 0.1 / 3));
     CHECK_OK(ctrt_save(a, net_path));
     CHECK_OK(ctrt_optimizer_save(first, path));
@@ -471,10 +432,10 @@ static void optimizers(bool adamw)
     CHECK_OK(ctrt_optimizer_load(second, path));
     CHECK_EQ(ctrt_optimizer_lr(second), 0.1 / 3);
     for (int turn = 3; turn < 6; turn++) {
-        take_step(a, first, turn);
-        take_step(b, second, turn);
+        CHECK_OK(small_net_step(a, first, cpu, turn));
+        CHECK_OK(small_net_step(b, second, cpu, turn));
     }
-    CHECK(same(a, b), "the resumed run differs from the continued run");
+    CHECK(same_modules(a, b), "the resumed run differs from the continued run");
 
     CHECK_OK(optimizer_new(&wrong, a, !adamw));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
