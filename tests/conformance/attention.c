@@ -29,10 +29,8 @@ static const struct variant masked_attentions[] = {
     { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
 };
 
-static void attention_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
+REFERENCE(attention)
 {
-    (void)op;
     const struct array *q = &in[0], *k = &in[1], *value = &in[2], *mask = present(v, 3) ? &in[3] : NULL;
     int n = q->ndim;
     int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[k->ndim - 2],
@@ -79,10 +77,7 @@ static void attention_reference(struct array *out, const struct array *in, const
     }
 }
 
-static ctrt_status attention_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]);
-}
+CALLS(attention, ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]))
 
 #define ONE { REAL, -1, 1 }
 
@@ -195,14 +190,6 @@ static void make_problem(struct problem *p, const struct large *l, ctrt_dtype dt
         for (int64_t h = 0; h < l->heads; h++)
             for (int64_t row = 0; row < l->rows; row++)
                 reference_row(p, b, h, row, weights);
-}
-
-static double most_of(const struct array *a)
-{
-    double most = 0;
-    for (int64_t k = 0; k < a->numel; k++)
-        most = fmax(most, fabs(a->f[k]));
-    return most;
 }
 
 static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype)

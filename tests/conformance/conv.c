@@ -23,10 +23,8 @@ static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int
     return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
 }
 
-static void conv_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(conv)
 {
-    (void)op;
     const struct array *x = &in[0], *w = &in[1];
     int64_t channels = w->shape[1], kh = w->shape[2], kw = w->shape[3], per_group = w->shape[0] / v->n[6];
     int64_t shape[4] = { x->shape[0], w->shape[0], extent(x->shape[2], kh, v, 0), extent(x->shape[3], kw, v, 1) };
@@ -55,7 +53,7 @@ static void conv_reference(struct array *out, const struct array *in, const stru
     }
 }
 
-static ctrt_status conv_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(conv)
 {
     ctrt_conv2d_options options = { { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }, v->n[6] };
     return ctrt_conv2d(out, in[0], in[1], in[2], &options);
@@ -77,10 +75,8 @@ static const struct variant pools[] = {
     { "", SPECIAL, .in = { S(1, 2, 3, 65) }, .n = { 1, 1, 1, 1, 1, 1 }, .x = { 2, 3 } },
 };
 
-static void pool_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(pool)
 {
-    (void)op;
     int64_t h = in->shape[2], w = in->shape[3], kh = (int64_t)v->x[0], kw = (int64_t)v->x[1];
     int64_t shape[4] = { in->shape[0], in->shape[1], extent(h, kh, v, 0), extent(w, kw, v, 1) };
     array_make(&out[0], in->dtype, 4, shape);
@@ -104,7 +100,7 @@ static void pool_reference(struct array *out, const struct array *in, const stru
     }
 }
 
-static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(pool)
 {
     ctrt_pool2d_options options = {
         { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }

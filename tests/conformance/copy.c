@@ -6,16 +6,13 @@
 
 #define ANY { REAL, -4, 4 }
 
-static void same_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(same)
 {
-    (void)v, (void)op;
     array_to(out, in, in->dtype);
 }
 
-static ctrt_status contiguous_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(contiguous)
 {
-    (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CONTIGUOUS_FORMAT));
     return ctrt_tensor_is_contiguous(*out, CTRT_CONTIGUOUS_FORMAT)
                ? CTRT_OK
@@ -29,9 +26,8 @@ static const struct variant images[] = {
     { "", LARGE, .in = { S(3, 17, 11, 9) } },
 };
 
-static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(channels_last)
 {
-    (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CHANNELS_LAST));
     return ctrt_tensor_is_contiguous(*out, CTRT_CHANNELS_LAST)
                ? CTRT_OK
@@ -39,17 +35,15 @@ static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in,
 }
 
 /* Converts to f64 and back, so that the gradient passes through two conversions. */
-static ctrt_status wide_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(wide)
 {
-    (void)v;
     ctrt_dtype was = ctrt_tensor_dtype(in[0]);
     CTRT_TRY(ctrt_to_dtype(out, in[0], CTRT_F64));
     return ctrt_to_dtype(out, *out, was);
 }
 
-static ctrt_status to_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(to)
 {
-    (void)v;
     CTRT_TRY(ctrt_to(out, in[0], NULL, CTRT_DTYPE_DEFAULT, true, CTRT_PRESERVE_FORMAT));
     return ctrt_tensor_shares_storage(*out, in[0])
                ? ctrt_fail(CTRT_ERR_INTERNAL, "ctrt_to with copy made no copy")
@@ -64,25 +58,18 @@ static const struct variant copies[] = {
     { "", ZERO_DIM, .in = { S0, S0 } },
 };
 
-static void second_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(second)
 {
     int64_t index[CTRT_MAX_DIMS];
-    (void)v, (void)op;
     array_make(out, in[0].dtype, in[0].ndim, in[0].shape);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, out->ndim, out->shape);
-        int64_t from = offset_in(&in[1], index, out->ndim);
-        if (out->f)
-            out->f[k] = in[1].f[from];
-        else
-            out->i[k] = in[1].i[from];
+        element_copy(out, k, &in[1], offset_in(&in[1], index, out->ndim));
     }
 }
 
-static ctrt_status copy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(copy)
 {
-    (void)v;
     CTRT_TRY(ctrt_clone(out, in[0]));
     return ctrt_copy_(*out, in[1]);
 }
@@ -99,19 +86,14 @@ static const struct variant zeros[] = {
     { "", ZERO_SIZE, .in = { S(0, 2) } },
 };
 
-static void fill_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(fill)
 {
-    (void)op;
     array_make(out, in->dtype, in->ndim, in->shape);
     for (int64_t k = 0; k < out->numel; k++)
         value_set(out, k, v->x[0]);
 }
 
-static ctrt_status fill_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_full_like(out, in[0], ctrt_float(v->x[0]), CTRT_DTYPE_DEFAULT, NULL);
-}
+CALLS(fill, ctrt_full_like(out, in[0], ctrt_float(v->x[0]), CTRT_DTYPE_DEFAULT, NULL))
 
 static ctrt_status fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
 {
@@ -182,7 +164,7 @@ static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, en
 {
     struct array full, got, want;
     struct placed in;
-    ctrt_tensor *out = NULL;
+    CTRT_AUTO(tensor) out = NULL;
     struct dice dice = { run->options->seed + (uint64_t)from * 16 + (uint64_t)to };
     char what[64];
     snprintf(what, sizeof what, "%s, %s to %s", layout_names[layout], ctrt_dtype_name(from), ctrt_dtype_name(to));
@@ -196,7 +178,6 @@ static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, en
         && check_array(run, what, &got, &want, EXACT, CTRT_F64))
         for (size_t l = 0; l < sizeof layouts / sizeof layouts[0]; l++)
             check_copy_into(run, what, in.tensor, &want, layouts[l]);
-    ctrt_tensor_release(&out);
     unplace(&in, 1);
 }
 
@@ -277,7 +258,7 @@ static void check_limits(struct run *run, const char *name)
 static void check_host(struct run *run, const char *name)
 {
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        ctrt_tensor *x = NULL;
+        CTRT_AUTO(tensor) x = NULL;
         double out[12], in[12];
         int64_t whole = 0;
         if (!check_begin(run, name, (ctrt_dtype)dtype, "forward", "buffers"))
@@ -299,7 +280,6 @@ static void check_host(struct run *run, const char *name)
             && check_ok(run, ctrt_item_int(&whole, x), NULL, 0, "item_int"))
             if (out[0] != in[11] || whole != (int64_t)in[11])
                 check_fail(run, "item: got %g and %" PRId64 ", expected %g", out[0], whole, in[11]);
-        ctrt_tensor_release(&x);
         check_end(run);
     }
 }
@@ -326,7 +306,7 @@ static void check_creation(struct run *run, const char *name)
     static const int64_t shape[2] = { 2, 3 }, four[1] = { 4 };
     for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
         ctrt_dtype dtype = (ctrt_dtype)k;
-        ctrt_tensor *x = NULL;
+        CTRT_AUTO(tensor) x = NULL;
         if (!check_begin(run, name, dtype, "forward", "zeros ones full eye arange"))
             continue;
         ctrt_ints size = ctrt_ints_of(shape, 2);
@@ -341,7 +321,6 @@ static void check_creation(struct run *run, const char *name)
             expect_values(run, "arange",
                           ctrt_arange(&x, ctrt_int(2), ctrt_int(12), ctrt_int(3), dtype, run->device), &x,
                           dtype, 1, four, counting);
-        ctrt_tensor_release(&x);
         check_end(run);
     }
 }
@@ -351,7 +330,7 @@ static void check_arange(struct run *run, const char *name)
     static const ctrt_dtype floating[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16 };
     static const int64_t thousand[1] = { 1000 }, three[1] = { 3 };
     double tenths[1000], down[3] = { 5, 3, 1 };
-    ctrt_tensor *x = NULL;
+    CTRT_AUTO(tensor) x = NULL;
     struct array got;
     if (!check_begin(run, name, 0, "forward", "steps"))
         return;
@@ -372,7 +351,6 @@ static void check_arange(struct run *run, const char *name)
                 check_fail(run, "many[%" PRId64 "]: got %" PRId64, k, got.i[k]);
                 break;
             }
-    ctrt_tensor_release(&x);
     check_end(run);
 }
 

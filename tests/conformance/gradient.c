@@ -64,14 +64,6 @@ static void fold(struct array *base, const struct array *full, const struct plac
         base->f[placed->map[k]] += full->f[k];
 }
 
-static double most_of(const struct array *a)
-{
-    double most = 0;
-    for (int64_t k = 0; k < a->numel; k++)
-        most = fmax(most, fabs(a->f[k]));
-    return most;
-}
-
 /* The tensors of one call of the op and of its backward pass. */
 struct session {
     struct placed in[MAX_INPUTS];

@@ -35,12 +35,10 @@ static const struct variant matmuls[] = {
 
 /* Computes with a as [batch..., M, K] and b as [batch..., K, N]. Vectors get a dim of size 1, which is removed from the
  * result. */
-static void matmul_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(matmul)
 {
     struct array a = in[0], b = in[1];
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    (void)v, (void)op;
     bool left = a.ndim == 1, right = b.ndim == 1;
     if (left) {
         a.ndim = 2;
@@ -100,11 +98,7 @@ static void matmul_reference(struct array *out, const struct array *in, const st
     }
 }
 
-static ctrt_status matmul_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_matmul(out, in[0], in[1]);
-}
+CALLS(matmul, ctrt_matmul(out, in[0], in[1]))
 
 /* ---- linear ---- */
 
@@ -118,10 +112,8 @@ static const struct variant linears[] = {
     { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
 };
 
-static void linear_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(linear)
 {
-    (void)op;
     const struct array *x = &in[0], *w = &in[1], *bias = present(v, 2) ? &in[2] : NULL;
     int64_t shape[CTRT_MAX_DIMS], inner = x->shape[x->ndim - 1], columns = w->shape[0];
     memcpy(shape, x->shape, sizeof shape);
@@ -141,11 +133,7 @@ static void linear_reference(struct array *out, const struct array *in, const st
     }
 }
 
-static ctrt_status linear_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_linear(out, in[0], in[1], in[2]);
-}
+CALLS(linear, ctrt_linear(out, in[0], in[1], in[2]))
 
 #define ANY { REAL, -2, 2 }
 

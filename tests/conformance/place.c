@@ -163,11 +163,7 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
         fill_one(&one, op, v, i, smooth, dice);
         for (int64_t k = 0; k < full[i].numel; k++) {
             index_of(index, k, shape->n, shape->d);
-            int64_t from = offset_in(&one, index, shape->n);
-            if (one.f)
-                full[i].f[k] = one.f[from];
-            else
-                full[i].i[k] = one.i[from];
+            element_copy(&full[i], k, &one, offset_in(&one, index, shape->n));
         }
     }
     return true;
@@ -300,10 +296,7 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
     p->map = scratch((size_t)full->numel * sizeof *p->map);
     for (int64_t k = 0; k < full->numel; k++) {
         p->map[k] = base_offset(&p->base, full, layout, k);
-        if (full->f)
-            p->base.f[p->map[k]] = full->f[k];
-        else
-            p->base.i[p->map[k]] = full->i[k];
+        element_copy(&p->base, p->map[k], full, k);
     }
     CTRT_TRY(array_upload(&p->leaf, &p->base, device));
     if (require_grad)

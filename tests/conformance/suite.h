@@ -49,11 +49,14 @@ void scratch_release(void *mark);
 void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape);     /* zeros */
 static inline double value_of(const struct array *a, int64_t k) { return a->f ? a->f[k] : (double)a->i[k]; }
 void value_set(struct array *a, int64_t k, double value);       /* converts as ctrt does */
+double most_of(const struct array *a);                          /* the largest magnitude of a floating array */
 double round_to(ctrt_dtype dtype, double value);                /* to the nearest value of a floating dtype */
 int64_t wrap_to(ctrt_dtype dtype, int64_t value); /* modulo the integer type's range; bool: value != 0 */
 bool is_floating(ctrt_dtype dtype);
 double epsilon_of(ctrt_dtype dtype);                            /* of f32 for integers */
 void array_to(struct array *out, const struct array *in, ctrt_dtype dtype);     /* converts as ctrt does */
+/* Copies element `from` of b to element `to` of a. Both have the same dtype. */
+void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from);
 /* The offset in `a` of an element of a broadcast result, whose `n` dims have the indices `index`. */
 int64_t offset_in(const struct array *a, const int64_t *index, int n);
 /* Writes the indices of element k of a contiguous array. */
@@ -160,6 +163,19 @@ struct family {
     const struct check_special *specials;
     int special_count;
 };
+
+/* The heads of NAME_reference and NAME_call, which need not use every parameter; CALLS defines a call of one expression. */
+#define UNUSED __attribute__((unused))
+#define REFERENCE(name)                                                                                     \
+    static void name##_reference(struct array *out, const struct array *in, UNUSED const struct variant *v, \
+                                 UNUSED const struct check_op *op)
+#define CALL(name) \
+    static ctrt_status name##_call(ctrt_tensor **out, UNUSED ctrt_tensor *const *in, UNUSED const struct variant *v)
+#define CALLS(name, ...)      \
+    CALL(name)                \
+    {                         \
+        return __VA_ARGS__;   \
+    }
 
 #define FAMILY_OPS(table)      .ops = table, .count = (int)(sizeof(table) / sizeof((table)[0]))
 #define FAMILY_SPECIALS(table) .specials = table, .special_count = (int)(sizeof(table) / sizeof((table)[0]))
