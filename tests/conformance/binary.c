@@ -122,15 +122,8 @@ CALLS(where, ctrt_where(out, in[0], in[1], in[2]))
 REFERENCE(where)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    int ndim = 0;
-    for (int i = 0; i < op->inputs; i++)
-        ndim = in[i].ndim > ndim ? in[i].ndim : ndim;
-    for (int d = 0; d < ndim; d++) {
-        shape[d] = 1;
-        for (int i = 0; i < op->inputs; i++)
-            if (d >= ndim - in[i].ndim && in[i].shape[d - ndim + in[i].ndim] != 1)
-                shape[d] = in[i].shape[d - ndim + in[i].ndim];
-    }
+    int ndim;
+    broadcast_shape(shape, &ndim, in, op->inputs);
     array_make(out, in[1].dtype, ndim, shape);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, ndim, shape);

@@ -72,7 +72,7 @@ ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *c
     return op->call(out, in, v);
 }
 
-static void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count)
+void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count)
 {
     *ndim = 0;
     for (int i = 0; i < count; i++)

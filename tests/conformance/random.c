@@ -73,57 +73,36 @@ static double expect_uniform(ctrt_dtype dtype, int64_t i)
 {
     return dtype == CTRT_F64 ? wide_unit(i) : below(dtype, unit(i), 0, 1);
 }
-static double expect_randint(ctrt_dtype dtype, int64_t i)
+static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i) { return (double)(-50 + (int64_t)(pair(i) % 150)); }
+static double expect_wide(UNUSED ctrt_dtype dtype, int64_t i)
 {
-    (void)dtype;
-    return (double)(-50 + (int64_t)(pair(i) % 150));
-}
-static double expect_wide(ctrt_dtype dtype, int64_t i)
-{
-    (void)dtype;
     return (double)(-(1ll << 51) + (int64_t)(pair(i) % ((1ull << 52) + 12345)));
 }
-static double expect_bernoulli(ctrt_dtype dtype, int64_t i) { (void)dtype; return unit(i) < 0.25f; }
-static double expect_never(ctrt_dtype dtype, int64_t i) { (void)dtype, (void)i; return 0; }
-static double expect_always(ctrt_dtype dtype, int64_t i) { (void)dtype, (void)i; return 1; }
+static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i) { return unit(i) < 0.25f; }
+static double expect_never(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 0; }
+static double expect_always(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 1; }
 static double expect_scaled(ctrt_dtype dtype, int64_t i)
 {
     return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : below(dtype, -1.0f + 3.0f * unit(i), -1, 2);
 }
 
-static ctrt_status make_uniform(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d);
-}
-static ctrt_status make_normal(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d);
-}
-static ctrt_status make_randint(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_randint(out, -50, 100, CTRT_SHAPE(now.count), dtype, d);
-}
-static ctrt_status make_wide(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_randint(out, -(1ll << 51), (1ll << 51) + 12345, CTRT_SHAPE(now.count), dtype, d);
-}
-static ctrt_status make_bernoulli(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0.25, dtype, d);
-}
+#define MAKE(name, ...)                                                                     \
+    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)     \
+    {                                                                                       \
+        return __VA_ARGS__;                                                                 \
+    }
+MAKE(uniform, ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(normal, ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(randint, ctrt_randint(out, -50, 100, CTRT_SHAPE(now.count), dtype, d))
+MAKE(wide, ctrt_randint(out, -(1ll << 51), (1ll << 51) + 12345, CTRT_SHAPE(now.count), dtype, d))
+MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0.25, dtype, d))
+MAKE(never, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0, dtype, d))
+MAKE(always, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 1, dtype, d))
+
 static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
 {
     CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
     return ctrt_uniform_(*out, -1, 2);
-}
-
-static ctrt_status make_never(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0, dtype, d);
-}
-static ctrt_status make_always(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_bernoulli(out, CTRT_SHAPE(now.count), 1, dtype, d);
 }
 static ctrt_status make_around_2(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
 {

@@ -59,6 +59,8 @@ void array_to(struct array *out, const struct array *in, ctrt_dtype dtype);     
 void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from);
 /* The offset in `a` of an element of a broadcast result, whose `n` dims have the indices `index`. */
 int64_t offset_in(const struct array *a, const int64_t *index, int n);
+/* The shape to which `count` arrays broadcast. */
+void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count);
 /* Writes the indices of element k of a contiguous array. */
 void index_of(int64_t *index, int64_t k, int ndim, const int64_t *shape);
 
@@ -257,7 +259,7 @@ void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype
 
 /* Known failures, expected.c. */
 enum expectation { EXPECT_PASS, EXPECT_UNSUPPORTED, EXPECT_FAILURE };
-enum expectation expected_of(const char *device, const char *check, const char **reason);
+enum expectation expected_of(const char *check, const char **reason);
 bool expected_load(const char *path);
 
 /* ---- helpers for references ---- */
