@@ -141,8 +141,10 @@ static void fill_convertible(struct array *a, ctrt_dtype to, struct dice *dice)
 
 static const enum layout layouts[] = { CONTIGUOUS, OFFSET, TRANSPOSED, SLICED };
 
-/* Copies x, whose converted values are `want`, into a tensor of this layout. Memory between its elements must not change. */
-static void check_copy_into(struct run *run, const char *what, ctrt_tensor *x, const struct array *want, enum layout layout)
+/* Copies x, whose converted values are `want`, into a tensor of this layout. Memory between its elements must not
+ * change. */
+static void check_copy_into(struct run *run, const char *what, ctrt_tensor *x, const struct array *want,
+                            enum layout layout)
 {
     struct array zeros, got;
     struct placed out;
@@ -209,9 +211,11 @@ static void check_halves(struct run *run, const char *name)
             CTRT_AUTO(tensor) x = NULL;
             struct array got, want;
             const ctrt_dtype from = widen ? dtypes[t] : CTRT_F32, to = widen ? CTRT_F32 : dtypes[t];
-            if (!check_begin(run, name, dtypes[t], "forward", widen ? "every value to f32" : "from f32 of all magnitudes"))
+            if (!check_begin(run, name, dtypes[t], "forward",
+                             widen ? "every value to f32" : "from f32 of all magnitudes"))
                 continue;
-            if (check_ok(run, ctrt_from_data(&x, widen ? (void *)bits : wide, VALUES, CTRT_SHAPE(VALUES), from, run->device),
+            if (check_ok(run, ctrt_from_data(&x, widen ? (void *)bits : wide, VALUES, CTRT_SHAPE(VALUES), from,
+                                             run->device),
                          NULL, 0, "placing")
                 && check_ok(run, array_download(&want, x), NULL, 0, "reading")
                 && check_ok(run, ctrt_to_dtype(&x, x, to), "copy", from, "the call")
@@ -230,11 +234,14 @@ static void check_halves(struct run *run, const char *name)
 static void check_limits(struct run *run, const char *name)
 {
     static const struct { ctrt_dtype from; double x; ctrt_dtype to; double want; } cases[] = {
-        { CTRT_F32, -1.9, CTRT_I32, -1 },        { CTRT_F64, -0.5, CTRT_I8, 0 },        { CTRT_F32, -3, CTRT_U8, 253 },
-        { CTRT_F32, 300, CTRT_U8, 44 },          { CTRT_I32, -1, CTRT_U8, 255 },        { CTRT_I32, 1 << 20, CTRT_I16, 0 },
-        { CTRT_F32, NAN, CTRT_BOOL, 1 },         { CTRT_F32, -0.0, CTRT_BOOL, 0 },      { CTRT_F64, 1e300, CTRT_F32, INFINITY },
-        { CTRT_F32, 65520, CTRT_F16, INFINITY }, { CTRT_F32, 65519, CTRT_F16, 65504 },  { CTRT_I8, -128, CTRT_I64, -128 },
-        { CTRT_BOOL, 1, CTRT_F16, 1 },           { CTRT_U8, 200, CTRT_I8, -56 },        { CTRT_F64, 4294967297.0, CTRT_I32, 1 },
+        { CTRT_F32, -1.9, CTRT_I32, -1 },             { CTRT_F64, -0.5, CTRT_I8, 0 },
+        { CTRT_F32, -3, CTRT_U8, 253 },               { CTRT_F32, 300, CTRT_U8, 44 },
+        { CTRT_I32, -1, CTRT_U8, 255 },               { CTRT_I32, 1 << 20, CTRT_I16, 0 },
+        { CTRT_F32, NAN, CTRT_BOOL, 1 },              { CTRT_F32, -0.0, CTRT_BOOL, 0 },
+        { CTRT_F64, 1e300, CTRT_F32, INFINITY },      { CTRT_F32, 65520, CTRT_F16, INFINITY },
+        { CTRT_F32, 65519, CTRT_F16, 65504 },         { CTRT_I8, -128, CTRT_I64, -128 },
+        { CTRT_BOOL, 1, CTRT_F16, 1 },                { CTRT_U8, 200, CTRT_I8, -56 },
+        { CTRT_F64, 4294967297.0, CTRT_I32, 1 },
     };
     if (!check_begin(run, name, 0, "forward", "beyond the new dtype's range"))
         return;

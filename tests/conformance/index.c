@@ -233,7 +233,8 @@ static void check_range(struct run *run, const char *name)
                 expect_index_error(run, "cross_entropy", wrong[k], ctrt_cross_entropy(&out, out, i, NULL));
         }
         if (check_ok(run, ctrt_narrow(&a, a, 1, 0, 0), NULL, 0, "narrow")) {
-            expect_index_error(run, "index_select of slices without elements", wrong[k], ctrt_index_select(&out, a, 0, i));
+            expect_index_error(run, "index_select of slices without elements", wrong[k],
+                               ctrt_index_select(&out, a, 0, i));
             expect_index_error(run, "embedding without elements", wrong[k], ctrt_embedding(&out, a, i, -1));
         }
     }

@@ -21,8 +21,8 @@ static void philox(uint32_t out[4], uint64_t seed, uint64_t counter)
     memcpy(out, c, sizeof c);
 }
 
-/* Number 17 of the first stream, scaled or not, rounds to the upper bound in f16 and bf16. The counters of the second and
- * third carry into the upper half and wrap around. */
+/* Number 17 of the first stream, scaled or not, rounds to the upper bound in f16 and bf16. The counters of the second
+ * and third carry into the upper half and wrap around. */
 static const struct stream { uint64_t seed, start; int64_t count; } streams[] = {
     { 0x123456789abcdefu, 1617, 1003 },
     { 0xfedcba9876543210u, 0xfffffff0u, 5000 },
@@ -124,7 +124,8 @@ static const struct source {
     { "uniform_", "stream of Philox", FLOATS, make_scaled, expect_scaled, 2, 4 },
     { "normal", "stream of Philox", FLOATS, make_normal, normal, 16, 4 },
     { "normal", "around 2", FLOATS, make_around_2, expect_around_2, 16, 4 },
-    { "randint", "stream of Philox", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint, 0, 2 },
+    { "randint", "stream of Philox", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint,
+      0, 2 },
     { "randint", "wide range", BIT(I64), make_wide, expect_wide, 0, 2 },
     { "bernoulli", "stream of Philox", ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4 },
     { "bernoulli", "never", ALL, make_never, expect_never, 0, 4 },

@@ -165,7 +165,8 @@ static int64_t place_of(const struct groups *g, int64_t k, bool largest)
 }
 
 /* Makes the results of max or min, or only the indices for argmax and argmin. */
-static void extreme_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void extreme_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     const bool values = op->outputs == 2, largest = strstr(op->name, "max") != NULL;
     struct array *index = &out[values];

@@ -165,8 +165,8 @@ static void run_family(struct run *run, const struct family *family)
 
 /* ---- coverage: every op of the library must have a check ---- */
 
-/* Kernels that only backward passes call; the checks of derivatives cover them. User-defined functions have no kernel; the
- * unit tests of autograd cover them. */
+/* Kernels that only backward passes call; the checks of derivatives cover them. User-defined functions have no kernel;
+ * the unit tests of autograd cover them. */
 static const char *const elsewhere[] = {
     "relu_backward",          "sigmoid_backward",    "tanh_backward",       "gelu_backward",
     "silu_backward",          "conv2d_input_grad",   "conv2d_weight_grad",  "max_pool2d_backward",

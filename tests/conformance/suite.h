@@ -2,10 +2,10 @@
 /* suite.h: shared by the files of the conformance suite.
  *
  * An op is a row (struct check_op) in the table of its family: how to call it, its reference in float64 or int64, the
- * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def says about the op: its dtypes, the dtype of
- * the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row;
- * forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows (views,
- * random numbers, optimizers) are functions (struct check_special). */
+ * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def says about the op: its dtypes, the dtype
+ * of the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row;
+ * forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows
+ * (views, random numbers, optimizers) are functions (struct check_special). */
 #ifndef CONFORMANCE_SUITE_H
 #define CONFORMANCE_SUITE_H
 
@@ -166,7 +166,8 @@ struct family {
     int special_count;
 };
 
-/* The heads of NAME_reference and NAME_call, which need not use every parameter; CALLS defines a call of one expression. */
+/* The heads of NAME_reference and NAME_call, which need not use every parameter; CALLS defines a call of one
+ * expression. */
 #define UNUSED __attribute__((unused))
 #define REFERENCE(name)                                                                                     \
     static void name##_reference(struct array *out, const struct array *in, UNUSED const struct variant *v, \
@@ -247,8 +248,8 @@ ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *c
 void op_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
 struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype dtype, int salt);
 
-/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also how
- * the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
+/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also
+ * how the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
 void op_complete(struct check_op *op);
 
 void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* forward.c */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* small_net.h: a small network with parameters and buffers, for tests that save, load or move modules. Uses tensors.h. */
+/* small_net.h: a small network with parameters and buffers, for tests that save, load or move modules. */
 #ifndef CTRT_TESTS_SMALL_NET_H
 #define CTRT_TESTS_SMALL_NET_H
 

@@ -147,9 +147,12 @@ static void bad_files(void)
         { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, "after the end of the previous one" },
         { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, "1 bytes follow the last tensor" },
         { "{}", 1, "1 bytes follow" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12, "before the end of the previous one" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[9,17]}}", 17, "after the end of the previous one" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"a\":{" F32_2 "\"data_offsets\":[8,16]}}", 16, "two tensors are named \"a\"" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12,
+          "before the end of the previous one" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[9,17]}}", 17,
+          "after the end of the previous one" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"a\":{" F32_2 "\"data_offsets\":[8,16]}}", 16,
+          "two tensors are named \"a\"" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"\\u0061\":{" F32_2 "\"data_offsets\":[8,16]}}", 16,
           "two tensors" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a second __metadata__" },
@@ -183,7 +186,8 @@ static void bad_files(void)
     for (size_t i = 0; i < COUNT(cases) + COUNT(unsupported); i++) {
         const bool corrupt = i < COUNT(cases);
         const struct file_case *c = corrupt ? &cases[i] : &unsupported[i - COUNT(cases)];
-        if (!CHECK_FAILS(open_header(&file, c->header, c->data), corrupt ? CTRT_ERR_FORMAT : CTRT_ERR_NOT_SUPPORTED, c->words))
+        if (!CHECK_FAILS(open_header(&file, c->header, c->data), corrupt ? CTRT_ERR_FORMAT : CTRT_ERR_NOT_SUPPORTED,
+                         c->words))
             printf("# the header was %s\n", c->header);
     }
     CHECK(file == NULL, "a failed open set the output");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or written
- * with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, and the table
- * of the device. */
+/* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
+ * written with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, and
+ * the table of the device. */
 #include <dirent.h>
 
 #include "fake_check.h"
@@ -55,8 +55,8 @@ static void one_thread(void)
 }
 
 /* Runs the op with 1, 2 and 3 threads. The results must be bitwise equal. */
-static void same_with_threads(const char *op, ctrt_dtype dtype, const ctrt_view *const *in, int inputs, ctrt_dtype result,
-                              int ndim, const int64_t *shape, const void *attributes)
+static void same_with_threads(const char *op, ctrt_dtype dtype, const ctrt_view *const *in, int inputs,
+                              ctrt_dtype result, int ndim, const int64_t *shape, const void *attributes)
 {
     fake_tensor first = { .memory = NULL };
     for (int threads = 1; threads <= 3; threads++) {
@@ -84,7 +84,8 @@ static void threads_change_nothing(void)
 {
     group("results are bitwise equal with any number of threads");
     static const ctrt_gelu_attributes gelu = { sizeof gelu, false };
-    static const ctrt_random_attributes random = { .size = sizeof random, .seed = 5, .offset = 0xfffffff0u, .a = -3, .b = 5 };
+    static const ctrt_random_attributes random = { .size = sizeof random, .seed = 5, .offset = 0xfffffff0u, .a = -3,
+                                                   .b = 5 };
     static const int64_t many = 9 * 1024 * 1024 + 7, random_count = 100003;
     for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BF16; dtype++) {
         fake_tensor a = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &many, -9, 9);
@@ -106,7 +107,8 @@ static void threads_change_nothing(void)
     fake_free(&b);
 
     /* Reductions that are divided along either dimension. */
-    static const int64_t shapes[][2] = { { 1, 3000001 }, { 3000001, 1 }, { 300, 20011 }, { 20011, 300 }, { 70001, 40 } };
+    static const int64_t shapes[][2] = { { 1, 3000001 }, { 3000001, 1 }, { 300, 20011 }, { 20011, 300 },
+                                         { 70001, 40 } };
     for (int s = 0; s < 5; s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_F64; dtype++) {
             fake_tensor in = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shapes[s], -1, 1);
@@ -146,7 +148,8 @@ static fake_tensor of_rows(const struct large_case *c, const fake_tensor *row, i
 {
     const int64_t shape[] = { rows, N, 1 };
     const size_t bytes = N * fake_sizes[c->dtype];
-    fake_tensor x = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape), y = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape);
+    fake_tensor x = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape),
+        y = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape);
     fake_tensor mean = new_f32(1, &rows), rstd = new_f32(1, &rows);
     const ctrt_view *in[] = { &x.view, strcmp(c->op, "add") == 0 ? &x.view : NULL, NULL };
     for (int64_t r = 0; r < rows; r++)
@@ -256,7 +259,8 @@ static void add_at_indices(const struct index_case *c, ctrt_dtype dtype, bool sc
         fake_put(&dy.view, i, (double)(fake_random() % 4));             /* sums are exact */
     for (int64_t i = 0; i < index.view.numel; i++)
         fake_put(&index.view, i, (double)(fake_random() % (uint64_t)c->size));
-    fake_must(fake_run(op, dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2, scatter ? NULL : &skip), what);
+    fake_must(fake_run(op, dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2,
+                       scatter ? NULL : &skip), what);
     for (int64_t i = 0; i < dy.view.numel; i++) {
         const int64_t slice = i / c->inner, to = (int64_t)fake_get(&index.view, scatter ? i : slice % c->count);
         if (scatter || to != 1)
@@ -287,7 +291,8 @@ static void adding(void)
         char words[64];
         fake_tensor dx = new_f32(3, (int64_t[]){ 1, 5, 1 });
         fake_tensor dy = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 3, 1 }, 0, 9);
-        fake_tensor index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1, scatter ? dy.view.shape : (int64_t[]){ 3 }, 0, 5);
+        fake_tensor index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1,
+                                        scatter ? dy.view.shape : (int64_t[]){ 3 }, 0, 5);
         fake_put(&index.view, 2, wrong[run / 2]);
         CHECK_EQ(fake_run(op, CTRT_F32, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2, NULL),
                  CTRT_ERR_INVALID_ARGUMENT);
@@ -310,7 +315,8 @@ static void errors(void)
     static const ctrt_random_attributes empty_range = { .size = sizeof empty_range, .lo = 4, .hi = 4 };
     ctrt_reduce_attributes attributes = { sizeof attributes, 2 };
     group("an integer division by zero is an error that names the op");
-    fake_tensor a = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 1, 9), b = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 0, 0);
+    fake_tensor a = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 1, 9),
+        b = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 0, 0);
     for (int k = 0; k < 3; k++) {
         CHECK_EQ(fake_run(divisions[k], CTRT_I32, FAKE_VIEWS(&a.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
                  CTRT_ERR_INVALID_ARGUMENT);
@@ -334,7 +340,8 @@ static void errors(void)
     fake_tensor in = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 1, &million, 0, 1), sum = new_f32(1, (int64_t[]){ 1 });
     attributes.dims = 1;
     host_allocs_left = 1;
-    CHECK_EQ(fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&in.view), 1, &attributes), CTRT_ERR_OUT_OF_MEMORY);
+    CHECK_EQ(fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&in.view), 1, &attributes),
+             CTRT_ERR_OUT_OF_MEMORY);
     host_allocs_left = 0;
     fake_free(&a);
     fake_free(&b);
@@ -353,7 +360,8 @@ static void undefined_casts(void)
     };
     group("floating values that no i64 represents are converted as by the processor");
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        fake_tensor in = fake_new(cases[k].from, FAKE_CONTIGUOUS, 0, NULL), out = fake_new(cases[k].to, FAKE_CONTIGUOUS, 0, NULL);
+        fake_tensor in = fake_new(cases[k].from, FAKE_CONTIGUOUS, 0, NULL),
+            out = fake_new(cases[k].to, FAKE_CONTIGUOUS, 0, NULL);
         fake_put(&in.view, 0, cases[k].x);
         fake_must(fake_run("copy", cases[k].from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), "copy");
         CHECK_EQ(fake_get(&out.view, 0), cases[k].want);

@@ -58,7 +58,8 @@ static double worst_of(const struct function *f, uint32_t first, uint32_t step, 
     for (int i = 0; i < COUNT; i++, bits += step)
         memcpy(&x[i], &bits, sizeof bits);
     int64_t count = COUNT;
-    ctrt_view in = { .data = x, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS, .shape = { count },
+    ctrt_view in = { .data = x, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS,
+                     .shape = { count },
                      .strides = { 1 } }, out = in;
     out.data = y;
     ctrt_gelu_attributes attributes = { sizeof attributes, f->tanh };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests products of the cpu backend by each library in cases that the conformance suite does not cover: several threads,
- * a fork, more shapes than a cache of generated code holds, and no memory. */
+/* Tests products of the cpu backend by each library in cases that the conformance suite does not cover: several
+ * threads, a fork, more shapes than a cache of generated code holds, and no memory. */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

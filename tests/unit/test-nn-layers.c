@@ -48,7 +48,8 @@ static void check_same(const char *what, int line, ctrt_tensor *got, ctrt_status
     if (!CHECK_OK(ctrt_to_host(a, sizeof a, got, CTRT_F64)) || !CHECK_OK(ctrt_to_host(b, sizeof b, want, CTRT_F64)))
         return;
     for (int64_t k = 0; k < ctrt_tensor_numel(want); k++)
-        tap_check(fabs(a[k] - b[k]) <= 1e-5 * fmax(1, fabs(b[k])), __FILE__, line, "%s: element %lld is %g, expected %g",
+        tap_check(fabs(a[k] - b[k]) <= 1e-5 * fmax(1, fabs(b[k])), __FILE__, line,
+                  "%s: element %lld is %g, expected %g",
                   what, (long long)k, a[k], b[k]);
 }
 
@@ -237,7 +238,8 @@ static void activations(void)
         CHECK_STR(ctrt_module_kind(modules[i]), cases[i].kind);
         CHECK_OK(ctrt_forward(&y, modules[i], x));
         for (int j = 0; j < 3; j++)
-            CHECK(fabs(at(y, j) - cases[i].want[j]) < 1e-5, "%s, element %d: %g, expected %g", cases[i].kind, j, at(y, j),
+            CHECK(fabs(at(y, j) - cases[i].want[j]) < 1e-5, "%s, element %d: %g, expected %g", cases[i].kind, j,
+                  at(y, j),
                   cases[i].want[j]);
         ctrt_module_release(&modules[i]);
     }

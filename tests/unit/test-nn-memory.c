@@ -59,7 +59,8 @@ static void sweep(void)
         return;
     alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(run());
-    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu), nodes = ctrt_autograd_live_nodes();
+    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu),
+        nodes = ctrt_autograd_live_nodes();
     CHECK(allocations > 100, "only %llu allocations were seen", (unsigned long long)allocations);
     int passed = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
@@ -100,7 +101,8 @@ static void moving(void)
         alloc_fail_at(0, false);
         ctrt_dtype want = status ? CTRT_F32 : CTRT_F64;
         for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, net, i) == CTRT_OK; i++)
-            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s", (unsigned long long)n, i,
+            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s",
+                  (unsigned long long)n, i,
                   ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ctrt_dtype_name(want));
         CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
     }

@@ -259,7 +259,8 @@ static void expressions(void)
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu),
                                                        CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
                 CTRT_ERR_OUT_OF_MEMORY, "the constructor fails");
-    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY, "constructor fails");
+    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY,
+                "constructor fails");
     CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT,
                 "in_features is -1");
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(NULL)), CTRT_ERR_INVALID_ARGUMENT, "NULL");

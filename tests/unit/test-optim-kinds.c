@@ -253,7 +253,8 @@ static void bad_options(const struct entry *entry)
     CHECK_OK(entry->make(&good, NULL, NULL));
     for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
         CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
-        CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name, value);
+        CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name,
+              value);
         for (size_t i = 0; i < COUNT(cases); i++) {
             union optim_options options = { .sgd = { .lr = 0 } };
             if (option->range != cases[i].range)

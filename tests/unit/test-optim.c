@@ -19,7 +19,8 @@ static ctrt_tensor *parameter(const double *values, ctrt_ints shape, ctrt_dtype 
 
 static void set_grad(ctrt_tensor *tensor, const double *values)
 {
-    CTRT_AUTO(tensor) grad = parameter(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)), ctrt_tensor_dtype(tensor));
+    CTRT_AUTO(tensor) grad = parameter(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)),
+                                       ctrt_tensor_dtype(tensor));
     CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
 }
 
@@ -51,7 +52,8 @@ static void late(bool adamw)
 {
     enum { N = 4, STEPS = 6 };
     /* Whether parameter i has a gradient in a step. */
-    static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 }, { 1, 1, 1, 0 }, { 1, 1, 1, 0 } };
+    static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 },
+                                          { 1, 1, 1, 0 }, { 1, 1, 1, 0 } };
     static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
     group("parameters whose first gradient comes in a later step, %s", adamw ? "AdamW" : "SGD with dampening");
     CTRT_AUTO(optimizer) optimizer = NULL;
@@ -83,7 +85,8 @@ static void late(bool adamw)
         for (int i = 0; i < N; i++) {
             double got;
             CHECK_OK(ctrt_item(&got, p[i]));
-            CHECK(fabs(got - own[i].p) < (dtypes[i] == CTRT_F32 ? 1e-6 : 1e-12), "step %d, parameter %d: %.15g, expected %.15g", step, i, got,
+            CHECK(fabs(got - own[i].p) < (dtypes[i] == CTRT_F32 ? 1e-6 : 1e-12),
+                  "step %d, parameter %d: %.15g, expected %.15g", step, i, got,
                   own[i].p);
         }
     }
@@ -92,7 +95,8 @@ static void late(bool adamw)
     CHECK_OK(ctrt_optimizer_state(&state, optimizer, 1, name));
     CHECK_OK(ctrt_item(&m, state));
     CHECK_NEAR(m, own[1].m, 1e-12);
-    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 3, name), CTRT_ERR_NOT_FOUND, name);      /* never had a gradient */
+    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 3, name), CTRT_ERR_NOT_FOUND,
+                name);      /* never had a gradient */
     CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 4, name), CTRT_ERR_NOT_FOUND, "4 parameters");
     CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
     for (int i = 0; i < N; i++)
@@ -111,7 +115,8 @@ static void converted(bool adamw)
     double before, after;
     CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
     CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
-    CHECK_OK(adamw ? ctrt_adamw_new(&optimizer, net, NULL) : ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .momentum = 0.5 }));
+    CHECK_OK(adamw ? ctrt_adamw_new(&optimizer, net, NULL) : ctrt_sgd_new(&optimizer, net,
+                                                                          &(ctrt_sgd_options){ .momentum = 0.5 }));
     set_grad(w, (const double[]){ 1.0 / 4096 });
     CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
@@ -199,7 +204,8 @@ static void bad(void)
     group("parameters that cannot be added, and Nesterov without momentum");
     static const double two = 2;
     static const ctrt_sgd_options nesterov[] = {
-        { .nesterov = true }, { .nesterov = true, .momentum = 0.9, .dampening = 0.1 }, { .nesterov = true, .momentum = CTRT_ZERO },
+        { .nesterov = true }, { .nesterov = true, .momentum = 0.9, .dampening = 0.1 },
+            { .nesterov = true, .momentum = CTRT_ZERO },
     };
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), integers = NULL, result = NULL;
@@ -225,10 +231,16 @@ static void zeros(void)
 {
     group("an option of 0 is the default, and CTRT_ZERO is 0");
     /* One step from 2 with gradient 0.5; expected values computed with PyTorch. */
-    static const struct { bool adam; ctrt_adamw_options adamw; ctrt_sgd_options sgd; double want; bool buffer; } cases[] = {
+    static const struct {
+        bool adam, buffer;
+        ctrt_adamw_options adamw;
+        ctrt_sgd_options sgd;
+        double want;
+    } cases[] = {
         { .adam = true, .want = 1.99900000002 },
         { .adam = true, .adamw = { .lr = 0.1, .beta1 = CTRT_ZERO, .epsilon = CTRT_ZERO }, .want = 1.9 },
-        { .adam = true, .adamw = { .lr = 0.1, .beta2 = CTRT_ZERO, .epsilon = 0.5, .weight_decay = CTRT_ZERO }, .want = 1.95 },
+        { .adam = true, .adamw = { .lr = 0.1, .beta2 = CTRT_ZERO, .epsilon = 0.5, .weight_decay = CTRT_ZERO },
+          .want = 1.95 },
         { .want = 1.9995 },
         { .sgd = { .lr = CTRT_ZERO }, .want = 2 },
         { .sgd = { .lr = 1, .momentum = CTRT_ZERO }, .want = 1.5 },
@@ -250,7 +262,8 @@ static void zeros(void)
         CHECK((ctrt_optimizer_state(&buffer, optimizer, 0, "momentum_buffer") == CTRT_OK) == cases[i].buffer,
               "case %zu: wrong presence of momentum_buffer", i);
     }
-    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
+    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO
+               && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
 }
 
 /* ---- files ---- */
@@ -366,9 +379,11 @@ static void clipping(void)
             set_grad(w, (const double[]){ 3, -4 });
             set_grad(b, (const double[]){ 12 });
             CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, cases[i].max_norm));
-            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm, norm);
+            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm,
+                  norm);
             values_of(got, 2, ctrt_tensor_grad(w));
-            CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5, "max_norm %g: %g %g", cases[i].max_norm,
+            CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5,
+                  "max_norm %g: %g %g", cases[i].max_norm,
                   got[0], got[1]);
             values_of(got, 1, ctrt_tensor_grad(b));
             CHECK(fabs(got[0] - 12 * cases[i].factor) < 1e-5, "max_norm %g: %g", cases[i].max_norm, got[0]);
