@@ -369,6 +369,55 @@ static void groups(const struct entry *entry, ctrt_device *device)
     release(q, 2);
 }
 
+/* Parameters without a gradient in some steps equal parameters with optimizers of their own that step only with one. */
+static void late(const struct entry *entry, ctrt_device *device)
+{
+    enum { N = 4 };
+    static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 },
+                                          { 1, 1, 1, 0 } };
+    static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
+    group("%s on %s: parameters whose first gradient comes in a later step", entry->kind->name,
+          ctrt_device_name(device));
+    const union optim_options options = full_options(entry->kind);
+    const char *state_name = entry->kind->states[0].name;
+    ctrt_optimizer *alone[N] = { NULL };
+    CTRT_AUTO(optimizer) all = NULL;
+    ctrt_tensor *p[N], *q[N], *state = NULL, *own = NULL;
+    for (int i = 0; i < N; i++) {
+        p[i] = parameter(i, device);
+        q[i] = parameter(i, device);
+        CHECK_TRUE(!ctrt_to_dtype(&p[i], p[i], dtypes[i]) && !ctrt_to_dtype(&q[i], q[i], dtypes[i]));
+        CHECK_OK(entry->make(&alone[i], NULL, &options));
+        CHECK_OK(ctrt_optimizer_add(alone[i], &q[i], 1));
+    }
+    CHECK_OK(entry->make(&all, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(all, p, N));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(all, true));
+        for (int i = 0; i < N; i++) {
+            if (!given[step][i])
+                continue;
+            gradient(p[i], step, i);
+            gradient(q[i], step, i);
+            CHECK_OK(ctrt_optimizer_step(alone[i]));
+        }
+        CHECK_OK(ctrt_optimizer_step(all));
+        for (int i = 0; i < N; i++)
+            check_same("parameter", p[i], q[i]);
+    }
+    CHECK_OK(ctrt_optimizer_state(&state, all, 1, state_name));
+    CHECK_OK(ctrt_optimizer_state(&own, alone[1], 0, state_name));
+    check_same(state_name, state, own);
+    CHECK_FAILS(ctrt_optimizer_state(&state, all, 3, state_name), CTRT_ERR_NOT_FOUND,
+                state_name);  /* never had a gradient */
+    CHECK_FAILS(ctrt_optimizer_state(&state, all, 4, state_name), CTRT_ERR_NOT_FOUND, "4 parameters");
+    CHECK_FAILS(ctrt_optimizer_state(&state, all, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
+    for (int i = 0; i < N; i++)
+        ctrt_optimizer_release(&alone[i]);
+    release(p, N);
+    release(q, N);
+}
+
 /* ---- files ---- */
 
 /* An optimizer that loads the file of another one gets its options and continues with the same values. */
@@ -532,6 +581,7 @@ TEST_MAIN
             references(&entries[i], device);
             half(&entries[i], device);
             groups(&entries[i], device);
+            late(&entries[i], device);
             files(&entries[i], device);
             failures(&entries[i], device);
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: late gradients, mixed dtypes, strides, saved files and gradient clipping. test-optim-kinds has what holds
- * for every kind of optimizer: PyTorch's values, half precision, options, groups. */
+/* Optimizers: conversions, strides, saved files and gradient clipping. test-optim-kinds has what holds for every kind of
+ * optimizer: PyTorch's values, late gradients, half precision, options, groups. */
 #include <math.h>
 #include <unistd.h>
 
@@ -27,80 +27,6 @@ static void set_grad(ctrt_tensor *tensor, const double *values)
 static void values_of(double *values, size_t count, ctrt_tensor *tensor)
 {
     CHECK_OK(ctrt_to_host(values, count * sizeof *values, tensor, CTRT_F64));
-}
-
-/* ---- parameters whose gradients are missing in some steps ---- */
-
-struct own { double p, m, v; int steps; };
-
-static void own_adamw(struct own *s, double g, double lr, double decay)
-{
-    s->steps++;
-    s->p *= 1 - lr * decay;
-    s->m = 0.9 * s->m + 0.1 * g;
-    s->v = 0.999 * s->v + 0.001 * g * g;
-    s->p -= lr * (s->m / (1 - pow(0.9, s->steps))) / (sqrt(s->v / (1 - pow(0.999, s->steps))) + 1e-8);
-}
-
-static void own_sgd(struct own *s, double g, double lr, double dampening)
-{
-    s->m = s->steps++ == 0 ? g : 0.9 * s->m + (1 - dampening) * g;
-    s->p -= lr * s->m;
-}
-
-static void late(bool adamw)
-{
-    enum { N = 4, STEPS = 6 };
-    /* Whether parameter i has a gradient in a step. */
-    static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 },
-                                          { 1, 1, 1, 0 }, { 1, 1, 1, 0 } };
-    static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
-    group("parameters whose first gradient comes in a later step, %s", adamw ? "AdamW" : "SGD with dampening");
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    ctrt_tensor *p[N], *state = NULL;
-    struct own own[N];
-    for (int i = 0; i < N; i++) {
-        own[i] = (struct own){ .p = 1 + i };
-        p[i] = parameter(&own[i].p, CTRT_SHAPE(1), dtypes[i]);
-    }
-    if (adamw)
-        CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.2 }));
-    else
-        CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .dampening = 0.3 }));
-    CHECK_OK(ctrt_optimizer_add(optimizer, p, N));
-    for (int step = 0; step < STEPS; step++) {
-        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-        for (int i = 0; i < N; i++) {
-            double g = sin(step * N + i);
-            if (given[step][i]) {
-                set_grad(p[i], &g);
-                if (adamw)
-                    own_adamw(&own[i], g, 0.1, 0.2);
-                else
-                    own_sgd(&own[i], g, 0.1, 0.3);
-            }
-            if (i == N - 1)
-                CHECK_OK(ctrt_optimizer_step(optimizer));
-        }
-        for (int i = 0; i < N; i++) {
-            double got;
-            CHECK_OK(ctrt_item(&got, p[i]));
-            CHECK(fabs(got - own[i].p) < (dtypes[i] == CTRT_F32 ? 1e-6 : 1e-12),
-                  "step %d, parameter %d: %.15g, expected %.15g", step, i, got,
-                  own[i].p);
-        }
-    }
-    const char *name = adamw ? "exp_avg" : "momentum_buffer";
-    double m = NAN;
-    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 1, name));
-    CHECK_OK(ctrt_item(&m, state));
-    CHECK_NEAR(m, own[1].m, 1e-12);
-    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 3, name), CTRT_ERR_NOT_FOUND,
-                name);      /* never had a gradient */
-    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 4, name), CTRT_ERR_NOT_FOUND, "4 parameters");
-    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
-    for (int i = 0; i < N; i++)
-        ctrt_tensor_release(&p[i]);
 }
 
 /* ---- layouts, versions, rates ---- */
@@ -405,8 +331,6 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    late(false);
-    late(true);
     converted(false);
     converted(true);
     strides();
