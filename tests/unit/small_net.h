@@ -14,14 +14,17 @@ static inline ctrt_status small_net_new(ctrt_module **out)
         CTRT_NEW(linear, 4, 2, false, cpu)));
 }
 
-/* Makes training step number `turn` with an input that depends on it. */
+/* Makes training step number `turn` with an input that depends on it, in the dtype of the network. */
 static inline ctrt_status small_net_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn)
 {
     CTRT_AUTO(tensor) x = NULL;
+    ctrt_tensor *weight = NULL;
     float values[6];
     for (int i = 0; i < 6; i++)
         values[i] = (float)sin(turn * 6 + i);
     CTRT_TRY(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, device));
+    CTRT_TRY(ctrt_module_tensor(&weight, net, "0.weight"));
+    CTRT_TRY(ctrt_to_dtype(&x, x, ctrt_tensor_dtype(weight)));
     CTRT_TRY(ctrt_forward(&x, net, x));
     CTRT_TRY(ctrt_square(&x, x));
     CTRT_TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
