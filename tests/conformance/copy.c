@@ -346,6 +346,9 @@ static void check_arange(struct run *run, const char *name)
     expect_values(run, "5 to 0 by -2",
                   ctrt_arange(&x, ctrt_int(5), ctrt_int(0), ctrt_int(-2), CTRT_DTYPE_DEFAULT, run->device), &x,
                   CTRT_I64, 1, three, down);
+    expect_values(run, "5.0 to 0.0 by -2.0",
+                  ctrt_arange(&x, ctrt_float(5), ctrt_float(0), ctrt_float(-2), CTRT_I64, run->device), &x, CTRT_I64, 1,
+                  three, down);
     for (int t = 0; t < 4; t++)
         expect_values(run, ctrt_dtype_name(floating[t]),
                       ctrt_arange(&x, ctrt_float(3), ctrt_float(102.95), ctrt_float(0.1), floating[t], run->device), &x,

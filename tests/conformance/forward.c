@@ -283,6 +283,8 @@ void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype)
     check_sort(run, op, dtype, ZERO_SIZE, CONTIGUOUS, "zero-size");
     check_sort(run, op, dtype, ZERO_DIM, CONTIGUOUS, "0-dim");
     check_sort(run, op, dtype, LARGE, CONTIGUOUS, "large");
+    if (op->flags & MATRICES)                           /* whose kernels pack tiles of their operands */
+        check_sort(run, op, dtype, LARGE, TRANSPOSED, "large, transposed");
     check_sort(run, op, dtype, SPECIAL, CONTIGUOUS, is_floating(dtype) ? "NaN and infinities" : "limits");
 }
 
