@@ -197,7 +197,8 @@ static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype
     static const char *const names[] = { "gradient of q", "gradient of k", "gradient of v" };
     struct problem p;
     struct array got;
-    ctrt_tensor *leaves[3] = { NULL }, *views[3] = { NULL }, *grads[3] = { NULL }, *dy = NULL, *y = NULL;
+    ctrt_tensor *leaves[3] = { NULL }, *views[3] = { NULL }, *grads[3] = { NULL };
+    CTRT_AUTO(tensor) dy = NULL, y = NULL;
     const double tolerance = (dtype == CTRT_F32 || dtype == CTRT_F64 ? 128 : 12) * epsilon_of(dtype) +
         (dtype == CTRT_F32 ? 12 * run->lowered : 0);
     make_problem(&p, l, dtype);
@@ -221,8 +222,6 @@ static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype
         if (check_ok(run, array_download(&got, grads[i]), NULL, 0, "reading a gradient"))
             check_near(run, names[i], &got, &p.grad[i], tolerance, most_of(&p.grad[i]));
 done:
-    ctrt_tensor_release(&dy);
-    ctrt_tensor_release(&y);
     for (int i = 0; i < 3; i++) {
         ctrt_tensor_release(&leaves[i]);
         ctrt_tensor_release(&views[i]);
@@ -262,7 +261,8 @@ static void check_extremes(struct run *run, const char *name)
     for (int t = 0; t < FLOATING; t++)
         for (int infinite = 0; infinite < 2; infinite++) {
             struct array in[3], got, want;
-            ctrt_tensor *x[3] = { NULL }, *y = NULL;
+            ctrt_tensor *x[3] = { NULL };
+            CTRT_AUTO(tensor) y = NULL;
             run->lowered = run->matrices != CTRT_F32 ? epsilon_of(run->matrices) : 0;
             if (!check_begin(run, name, floating[t], "forward", infinite ? "infinite scores" : "large scores"))
                 continue;
@@ -286,7 +286,6 @@ static void check_extremes(struct run *run, const char *name)
                 check_array(run, "result", &got, &want, COMPOSED, compute_dtype(floating[t]));
             for (int i = 0; i < 3; i++)
                 ctrt_tensor_release(&x[i]);
-            ctrt_tensor_release(&y);
             check_end(run);
         }
 }

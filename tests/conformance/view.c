@@ -271,7 +271,8 @@ static void expect_shared(struct run *run, const char *what, ctrt_status status,
 static void check_sharing(struct run *run, const char *name)
 {
     struct array a, got, want;
-    ctrt_tensor *x = NULL, *view = NULL, *parts[4] = { NULL };
+    CTRT_AUTO(tensor) x = NULL, view = NULL;
+    ctrt_tensor *parts[4] = { NULL };
     int count = 0;
     if (!check_begin(run, name, 0, "forward", "share their storage"))
         return;
@@ -312,8 +313,6 @@ static void check_sharing(struct run *run, const char *name)
 done:
     for (int k = 0; k < 4; k++)
         ctrt_tensor_release(&parts[k]);
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&view);
     check_end(run);
 }
 
