@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: conversions, strides, saved files and gradient clipping. test-optim-kinds has what holds for every kind of
- * optimizer: PyTorch's values, late gradients, half precision, options, groups. */
+/* Optimizers: conversions, strides, saved files and gradient clipping. test-optim-kinds has what holds for every kind
+ * of optimizer: PyTorch's values, late gradients, half precision, options, groups. */
 #include <math.h>
 #include <unistd.h>
 
