@@ -64,7 +64,7 @@ EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
     tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/memory_bed.h \
     tests/unit/memory_host.h tests/unit/dryrun_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h \
-    tests/unit/fake_pool.h tests/unit/memory_checks.h \
+    tests/unit/fake_pool.h tests/unit/memory_checks.h tests/unit/small_net.h \
     tests/unit/soft_begin.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
@@ -104,9 +104,8 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-layouts.c tests/unit/test-cpu-limits.c \
-    tests/unit/test-cpu-math.c \
-    tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c
+    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c \
+    tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 

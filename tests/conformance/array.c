@@ -163,6 +163,22 @@ void array_to(struct array *out, const struct array *in, ctrt_dtype dtype)
             value_set(out, k, value_of(in, k));
 }
 
+void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from)
+{
+    if (a->f)
+        a->f[to] = b->f[from];
+    else
+        a->i[to] = b->i[from];
+}
+
+double most_of(const struct array *a)
+{
+    double most = 0;
+    for (int64_t k = 0; k < a->numel; k++)
+        most = fmax(most, fabs(a->f[k]));
+    return most;
+}
+
 void index_of(int64_t *index, int64_t k, int ndim, const int64_t *shape)
 {
     for (int d = ndim - 1; d >= 0; d--) {

@@ -29,10 +29,8 @@ static const struct variant masked_attentions[] = {
     { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
 };
 
-static void attention_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
+REFERENCE(attention)
 {
-    (void)op;
     const struct array *q = &in[0], *k = &in[1], *value = &in[2], *mask = present(v, 3) ? &in[3] : NULL;
     int n = q->ndim;
     int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[k->ndim - 2],
@@ -79,10 +77,7 @@ static void attention_reference(struct array *out, const struct array *in, const
     }
 }
 
-static ctrt_status attention_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]);
-}
+CALLS(attention, ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]))
 
 #define ONE { REAL, -1, 1 }
 
@@ -197,20 +192,13 @@ static void make_problem(struct problem *p, const struct large *l, ctrt_dtype dt
                 reference_row(p, b, h, row, weights);
 }
 
-static double most_of(const struct array *a)
-{
-    double most = 0;
-    for (int64_t k = 0; k < a->numel; k++)
-        most = fmax(most, fabs(a->f[k]));
-    return most;
-}
-
 static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype)
 {
     static const char *const names[] = { "gradient of q", "gradient of k", "gradient of v" };
     struct problem p;
     struct array got;
-    ctrt_tensor *leaves[3] = { NULL }, *views[3] = { NULL }, *grads[3] = { NULL }, *dy = NULL, *y = NULL;
+    ctrt_tensor *leaves[3] = { NULL }, *views[3] = { NULL }, *grads[3] = { NULL };
+    CTRT_AUTO(tensor) dy = NULL, y = NULL;
     const double tolerance = (dtype == CTRT_F32 || dtype == CTRT_F64 ? 128 : 12) * epsilon_of(dtype) +
         (dtype == CTRT_F32 ? 12 * run->lowered : 0);
     make_problem(&p, l, dtype);
@@ -234,8 +222,6 @@ static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype
         if (check_ok(run, array_download(&got, grads[i]), NULL, 0, "reading a gradient"))
             check_near(run, names[i], &got, &p.grad[i], tolerance, most_of(&p.grad[i]));
 done:
-    ctrt_tensor_release(&dy);
-    ctrt_tensor_release(&y);
     for (int i = 0; i < 3; i++) {
         ctrt_tensor_release(&leaves[i]);
         ctrt_tensor_release(&views[i]);
@@ -275,7 +261,8 @@ static void check_extremes(struct run *run, const char *name)
     for (int t = 0; t < FLOATING; t++)
         for (int infinite = 0; infinite < 2; infinite++) {
             struct array in[3], got, want;
-            ctrt_tensor *x[3] = { NULL }, *y = NULL;
+            ctrt_tensor *x[3] = { NULL };
+            CTRT_AUTO(tensor) y = NULL;
             run->lowered = run->matrices != CTRT_F32 ? epsilon_of(run->matrices) : 0;
             if (!check_begin(run, name, floating[t], "forward", infinite ? "infinite scores" : "large scores"))
                 continue;
@@ -299,7 +286,6 @@ static void check_extremes(struct run *run, const char *name)
                 check_array(run, "result", &got, &want, COMPOSED, compute_dtype(floating[t]));
             for (int i = 0; i < 3; i++)
                 ctrt_tensor_release(&x[i]);
-            ctrt_tensor_release(&y);
             check_end(run);
         }
 }

@@ -93,11 +93,7 @@ static int64_t rsub_i(int64_t x, const struct variant *v) { return sub_i((int64_
 static double rdiv_f(double x, const struct variant *v) { return v->x[0] / x; }
 static double rpow_f(double x, const struct variant *v) { return pow(v->x[0], x); }
 
-#define LEFT(name)                                                                                      \
-    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)  \
-    {                                                                                                   \
-        return ctrt_##name##_scalar(out, in[0], ctrt_int((int64_t)v->x[0]));                            \
-    }
+#define LEFT(name) CALLS(name, ctrt_##name##_scalar(out, in[0], ctrt_int((int64_t)v->x[0])))
 LEFT(rsub)
 LEFT(rdiv)
 LEFT(rpow)
@@ -121,53 +117,31 @@ static const struct variant masked_fill_variants[] = {
     { "", LARGE, .in = { S(5003), S(5003) }, .x = { 2 } },
 };
 
-static ctrt_status where_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_where(out, in[0], in[1], in[2]);
-}
+CALLS(where, ctrt_where(out, in[0], in[1], in[2]))
 
-static void where_reference(struct array *out, const struct array *in, const struct variant *v,
-                            const struct check_op *op)
+REFERENCE(where)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    int ndim = 0;
-    (void)v;
-    for (int i = 0; i < op->inputs; i++)
-        ndim = in[i].ndim > ndim ? in[i].ndim : ndim;
-    for (int d = 0; d < ndim; d++) {
-        shape[d] = 1;
-        for (int i = 0; i < op->inputs; i++)
-            if (d >= ndim - in[i].ndim && in[i].shape[d - ndim + in[i].ndim] != 1)
-                shape[d] = in[i].shape[d - ndim + in[i].ndim];
-    }
+    int ndim;
+    broadcast_shape(shape, &ndim, in, op->inputs);
     array_make(out, in[1].dtype, ndim, shape);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, ndim, shape);
         const struct array *from = in[0].i[offset_in(&in[0], index, ndim)] ? &in[1] : &in[2];
-        int64_t at = offset_in(from, index, ndim);
-        if (out->f)
-            out->f[k] = from->f[at];
-        else
-            out->i[k] = from->i[at];
+        element_copy(out, k, from, offset_in(from, index, ndim));
     }
 }
 
-static ctrt_status masked_fill_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_masked_fill(out, in[0], in[1], ctrt_int((int64_t)v->x[0]));
-}
+CALLS(masked_fill, ctrt_masked_fill(out, in[0], in[1], ctrt_int((int64_t)v->x[0])))
 
 static ctrt_status masked_fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
 {
     return ctrt_masked_fill_(self, in[1], ctrt_int((int64_t)v->x[0]));
 }
 
-static void masked_fill_reference(struct array *out, const struct array *in, const struct variant *v,
-                                  const struct check_op *op)
+REFERENCE(masked_fill)
 {
     int64_t index[CTRT_MAX_DIMS];
-    (void)op;
     array_to(out, &in[0], in[0].dtype);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, out->ndim, out->shape);

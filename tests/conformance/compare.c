@@ -68,7 +68,7 @@ static bool same_type(struct run *run, const char *what, const struct array *got
 }
 
 /* Reports the element with the largest excess over its bound. */
-static void tell(struct run *run, const char *what, const struct array *got, const struct array *want,
+static void report(struct run *run, const char *what, const struct array *got, const struct array *want,
                  int64_t worst, int64_t wrong, double bound)
 {
     char index[160];
@@ -82,7 +82,7 @@ static void tell(struct run *run, const char *what, const struct array *got, con
                    what, index, got->f[worst], want->f[worst], bound, wrong, got->numel);
 }
 
-static bool judge(struct run *run, const char *what, const struct array *got, const struct array *want,
+static bool within_bounds(struct run *run, const char *what, const struct array *got, const struct array *want,
                   const double *bounds)
 {
     int64_t wrong = 0, worst = -1;
@@ -107,7 +107,7 @@ static bool judge(struct run *run, const char *what, const struct array *got, co
         }
     }
     if (worst >= 0)
-        tell(run, what, got, want, worst, wrong, bounds[worst]);
+        report(run, what, got, want, worst, wrong, bounds[worst]);
     return worst < 0;
 }
 
@@ -131,7 +131,7 @@ bool check_array(struct run *run, const char *what, const struct array *got, con
                              + (got->dtype == CTRT_F16 ? 0x1p-24 : 0x1p-133);
         }
     }
-    return judge(run, what, got, want, bounds);
+    return within_bounds(run, what, got, want, bounds);
 }
 
 bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want,
@@ -142,5 +142,5 @@ bool check_near(struct run *run, const char *what, const struct array *got, cons
     double *bounds = scratch((size_t)got->numel * sizeof *bounds);
     for (int64_t k = 0; got->f && k < got->numel; k++)
         bounds[k] = relative * fmax(fabs(want->f[k]), scale);
-    return judge(run, what, got, want, bounds);
+    return within_bounds(run, what, got, want, bounds);
 }

@@ -14,6 +14,7 @@ static const struct variant convs[] = {
     { "depthwise", NORMAL, .in = { S(1, 3, 5, 5), S(6, 1, 3, 3), S(6) }, .n = { 2, 2, 1, 1, 1, 1, 3 } },
     { "1x1", NORMAL, .in = { S(2, 3, 3, 4), S(5, 3, 1, 1), S(5) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 5, 6), S(4, 3, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "no channels", ZERO_SIZE, .in = { S(2, 0, 5, 6), S(4, 0, 3, 2), NONE }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "", LARGE, .in = { S(3, 16, 17, 19), S(32, 16, 3, 3), S(32) }, .n = { 1, 1, 1, 1, 1, 1, 1 } },
 };
 
@@ -22,10 +23,8 @@ static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int
     return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
 }
 
-static void conv_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(conv)
 {
-    (void)op;
     const struct array *x = &in[0], *w = &in[1];
     int64_t channels = w->shape[1], kh = w->shape[2], kw = w->shape[3], per_group = w->shape[0] / v->n[6];
     int64_t shape[4] = { x->shape[0], w->shape[0], extent(x->shape[2], kh, v, 0), extent(x->shape[3], kw, v, 1) };
@@ -54,7 +53,7 @@ static void conv_reference(struct array *out, const struct array *in, const stru
     }
 }
 
-static ctrt_status conv_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(conv)
 {
     ctrt_conv2d_options options = { { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }, v->n[6] };
     return ctrt_conv2d(out, in[0], in[1], in[2], &options);
@@ -66,14 +65,18 @@ static const struct variant pools[] = {
     { "2x2", NORMAL, .in = { S(2, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "overlap, padding", NORMAL, .in = { S(1, 2, 5, 5) }, .n = { 2, 1, 1, 1, 1, 1 }, .x = { 3, 3 } },
     { "uneven, dilation", NORMAL, .in = { S(1, 2, 7, 8) }, .n = { 1, 2, 1, 1, 2, 1 }, .x = { 2, 3 } },
+    { "many channels", NORMAL, .in = { S(1, 70, 4, 3) }, .n = { 1, 1, 1, 1, 2, 1 }, .x = { 3, 3 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "", LARGE, .in = { S(4, 8, 18, 20) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
+    { "long rows, 2x2", LARGE, .in = { S(1, 2, 7, 83) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
+    { "long rows, 3x3", LARGE, .in = { S(1, 2, 5, 150) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
+    { "long rows, dilation", LARGE, .in = { S(1, 1, 3, 200) }, .n = { 1, 1, 1, 1, 1, 3 }, .x = { 2, 3 } },
+    { "windows apart", LARGE, .in = { S(1, 2, 9, 31) }, .n = { 3, 3, 0, 0, 1, 1 }, .x = { 2, 2 } },
+    { "", SPECIAL, .in = { S(1, 2, 3, 65) }, .n = { 1, 1, 1, 1, 1, 1 }, .x = { 2, 3 } },
 };
 
-static void pool_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(pool)
 {
-    (void)op;
     int64_t h = in->shape[2], w = in->shape[3], kh = (int64_t)v->x[0], kw = (int64_t)v->x[1];
     int64_t shape[4] = { in->shape[0], in->shape[1], extent(h, kh, v, 0), extent(w, kw, v, 1) };
     array_make(&out[0], in->dtype, 4, shape);
@@ -89,7 +92,7 @@ static void pool_reference(struct array *out, const struct array *in, const stru
                 if (row < 0 || row >= h || column < 0 || column >= w)
                     continue;
                 double x = plane[row * w + column];
-                if (best < 0 || (!isnan(plane[best]) && (isnan(x) || x > plane[best])))
+                if (best < 0 || isnan(x) || x > plane[best])
                     best = row * w + column;
             }
         out[0].f[k] = plane[best];
@@ -97,7 +100,7 @@ static void pool_reference(struct array *out, const struct array *in, const stru
     }
 }
 
-static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(pool)
 {
     ctrt_pool2d_options options = {
         { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }

@@ -6,16 +6,13 @@
 
 #define ANY { REAL, -4, 4 }
 
-static void same_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(same)
 {
-    (void)v, (void)op;
     array_to(out, in, in->dtype);
 }
 
-static ctrt_status contiguous_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(contiguous)
 {
-    (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CONTIGUOUS_FORMAT));
     return ctrt_tensor_is_contiguous(*out, CTRT_CONTIGUOUS_FORMAT)
                ? CTRT_OK
@@ -29,9 +26,8 @@ static const struct variant images[] = {
     { "", LARGE, .in = { S(3, 17, 11, 9) } },
 };
 
-static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(channels_last)
 {
-    (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CHANNELS_LAST));
     return ctrt_tensor_is_contiguous(*out, CTRT_CHANNELS_LAST)
                ? CTRT_OK
@@ -39,17 +35,15 @@ static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in,
 }
 
 /* Converts to f64 and back, so that the gradient passes through two conversions. */
-static ctrt_status wide_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(wide)
 {
-    (void)v;
     ctrt_dtype was = ctrt_tensor_dtype(in[0]);
     CTRT_TRY(ctrt_to_dtype(out, in[0], CTRT_F64));
     return ctrt_to_dtype(out, *out, was);
 }
 
-static ctrt_status to_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(to)
 {
-    (void)v;
     CTRT_TRY(ctrt_to(out, in[0], NULL, CTRT_DTYPE_DEFAULT, true, CTRT_PRESERVE_FORMAT));
     return ctrt_tensor_shares_storage(*out, in[0])
                ? ctrt_fail(CTRT_ERR_INTERNAL, "ctrt_to with copy made no copy")
@@ -64,25 +58,18 @@ static const struct variant copies[] = {
     { "", ZERO_DIM, .in = { S0, S0 } },
 };
 
-static void second_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(second)
 {
     int64_t index[CTRT_MAX_DIMS];
-    (void)v, (void)op;
     array_make(out, in[0].dtype, in[0].ndim, in[0].shape);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, out->ndim, out->shape);
-        int64_t from = offset_in(&in[1], index, out->ndim);
-        if (out->f)
-            out->f[k] = in[1].f[from];
-        else
-            out->i[k] = in[1].i[from];
+        element_copy(out, k, &in[1], offset_in(&in[1], index, out->ndim));
     }
 }
 
-static ctrt_status copy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(copy)
 {
-    (void)v;
     CTRT_TRY(ctrt_clone(out, in[0]));
     return ctrt_copy_(*out, in[1]);
 }
@@ -90,6 +77,7 @@ static ctrt_status copy_call(ctrt_tensor **out, ctrt_tensor *const *in, const st
 /* fill_ with x[0]. */
 static const struct variant fills[] = {
     { "3", NORMAL, .in = { S(2, 3, 5) }, .x = { 3 } },
+    { "2.5", NORMAL, .in = { S(3, 4, 37) }, .x = { 2.5 } },
     { "", ZERO_SIZE, .in = { S(0, 2) }, .x = { 3 } },
     { "", ZERO_DIM, .in = { S0 }, .x = { 3 } },
 };
@@ -98,24 +86,19 @@ static const struct variant zeros[] = {
     { "", ZERO_SIZE, .in = { S(0, 2) } },
 };
 
-static void fill_reference(struct array *out, const struct array *in, const struct variant *v,
-                           const struct check_op *op)
+REFERENCE(fill)
 {
-    (void)op;
     array_make(out, in->dtype, in->ndim, in->shape);
     for (int64_t k = 0; k < out->numel; k++)
         value_set(out, k, v->x[0]);
 }
 
-static ctrt_status fill_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_full_like(out, in[0], ctrt_float(v->x[0]), CTRT_DTYPE_DEFAULT, NULL);
-}
+CALLS(fill, ctrt_full_like(out, in[0], ctrt_float(v->x[0]), CTRT_DTYPE_DEFAULT, NULL))
 
 static ctrt_status fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
 {
     (void)in;
-    return ctrt_fill_(self, ctrt_int((int64_t)v->x[0]));
+    return ctrt_fill_(self, v->x[0] == 3 ? ctrt_int(3) : ctrt_float(v->x[0]));
 }
 
 static ctrt_status zeros_like(ctrt_tensor **out, ctrt_tensor *x)
@@ -156,11 +139,34 @@ static void fill_convertible(struct array *a, ctrt_dtype to, struct dice *dice)
     }
 }
 
+static const enum layout layouts[] = { CONTIGUOUS, OFFSET, TRANSPOSED, SLICED };
+
+/* Copies x, whose converted values are `want`, into a tensor of this layout. Memory between its elements must not
+ * change. */
+static void check_copy_into(struct run *run, const char *what, ctrt_tensor *x, const struct array *want,
+                            enum layout layout)
+{
+    struct array zeros, got;
+    struct placed out;
+    char into[96];
+    snprintf(into, sizeof into, "%s, into %s", what, layout_names[layout]);
+    memset(&out, 0, sizeof out);
+    array_make(&zeros, want->dtype, want->ndim, want->shape);
+    if (check_ok(run, place(&out, &zeros, layout, 0, run->device, false), NULL, 0, "placing")
+        && check_ok(run, ctrt_copy_(out.tensor, x), "copy", ctrt_tensor_dtype(x), into)
+        && check_ok(run, array_download(&got, out.leaf), NULL, 0, "reading")) {
+        for (int64_t k = 0; k < want->numel; k++)
+            value_set(&out.base, out.map[k], value_of(want, k));
+        check_array(run, into, &got, &out.base, EXACT, CTRT_F64);
+    }
+    unplace(&out, 1);
+}
+
 static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, enum layout layout)
 {
     struct array full, got, want;
     struct placed in;
-    ctrt_tensor *out = NULL;
+    CTRT_AUTO(tensor) out = NULL;
     struct dice dice = { run->options->seed + (uint64_t)from * 16 + (uint64_t)to };
     char what[64];
     snprintf(what, sizeof what, "%s, %s to %s", layout_names[layout], ctrt_dtype_name(from), ctrt_dtype_name(to));
@@ -170,15 +176,15 @@ static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, en
     array_to(&want, &full, to);
     if (check_ok(run, place(&in, &full, layout, 0, run->device, false), NULL, 0, "placing")
         && check_ok(run, ctrt_to_dtype(&out, in.tensor, to), "copy", from, what)
-        && check_ok(run, array_download(&got, out), NULL, 0, "reading"))
-        check_array(run, what, &got, &want, EXACT, CTRT_F64);
-    ctrt_tensor_release(&out);
+        && check_ok(run, array_download(&got, out), NULL, 0, "reading")
+        && check_array(run, what, &got, &want, EXACT, CTRT_F64))
+        for (size_t l = 0; l < sizeof layouts / sizeof layouts[0]; l++)
+            check_copy_into(run, what, in.tensor, &want, layouts[l]);
     unplace(&in, 1);
 }
 
 static void check_conversions(struct run *run, const char *name)
 {
-    static const enum layout layouts[] = { CONTIGUOUS, OFFSET, TRANSPOSED, SLICED };
     for (int from = 1; from < CTRT_DTYPE_COUNT; from++) {
         if (!check_begin(run, name, (ctrt_dtype)from, "forward", "to every dtype"))
             continue;
@@ -189,12 +195,77 @@ static void check_conversions(struct run *run, const char *name)
     }
 }
 
+/* All values of a half precision type to f32, and f32 values of all magnitudes, at and next to the midpoints, to it. */
+static void check_halves(struct run *run, const char *name)
+{
+    enum { VALUES = 65536 };
+    static uint16_t bits[VALUES];
+    static uint32_t wide[VALUES];
+    static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16 };
+    for (uint32_t k = 0; k < VALUES; k++) {
+        bits[k] = (uint16_t)k;
+        wide[k] = k << 16 | (k % 2 ? 0x8000u : 0) | (k % 7 == 0) | (k % 5 ? 0 : 0x1000u);
+    }
+    for (int t = 0; t < 2; t++)
+        for (int widen = 0; widen < 2; widen++) {
+            CTRT_AUTO(tensor) x = NULL;
+            struct array got, want;
+            const ctrt_dtype from = widen ? dtypes[t] : CTRT_F32, to = widen ? CTRT_F32 : dtypes[t];
+            if (!check_begin(run, name, dtypes[t], "forward",
+                             widen ? "every value to f32" : "from f32 of all magnitudes"))
+                continue;
+            if (check_ok(run, ctrt_from_data(&x, widen ? (void *)bits : wide, VALUES, CTRT_SHAPE(VALUES), from,
+                                             run->device),
+                         NULL, 0, "placing")
+                && check_ok(run, array_download(&want, x), NULL, 0, "reading")
+                && check_ok(run, ctrt_to_dtype(&x, x, to), "copy", from, "the call")
+                && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
+                want.dtype = to;                /* check_array rounds to it */
+                check_array(run, "result", &got, &want, EXACT, CTRT_F64);
+                for (int64_t k = 0; k < VALUES && !run->failed; k++)
+                    if (!isnan(want.f[k]) && signbit(got.f[k]) != signbit(want.f[k]))
+                        check_fail(run, "%a became %a", want.f[k], got.f[k]);
+            }
+            check_end(run);
+        }
+}
+
+/* Values out of the range of the new dtype: integers wrap, floating values become infinite. */
+static void check_limits(struct run *run, const char *name)
+{
+    static const struct { ctrt_dtype from; double x; ctrt_dtype to; double want; } cases[] = {
+        { CTRT_F32, -1.9, CTRT_I32, -1 },             { CTRT_F64, -0.5, CTRT_I8, 0 },
+        { CTRT_F32, -3, CTRT_U8, 253 },               { CTRT_F32, 300, CTRT_U8, 44 },
+        { CTRT_I32, -1, CTRT_U8, 255 },               { CTRT_I32, 1 << 20, CTRT_I16, 0 },
+        { CTRT_F32, NAN, CTRT_BOOL, 1 },              { CTRT_F32, -0.0, CTRT_BOOL, 0 },
+        { CTRT_F64, 1e300, CTRT_F32, INFINITY },      { CTRT_F32, 65520, CTRT_F16, INFINITY },
+        { CTRT_F32, 65519, CTRT_F16, 65504 },         { CTRT_I8, -128, CTRT_I64, -128 },
+        { CTRT_BOOL, 1, CTRT_F16, 1 },                { CTRT_U8, 200, CTRT_I8, -56 },
+        { CTRT_F64, 4294967297.0, CTRT_I32, 1 },
+    };
+    if (!check_begin(run, name, 0, "forward", "beyond the new dtype's range"))
+        return;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        CTRT_AUTO(tensor) x = NULL;
+        struct array value;
+        double got;
+        array_make(&value, cases[c].from, 0, NULL);
+        value_set(&value, 0, cases[c].x);
+        if (check_ok(run, array_upload(&x, &value, run->device), NULL, 0, "placing")
+            && check_ok(run, ctrt_to_dtype(&x, x, cases[c].to), "copy", cases[c].from, "the call")
+            && check_ok(run, ctrt_item(&got, x), NULL, 0, "reading") && got != cases[c].want)
+            check_fail(run, "%s %g to %s is %g, expected %g", ctrt_dtype_name(cases[c].from), cases[c].x,
+                       ctrt_dtype_name(cases[c].to), got, cases[c].want);
+    }
+    check_end(run);
+}
+
 /* ---- to and from the host, with conversion ---- */
 
 static void check_host(struct run *run, const char *name)
 {
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        ctrt_tensor *x = NULL;
+        CTRT_AUTO(tensor) x = NULL;
         double out[12], in[12];
         int64_t whole = 0;
         if (!check_begin(run, name, (ctrt_dtype)dtype, "forward", "buffers"))
@@ -216,7 +287,6 @@ static void check_host(struct run *run, const char *name)
             && check_ok(run, ctrt_item_int(&whole, x), NULL, 0, "item_int"))
             if (out[0] != in[11] || whole != (int64_t)in[11])
                 check_fail(run, "item: got %g and %" PRId64 ", expected %g", out[0], whole, in[11]);
-        ctrt_tensor_release(&x);
         check_end(run);
     }
 }
@@ -243,7 +313,7 @@ static void check_creation(struct run *run, const char *name)
     static const int64_t shape[2] = { 2, 3 }, four[1] = { 4 };
     for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
         ctrt_dtype dtype = (ctrt_dtype)k;
-        ctrt_tensor *x = NULL;
+        CTRT_AUTO(tensor) x = NULL;
         if (!check_begin(run, name, dtype, "forward", "zeros ones full eye arange"))
             continue;
         ctrt_ints size = ctrt_ints_of(shape, 2);
@@ -258,27 +328,31 @@ static void check_creation(struct run *run, const char *name)
             expect_values(run, "arange",
                           ctrt_arange(&x, ctrt_int(2), ctrt_int(12), ctrt_int(3), dtype, run->device), &x,
                           dtype, 1, four, counting);
-        ctrt_tensor_release(&x);
         check_end(run);
     }
 }
 
 static void check_arange(struct run *run, const char *name)
 {
-    static const int64_t ten[1] = { 10 }, three[1] = { 3 };
-    double tenths[10], down[3] = { 5, 3, 1 };
-    ctrt_tensor *x = NULL;
+    static const ctrt_dtype floating[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16 };
+    static const int64_t thousand[1] = { 1000 }, three[1] = { 3 };
+    double tenths[1000], down[3] = { 5, 3, 1 };
+    CTRT_AUTO(tensor) x = NULL;
     struct array got;
     if (!check_begin(run, name, 0, "forward", "steps"))
         return;
-    for (int k = 0; k < 10; k++)
-        tenths[k] = 0.1 * k;
+    for (int k = 0; k < 1000; k++)
+        tenths[k] = 3 + 0.1 * k;
     expect_values(run, "5 to 0 by -2",
                   ctrt_arange(&x, ctrt_int(5), ctrt_int(0), ctrt_int(-2), CTRT_DTYPE_DEFAULT, run->device), &x,
                   CTRT_I64, 1, three, down);
-    expect_values(run, "tenths",
-                  ctrt_arange(&x, ctrt_float(0), ctrt_float(1), ctrt_float(0.1), CTRT_F64, run->device), &x,
-                  CTRT_F64, 1, ten, tenths);
+    expect_values(run, "5.0 to 0.0 by -2.0",
+                  ctrt_arange(&x, ctrt_float(5), ctrt_float(0), ctrt_float(-2), CTRT_I64, run->device), &x, CTRT_I64, 1,
+                  three, down);
+    for (int t = 0; t < 4; t++)
+        expect_values(run, ctrt_dtype_name(floating[t]),
+                      ctrt_arange(&x, ctrt_float(3), ctrt_float(102.95), ctrt_float(0.1), floating[t], run->device), &x,
+                      floating[t], 1, thousand, tenths);
     if (check_ok(run, ctrt_arange(&x, ctrt_int(0), ctrt_int(70001), ctrt_int(1), CTRT_I32, run->device), NULL,
                  0, "many")
         && check_ok(run, array_download(&got, x), NULL, 0, "many"))
@@ -287,12 +361,13 @@ static void check_arange(struct run *run, const char *name)
                 check_fail(run, "many[%" PRId64 "]: got %" PRId64, k, got.i[k]);
                 break;
             }
-    ctrt_tensor_release(&x);
     check_end(run);
 }
 
 static const struct check_special specials[] = {
     { "convert", "copy", check_conversions },
+    { "convert", "copy", check_halves },
+    { "convert", "copy", check_limits },
     { "host", "copy", check_host },
     { "create", "copy", check_creation },
     { "arange", "copy", check_arange },

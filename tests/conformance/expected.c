@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expected.c: the list of checks that are known to fail, per device type, with reasons.
+/* expected.c: checks that are known to fail, from a file given with --expect: lines "unsupported PATTERN: REASON" or
+ * "fails PATTERN: REASON" with a shell pattern for the check's name ("erf f64 *"); '#' begins a comment.
  *
- * A row has a device type, a shell pattern for the check's name ("erf f64 *") and the reason. `unsupported` checks do
- * not run and are reported as skipped. `fails` checks run, and one that passes is an error, so that this list stays
- * correct. A file given with --expect adds rows: lines "unsupported PATTERN: REASON" or "fails PATTERN: REASON"; '#'
- * begins a comment. */
+ * `unsupported` checks do not run and are reported as skipped. `fails` checks run, and one that passes is an error, so
+ * that the list stays correct. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -12,34 +11,19 @@
 #include "suite.h"
 
 struct row {
-    const char *device;                 /* a device type; "*": any */
     enum expectation expectation;
     const char *checks, *reason;
-};
-
-static const struct row rows[] = {
-    { "", EXPECT_PASS, "", "" },        /* matches no device; there are no known failures */
 };
 
 static struct row *loaded;
 static size_t loaded_count;
 
-static bool matches(const struct row *row, const char *device, const char *check)
-{
-    return (!strcmp(row->device, "*") || !strcmp(row->device, device)) && fnmatch(row->checks, check, 0) == 0;
-}
-
-enum expectation expected_of(const char *device, const char *check, const char **reason)
+enum expectation expected_of(const char *check, const char **reason)
 {
     for (size_t k = 0; k < loaded_count; k++)
-        if (matches(&loaded[k], device, check)) {
+        if (fnmatch(loaded[k].checks, check, 0) == 0) {
             *reason = loaded[k].reason;
             return loaded[k].expectation;
-        }
-    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
-        if (matches(&rows[k], device, check)) {
-            *reason = rows[k].reason;
-            return rows[k].expectation;
         }
     return EXPECT_PASS;
 }
@@ -74,7 +58,7 @@ static bool load_line(char *line)
         free(reason);
         return false;
     }
-    loaded[loaded_count++] = (struct row){ "*", expectation, checks, reason };
+    loaded[loaded_count++] = (struct row){ expectation, checks, reason };
     return true;
 }
 

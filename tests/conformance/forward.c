@@ -72,7 +72,7 @@ ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *c
     return op->call(out, in, v);
 }
 
-static void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count)
+void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count)
 {
     *ndim = 0;
     for (int i = 0; i < count; i++)
@@ -283,6 +283,8 @@ void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype)
     check_sort(run, op, dtype, ZERO_SIZE, CONTIGUOUS, "zero-size");
     check_sort(run, op, dtype, ZERO_DIM, CONTIGUOUS, "0-dim");
     check_sort(run, op, dtype, LARGE, CONTIGUOUS, "large");
+    if (op->flags & MATRICES)                           /* whose kernels pack tiles of their operands */
+        check_sort(run, op, dtype, LARGE, TRANSPOSED, "large, transposed");
     check_sort(run, op, dtype, SPECIAL, CONTIGUOUS, is_floating(dtype) ? "NaN and infinities" : "limits");
 }
 
@@ -303,7 +305,7 @@ static void check_one_scalar(struct run *run, const struct check_op *op, ctrt_dt
     static const struct variant shape = { "", NORMAL, .in = { S(2, 3, 5), S0 } };
     struct array full[MAX_INPUTS], wide[2], got, want;
     struct placed in;
-    ctrt_tensor *out = NULL;
+    CTRT_AUTO(tensor) out = NULL;
     struct dice dice = op_dice(run, op, dtype, 77 + (int)scalar.kind);
     memset(full, 0, sizeof full);
     memset(&in, 0, sizeof in);
@@ -317,14 +319,12 @@ static void check_one_scalar(struct run *run, const struct check_op *op, ctrt_dt
         wide[1].i[0] = wrap_to(compute, scalar.i);
     else
         wide[1].f[0] = (double)scalar.i;
-    if (!check_ok(run, place(&in, &full[0], TRANSPOSED, 0, run->device, false), NULL, 0, "placing an operand")
-        || !check_ok(run, op->scalar(&out, in.tensor, scalar), op->kernel ? op->kernel : op->name, compute, what)
-        || !check_ok(run, array_download(&got, out), NULL, 0, "reading the result"))
-        goto done;
-    op_reference(&want, wide, &shape, op);
-    check_array(run, what, &got, &want, op->tolerance, compute_dtype(compute));
-done:
-    ctrt_tensor_release(&out);
+    if (check_ok(run, place(&in, &full[0], TRANSPOSED, 0, run->device, false), NULL, 0, "placing an operand")
+        && check_ok(run, op->scalar(&out, in.tensor, scalar), op->kernel ? op->kernel : op->name, compute, what)
+        && check_ok(run, array_download(&got, out), NULL, 0, "reading the result")) {
+        op_reference(&want, wide, &shape, op);
+        check_array(run, what, &got, &want, op->tolerance, compute_dtype(compute));
+    }
     unplace(&in, 1);
 }
 

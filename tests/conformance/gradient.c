@@ -64,14 +64,6 @@ static void fold(struct array *base, const struct array *full, const struct plac
         base->f[placed->map[k]] += full->f[k];
 }
 
-static double most_of(const struct array *a)
-{
-    double most = 0;
-    for (int64_t k = 0; k < a->numel; k++)
-        most = fmax(most, fabs(a->f[k]));
-    return most;
-}
-
 /* The tensors of one call of the op and of its backward pass. */
 struct session {
     struct placed in[MAX_INPUTS];
@@ -216,8 +208,8 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
     struct derivation d = { .run = run, .op = op, .v = v };
     struct session s;
     struct array values[MAX_INPUTS];
-    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *loss = NULL, *of[MAX_INPUTS + 1],
-                *second[MAX_INPUTS + 1] = { NULL };
+    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *of[MAX_INPUTS + 1], *second[MAX_INPUTS + 1] = { NULL };
+    CTRT_AUTO(tensor) loss = NULL;
     struct dice dice = op_dice(run, op, CTRT_F64, 9500 + salt);
     fill_inputs(d.full, op, v, CTRT_F64, CONTIGUOUS, true, &dice);
     if (!started(run, &s, &d, CONTIGUOUS, CTRT_F64)
@@ -252,7 +244,6 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
         check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));
     }
 done:
-    ctrt_tensor_release(&loss);
     for (int k = 0; k <= MAX_INPUTS; k++)
         ctrt_tensor_release(&second[k]);
     for (int k = 0; k < MAX_INPUTS; k++)

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* index.c: indexing, triangles, concatenation. */
-#include "suite.h"
+#include <inttypes.h>
 
-/* Copies element `from` of b to element `to` of a. Both have the same dtype. */
-static void move(struct array *a, int64_t to, const struct array *b, int64_t from)
-{
-    if (a->f)
-        a->f[to] = b->f[from];
-    else
-        a->i[to] = b->i[from];
-}
+#include "suite.h"
 
 /* ---- embedding: weight [V, D], indices; n[7] = V ---- */
 
@@ -21,23 +14,17 @@ static const struct variant embeddings[] = {
     { "", LARGE, .in = { S(131, 65), S(70) }, .n = { [7] = 131 } },
 };
 
-static void embedding_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
+REFERENCE(embedding)
 {
-    (void)v, (void)op;
     int64_t shape[CTRT_MAX_DIMS], width = in[0].shape[1];
     memcpy(shape, in[1].shape, sizeof shape);
     shape[in[1].ndim] = width;
     array_make(out, in[0].dtype, in[1].ndim + 1, shape);
     for (int64_t k = 0; k < out->numel; k++)
-        move(out, k, &in[0], in[1].i[k / width] * width + k % width);
+        element_copy(out, k, &in[0], in[1].i[k / width] * width + k % width);
 }
 
-static ctrt_status embedding_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_embedding(out, in[0], in[1], -1);
-}
+CALLS(embedding, ctrt_embedding(out, in[0], in[1], -1))
 
 /* ---- index_select, gather: x, index; n[0] dim, n[7] size of that dim ---- */
 
@@ -56,8 +43,7 @@ static const struct variant gathers[] = {
     { "", LARGE, .in = { S(67, 70), S(67, 75) }, .n = { 1, [7] = 70 } },
 };
 
-static void selection_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
+REFERENCE(selection)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int ndim = in[0].ndim, dim = dim_of(v->n[0], ndim);
@@ -68,19 +54,12 @@ static void selection_reference(struct array *out, const struct array *in, const
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, ndim, shape);
         index[dim] = in[1].i[gather ? k : index[dim]];
-        move(out, k, &in[0], offset_in(&in[0], index, ndim));
+        element_copy(out, k, &in[0], offset_in(&in[0], index, ndim));
     }
 }
 
-static ctrt_status selection_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_index_select(out, in[0], (int)v->n[0], in[1]);
-}
-
-static ctrt_status gather_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_gather(out, in[0], (int)v->n[0], in[1]);
-}
+CALLS(selection, ctrt_index_select(out, in[0], (int)v->n[0], in[1]))
+CALLS(gather, ctrt_gather(out, in[0], (int)v->n[0], in[1]))
 
 /* ---- tril, triu: n[0] diagonal ---- */
 
@@ -93,8 +72,7 @@ static const struct variant triangles[] = {
     { "", LARGE, .in = { S(67, 75) } },
 };
 
-static void triangle_reference(struct array *out, const struct array *in, const struct variant *v,
-                               const struct check_op *op)
+REFERENCE(triangle)
 {
     int64_t index[CTRT_MAX_DIMS];
     bool upper = op->name[3] == 'u';
@@ -103,19 +81,12 @@ static void triangle_reference(struct array *out, const struct array *in, const 
         index_of(index, k, in->ndim, in->shape);
         int64_t above = index[in->ndim - 1] - index[in->ndim - 2];
         if (upper ? above >= v->n[0] : above <= v->n[0])
-            move(out, k, in, k);
+            element_copy(out, k, in, k);
     }
 }
 
-static ctrt_status tril_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_tril(out, in[0], v->n[0]);
-}
-
-static ctrt_status triu_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_triu(out, in[0], v->n[0]);
-}
+CALLS(tril, ctrt_tril(out, in[0], v->n[0]))
+CALLS(triu, ctrt_triu(out, in[0], v->n[0]))
 
 /* ---- cat, stack: n[0] dim ---- */
 
@@ -155,20 +126,18 @@ static void join(struct array *out, const struct array *in, int count, int dim)
         for (int64_t k = 0; k < in[i].numel; k++) {
             index_of(index, k, in[i].ndim, in[i].shape);
             index[dim] += start;
-            move(out, offset_in(out, index, out->ndim), &in[i], k);
+            element_copy(out, offset_in(out, index, out->ndim), &in[i], k);
         }
         start += in[i].shape[dim];
     }
 }
 
-static void cat_reference(struct array *out, const struct array *in, const struct variant *v,
-                          const struct check_op *op)
+REFERENCE(cat)
 {
     join(out, in, count_of(v, op->inputs), dim_of(v->n[0], in[0].ndim));
 }
 
-static void stack_reference(struct array *out, const struct array *in, const struct variant *v,
-                            const struct check_op *op)
+REFERENCE(stack)
 {
     struct array wide[MAX_INPUTS];
     int count = count_of(v, op->inputs), dim = dim_of(v->n[0], in[0].ndim + 1);
@@ -182,15 +151,8 @@ static void stack_reference(struct array *out, const struct array *in, const str
     join(out, wide, count, dim);
 }
 
-static ctrt_status cat_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_cat(out, in, count_of(v, 3), (int)v->n[0]);
-}
-
-static ctrt_status stack_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_stack(out, in, count_of(v, 3), (int)v->n[0]);
-}
+CALLS(cat, ctrt_cat(out, in, count_of(v, 3), (int)v->n[0]))
+CALLS(stack, ctrt_stack(out, in, count_of(v, 3), (int)v->n[0]))
 
 /* ---- the rows ---- */
 
@@ -235,48 +197,54 @@ static ctrt_status late_error(ctrt_device *device)
     return status;
 }
 
-static void expect_index_error(struct run *run, const char *what, ctrt_status status)
+static void expect_index_error(struct run *run, const char *what, int64_t index, ctrt_status status)
 {
+    char number[32];
+    snprintf(number, sizeof number, "%" PRId64, index);
     if (status == CTRT_OK)
         status = late_error(run->device);
     if (status == CTRT_OK)
-        check_fail(run, "%s: an index out of range was accepted", what);
+        check_fail(run, "%s: index %s of 5 was accepted", what, number);
     else if (status == CTRT_ERR_NOT_SUPPORTED)
         check_ok(run, status, "index_select", CTRT_F32, what);
-    else if (strstr(ctrt_error_message(), "7") == NULL)
-        check_fail(run, "%s: the message does not contain the index 7: %s", what, ctrt_error_message());
+    else if (strstr(ctrt_error_message(), number) == NULL)
+        check_fail(run, "%s: the message does not contain the index %s: %s", what, number, ctrt_error_message());
 }
 
 static void check_range(struct run *run, const char *name)
 {
+    static const int64_t wrong[] = { 7, 5, -1, 1000000000000000, -1000000000000000 };
     struct array x, index;
-    ctrt_tensor *a = NULL, *i = NULL, *out = NULL;
     if (!check_begin(run, name, 0, "forward", "out of range"))
         return;
     array_make(&x, CTRT_F32, 2, (int64_t[]){ 5, 3 });
     array_make(&index, CTRT_I64, 2, (int64_t[]){ 1, 3 });
-    index.i[1] = 7;
-    if (check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing")
-        && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")) {
-        expect_index_error(run, "embedding", ctrt_embedding(&out, a, i, -1));
-        expect_index_error(run, "gather", ctrt_gather(&out, a, 0, i));
-        if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape"))
-            expect_index_error(run, "index_select", ctrt_index_select(&out, a, 0, i));
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0] && !run->skipped; k++) {
+        CTRT_AUTO(tensor) a = NULL, i = NULL, out = NULL;
+        index.i[1] = wrong[k];
+        if (!check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing")
+            || !check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing"))
+            break;
+        expect_index_error(run, "embedding", wrong[k], ctrt_embedding(&out, a, i, -1));
+        expect_index_error(run, "gather", wrong[k], ctrt_gather(&out, a, 0, i));
+        if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape")) {
+            expect_index_error(run, "index_select", wrong[k], ctrt_index_select(&out, a, 0, i));
+            if (check_ok(run, ctrt_ones(&out, CTRT_SHAPE(3, 5), CTRT_F32, run->device), NULL, 0, "logits"))
+                expect_index_error(run, "cross_entropy", wrong[k], ctrt_cross_entropy(&out, out, i, NULL));
+        }
         if (check_ok(run, ctrt_narrow(&a, a, 1, 0, 0), NULL, 0, "narrow")) {
-            expect_index_error(run, "index_select of slices without elements", ctrt_index_select(&out, a, 0, i));
-            expect_index_error(run, "embedding without elements", ctrt_embedding(&out, a, i, -1));
+            expect_index_error(run, "index_select of slices without elements", wrong[k],
+                               ctrt_index_select(&out, a, 0, i));
+            expect_index_error(run, "embedding without elements", wrong[k], ctrt_embedding(&out, a, i, -1));
         }
     }
-    ctrt_tensor_release(&a);
-    ctrt_tensor_release(&i);
-    ctrt_tensor_release(&out);
     check_end(run);
 }
 
 static void check_padding(struct run *run, const char *name)
 {
     struct array weight, index, got, want;
-    ctrt_tensor *w = NULL, *i = NULL, *out = NULL;
+    CTRT_AUTO(tensor) w = NULL, i = NULL, out = NULL;
     if (!check_begin(run, name, 0, "gradient", "padding row"))
         return;
     array_make(&weight, CTRT_F32, 2, (int64_t[]){ 4, 2 });
@@ -296,9 +264,6 @@ static void check_padding(struct run *run, const char *name)
         && check_ok(run, ctrt_backward(out), NULL, 0, "backward")
         && check_ok(run, array_download(&got, ctrt_tensor_grad(w)), NULL, 0, "reading the gradient"))
         check_array(run, "gradient", &got, &want, EXACT, CTRT_F32);
-    ctrt_tensor_release(&w);
-    ctrt_tensor_release(&i);
-    ctrt_tensor_release(&out);
     check_end(run);
 }
 

@@ -33,16 +33,16 @@ int main(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct conformance_options wish = { .seed = 1 };
+    struct conformance_options chosen = { .seed = 1 };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
-        case 'd': wish.device = optarg; break;
-        case 'o': wish.op = optarg; break;
-        case 't': wish.tags = optarg; break;
-        case 'x': wish.skip_tags = optarg; break;
-        case 'e': wish.expect_file = optarg; break;
-        case 's': wish.seed = strtoull(optarg, NULL, 0); break;
-        case 'l': wish.list = true; break;
+        case 'd': chosen.device = optarg; break;
+        case 'o': chosen.op = optarg; break;
+        case 't': chosen.tags = optarg; break;
+        case 'x': chosen.skip_tags = optarg; break;
+        case 'e': chosen.expect_file = optarg; break;
+        case 's': chosen.seed = strtoull(optarg, NULL, 0); break;
+        case 'l': chosen.list = true; break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
@@ -51,5 +51,5 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    return conformance_run(&wish, NULL);
+    return conformance_run(&chosen, NULL);
 }

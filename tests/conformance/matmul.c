@@ -24,17 +24,21 @@ static const struct variant matmuls[] = {
     { "empty dot", ZERO_SIZE, .in = { S(0), S(0) } },
     { "", LARGE, .in = { S(67, 97), S(97, 65) } },
     { "batched", LARGE, .in = { S(5, 33, 70), S(5, 70, 17) } },
-    { "wide", LARGE, .in = { S(130, 140), S(140, 150) } },
+    { "wide", LARGE, .in = { S(130, 140), S(140, 140) } },
+    { "deep", LARGE, .in = { S(5, 1300), S(1300, 13) } },
+    { "deep and wide", LARGE, .in = { S(150, 530), S(530, 70) } },
+    { "a row", LARGE, .in = { S(1, 70), S(70, 280) } },
+    { "a column", LARGE, .in = { S(300, 65), S(65, 1) } },
+    { "short", LARGE, .in = { S(9, 3), S(3, 1700) } },
+    { "special values", SPECIAL, .in = { S(13, 13), S(13, 13) } },      /* each stays in its row and its column */
 };
 
 /* Computes with a as [batch..., M, K] and b as [batch..., K, N]. Vectors get a dim of size 1, which is removed from the
  * result. */
-static void matmul_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(matmul)
 {
     struct array a = in[0], b = in[1];
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    (void)v, (void)op;
     bool left = a.ndim == 1, right = b.ndim == 1;
     if (left) {
         a.ndim = 2;
@@ -94,11 +98,7 @@ static void matmul_reference(struct array *out, const struct array *in, const st
     }
 }
 
-static ctrt_status matmul_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_matmul(out, in[0], in[1]);
-}
+CALLS(matmul, ctrt_matmul(out, in[0], in[1]))
 
 /* ---- linear ---- */
 
@@ -112,10 +112,8 @@ static const struct variant linears[] = {
     { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
 };
 
-static void linear_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(linear)
 {
-    (void)op;
     const struct array *x = &in[0], *w = &in[1], *bias = present(v, 2) ? &in[2] : NULL;
     int64_t shape[CTRT_MAX_DIMS], inner = x->shape[x->ndim - 1], columns = w->shape[0];
     memcpy(shape, x->shape, sizeof shape);
@@ -135,11 +133,7 @@ static void linear_reference(struct array *out, const struct array *in, const st
     }
 }
 
-static ctrt_status linear_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_linear(out, in[0], in[1], in[2]);
-}
+CALLS(linear, ctrt_linear(out, in[0], in[1], in[2]))
 
 #define ANY { REAL, -2, 2 }
 

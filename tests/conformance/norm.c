@@ -31,10 +31,8 @@ static void set(struct array *out, int64_t k, double x, double mean, double scal
     out->size[k] = (fabs(x) + fabs(mean)) * scale * fabs(weight) + fabs(bias);
 }
 
-static void layer_reference(struct array *out, const struct array *in, const struct variant *v,
-                            const struct check_op *op)
+REFERENCE(layer)
 {
-    (void)op;
     int64_t n = 1;
     for (int d = in->ndim - (int)v->n[0]; d < in->ndim; d++)
         n *= in->shape[d];
@@ -49,7 +47,7 @@ static void layer_reference(struct array *out, const struct array *in, const str
     }
 }
 
-static ctrt_status layer_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(layer)
 {
     int n = ctrt_tensor_ndim(in[0]);
     return ctrt_layer_norm(out, in[0], ctrt_ints_of(ctrt_tensor_shape(in[0]) + n - v->n[0], (int)v->n[0]),
@@ -80,10 +78,8 @@ static const struct variant batches_without[] = {
     { "not affine", NORMAL, .in = { S(4, 3, 2, 2), NONE, NONE, NONE, NONE }, .n = { 1 }, .x = { 0.125, 1e-5 } },
 };
 
-static void batch_reference(struct array *out, const struct array *in, const struct variant *v,
-                            const struct check_op *op)
+REFERENCE(batch)
 {
-    (void)op;
     int64_t channels = in->shape[1], inner = 1, n;
     for (int d = 2; d < in->ndim; d++)
         inner *= in->shape[d];
@@ -114,7 +110,7 @@ static void batch_reference(struct array *out, const struct array *in, const str
     }
 }
 
-static ctrt_status batch_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(batch)
 {
     for (int o = 1; o <= 2 && in[3] != NULL; o++)
         CTRT_TRY(ctrt_clone(&out[o], in[2 + o]));

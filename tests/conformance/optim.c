@@ -54,8 +54,9 @@ static void adamw_reference(const ctrt_adamw_options *o, int step, double *p, do
 
 static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtype dtype)
 {
-    ctrt_optimizer *optimizer = NULL;
-    ctrt_tensor *p[PARAMETERS] = { NULL }, *grad = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) grad = NULL;
+    ctrt_tensor *p[PARAMETERS] = { NULL };
     struct array at[PARAMETERS], first[PARAMETERS], second[PARAMETERS], g, got;
     struct dice dice = { run->options->seed + (uint64_t)dtype };
     const char *kernel = recipe->adam ? "adam_step" : "sgd_step";
@@ -99,8 +100,6 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
 done:
     for (int k = 0; k < PARAMETERS; k++)
         ctrt_tensor_release(&p[k]);
-    ctrt_tensor_release(&grad);
-    ctrt_optimizer_release(&optimizer);
 }
 
 static void check_steps(struct run *run, const char *name)

@@ -163,11 +163,7 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
         fill_one(&one, op, v, i, smooth, dice);
         for (int64_t k = 0; k < full[i].numel; k++) {
             index_of(index, k, shape->n, shape->d);
-            int64_t from = offset_in(&one, index, shape->n);
-            if (one.f)
-                full[i].f[k] = one.f[from];
-            else
-                full[i].i[k] = one.i[from];
+            element_copy(&full[i], k, &one, offset_in(&one, index, shape->n));
         }
     }
     return true;
@@ -186,39 +182,36 @@ static enum layout layout_of(const struct array *full, enum layout layout, int i
     return layout;
 }
 
-static const int channels_first_order[4] = { 0, 3, 1, 2 };      /* dims of NCHW in NHWC */
+/* Dim d of the full array is dim order[d] of the memory. */
+static void dim_order(int64_t *order, enum layout layout, int n)
+{
+    static const int64_t channels_last[4] = { 0, 3, 1, 2 };
+    for (int d = 0; d < n; d++)
+        order[d] = layout == PERMUTED ? n - 1 - d : layout == CHANNELS_LAST ? channels_last[d] : d;
+    if (layout == TRANSPOSED) {
+        order[n - 1] = n - 2;
+        order[n - 2] = n - 1;
+    }
+}
 
 /* Writes the shape of the memory that contains `full` in this layout, and returns its number of dims. */
 static int base_shape(int64_t *shape, const struct array *full, enum layout layout, int input)
 {
+    int64_t order[CTRT_MAX_DIMS];
     int n = full->ndim;
-    memcpy(shape, full->shape, sizeof full->shape);
-    switch (layout) {
-    case OFFSET:
+    if (layout == OFFSET) {
         shape[0] = full->numel + 1;
         return 1;
-    case TRANSPOSED:
-        shape[n - 1] = full->shape[n - 2];
-        shape[n - 2] = full->shape[n - 1];
-        break;
-    case PERMUTED:
-        for (int d = 0; d < n; d++)
-            shape[d] = full->shape[n - 1 - d];
-        break;
-    case SLICED:
+    }
+    dim_order(order, layout, n);
+    for (int d = 0; d < n; d++)
+        shape[order[d]] = full->shape[d];
+    if (layout == EXPANDED)
+        shape[expanded_dim(n, full->shape, input)] = 1;
+    if (layout == SLICED) {
         shape[n - 1] = 2 * full->shape[n - 1] + 1;
         if (n > 1)
             shape[0] = full->shape[0] + 2;
-        break;
-    case EXPANDED:
-        shape[expanded_dim(n, full->shape, input)] = 1;
-        break;
-    case CHANNELS_LAST:
-        for (int d = 0; d < n; d++)
-            shape[channels_first_order[d]] = full->shape[d];
-        break;
-    default:
-        break;
     }
     return n;
 }
@@ -226,31 +219,17 @@ static int base_shape(int64_t *shape, const struct array *full, enum layout layo
 static int64_t base_offset(const struct array *base, const struct array *full, enum layout layout, int64_t k)
 {
     int n = full->ndim;
-    int64_t at[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    index_of(at, k, n, full->shape);
-    memcpy(index, at, sizeof at);
-    switch (layout) {
-    case OFFSET:
+    int64_t at[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], order[CTRT_MAX_DIMS];
+    if (layout == OFFSET)
         return k + 1;
-    case TRANSPOSED:
-        index[n - 1] = at[n - 2];
-        index[n - 2] = at[n - 1];
-        break;
-    case PERMUTED:
-        for (int d = 0; d < n; d++)
-            index[d] = at[n - 1 - d];
-        break;
-    case SLICED:
+    index_of(at, k, n, full->shape);
+    dim_order(order, layout, n);
+    for (int d = 0; d < n; d++)
+        index[order[d]] = at[d];
+    if (layout == SLICED) {
         index[n - 1] = 2 * at[n - 1] + 1;
         if (n > 1)
             index[0] = at[0] + 1;
-        break;
-    case CHANNELS_LAST:
-        for (int d = 0; d < n; d++)
-            index[channels_first_order[d]] = at[d];
-        break;
-    default:
-        break;
     }
     return offset_in(base, index, base->ndim);
 }
@@ -263,20 +242,15 @@ static ctrt_status make_view(ctrt_tensor **out, ctrt_tensor *leaf, const struct 
     case OFFSET:
         CTRT_TRY(ctrt_narrow(out, leaf, 0, 1, full->numel));
         return ctrt_view_as(out, *out, ctrt_ints_of(full->shape, n));
-    case TRANSPOSED:
-        return ctrt_transpose(out, leaf, n - 1, n - 2);
-    case PERMUTED:
-        for (int d = 0; d < n; d++)
-            order[d] = n - 1 - d;
-        return ctrt_permute(out, leaf, ctrt_ints_of(order, n));
     case SLICED:
         CTRT_TRY(ctrt_slice(out, leaf, n - 1, 1, 2 * full->shape[n - 1] + 1, 2));
         return n > 1 ? ctrt_narrow(out, *out, 0, 1, full->shape[0]) : CTRT_OK;
     case EXPANDED:
         return ctrt_expand(out, leaf, ctrt_ints_of(full->shape, n));
+    case TRANSPOSED:
+    case PERMUTED:
     case CHANNELS_LAST:
-        for (int d = 0; d < n; d++)
-            order[d] = channels_first_order[d];
+        dim_order(order, layout, n);
         return ctrt_permute(out, leaf, ctrt_ints_of(order, n));
     default:
         ctrt_tensor_assign(out, leaf);
@@ -300,10 +274,7 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
     p->map = scratch((size_t)full->numel * sizeof *p->map);
     for (int64_t k = 0; k < full->numel; k++) {
         p->map[k] = base_offset(&p->base, full, layout, k);
-        if (full->f)
-            p->base.f[p->map[k]] = full->f[k];
-        else
-            p->base.i[p->map[k]] = full->i[k];
+        element_copy(&p->base, p->map[k], full, k);
     }
     CTRT_TRY(array_upload(&p->leaf, &p->base, device));
     if (require_grad)

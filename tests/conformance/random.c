@@ -21,13 +21,21 @@ static void philox(uint32_t out[4], uint64_t seed, uint64_t counter)
     memcpy(out, c, sizeof c);
 }
 
-/* Number 17 of this stream, scaled or not, rounds to the upper bound in f16 and bf16. */
-static const uint64_t seed = 0x123456789abcdefu, start = 1617;
+/* Number 17 of the first stream, scaled or not, rounds to the upper bound in f16 and bf16. The counters of the second
+ * and third carry into the upper half and wrap around. */
+static const struct stream { uint64_t seed, start; int64_t count; } streams[] = {
+    { 0x123456789abcdefu, 1617, 1003 },
+    { 0xfedcba9876543210u, 0xfffffff0u, 5000 },
+    { UINT64_MAX, UINT64_MAX - 3, 29 },
+    { 0, 0, 1 }, { 0, 7, 2 }, { 3, 0, 5 }, { 3, 0, 0 },
+};
+enum { STREAMS = sizeof streams / sizeof streams[0], COUNT = 1003 };
+static struct stream now = { 0x123456789abcdefu, 1617, COUNT };     /* what word() and pair() read */
 
 static uint32_t word(int64_t i)
 {
     uint32_t block[4];
-    philox(block, seed, start + (uint64_t)i / 4);
+    philox(block, now.seed, now.start + (uint64_t)i / 4);
     return block[i % 4];
 }
 
@@ -35,7 +43,7 @@ static uint32_t word(int64_t i)
 static uint64_t pair(int64_t i)
 {
     uint32_t block[4];
-    philox(block, seed, start + (uint64_t)i / 2);
+    philox(block, now.seed, now.start + (uint64_t)i / 2);
     return (uint64_t)block[2 * (i % 2)] << 32 | block[2 * (i % 2) + 1];
 }
 
@@ -60,84 +68,94 @@ static double normal(ctrt_dtype dtype, int64_t i)
 /* A uniform number that rounds to `hi` is replaced by `lo`. */
 static double below(ctrt_dtype dtype, double x, double lo, double hi) { return round_to(dtype, x) < hi ? x : lo; }
 
+static double expect_around_2(ctrt_dtype dtype, int64_t i) { return 2 + 0.25 * normal(dtype, i); }
 static double expect_uniform(ctrt_dtype dtype, int64_t i)
 {
     return dtype == CTRT_F64 ? wide_unit(i) : below(dtype, unit(i), 0, 1);
 }
-static double expect_randint(ctrt_dtype dtype, int64_t i)
+static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i) { return (double)(-50 + (int64_t)(pair(i) % 150)); }
+static double expect_wide(UNUSED ctrt_dtype dtype, int64_t i)
 {
-    (void)dtype;
-    return (double)(-50 + (int64_t)(pair(i) % 150));
+    return (double)(-(1ll << 51) + (int64_t)(pair(i) % ((1ull << 52) + 12345)));
 }
-static double expect_bernoulli(ctrt_dtype dtype, int64_t i) { (void)dtype; return unit(i) < 0.25f; }
+static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i) { return unit(i) < 0.25f; }
+static double expect_never(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 0; }
+static double expect_always(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 1; }
 static double expect_scaled(ctrt_dtype dtype, int64_t i)
 {
     return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : below(dtype, -1.0f + 3.0f * unit(i), -1, 2);
 }
 
-enum { COUNT = 1003 };
+#define MAKE(name, ...)                                                                     \
+    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)     \
+    {                                                                                       \
+        return __VA_ARGS__;                                                                 \
+    }
+MAKE(uniform, ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(normal, ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(randint, ctrt_randint(out, -50, 100, CTRT_SHAPE(now.count), dtype, d))
+MAKE(wide, ctrt_randint(out, -(1ll << 51), (1ll << 51) + 12345, CTRT_SHAPE(now.count), dtype, d))
+MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0.25, dtype, d))
+MAKE(never, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0, dtype, d))
+MAKE(always, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 1, dtype, d))
 
-static ctrt_status make_uniform(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_rand(out, CTRT_SHAPE(COUNT), dtype, d);
-}
-static ctrt_status make_normal(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_randn(out, CTRT_SHAPE(COUNT), dtype, d);
-}
-static ctrt_status make_randint(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_randint(out, -50, 100, CTRT_SHAPE(COUNT), dtype, d);
-}
-static ctrt_status make_bernoulli(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    return ctrt_bernoulli(out, CTRT_SHAPE(COUNT), 0.25, dtype, d);
-}
 static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
 {
-    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(COUNT), dtype, d));
+    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
     return ctrt_uniform_(*out, -1, 2);
+}
+static ctrt_status make_around_2(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
+    return ctrt_normal_(*out, 2, 0.25);
 }
 
 /* Normal numbers have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because
  * multiplication and addition may be fused. Others are exact. */
 static const struct source {
-    const char *name;
+    const char *name, *what;
     unsigned dtypes;
     ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device);
     double (*expect)(ctrt_dtype dtype, int64_t i);
     double bound;                       /* in units of epsilon; 0: exact */
     int per_block;                      /* elements per counter block; for f64 2 */
 } sources[] = {
-    { "uniform", FLOATS, make_uniform, expect_uniform, 0, 4 },
-    { "uniform_", FLOATS, make_scaled, expect_scaled, 2, 4 },
-    { "normal", FLOATS, make_normal, normal, 16, 4 },
-    { "randint", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint, 0, 2 },
-    { "bernoulli", ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4 },
+    { "uniform", "stream of Philox", FLOATS, make_uniform, expect_uniform, 0, 4 },
+    { "uniform_", "stream of Philox", FLOATS, make_scaled, expect_scaled, 2, 4 },
+    { "normal", "stream of Philox", FLOATS, make_normal, normal, 16, 4 },
+    { "normal", "around 2", FLOATS, make_around_2, expect_around_2, 16, 4 },
+    { "randint", "stream of Philox", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint,
+      0, 2 },
+    { "randint", "wide range", BIT(I64), make_wide, expect_wide, 0, 2 },
+    { "bernoulli", "stream of Philox", ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4 },
+    { "bernoulli", "never", ALL, make_never, expect_never, 0, 4 },
+    { "bernoulli", "always", ALL, make_always, expect_always, 0, 4 },
 };
 
-static void check_source(struct run *run, const struct source *source, ctrt_dtype dtype)
+/* Elements of `dtype` for each block of the counter. */
+static uint64_t per_block(const struct source *source, ctrt_dtype dtype)
 {
-    ctrt_tensor *out = NULL;
+    const bool bernoulli = !strcmp(source->name, "bernoulli");
+    return dtype == CTRT_F64 && !bernoulli ? 2 : (uint64_t)source->per_block;
+}
+
+static void check_stream(struct run *run, const struct source *source, ctrt_dtype dtype)
+{
+    CTRT_AUTO(tensor) out = NULL;
     struct array got, want;
-    uint64_t seed_now, offset;
-    if (!check_begin(run, source->name, dtype, "forward", "stream of Philox"))
-        return;
-    if (!check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
+    struct stream then;
+    const uint64_t each = per_block(source, dtype), used = ((uint64_t)now.count + each - 1) / each;
+    if (!check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
         || !check_ok(run, source->make(&out, dtype, run->device), source->name, dtype, "the call")
-        || !check_ok(run, ctrt_generator_get(run->device, &seed_now, &offset), NULL, 0, "reading the generator")
+        || !check_ok(run, ctrt_generator_get(run->device, &then.seed, &then.start), NULL, 0, "reading the generator")
         || !check_ok(run, array_download(&got, out), NULL, 0, "reading"))
-        goto done;
-    int per_block = dtype == CTRT_F64 && source->per_block == 4 && source->expect != expect_bernoulli
-                        ? 2
-                        : source->per_block;
-    uint64_t used = (COUNT + (uint64_t)per_block - 1) / (uint64_t)per_block;
-    if (seed_now != seed || offset != start + used)
+        return;
+    if (then.seed != now.seed || then.start != now.start + used)
         check_fail(
             run, "the generator has seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
-            seed_now, offset, seed, start + used);
-    array_make(&want, dtype, 1, (int64_t[]){ COUNT });
-    for (int64_t k = 0; k < COUNT; k++) {
+            then.seed, then.start, now.seed, now.start + used);
+    array_make(&want, dtype, 1, &now.count);
+    for (int64_t k = 0; k < now.count; k++) {
         double value = source->expect(dtype, k);
         if (want.f)
             want.f[k] = source->bound > 0 ? value : round_to(dtype, value);
@@ -149,8 +167,30 @@ static void check_source(struct run *run, const struct source *source, ctrt_dtyp
                    + (dtype == CTRT_F16 || dtype == CTRT_BF16 ? epsilon_of(dtype) : 0), 1);
     else
         check_array(run, "numbers", &got, &want, EXACT, dtype);
-done:
-    ctrt_tensor_release(&out);
+}
+
+static void check_source(struct run *run, const struct source *source, ctrt_dtype dtype)
+{
+    if (!check_begin(run, source->name, dtype, "forward", "%s", source->what))
+        return;
+    for (int s = 0; s < STREAMS && !run->skipped; s++) {
+        now = streams[s];
+        check_stream(run, source, dtype);
+    }
+    now = streams[0];
+    check_end(run);
+}
+
+/* The first of Random123's known answers (kat_vectors, philox4x32 10). */
+static void check_known_answer(struct run *run, const char *name)
+{
+    static const uint32_t want[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
+    uint32_t got[4];
+    if (!check_begin(run, name, 0, "forward", "known answer"))
+        return;
+    philox(got, 0, 0);
+    if (memcmp(got, want, sizeof got) != 0)
+        check_fail(run, "the suite's own Philox begins with %08" PRIx32 ", expected %08" PRIx32, got[0], want[0]);
     check_end(run);
 }
 
@@ -163,49 +203,52 @@ static void run_source(struct run *run, const char *name)
 }
 
 /* Dropout keeps element i if its uniform number is at least p, in the result and in the gradient. */
+static void check_dropout_by(struct run *run, ctrt_dtype dtype, double p)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL, grad = NULL, same = NULL;
+    struct array in, got, want;
+    array_make(&in, dtype, 1, (int64_t[]){ COUNT });
+    array_make(&want, dtype, 1, (int64_t[]){ COUNT });
+    for (int64_t e = 0; e < COUNT; e++) {
+        in.f[e] = 1;
+        want.f[e] = unit(e) >= (float)p ? 1 / (1 - p) : 0;
+    }
+    if (!check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing")
+        || !check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
+        || !check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
+        || !check_ok(run, ctrt_dropout(&y, x, p, true), "dropout", dtype, "the call")
+        || !check_ok(run, array_download(&got, y), NULL, 0, "reading"))
+        return;
+    check_array(run, "result", &got, &want, MATH, compute_dtype(dtype));
+    if (check_ok(run, ctrt_ones_like(&same, x, CTRT_DTYPE_DEFAULT, NULL), NULL, 0, "ones")
+        && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), NULL, 0, "backward")
+        && check_ok(run, array_download(&got, grad), NULL, 0, "reading the gradient"))
+        check_array(run, "gradient", &got, &want, MATH, compute_dtype(dtype));
+    if (check_ok(run, ctrt_dropout(&y, x, p, false), NULL, 0, "evaluation")
+        && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
+        check_array(run, "evaluation", &got, &in, EXACT, dtype);
+}
+
 static void check_dropout(struct run *run, const char *name)
 {
-    for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
-        ctrt_dtype dtype = (ctrt_dtype)k;
-        ctrt_tensor *x = NULL, *y = NULL, *grad = NULL, *same = NULL;
-        struct array in, got, want;
-        if (!is_floating(dtype) || !check_begin(run, name, dtype, "forward gradient", "stream of Philox"))
+    static const double ps[] = { 0.25, 0, 1 };
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (!is_floating((ctrt_dtype)dtype)
+            || !check_begin(run, name, (ctrt_dtype)dtype, "forward gradient", "stream of Philox"))
             continue;
-        array_make(&in, dtype, 1, (int64_t[]){ COUNT });
-        array_make(&want, dtype, 1, (int64_t[]){ COUNT });
-        for (int64_t e = 0; e < COUNT; e++) {
-            in.f[e] = 1;
-            want.f[e] = unit(e) >= 0.25f ? 1 / 0.75 : 0;
-        }
-        if (check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing")
-            && check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
-            && check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
-            && check_ok(run, ctrt_dropout(&y, x, 0.25, true), "dropout", dtype, "the call")
-            && check_ok(run, array_download(&got, y), NULL, 0, "reading")) {
-            check_array(run, "result", &got, &want, MATH, compute_dtype(dtype));
-            if (check_ok(run, ctrt_ones_like(&same, x, CTRT_DTYPE_DEFAULT, NULL), NULL, 0, "ones")
-                && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), NULL, 0, "backward")
-                && check_ok(run, array_download(&got, grad), NULL, 0, "reading the gradient"))
-                check_array(run, "gradient", &got, &want, MATH, compute_dtype(dtype));
-            if (check_ok(run, ctrt_dropout(&y, x, 0.25, false), NULL, 0, "evaluation")
-                && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
-                check_array(run, "evaluation", &got, &in, EXACT, dtype);
-        }
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&y);
-        ctrt_tensor_release(&grad);
-        ctrt_tensor_release(&same);
+        for (int k = 0; k < 3 && !run->skipped; k++)
+            check_dropout_by(run, (ctrt_dtype)dtype, ps[k]);
         check_end(run);
     }
 }
 
 static void check_permutation(struct run *run, const char *name)
 {
-    ctrt_tensor *x = NULL;
+    CTRT_AUTO(tensor) x = NULL;
     struct array got;
     if (!check_begin(run, name, 0, "forward", "contains every number once, in random order"))
         return;
-    if (check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
+    if (check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
         && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call")
         && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
         bool seen[COUNT] = { false };
@@ -222,14 +265,13 @@ static void check_permutation(struct run *run, const char *name)
             check_fail(run, "got %" PRId64 " %s numbers, %" PRId64 " of them at their own index", got.numel,
                        ctrt_dtype_name(got.dtype), in_place);
     }
-    ctrt_tensor_release(&x);
     check_end(run);
 }
 
 /* ctrt_manual_seed restarts the generator of every device, so that the same seed gives the same numbers. */
 static void check_seed(struct run *run, const char *name)
 {
-    ctrt_tensor *x = NULL;
+    CTRT_AUTO(tensor) x = NULL;
     struct array first, again, other;
     if (!check_begin(run, name, 0, "forward", "repeats"))
         return;
@@ -247,7 +289,6 @@ static void check_seed(struct run *run, const char *name)
             check_fail(run, "two consecutive calls returned the same numbers");
     }
 done:
-    ctrt_tensor_release(&x);
     check_end(run);
 }
 
@@ -256,6 +297,7 @@ static const struct check_special specials[] = {
     { "normal", "random", run_source },          { "randint", "random", run_source },
     { "bernoulli", "random", run_source },       { "dropout", "random", check_dropout },
     { "randperm", "random", check_permutation }, { "manual_seed", "random", check_seed },
+    { "philox", "random", check_known_answer },
 };
 
 const struct family random_family = { "random", FAMILY_SPECIALS(specials) };

@@ -164,40 +164,33 @@ static int64_t place_of(const struct groups *g, int64_t k, bool largest)
     return best;
 }
 
-static void arg_reference(struct array *out, const struct array *in, const struct variant *v, bool largest)
+/* Makes the results of max or min, or only the indices for argmax and argmin. */
+static void extreme_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
+    const bool values = op->outputs == 2, largest = strstr(op->name, "max") != NULL;
+    struct array *index = &out[values];
     struct groups g;
     group(&g, in, v);
-    array_make(out, CTRT_I64, g.ndim, g.shape);
-    for (int64_t k = 0; k < out->numel; k++)
-        out->i[k] = place_of(&g, k, largest);
-}
-
-static void extreme_reference(struct array *out, const struct array *in, const struct variant *v, bool largest)
-{
-    struct groups g;
-    group(&g, in, v);
-    array_make(&out[0], in->dtype, g.ndim, g.shape);
-    array_make(&out[1], CTRT_I64, g.ndim, g.shape);
-    for (int64_t k = 0; k < out->numel; k++) {
-        out[1].i[k] = place_of(&g, k, largest);
-        if (g.f)
-            out[0].f[k] = g.f[k * g.each + out[1].i[k]];
-        else
-            out[0].i[k] = g.i[k * g.each + out[1].i[k]];
+    if (values)
+        array_make(&out[0], in->dtype, g.ndim, g.shape);
+    array_make(index, CTRT_I64, g.ndim, g.shape);
+    for (int64_t k = 0; k < index->numel; k++) {
+        index->i[k] = place_of(&g, k, largest);
+        const int64_t at = k * g.each + index->i[k];
+        if (values && g.f)
+            out[0].f[k] = g.f[at];
+        else if (values)
+            out[0].i[k] = g.i[at];
     }
 }
 
-#define REDUCTION(name, function, what)                                                                     \
-    static void name##_reference(struct array *out, const struct array *in, const struct variant *v,        \
-                                 const struct check_op *op)                                                 \
-    {                                                                                                       \
-        reduce_reference(out, in, v, op, what);                                                             \
-    }                                                                                                       \
-    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)      \
-    {                                                                                                       \
-        return function(out, in[0], dims_of(v), v->n[4] != 0);                                              \
-    }
+#define REDUCTION(name, function, what)                                     \
+    REFERENCE(name)                                                         \
+    {                                                                       \
+        reduce_reference(out, in, v, op, what);                             \
+    }                                                                       \
+    CALLS(name, function(out, in[0], dims_of(v), v->n[4] != 0))
 REDUCTION(sum, ctrt_sum_dims, R_SUM)
 REDUCTION(mean, ctrt_mean_dims, R_MEAN)
 REDUCTION(prod, ctrt_prod_dims, R_PROD)
@@ -206,39 +199,16 @@ REDUCTION(amin, ctrt_amin, R_AMIN)
 REDUCTION(any, ctrt_any, R_ANY)
 REDUCTION(all, ctrt_all, R_ALL)
 
-static void var_reference(struct array *out, const struct array *in, const struct variant *v,
-                          const struct check_op *op)
+REFERENCE(var)
 {
     reduce_reference(out, in, v, op, R_VAR);
 }
-static ctrt_status var_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_var(out, in[0], dims_of(v), (int)v->n[5], v->n[4] != 0);
-}
+CALLS(var, ctrt_var(out, in[0], dims_of(v), (int)v->n[5], v->n[4] != 0))
 
-#define ARGUMENT(name, extreme, largest)                                                                        \
-    static void name##_reference(struct array *out, const struct array *in, const struct variant *v,            \
-                                 const struct check_op *op)                                                     \
-    {                                                                                                           \
-        (void)op;                                                                                               \
-        arg_reference(out, in, v, largest);                                                                     \
-    }                                                                                                           \
-    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)          \
-    {                                                                                                           \
-        return ctrt_##name(out, in[0], dims_of(v), v->n[4] != 0);                                               \
-    }                                                                                                           \
-    static void extreme##_reference(struct array *out, const struct array *in, const struct variant *v,         \
-                                    const struct check_op *op)                                                  \
-    {                                                                                                           \
-        (void)op;                                                                                               \
-        extreme_reference(out, in, v, largest);                                                                 \
-    }                                                                                                           \
-    static ctrt_status extreme##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)       \
-    {                                                                                                           \
-        return ctrt_##extreme(&out[0], &out[1], in[0], (int)v->n[1], v->n[4] != 0);                             \
-    }
-ARGUMENT(argmax, max, true)
-ARGUMENT(argmin, min, false)
+CALLS(argmax, ctrt_argmax(out, in[0], dims_of(v), v->n[4] != 0))
+CALLS(argmin, ctrt_argmin(out, in[0], dims_of(v), v->n[4] != 0))
+CALLS(max, ctrt_max(&out[0], &out[1], in[0], (int)v->n[1], v->n[4] != 0))
+CALLS(min, ctrt_min(&out[0], &out[1], in[0], (int)v->n[1], v->n[4] != 0))
 
 /* ---- shapes and dims ---- */
 
@@ -335,13 +305,13 @@ static const struct check_op ops[] = {
     { "all", .inputs = 1, .call = all_call, .in = { ANY },
       .reference = all_reference, VARIANTS(reductions) },
     { "argmax", .inputs = 1, .call = argmax_call, .in = { ANY },
-      .reference = argmax_reference, VARIANTS(arguments) },
+      .reference = extreme_reference, VARIANTS(arguments) },
     { "argmin", .inputs = 1, .call = argmin_call, .in = { ANY },
-      .reference = argmin_reference, VARIANTS(arguments) },
+      .reference = extreme_reference, VARIANTS(arguments) },
     { "max", .kernel = "argmax", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2,
-      .call = max_call, .in = { ANY }, .reference = max_reference, VARIANTS(extremes) },
+      .call = max_call, .in = { ANY }, .reference = extreme_reference, VARIANTS(extremes) },
     { "min", .kernel = "argmin", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2,
-      .call = min_call, .in = { ANY }, .reference = min_reference, VARIANTS(extremes) },
+      .call = min_call, .in = { ANY }, .reference = extreme_reference, VARIANTS(extremes) },
     { "var", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
       .call = var_call, .in = { ANY }, .reference = var_reference, VARIANTS(variances) },
 };

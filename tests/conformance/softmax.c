@@ -14,10 +14,14 @@ static const struct variant softmaxes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0 } },
     { "rows", LARGE, .in = { S(37, 131) }, .n = { 1 } },
     { "columns", LARGE, .in = { S(131, 37) }, .n = { 0 } },
+    { "short rows", SPECIAL, .in = { S(13, 5) }, .n = { 1 } },          /* some without NaN or inf */
+    { "columns", SPECIAL, .in = { S(7, 13) }, .n = { 0 } },
 };
 
-static void softmax_of(struct array *out, const struct array *in, const struct variant *v, bool logarithm)
+/* Of softmax, or of log_softmax if that is the op. */
+REFERENCE(softmax)
 {
+    const bool logarithm = op->name[0] == 'l';
     int dim = dim_of(v->n[0], in->ndim);
     int64_t n = in->ndim ? in->shape[dim] : 1, inner = 1;
     for (int d = dim + 1; d < in->ndim; d++)
@@ -37,28 +41,40 @@ static void softmax_of(struct array *out, const struct array *in, const struct v
     }
 }
 
-static void softmax_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
-{
-    (void)op;
-    softmax_of(out, in, v, false);
-}
+CALLS(softmax, ctrt_softmax(out, in[0], (int)v->n[0]))
+CALLS(log_softmax, ctrt_log_softmax(out, in[0], (int)v->n[0]))
 
-static void log_softmax_reference(struct array *out, const struct array *in, const struct variant *v,
-                                  const struct check_op *op)
+/* Rows of large logits that must not overflow, among them -inf, whose probability is 0. A row with a NaN or with only
+ * -inf is NaN, and changes no other row. */
+static void check_rows(struct run *run, const char *name)
 {
-    (void)op;
-    softmax_of(out, in, v, true);
-}
-
-static ctrt_status softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_softmax(out, in[0], (int)v->n[0]);
-}
-
-static ctrt_status log_softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_log_softmax(out, in[0], (int)v->n[0]);
+    static const int64_t lengths[] = { 3, 19, 35, 67, 300 };
+    enum { ROWS = 4, LENGTHS = sizeof lengths / sizeof lengths[0] };
+    const struct check_op op = { .name = name };
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (!is_floating((ctrt_dtype)dtype)
+            || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "large and infinite logits"))
+            continue;
+        for (int l = 0; l < LENGTHS && !run->skipped; l++) {
+            CTRT_AUTO(tensor) tensor = NULL;
+            struct variant v = { .n = { 1 } };
+            struct dice dice = { run->options->seed };
+            struct array x, got, want;
+            const int64_t n = lengths[l];
+            array_make(&x, (ctrt_dtype)dtype, 2, (int64_t[]){ ROWS, n });
+            for (int64_t k = 0; k < x.numel; k++)
+                x.f[k] = k / n == 3 ? -INFINITY : round_to(x.dtype, 1000 + 8 * dice_unit(&dice));
+            x.f[1] = -INFINITY;
+            x.f[n + 2] = NAN;
+            softmax_reference(&want, &x, &v, &op);
+            if (check_ok(run, array_upload(&tensor, &x, run->device), NULL, 0, "placing")
+                && check_ok(run, (name[0] == 'l' ? ctrt_log_softmax : ctrt_softmax)(&tensor, tensor, 1), name, x.dtype,
+                            "rows")
+                && check_ok(run, array_download(&got, tensor), NULL, 0, "reading"))
+                check_array(run, "result", &got, &want, COMPOSED, compute_dtype(x.dtype));
+        }
+        check_end(run);
+    }
 }
 
 /* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0,
@@ -80,10 +96,8 @@ static const struct variant entropies[] = {
     { "", LARGE, .in = { S(67, 129), S(67), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 129 } },
 };
 
-static void entropy_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(entropy)
 {
-    (void)op;
     const struct array *x = &in[0], *target = &in[1];
     int64_t classes = x->shape[1], inner = 1, rows = target->numel, ignored = v->n[1] ? v->n[1] - 1 : -100;
     for (int d = 2; d < x->ndim; d++)
@@ -123,7 +137,7 @@ static void entropy_reference(struct array *out, const struct array *in, const s
     }
 }
 
-static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(entropy)
 {
     ctrt_cross_entropy_options options = {
         .weight = in[2],
@@ -149,7 +163,7 @@ static void check_height(struct run *run, ctrt_dtype dtype, double logit, double
     const double below = round_to(dtype, logit) - gap, rest = exp(-gap), log_sum = log((double)(classes - 1) + rest),
                  soft = smoothing / (double)classes, tolerance = 64 * epsilon_of(compute_dtype(dtype));
     struct array x, target, got, loss, grad;
-    ctrt_tensor *logits = NULL, *index = NULL, *y = NULL, *dx = NULL;
+    CTRT_AUTO(tensor) logits = NULL, index = NULL, y = NULL, dx = NULL;
     array_make(&x, dtype, 2, (int64_t[]){ ROWS, classes });
     array_make(&grad, dtype, 2, x.shape);
     array_make(&target, CTRT_I64, 1, x.shape);
@@ -175,10 +189,6 @@ static void check_height(struct run *run, ctrt_dtype dtype, double logit, double
         if (check_ok(run, array_download(&got, dx), NULL, 0, "reading the gradient"))
             check_near(run, "gradient", &got, &grad, rounding, 1 / (double)classes);
     }
-    ctrt_tensor_release(&logits);
-    ctrt_tensor_release(&index);
-    ctrt_tensor_release(&y);
-    ctrt_tensor_release(&dx);
 }
 
 static void check_heights(struct run *run, const char *name)
@@ -207,10 +217,8 @@ static const struct variant squares[] = {
     { "", LARGE, .in = { S(5003), S(5003) }, .n = { CTRT_REDUCE_MEAN } },
 };
 
-static void mse_reference(struct array *out, const struct array *in, const struct variant *v,
-                          const struct check_op *op)
+REFERENCE(mse)
 {
-    (void)op;
     bool none = v->n[0] == CTRT_REDUCE_NONE;
     array_make(out, in->dtype, none ? in->ndim : 0, in->shape);
     out->size = scratch((size_t)out->numel * sizeof *out->size + sizeof *out->size);
@@ -221,10 +229,7 @@ static void mse_reference(struct array *out, const struct array *in, const struc
     }
 }
 
-static ctrt_status mse_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_mse_loss(out, in[0], in[1], (ctrt_reduction)v->n[0]);
-}
+CALLS(mse, ctrt_mse_loss(out, in[0], in[1], (ctrt_reduction)v->n[0]))
 
 /* ---- the rows ---- */
 
@@ -234,7 +239,7 @@ static const struct check_op ops[] = {
     { "softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
       .call = softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
     { "log_softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
-      .call = log_softmax_call, .in = { ANY }, .reference = log_softmax_reference, VARIANTS(softmaxes) },
+      .call = log_softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
     { "cross_entropy", .flags = GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED,
       .call = entropy_call, .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference,
       VARIANTS(entropies) },
@@ -242,6 +247,10 @@ static const struct check_op ops[] = {
       .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
 };
 
-static const struct check_special specials[] = { { "cross_entropy", "gradient", check_heights } };
+static const struct check_special specials[] = {
+    { "softmax", "forward", check_rows },
+    { "log_softmax", "forward", check_rows },
+    { "cross_entropy", "gradient", check_heights },
+};
 
 const struct family softmax_family = { "softmax", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

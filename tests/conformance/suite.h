@@ -2,10 +2,10 @@
 /* suite.h: shared by the files of the conformance suite.
  *
  * An op is a row (struct check_op) in the table of its family: how to call it, its reference in float64 or int64, the
- * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def says about the op: its dtypes, the dtype of
- * the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row;
- * forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows (views,
- * random numbers, optimizers) are functions (struct check_special). */
+ * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def says about the op: its dtypes, the dtype
+ * of the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row;
+ * forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows
+ * (views, random numbers, optimizers) are functions (struct check_special). */
 #ifndef CONFORMANCE_SUITE_H
 #define CONFORMANCE_SUITE_H
 
@@ -49,13 +49,18 @@ void scratch_release(void *mark);
 void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape);     /* zeros */
 static inline double value_of(const struct array *a, int64_t k) { return a->f ? a->f[k] : (double)a->i[k]; }
 void value_set(struct array *a, int64_t k, double value);       /* converts as ctrt does */
+double most_of(const struct array *a);                          /* the largest magnitude of a floating array */
 double round_to(ctrt_dtype dtype, double value);                /* to the nearest value of a floating dtype */
 int64_t wrap_to(ctrt_dtype dtype, int64_t value); /* modulo the integer type's range; bool: value != 0 */
 bool is_floating(ctrt_dtype dtype);
 double epsilon_of(ctrt_dtype dtype);                            /* of f32 for integers */
 void array_to(struct array *out, const struct array *in, ctrt_dtype dtype);     /* converts as ctrt does */
+/* Copies element `from` of b to element `to` of a. Both have the same dtype. */
+void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from);
 /* The offset in `a` of an element of a broadcast result, whose `n` dims have the indices `index`. */
 int64_t offset_in(const struct array *a, const int64_t *index, int n);
+/* The shape to which `count` arrays broadcast. */
+void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, int count);
 /* Writes the indices of element k of a contiguous array. */
 void index_of(int64_t *index, int64_t k, int ndim, const int64_t *shape);
 
@@ -161,6 +166,20 @@ struct family {
     int special_count;
 };
 
+/* The heads of NAME_reference and NAME_call, which need not use every parameter; CALLS defines a call of one
+ * expression. */
+#define UNUSED __attribute__((unused))
+#define REFERENCE(name)                                                                                     \
+    static void name##_reference(struct array *out, const struct array *in, UNUSED const struct variant *v, \
+                                 UNUSED const struct check_op *op)
+#define CALL(name) \
+    static ctrt_status name##_call(ctrt_tensor **out, UNUSED ctrt_tensor *const *in, UNUSED const struct variant *v)
+#define CALLS(name, ...)      \
+    CALL(name)                \
+    {                         \
+        return __VA_ARGS__;   \
+    }
+
 #define FAMILY_OPS(table)      .ops = table, .count = (int)(sizeof(table) / sizeof((table)[0]))
 #define FAMILY_SPECIALS(table) .specials = table, .special_count = (int)(sizeof(table) / sizeof((table)[0]))
 
@@ -229,8 +248,8 @@ ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *c
 void op_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
 struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype dtype, int salt);
 
-/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also how
- * the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
+/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also
+ * how the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
 void op_complete(struct check_op *op);
 
 void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* forward.c */
@@ -241,7 +260,7 @@ void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype
 
 /* Known failures, expected.c. */
 enum expectation { EXPECT_PASS, EXPECT_UNSUPPORTED, EXPECT_FAILURE };
-enum expectation expected_of(const char *device, const char *check, const char **reason);
+enum expectation expected_of(const char *check, const char **reason);
 bool expected_load(const char *path);
 
 /* ---- helpers for references ---- */

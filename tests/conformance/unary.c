@@ -61,7 +61,7 @@ static int64_t clamp_i(int64_t x, const struct variant *v)
     return v->n[1] && x > (int64_t)v->x[1] ? (int64_t)v->x[1] : x;
 }
 
-static ctrt_status clamp_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(clamp)
 {
     ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
     return !v->n[1] ? ctrt_clamp_min(out, in[0], lo) : !v->n[0] ? ctrt_clamp_max(out, in[0], hi)

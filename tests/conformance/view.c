@@ -7,10 +7,7 @@ static void take(struct array *out, const struct array *in, int ndim, const int6
 {
     array_make(out, in->dtype, ndim, shape);
     for (int64_t k = 0; k < out->numel; k++)
-        if (out->f)
-            out->f[k] = in->f[from ? from[k] : k];
-        else
-            out->i[k] = in->i[from ? from[k] : k];
+        element_copy(out, k, in, from ? from[k] : k);
 }
 
 /* reshape: n[0] number of dims, n[1...] the requested shape, n[6] the size of an inferred dim. */
@@ -23,20 +20,15 @@ static const struct variant reshapes[] = {
     { "to 1", ZERO_DIM, .in = { S0 }, .n = { 2, 1, 1 } },
 };
 
-static void reshape_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(reshape)
 {
     int64_t shape[CTRT_MAX_DIMS];
-    (void)op;
     for (int d = 0; d < v->n[0]; d++)
         shape[d] = v->n[1 + d] < 0 ? v->n[6] : v->n[1 + d];
     take(out, in, (int)v->n[0], shape, NULL);
 }
 
-static ctrt_status reshape_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_reshape(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0]));
-}
+CALLS(reshape, ctrt_reshape(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0])))
 
 /* flatten: n[0], n[1] first and last dim. */
 static const struct variant flattens[] = {
@@ -47,12 +39,10 @@ static const struct variant flattens[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0, -1 } },
 };
 
-static void flatten_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(flatten)
 {
     int64_t shape[CTRT_MAX_DIMS] = { 1 };
     int first = dim_of(v->n[0], in->ndim), last = dim_of(v->n[1], in->ndim), ndim = 0;
-    (void)op;
     for (int d = 0; d < in->ndim; d++) {
         if (d > first && d <= last)
             shape[ndim - 1] *= in->shape[d];
@@ -62,10 +52,7 @@ static void flatten_reference(struct array *out, const struct array *in, const s
     take(out, in, in->ndim ? ndim : 1, shape, NULL);
 }
 
-static ctrt_status flatten_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_flatten(out, in[0], (int)v->n[0], (int)v->n[1]);
-}
+CALLS(flatten, ctrt_flatten(out, in[0], (int)v->n[0], (int)v->n[1]))
 
 /* squeeze: n[0] number of dims (-1: all), n[1...] the dims; unsqueeze: n[0] the new dim. */
 static const struct variant squeezes[] = {
@@ -77,12 +64,10 @@ static const struct variant squeezes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { -1 } },
 };
 
-static void squeeze_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(squeeze)
 {
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = 0;
-    (void)op;
     for (int d = 0; d < in->ndim; d++) {
         bool named = v->n[0] < 0;
         for (int k = 0; k < v->n[0]; k++)
@@ -93,10 +78,7 @@ static void squeeze_reference(struct array *out, const struct array *in, const s
     take(out, in, ndim, shape, NULL);
 }
 
-static ctrt_status squeeze_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_squeeze(out, in[0], v->n[0] < 0 ? CTRT_ALL_DIMS : ctrt_ints_of(&v->n[1], (int)v->n[0]));
-}
+CALLS(squeeze, ctrt_squeeze(out, in[0], v->n[0] < 0 ? CTRT_ALL_DIMS : ctrt_ints_of(&v->n[1], (int)v->n[0])))
 
 static const struct variant unsqueezes[] = {
     { "first", NORMAL, .in = { S(2, 3) }, .n = { 0 } },
@@ -106,21 +88,16 @@ static const struct variant unsqueezes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0 } },
 };
 
-static void unsqueeze_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
+REFERENCE(unsqueeze)
 {
     int64_t shape[CTRT_MAX_DIMS];
     int dim = dim_of(v->n[0], in->ndim + 1);
-    (void)op;
     for (int d = 0; d <= in->ndim; d++)
         shape[d] = d == dim ? 1 : in->shape[d - (d > dim)];
     take(out, in, in->ndim + 1, shape, NULL);
 }
 
-static ctrt_status unsqueeze_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_unsqueeze(out, in[0], (int)v->n[0]);
-}
+CALLS(unsqueeze, ctrt_unsqueeze(out, in[0], (int)v->n[0]))
 
 /* permute and transpose: n[0...] the order. */
 static const struct variant permutes[] = {
@@ -130,12 +107,10 @@ static const struct variant permutes[] = {
     { "nothing", ZERO_SIZE, .in = { S(2, 0) }, .n = { 1, 0 } },
 };
 
-static void permute_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(permute)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], at[CTRT_MAX_DIMS],
         *from = scratch((size_t)in->numel * sizeof *from);
-    (void)op;
     for (int d = 0; d < in->ndim; d++)
         shape[d] = in->shape[dim_of(v->n[d], in->ndim)];
     for (int64_t k = 0; k < in->numel; k++) {
@@ -147,10 +122,7 @@ static void permute_reference(struct array *out, const struct array *in, const s
     take(out, in, in->ndim, shape, from);
 }
 
-static ctrt_status permute_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_permute(out, in[0], ctrt_ints_of(v->n, ctrt_tensor_ndim(in[0])));
-}
+CALLS(permute, ctrt_permute(out, in[0], ctrt_ints_of(v->n, ctrt_tensor_ndim(in[0]))))
 
 /* transpose: n[0...] the resulting order; n[6], n[7] the two dims. */
 static const struct variant transposes[] = {
@@ -164,16 +136,8 @@ static const struct variant ts[] = {
     { "", ZERO_DIM, .in = { S0 } },
 };
 
-static ctrt_status transpose_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_transpose(out, in[0], (int)v->n[6], (int)v->n[7]);
-}
-
-static ctrt_status t_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    (void)v;
-    return ctrt_t(out, in[0]);
-}
+CALLS(transpose, ctrt_transpose(out, in[0], (int)v->n[6], (int)v->n[7]))
+CALLS(t, ctrt_t(out, in[0]))
 
 /* expand: n[0] number of dims, n[1...] the shape, where -1 keeps the size. */
 static const struct variant expands[] = {
@@ -184,12 +148,10 @@ static const struct variant expands[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 2, 2, 3 } },
 };
 
-static void expand_reference(struct array *out, const struct array *in, const struct variant *v,
-                             const struct check_op *op)
+REFERENCE(expand)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], numel = 1;
     int ndim = (int)v->n[0];
-    (void)op;
     for (int d = 0; d < ndim; d++) {
         shape[d] = v->n[1 + d] < 0 ? in->shape[d - (ndim - in->ndim)] : v->n[1 + d];
         numel *= shape[d];
@@ -202,10 +164,7 @@ static void expand_reference(struct array *out, const struct array *in, const st
     take(out, in, ndim, shape, from);
 }
 
-static ctrt_status expand_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_expand(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0]));
-}
+CALLS(expand, ctrt_expand(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0])))
 
 /* select: n[0] dim, n[1] index; slice: dim, start, end, step; narrow: dim, start, length. For the reference
  * n[4] start, n[5] count, n[6] step, n[7] whether the dim is removed. */
@@ -228,12 +187,10 @@ static const struct variant narrows[] = {
     { "empty", ZERO_SIZE, .in = { S(3, 7) }, .n = { 1, 2, 0, 0, 2, 0, 1 } },
 };
 
-static void slice_reference(struct array *out, const struct array *in, const struct variant *v,
-                            const struct check_op *op)
+REFERENCE(slice)
 {
     int64_t shape[CTRT_MAX_DIMS], kept[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int dim = dim_of(v->n[0], in->ndim), ndim = 0;
-    (void)op;
     memcpy(shape, in->shape, sizeof shape);
     shape[dim] = v->n[5];
     int64_t numel = 1;
@@ -251,18 +208,9 @@ static void slice_reference(struct array *out, const struct array *in, const str
     take(out, in, ndim, kept, from);
 }
 
-static ctrt_status select_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_select(out, in[0], (int)v->n[0], v->n[1]);
-}
-static ctrt_status slice_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_slice(out, in[0], (int)v->n[0], v->n[1], v->n[2], v->n[3]);
-}
-static ctrt_status narrow_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_narrow(out, in[0], (int)v->n[0], v->n[1], v->n[2]);
-}
+CALLS(select, ctrt_select(out, in[0], (int)v->n[0], v->n[1]))
+CALLS(slice, ctrt_slice(out, in[0], (int)v->n[0], v->n[1], v->n[2], v->n[3]))
+CALLS(narrow, ctrt_narrow(out, in[0], (int)v->n[0], v->n[1], v->n[2]))
 
 /* as_strided of a contiguous copy: n[0..1] shape, n[2..3] strides, n[4] offset. */
 static const struct variant strideds[] = {
@@ -271,17 +219,15 @@ static const struct variant strideds[] = {
     { "repeated", NORMAL, .in = { S(3, 2) }, .n = { 3, 2, 0, 2, 1 } },
 };
 
-static void strided_reference(struct array *out, const struct array *in, const struct variant *v,
-                              const struct check_op *op)
+REFERENCE(strided)
 {
     int64_t *from = scratch((size_t)(v->n[0] * v->n[1]) * sizeof *from);
-    (void)op;
     for (int64_t k = 0; k < v->n[0] * v->n[1]; k++)
         from[k] = v->n[4] + k / v->n[1] * v->n[2] + k % v->n[1] * v->n[3];
     take(out, in, 2, v->n, from);
 }
 
-static ctrt_status strided_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+CALL(strided)
 {
     CTRT_AUTO(tensor) copy = NULL;
     CTRT_TRY(ctrt_contiguous(&copy, in[0], CTRT_CONTIGUOUS_FORMAT));
@@ -325,7 +271,8 @@ static void expect_shared(struct run *run, const char *what, ctrt_status status,
 static void check_sharing(struct run *run, const char *name)
 {
     struct array a, got, want;
-    ctrt_tensor *x = NULL, *view = NULL, *parts[4] = { NULL };
+    CTRT_AUTO(tensor) x = NULL, view = NULL;
+    ctrt_tensor *parts[4] = { NULL };
     int count = 0;
     if (!check_begin(run, name, 0, "forward", "share their storage"))
         return;
@@ -366,8 +313,6 @@ static void check_sharing(struct run *run, const char *name)
 done:
     for (int k = 0; k < 4; k++)
         ctrt_tensor_release(&parts[k]);
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&view);
     check_end(run);
 }
 

@@ -112,7 +112,7 @@ static ctrt_status forward_nothing(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 
 static ctrt_module *module;             /* NULL before and after each bad call */
 
-/* An invalid call of a constructor: the module stays NULL. */
+/* An invalid call of a constructor: the module stays NULL. Bad values of options: test-nn-layers, test-optim-kinds. */
 #define BAD_NEW(want, expression)           \
     do {                                    \
         BAD(want, expression);              \
@@ -122,38 +122,23 @@ static ctrt_module *module;             /* NULL before and after each bad call *
 
 static void constructors(void)
 {
-    ctrt_conv2d_options uneven = { { 0, 0 }, { 0, 0 }, { 0, 0 }, 2 },
-                        backward = { { -1, 1 }, { 0, 0 }, { 0, 0 }, 1 };
     ctrt_pool2d_options no_kernel = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
     FINE(ctrt_module_retain(NULL) == NULL);
     FINE((ctrt_module_release(NULL), ctrt_module_release(&module), true));
     BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, -2, 3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, 2, -3, true, NULL));
-    BAD_NEW(ANY, ctrt_linear_new(&module, INT64_MAX, INT64_MAX, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 0, 3, 3, 3, NULL, true, NULL));
     BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, -3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 0, 3, NULL, true, NULL));
     BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 3, -3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 3, 3, 3, 3, &uneven, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 3, 3, &backward, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL));
-    BAD_NEW(ANY, ctrt_batch_norm1d_new(&module, -3, 0, 0, true, NULL));
-    BAD_NEW(ANY, ctrt_batch_norm1d_new(&module, 3, -1, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL));
     BAD_NEW(ANY, ctrt_batch_norm2d_new(&module, -3, 0, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_SHAPE(-3), 0, true, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_SCALAR_SHAPE, 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), 0, true, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, 0, true, NULL));
     BAD(INVALID_ARGUMENT, ctrt_embedding_new(NULL, 3, 4, -1, NULL));
     BAD_NEW(ANY, ctrt_embedding_new(&module, -3, 4, -1, NULL));
-    BAD_NEW(ANY, ctrt_embedding_new(&module, 3, 4, 3, NULL));
     BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5));
-    BAD_NEW(INVALID_ARGUMENT, ctrt_dropout_new(&module, 1.5));
-    BAD_NEW(INVALID_ARGUMENT, ctrt_dropout_new(&module, NAN));
     BAD(INVALID_ARGUMENT, ctrt_relu_new(NULL));
     BAD(INVALID_ARGUMENT, ctrt_gelu_new(NULL, true));
     BAD(INVALID_ARGUMENT, ctrt_tanh_new(NULL));
@@ -164,25 +149,16 @@ static void constructors(void)
     BAD_NEW(ANY, ctrt_max_pool2d_new(&module, NULL));
     BAD_NEW(ANY, ctrt_max_pool2d_new(&module, &no_kernel));
     BAD(INVALID_ARGUMENT, ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 3, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 0, 0, true, false, NULL));
     BAD_NEW(ANY, ctrt_multihead_attention_new(&module, -4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, 4, 2, 1.5, true, false, NULL));
     BAD(ANY, ctrt_sequential_new(NULL, CTRT_NO_MODULES));
     BAD_NEW(ANY, ctrt_sequential_new(&module, ctrt_modules_of(NULL, 2)));
-    BAD_NEW(ANY, ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(relu), CTRT_NEW(linear, -1, 2, true, NULL))));
     BAD(ANY, ctrt_sequential_add(NULL, CTRT_NEW(relu)));
-    BAD(ANY, ctrt_sequential_add(p.linear, CTRT_NEW(relu)));
     FINE(ctrt_module_made(CTRT_ERR_IO, NULL) == NULL);
-    static const ctrt_module_class small = { .size = 8, .kind = "Small", .forward = forward_nothing };
     static const ctrt_module_class nameless = { .size = sizeof nameless, .forward = forward_nothing };
     static const ctrt_module_class lazy = { .size = sizeof lazy, .kind = "Lazy", .forward = forward_nothing };
-    static const ctrt_module_class idle = { .size = sizeof idle, .kind = "Idle" };
     BAD(INVALID_ARGUMENT, ctrt_module_new(NULL, &lazy));
     BAD_NEW(INVALID_ARGUMENT, ctrt_module_new(&module, NULL));
-    BAD_NEW(ANY, ctrt_module_new(&module, &small));
     BAD_NEW(ANY, ctrt_module_new(&module, &nameless));
-    BAD_NEW(ANY, ctrt_module_new(&module, &idle));
     FINE(ctrt_module_new(&module, &lazy) == CTRT_OK);
     BAD(ANY, ctrt_forward(&out, module, p.x));              /* the module's forward returns no result */
     BAD(ANY, ctrt_sequential_add(module, CTRT_NEW(relu)));  /* not a Sequential */
@@ -198,8 +174,6 @@ static void modules(void)
     BAD(INVALID_ARGUMENT, ctrt_forward(NULL, p.linear, p.x));
     BAD(INVALID_ARGUMENT, ctrt_forward(&out, NULL, p.x));
     BAD(INVALID_ARGUMENT, ctrt_forward(&out, p.linear, NULL));
-    BAD(SHAPE, ctrt_forward(&out, p.linear, p.wide));
-    FINE(strstr(ctrt_error_message(), "Linear") != NULL);
     BAD(INVALID_ARGUMENT, ctrt_forward_n(NULL, p.linear, &p.x, 1));
     BAD(INVALID_ARGUMENT, ctrt_forward_n(&out, NULL, &p.x, 1));
     BAD(INVALID_ARGUMENT, ctrt_forward_n(&out, p.linear, NULL, 1));
@@ -216,12 +190,8 @@ static void modules(void)
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(NULL, p.linear, "weight"));
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, NULL, "weight"));
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, p.linear, NULL));
-    BAD(NOT_FOUND, ctrt_module_tensor(&borrowed, p.linear, "wieght"));
-    FINE(strstr(ctrt_error_message(), "weight") != NULL);
     BAD(INVALID_ARGUMENT, ctrt_module_child(&name, &child, NULL, 0));
-    BAD(NOT_FOUND, ctrt_module_child(&name, &child, p.linear, 0));
     BAD(INVALID_ARGUMENT, ctrt_module_to(NULL, p.cpu, CTRT_F32));
-    BAD(DTYPE, ctrt_module_to(p.linear, NULL, CTRT_I32));
     BAD(ANY, ctrt_module_to(p.linear, NULL, (ctrt_dtype)77));
     BAD(INVALID_ARGUMENT, ctrt_module_device(NULL, p.linear));
     BAD(INVALID_ARGUMENT, ctrt_module_device(&device, NULL));
@@ -231,19 +201,11 @@ static void modules(void)
     BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(NULL, "a", p.x));
     BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, NULL, p.x));
     BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, "a", NULL));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, "a.b", p.x));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, "", p.x));
-    BAD(STATE, ctrt_module_add_parameter(p.linear, "weight", p.x));
     BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(NULL, "a", p.x, true));
     BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(p.linear, NULL, p.x, true));
     BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(p.linear, "a", NULL, true));
-    BAD(STATE, ctrt_module_add_buffer(p.linear, "weight", p.x, true));
     BAD(ANY, ctrt_module_add_module(NULL, "a", CTRT_NEW(relu)));
     BAD(ANY, ctrt_module_add_module(p.linear, NULL, CTRT_NEW(relu)));
-    BAD(ANY, ctrt_module_add_module(p.linear, "a.b", CTRT_NEW(relu)));
-    BAD(STATE, ctrt_module_add_module(p.linear, "weight", CTRT_NEW(relu)));
-    BAD(ANY, ctrt_module_add_module(p.linear, "a", CTRT_NEW(linear, -1, 2, true, NULL)));
-    BAD(STATE, ctrt_module_add_module(p.linear, "self", ctrt_module_retain(p.linear)));
 #define INIT(name, ...)                                             \
     BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, __VA_ARGS__));  \
     BAD(DTYPE, ctrt_init_##name##_(p.whole, __VA_ARGS__))
@@ -269,29 +231,14 @@ static void optimizers(void)
     ctrt_tensor *pair[2] = { p.leaf, NULL }, *borrowed = NULL;
     double norm = 0;
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = -0.1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = NAN }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .momentum = -1 }));
-    BAD(INVALID_ARGUMENT,
-        ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .weight_decay = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }));
     BAD(INVALID_ARGUMENT, ctrt_adamw_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .lr = -1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .beta1 = 1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .beta2 = -0.5 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .epsilon = -1 }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .weight_decay = NAN }));
-    BAD(INVALID_ARGUMENT, ctrt_adam_new(&optimizer, p.linear, &(ctrt_adam_options){ .beta2 = 1 }));
     BAD(INVALID_ARGUMENT, ctrt_adam_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_rmsprop_new(&optimizer, p.linear, &(ctrt_rmsprop_options){ .alpha = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_rmsprop_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adagrad_new(&optimizer, p.linear, &(ctrt_adagrad_options){ .lr_decay = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_adagrad_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_nadam_new(&optimizer, p.linear, &(ctrt_nadam_options){ .momentum_decay = NAN }));
     BAD(INVALID_ARGUMENT, ctrt_nadam_new(NULL, p.linear, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(NULL, pair, 1, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, NULL, 1, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, pair, 2, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, pair, 1, &(ctrt_sgd_options){ .nesterov = true }));
     BAD(STATE, ctrt_adam_add_group(p.sgd, pair, 1, NULL));
     BAD(STATE, ctrt_adamw_add_group(p.sgd, pair, 1, NULL));
@@ -302,24 +249,17 @@ static void optimizers(void)
     BAD(INVALID_ARGUMENT, ctrt_optimizer_option(NULL, p.sgd, 0, "lr"));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, NULL, 0, "lr"));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, p.sgd, 0, NULL));
-    BAD(NOT_FOUND, ctrt_optimizer_option(&norm, p.sgd, 1, "lr"));
-    BAD(NOT_FOUND, ctrt_optimizer_option(&norm, p.sgd, 0, "beta1"));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_group_lr(NULL, 0, 1));
     BAD(NOT_FOUND, ctrt_optimizer_set_group_lr(p.sgd, 1, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_group_lr(p.sgd, 0, -1));
     FINE((ctrt_optimizer_release(&optimizer), ctrt_optimizer_release(NULL), optimizer == NULL));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_add(NULL, pair, 1));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, pair, -1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, pair, 2));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_zero_grad(NULL, true));
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(p.sgd, -1));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(p.sgd, NAN));
     BAD(INVALID_ARGUMENT, ctrt_clip_grad_norm_(&norm, NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_clip_grad_norm_(&norm, p.linear, -1));
     BAD(INVALID_ARGUMENT, ctrt_clip_grad_norm_(&norm, p.linear, NAN));
     BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"));
     BAD(ANY, ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL));
@@ -331,7 +271,7 @@ static void checkpoints(void)
 {
     ctrt_tensor_file *file = NULL;
     ctrt_tensor *pair[2] = { p.x, p.wide }, *hole[2] = { p.x, NULL };
-    const char *names[2] = { "a", "b" }, *twice[2] = { "a", "a" }, *nameless[2] = { "a", NULL };
+    const char *names[2] = { "a", "b" };
     static const char *const nowhere = "/nonexistent/folder/file.safetensors";
     BAD(INVALID_ARGUMENT, ctrt_save(NULL, nowhere));
     BAD(INVALID_ARGUMENT, ctrt_save(p.linear, NULL));
@@ -352,12 +292,9 @@ static void checkpoints(void)
     BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, NULL, pair, 2));
     BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, NULL, 2));
     BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, hole, 2));
-    BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, nameless, pair, 2));
-    BAD(ANY, ctrt_save_tensors(nowhere, twice, pair, 2));
     BAD(IO, ctrt_save_tensors(nowhere, names, pair, 2));
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(NULL, nowhere));
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(&file, NULL));
-    BAD(IO, ctrt_tensor_file_open(&file, nowhere));
     FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL));
     FINE(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
          && ctrt_tensor_file_metadata(NULL, "a") == NULL);

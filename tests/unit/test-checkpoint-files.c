@@ -12,17 +12,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <dirent.h>
-
-#include <ctrt/ctrt.h>
-
 #include "folder.h"
-#include "tap.h"
+#include "tensors.h"
 
 #define NAME "t"
 
-static ctrt_device *cpu;
-static char folder[256];
+static const char *folder;
 
 static const char *in_folder(const char *name)
 {
@@ -66,7 +61,7 @@ static void permissions(void)
     };
     const char *path = in_folder("mode");
     const mode_t mask = umask(0);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         unlink(path);
         umask(cases[i].mask);
         if (cases[i].before != 0)
@@ -81,7 +76,7 @@ static void permissions(void)
     /* The list user::rw- user:1234:rw- group::--- mask::rw- other::--- in the kernel's format. */
     static const uint16_t list[] = { 2, 0, 1, 6, 0xffff, 0xffff, 2, 6, 1234, 0, 4, 0, 0xffff, 0xffff,
                                      16, 6, 0xffff, 0xffff, 32, 0, 0xffff, 0xffff };
-    uint16_t after[sizeof list / sizeof list[0] + 8];
+    uint16_t after[COUNT(list) + 8];
     group("a replaced file keeps its access control list and does not inherit the folder's");
     if (setxattr(path, "system.posix_acl_access", list, sizeof list, 0) != 0) {
         skip_group("this file system has no access control lists");
@@ -105,9 +100,9 @@ static void permissions(void)
     struct stat about;
     CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
     CHECK_OK(save(path, 4));
-    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456,
-          "the owner is %d:%d, expected 12345:23456", (int)about.st_uid,
-          (int)about.st_gid);
+    CHECK_EQ(stat(path, &about), 0);
+    CHECK_EQ(about.st_uid, 12345);
+    CHECK_EQ(about.st_gid, 23456);
 
     group("a file without write permission is not replaced");
     CHECK(chmod(path, 0444) == 0 && chmod(folder, 0777) == 0, "chmod: %s", strerror(errno));
@@ -115,7 +110,7 @@ static void permissions(void)
     const ctrt_status status = save(path, 5);
     CHECK(seteuid(0) == 0 && chmod(folder, 0700) == 0, "seteuid: %s", strerror(errno));
     CHECK_FAILS(status, CTRT_ERR_IO, "Permission denied");
-    CHECK(saved(path) == 4, "the file has %lld elements, expected 4", (long long)saved(path));
+    CHECK_EQ(saved(path), 4);
 }
 
 static void links(void)
@@ -129,12 +124,12 @@ static void links(void)
     };
     CHECK(mkdir(in_folder("below"), 0700) == 0, "mkdir: %s", strerror(errno));
     CHECK_OK(save(in_folder("target"), 1));
-    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+    for (int i = 0; i < (int)COUNT(cases); i++) {
         CHECK(symlink(cases[i].content, in_folder(cases[i].link)) == 0, "symlink: %s", strerror(errno));
         CHECK_OK(save(in_folder(cases[i].link), 10 + i));
         CHECK(S_ISLNK(mode_of(in_folder(cases[i].link))), "%s was replaced", cases[i].link);
-        CHECK(S_ISREG(mode_of(in_folder(cases[i].file))) && saved(in_folder(cases[i].file)) == 10 + i,
-              "%s has %lld elements", cases[i].file, (long long)saved(in_folder(cases[i].file)));
+        CHECK_TRUE(S_ISREG(mode_of(in_folder(cases[i].file))));
+        CHECK_EQ(saved(in_folder(cases[i].file)), 10 + i);
     }
     CHECK(symlink("circle", in_folder("circle")) == 0, "symlink: %s", strerror(errno));
     CHECK_FAILS(save(in_folder("circle"), 1), CTRT_ERR_IO, "Too many levels");
@@ -234,7 +229,7 @@ static void interrupted(void)
     memset(name, 'n', 255);
     name[255] = '\0';
     CHECK_OK(save(in_folder(name), 2));
-    CHECK(saved(in_folder(name)) == 2, "the file has %lld elements, expected 2", (long long)saved(in_folder(name)));
+    CHECK_EQ(saved(in_folder(name)), 2);
 }
 
 static size_t files_before;
@@ -259,9 +254,8 @@ static void moving(void)
     CHECK(pthread_create(&thread, NULL, leave_folder, NULL) == 0, "no thread");
     CHECK_OK(save("relative", 1 << 24));
     CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
-    CHECK(folder_files(folder) == files_before + 1 && saved(in_folder("relative")) == 1 << 24,
-          "the file has %lld elements, the folder %zu new files",
-          (long long)saved(in_folder("relative")), folder_files(folder) - files_before);
+    CHECK_EQ(folder_files(folder), files_before + 1);
+    CHECK_EQ(saved(in_folder("relative")), 1 << 24);
     CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
 
     group("a path can be saved although the path of its temporary file would be too long");
@@ -276,7 +270,7 @@ static void moving(void)
     }
     snprintf(path + length, sizeof path - length, "/file-with-a-name");
     CHECK_OK(save(path, 6));
-    CHECK(saved(path) == 6, "the file has %lld elements, expected 6", (long long)saved(path));
+    CHECK_EQ(saved(path), 6);
     CHECK_FAILS(save("", 1), CTRT_ERR_IO, "No such file");
 }
 
@@ -295,16 +289,16 @@ static void shrinking(void)
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
-    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0,
-          "the name of the file's tensor is gone");
-    CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its output tensor");
+    CHECK_EQ(ctrt_tensor_file_count(file), 1);
+    CHECK_STR(ctrt_tensor_file_name(file, 0), NAME);
+    CHECK_EQ(ctrt_tensor_numel(t), 1 << 20);            /* a failed read leaves its output as it was */
 
     group("an open file that is replaced is still read as it was when opened");
     CHECK_OK(save(path, 3));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(save(path, 5));
     CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
-    CHECK(ctrt_tensor_numel(t) == 3, "the open file has %lld elements, expected 3", (long long)ctrt_tensor_numel(t));
+    CHECK_EQ(ctrt_tensor_numel(t), 3);
 }
 
 static atomic_bool stop;
@@ -415,12 +409,9 @@ static void many_names(void)
 
 TEST_MAIN
 {
-    const char *base = getenv("TMPDIR");
-    char command[300];
-    snprintf(folder, sizeof folder, "%s/ctrt-files-XXXXXX", base && *base ? base : "/tmp");
-    group("the cpu device opens, and the test folder is created");
-    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
+    if (!cpu_opened())
         return done();
+    folder = folder_new();
     permissions();
     links();
     devices();
@@ -429,8 +420,8 @@ TEST_MAIN
     shrinking();
     loading_meanwhile();
     many_names();
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
     group("the test folder is removed");
-    CHECK(system(command) == 0, "%s", command);
+    folder_remove(folder);
+    CHECK(access(folder, F_OK) != 0, "%s still exists", folder);
     return done();
 }

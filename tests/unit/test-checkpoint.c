@@ -2,23 +2,15 @@
 /* Checkpoints: save and load, hand-written files, corrupt files and failed writes. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <dirent.h>
-
-#include <ctrt/ctrt.h>
-
 #include "folder.h"
-#include "tap.h"
+#include "small_net.h"
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-
-static ctrt_device *cpu;
-static char folder[256];
+static const char *folder;
 
 /* ---- hand-written files ---- */
 
@@ -88,33 +80,26 @@ static void good_files(void)
 
     group("names, values and metadata of a hand-written file are read");
     CTRT_AUTO(tensor) t = NULL;
-    double values[8];
     /* One name is a-umlaut, g-clef (two surrogates), quote, slash. The data of "odd" is unaligned. */
     CHECK_OK(open_header(&file,
                          "{\"__metadata__\":{\"k\\n\":\"v\"},\"odd\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[1,5]},"
                          "\"\\u00e4\\uD834\\uDD1E\\\"\\/\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                          "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[5,8]}}", 8));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "odd", cpu));
-    CHECK_OK(ctrt_to_host(values, sizeof values, t, CTRT_F64));
-    CHECK(ctrt_tensor_dtype(t) == CTRT_I16 && ctrt_tensor_ndim(t) == 2 && values[0] == 0x0201 && values[1] == 0x0403,
-          "the unaligned values are %g and %g", values[0],
-          values[1]);
+    CHECK_EQ(ctrt_tensor_dtype(t), CTRT_I16);
+    SHAPE_IS(t, 2, 1);
+    VALUES_ARE(t, 0x0201, 0x0403);
     CHECK_OK(ctrt_tensor_file_read(&t, file, "\xc3\xa4\xf0\x9d\x84\x9e\"/", cpu));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "flags", cpu));
-    CHECK_OK(ctrt_to_host(values, sizeof values, t, CTRT_F64));
-    CHECK(ctrt_tensor_dtype(t) == CTRT_BOOL && values[0] == 1 && values[2] == 1, "bytes 5 to 7 as bools: %g %g",
-          values[0], values[2]);
-    CHECK(strcmp(ctrt_tensor_file_name(file, 0), "odd") == 0 && ctrt_tensor_file_name(file, 3) == NULL,
-          "the first name is not odd, or there is a fourth name");
-    CHECK(strcmp(ctrt_tensor_file_metadata(file, "k\n"), "v") == 0 && ctrt_tensor_file_metadata(file, "q") == NULL,
-          "the metadata is not {k: v}");
+    CHECK_EQ(ctrt_tensor_dtype(t), CTRT_BOOL);
+    VALUES_ARE(t, 1, 1, 1);
+    CHECK_STR(ctrt_tensor_file_name(file, 0), "odd");
+    CHECK_TRUE(ctrt_tensor_file_name(file, 3) == NULL);
+    CHECK_STR(ctrt_tensor_file_metadata(file, "k\n"), "v");
+    CHECK_TRUE(ctrt_tensor_file_metadata(file, "q") == NULL);
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, "odt", cpu), CTRT_ERR_NOT_FOUND, "did you mean \"odd\"");
     CHECK_FAILS(ctrt_tensor_file_read(NULL, file, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
-    CHECK_FAILS(ctrt_tensor_file_read(&t, NULL, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "file");
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NULL, cpu), CTRT_ERR_INVALID_ARGUMENT, "name");
-    CHECK(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL &&
-          ctrt_tensor_file_metadata(NULL, "k") == NULL, "of NULL");
-    ctrt_tensor_file_release(NULL);
 }
 
 #define ONE(fields) "{\"a\":{" fields "}}"
@@ -123,88 +108,88 @@ static void good_files(void)
 static void bad_files(void)
 {
     group("corrupt headers are errors");
-    static const struct { const char *header; size_t data; ctrt_status status; const char *words; } cases[] = {
-        { "", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { " {}", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { "[]", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { "{", 0, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{}}", 0, CTRT_ERR_FORMAT, "byte 10: there is text after" },
-        { "{},", 0, CTRT_ERR_FORMAT, "text after" },
-        { "{\"a\"}", 0, CTRT_ERR_FORMAT, "expected ':'" },
-        { "{\"a\":1}", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { "{\"a\":{}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{a:{}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{\"a\":null}", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", 0, CTRT_ERR_FORMAT, "unknown key" },
-        { ONE(F32_2 "\"data_offsets\":[0,8],"), 8, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},}", 8, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]}", 8, CTRT_ERR_FORMAT, "expected ',' or '}'" },
-        { ONE("\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected dtype, shape and data_offsets" },
-        { ONE(F32_2 "\"dtype\":\"F32\",\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "repeated key \"dtype\"" },
-        { ONE(F32_2 "\"data_offsets\":[0,8],\"more\":1"), 8, CTRT_ERR_FORMAT, "unknown key \"more\"" },
-        { ONE("\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected '\"'" },
-        { ONE("\"dtype\":\"F8_E5M2\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, CTRT_ERR_NOT_SUPPORTED,
-          "dtype \"F8_E5M2\"" },
-        { ONE("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_NOT_SUPPORTED, "dtype \"f32\"" },
-        { ONE("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected '['" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "integer" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "not negative" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "integer" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "integer" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "leading zero" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT,
-          "64 bits" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT,
-          "64 bits" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, CTRT_ERR_FORMAT,
-          "2^63" },
-        { ONE("\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]"), 0, CTRT_ERR_FORMAT, "2^63" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]"), 4, CTRT_ERR_NOT_SUPPORTED,
-          "8 dimensions" },
-        { ONE(F32_2 "\"data_offsets\":[0,4]"), 4, CTRT_ERR_FORMAT, "take 8 bytes, data_offsets span 4" },
-        { ONE(F32_2 "\"data_offsets\":[8,0]"), 8, CTRT_ERR_FORMAT, "[8, 0]" },
-        { ONE(F32_2 "\"data_offsets\":[0,16]"), 8, CTRT_ERR_FORMAT, "are not inside the 8 bytes" },
-        { ONE(F32_2 "\"data_offsets\":[0,9223372036854775807]"), 8, CTRT_ERR_FORMAT, "are not inside" },
-        { ONE(F32_2 "\"data_offsets\":[0]"), 8, CTRT_ERR_FORMAT, "expected ','" },
-        { ONE(F32_2 "\"data_offsets\":[0,8,8]"), 8, CTRT_ERR_FORMAT, "expected ']'" },
-        { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, CTRT_ERR_FORMAT, "after the end of the previous one" },
-        { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, CTRT_ERR_FORMAT, "1 bytes follow the last tensor" },
-        { "{}", 1, CTRT_ERR_FORMAT, "1 bytes follow" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12, CTRT_ERR_FORMAT,
+    static const struct file_case { const char *header; size_t data; const char *words; } cases[] = {
+        { "", 0, "expected '{'" },
+        { " {}", 0, "expected '{'" },
+        { "[]", 0, "expected '{'" },
+        { "{", 0, "expected '\"'" },
+        { "{}}", 0, "byte 10: there is text after" },
+        { "{},", 0, "text after" },
+        { "{\"a\"}", 0, "expected ':'" },
+        { "{\"a\":1}", 0, "expected '{'" },
+        { "{\"a\":{}}", 0, "expected '\"'" },
+        { "{a:{}}", 0, "expected '\"'" },
+        { "{\"a\":null}", 0, "expected '{'" },
+        { "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", 0, "unknown key" },
+        { ONE(F32_2 "\"data_offsets\":[0,8],"), 8, "expected '\"'" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},}", 8, "expected '\"'" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]}", 8, "expected ',' or '}'" },
+        { ONE("\"shape\":[2],\"data_offsets\":[0,8]"), 8, "expected dtype, shape and data_offsets" },
+        { ONE(F32_2 "\"dtype\":\"F32\",\"data_offsets\":[0,8]"), 8, "repeated key \"dtype\"" },
+        { ONE(F32_2 "\"data_offsets\":[0,8],\"more\":1"), 8, "unknown key \"more\"" },
+        { ONE("\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]"), 8, "expected '\"'" },
+        { ONE("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, "expected '['" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]"), 8, "integer" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "not negative" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "integer" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "integer" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, "leading zero" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "64 bits" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,8]"), 8, "64 bits" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, "2^63" },
+        { ONE("\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]"), 0, "2^63" },
+        { ONE(F32_2 "\"data_offsets\":[0,4]"), 4, "take 8 bytes, data_offsets span 4" },
+        { ONE(F32_2 "\"data_offsets\":[8,0]"), 8, "[8, 0]" },
+        { ONE(F32_2 "\"data_offsets\":[0,16]"), 8, "are not inside the 8 bytes" },
+        { ONE(F32_2 "\"data_offsets\":[0,9223372036854775807]"), 8, "are not inside" },
+        { ONE(F32_2 "\"data_offsets\":[0]"), 8, "expected ','" },
+        { ONE(F32_2 "\"data_offsets\":[0,8,8]"), 8, "expected ']'" },
+        { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, "after the end of the previous one" },
+        { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, "1 bytes follow the last tensor" },
+        { "{}", 1, "1 bytes follow" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12,
           "before the end of the previous one" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[9,17]}}", 17, CTRT_ERR_FORMAT,
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[9,17]}}", 17,
           "after the end of the previous one" },
-        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"a\":{" F32_2 "\"data_offsets\":[8,16]}}", 16, CTRT_ERR_FORMAT,
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"a\":{" F32_2 "\"data_offsets\":[8,16]}}", 16,
           "two tensors are named \"a\"" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"\\u0061\":{" F32_2 "\"data_offsets\":[8,16]}}", 16,
-          CTRT_ERR_FORMAT, "two tensors" },
-        { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, CTRT_ERR_FORMAT, "a second __metadata__" },
-        { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, CTRT_ERR_FORMAT, "\"k\" twice" },
-        { "{\"__metadata__\":{\"k\":1}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{\"__metadata__\":{\"k\":{}}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
-        { "{\"__metadata__\":[]}", 0, CTRT_ERR_FORMAT, "expected '{'" },
-        { "{\"a", 0, CTRT_ERR_FORMAT, "without end" },
-        { "{\"a\\", 0, CTRT_ERR_FORMAT, "unknown escape" },
-        { "{\"\\x61\":", 0, CTRT_ERR_FORMAT, "unknown escape" },
-        { "{\"\\u12g4\":", 0, CTRT_ERR_FORMAT, "hexadecimal" },
-        { "{\"\\u12", 0, CTRT_ERR_FORMAT, "hexadecimal" },
-        { "{\"\\u0000\":", 0, CTRT_ERR_FORMAT, "zero character" },
-        { "{\"\\ud834\":", 0, CTRT_ERR_FORMAT, "surrogate" },
-        { "{\"\\ud834\\u0041\":", 0, CTRT_ERR_FORMAT, "surrogate" },
-        { "{\"\\udd1e\":", 0, CTRT_ERR_FORMAT, "surrogate" },
-        { "{\"a\nb\":", 0, CTRT_ERR_FORMAT, "control character" },
-        { "{\"\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },                 /* continuation byte without a start */
-        { "{\"\xc0\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },              /* overlong */
-        { "{\"\xe0\x80\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },
-        { "{\"\xed\xa0\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },          /* a surrogate */
-        { "{\"\xf4\x90\x80\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },      /* beyond U+10FFFF */
-        { "{\"\xf8\x88\x80\x80\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },
-        { "{\"\xe2\x82", 0, CTRT_ERR_FORMAT, "not UTF-8" },                  /* cut off */
+          "two tensors" },
+        { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a second __metadata__" },
+        { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "\"k\" twice" },
+        { "{\"__metadata__\":{\"k\":1}}", 0, "expected '\"'" },
+        { "{\"__metadata__\":{\"k\":{}}}", 0, "expected '\"'" },
+        { "{\"__metadata__\":[]}", 0, "expected '{'" },
+        { "{\"a", 0, "without end" },
+        { "{\"a\\", 0, "unknown escape" },
+        { "{\"\\x61\":", 0, "unknown escape" },
+        { "{\"\\u12g4\":", 0, "hexadecimal" },
+        { "{\"\\u12", 0, "hexadecimal" },
+        { "{\"\\u0000\":", 0, "zero character" },
+        { "{\"\\ud834\":", 0, "surrogate" },
+        { "{\"\\ud834\\u0041\":", 0, "surrogate" },
+        { "{\"\\udd1e\":", 0, "surrogate" },
+        { "{\"a\nb\":", 0, "control character" },
+        { "{\"\x80\":", 0, "not UTF-8" },                 /* continuation byte without a start */
+        { "{\"\xc0\xaf\":", 0, "not UTF-8" },              /* overlong */
+        { "{\"\xe0\x80\xaf\":", 0, "not UTF-8" },
+        { "{\"\xed\xa0\x80\":", 0, "not UTF-8" },          /* a surrogate */
+        { "{\"\xf4\x90\x80\x80\":", 0, "not UTF-8" },      /* beyond U+10FFFF */
+        { "{\"\xf8\x88\x80\x80\x80\":", 0, "not UTF-8" },
+        { "{\"\xe2\x82", 0, "not UTF-8" },                  /* cut off */
+    }, unsupported[] = {
+        { ONE("\"dtype\":\"F8_E5M2\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, "dtype \"F8_E5M2\"" },
+        { ONE("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "dtype \"f32\"" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]"), 4, "8 dimensions" },
     };
     CTRT_AUTO(tensor_file) file = NULL;
-    for (size_t i = 0; i < COUNT(cases); i++)
-        if (!CHECK_FAILS(open_header(&file, cases[i].header, cases[i].data), cases[i].status, cases[i].words))
-            printf("# the header was %s\n", cases[i].header);
+    for (size_t i = 0; i < COUNT(cases) + COUNT(unsupported); i++) {
+        const bool corrupt = i < COUNT(cases);
+        const struct file_case *c = corrupt ? &cases[i] : &unsupported[i - COUNT(cases)];
+        if (!CHECK_FAILS(open_header(&file, c->header, c->data), corrupt ? CTRT_ERR_FORMAT : CTRT_ERR_NOT_SUPPORTED,
+                         c->words))
+            printf("# the header was %s\n", c->header);
+    }
     CHECK(file == NULL, "a failed open set the output");
 }
 
@@ -246,8 +231,6 @@ static void bad_sizes(void)
     CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("nothing")), CTRT_ERR_IO, "No such file");
     CHECK_FAILS(ctrt_tensor_file_open(&file, folder), CTRT_ERR_IO, "regular");
     CHECK_FAILS(ctrt_tensor_file_open(&file, "/dev/zero"), CTRT_ERR_IO, "regular");
-    CHECK_FAILS(ctrt_tensor_file_open(NULL, folder), CTRT_ERR_INVALID_ARGUMENT, "out");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
     if (CHECK(mkfifo(in_folder("pipe"), 0600) == 0, "mkfifo: %s", strerror(errno)))
         CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("pipe")), CTRT_ERR_IO, "regular");
     unlink(in_folder("pipe"));
@@ -279,7 +262,7 @@ static void tensors(void)
     const char *path = in_folder("tensors.safetensors");
     CHECK_OK(ctrt_save_tensors(path, names, list, n));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK(ctrt_tensor_file_count(file) == n, "the file has %zu tensors", ctrt_tensor_file_count(file));
+    CHECK_EQ(ctrt_tensor_file_count(file), n);
     for (size_t i = 0; i < n; i++) {
         CTRT_AUTO(tensor) t = NULL;
         double got[6] = { 0 }, want[6] = { 0 };
@@ -312,11 +295,6 @@ static void tensors(void)
     for (int i = 7; i >= 0; i--)
         length = length << 8 | first[i];
     CHECK(length % 8 == 0 && size > 8 + length, "data begins at byte %llu", (unsigned long long)length + 8);
-    struct stat facts;
-    mode_t mask = umask(022);
-    umask(mask);
-    CHECK(stat(path, &facts) == 0 && (facts.st_mode & 0777) == (0666 & ~mask), "the file's mode is %o",
-          facts.st_mode & 0777);
 
     group("invalid names and lists are errors");
     ctrt_tensor *t = list[0];
@@ -329,15 +307,10 @@ static void tensors(void)
     for (size_t i = 0; i < COUNT(bad); i++)
         CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), bad[i].names, (ctrt_tensor *[]){ t, t }, 2),
                     CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
-    CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), (const char *[]){ "a" }, (ctrt_tensor *[]){ NULL }, 1),
-                CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK_FAILS(ctrt_save_tensors(NULL, names, list, n), CTRT_ERR_INVALID_ARGUMENT, "path");
-    CHECK_FAILS(ctrt_save_tensors(path, NULL, list, n), CTRT_ERR_INVALID_ARGUMENT, "names");
-    CHECK_FAILS(ctrt_save_tensors(path, names, NULL, n), CTRT_ERR_INVALID_ARGUMENT, "tensors");
-    CHECK(folder_files(folder) == before, "a failed save left a file");
+    CHECK_EQ(folder_files(folder), before);
     CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
     CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
-    CHECK(ctrt_tensor_file_count(file) == 0, "an empty file has tensors");
+    CHECK_EQ(ctrt_tensor_file_count(file), 0);
     for (size_t i = 0; i < n; i++)
         ctrt_tensor_release(&list[i]);
 }
@@ -361,10 +334,10 @@ static void failing(void)
     ctrt_status status = ctrt_save_tensors(path, &name, &t, 1);
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
-    CHECK(folder_files(folder) == before, "the temporary file was not removed");
+    CHECK_EQ(folder_files(folder), before);         /* the temporary file was removed */
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
-    CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
+    SHAPE_IS(t, 3);
     CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot open the folder");
     CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "Is a directory");
     char longest[8192];
@@ -379,28 +352,6 @@ static void failing(void)
 
 /* ---- modules ---- */
 
-static ctrt_status net_new(ctrt_module **out)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 3, 4, true, cpu),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu),
-                                                 CTRT_NEW(relu), CTRT_NEW(linear, 4, 2, false, cpu)));
-}
-
-static bool same(ctrt_module *a, ctrt_module *b)
-{
-    const char *name;
-    ctrt_tensor *x, *y;
-    for (int buffers = 0; buffers < 2; buffers++)
-        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, a, i) == CTRT_OK; i++) {
-            double v[64] = { 0 }, w[64] = { 0 };
-            if (ctrt_module_tensor(&y, b, name) || ctrt_to_host(v, sizeof v, x, CTRT_F64) ||
-                ctrt_to_host(w, sizeof w, y, CTRT_F64)
-                || memcmp(v, w, sizeof v) != 0)
-                return false;
-        }
-    return true;
-}
-
 static void modules(void)
 {
     group("a module is saved and loaded");
@@ -408,23 +359,21 @@ static void modules(void)
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("module.safetensors");
-    CHECK_OK(net_new(&a));
-    CHECK_OK(net_new(&b));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
     CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, a, x));               /* changes the running statistics */
     CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
     CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
-    CHECK(!same(a, b), "two new networks have equal values");
+    CHECK(!same_modules(a, b), "two new networks have equal values");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK(ctrt_tensor_file_count(file) == 3 + 2 + 3, "%zu tensors, expected 8 parameters and persistent buffers",
-          ctrt_tensor_file_count(file));
+    CHECK_EQ(ctrt_tensor_file_count(file), 3 + 2 + 3);      /* parameters and persistent buffers */
     CHECK_OK(ctrt_load(b, path));
-    CHECK(same(b, a), "the loaded module differs from the saved one");
+    CHECK(same_modules(b, a), "the loaded module differs from the saved one");
     ctrt_tensor *w = NULL;
     CHECK_OK(ctrt_module_tensor(&w, b, "0.weight"));
-    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w),
-          "a loaded parameter is not a leaf that requires grad");
+    CHECK_TRUE(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w));
 
     group("files that do not match the module are errors");
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
@@ -434,21 +383,16 @@ static void modules(void)
     CHECK_OK(ctrt_to_host(before, sizeof before, w, CTRT_F64));
     CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
                 "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
-    CHECK(strstr(ctrt_error_message(), "not in the module: ") && strstr(ctrt_error_message(), "1.running_mean"),
-          "the message does not list the surplus tensors: %s", ctrt_error_message());
+    CHECK_HAS(ctrt_error_message(), "not in the module: ");
+    CHECK_HAS(ctrt_error_message(), "1.running_mean");
     CHECK_OK(ctrt_to_host(after, sizeof after, w, CTRT_F64));
     CHECK(memcmp(before, after, sizeof before) == 0, "a failed load changed the module");
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
-    CHECK(same(b, a), "a failed load changed the module");
+    CHECK(same_modules(b, a), "a failed load changed the module");
     CHECK_OK(ctrt_save(a, path));
     CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
-    CHECK_FAILS(ctrt_load(b, in_folder("nothing")), CTRT_ERR_IO, "nothing");
-    CHECK_FAILS(ctrt_load(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "module");
-    CHECK_FAILS(ctrt_load(b, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
-    CHECK_FAILS(ctrt_save(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "module");
-    CHECK_FAILS(ctrt_save(a, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
     /* With many surplus tensors the message lists some of them and the number of the others. */
     ctrt_tensor *list[200];
     const char *names[200];
@@ -463,22 +407,6 @@ static void modules(void)
 
 /* ---- optimizers ---- */
 
-static void take_step(ctrt_module *net, ctrt_optimizer *optimizer, int turn)
-{
-    CTRT_AUTO(tensor) x = NULL;
-    double values[6];
-    for (int i = 0; i < 6; i++)
-        values[i] = sin(turn * 6 + i);
-    CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
-    CHECK_OK(ctrt_to_dtype(&x, x, CTRT_F32));
-    CHECK_OK(ctrt_forward(&x, net, x));
-    CHECK_OK(ctrt_square(&x, x));
-    CHECK_OK(ctrt_sum(&x, x, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-    CHECK_OK(ctrt_backward(x));
-    CHECK_OK(ctrt_optimizer_step(optimizer));
-}
-
 static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adamw)
 {
     if (adamw)
@@ -492,13 +420,13 @@ static void optimizers(bool adamw)
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
-    CHECK_OK(net_new(&a));
-    CHECK_OK(net_new(&b));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
     CHECK_OK(optimizer_new(&first, a, adamw));
     CHECK_OK(ctrt_optimizer_save(first, path));     /* before the first step: no state yet */
     CHECK_OK(ctrt_optimizer_load(first, path));
     for (int turn = 0; turn < 3; turn++)
-        take_step(a, first, turn);
+        CHECK_OK(small_net_step(a, first, cpu, turn));
     CHECK_OK(ctrt_optimizer_set_lr(first, 0.1 / 3));
     CHECK_OK(ctrt_save(a, net_path));
     CHECK_OK(ctrt_optimizer_save(first, path));
@@ -506,12 +434,12 @@ static void optimizers(bool adamw)
                                                                      &(ctrt_sgd_options){ .momentum = 0.1 }));
     CHECK_OK(ctrt_load(b, net_path));
     CHECK_OK(ctrt_optimizer_load(second, path));
-    CHECK(ctrt_optimizer_lr(second) == 0.1 / 3, "the loaded lr is %.17g", ctrt_optimizer_lr(second));
+    CHECK_EQ(ctrt_optimizer_lr(second), 0.1 / 3);
     for (int turn = 3; turn < 6; turn++) {
-        take_step(a, first, turn);
-        take_step(b, second, turn);
+        CHECK_OK(small_net_step(a, first, cpu, turn));
+        CHECK_OK(small_net_step(b, second, cpu, turn));
     }
-    CHECK(same(a, b), "the resumed run differs from the continued run");
+    CHECK(same_modules(a, b), "the resumed run differs from the continued run");
 
     CHECK_OK(optimizer_new(&wrong, a, !adamw));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
@@ -524,10 +452,6 @@ static void optimizers(bool adamw)
     CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, 2, 4, true, cpu))));
     CHECK_OK(optimizer_new(&wrong, small, adamw));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "0.weight");
-    CHECK_FAILS(ctrt_optimizer_load(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
-    CHECK_FAILS(ctrt_optimizer_load(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
-    CHECK_FAILS(ctrt_optimizer_save(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
-    CHECK_FAILS(ctrt_optimizer_save(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
 }
 
 /* Loads files whose state has the parameter's dtype or another dtype. */
@@ -586,11 +510,9 @@ static void state_dtypes(void)
 
 TEST_MAIN
 {
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/ctrt-checkpoint-XXXXXX", base && *base ? base : "/tmp");
-    group("the cpu opens and a temporary folder is created");
-    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
+    if (!cpu_opened())
         return done();
+    folder = folder_new();
     good_files();
     bad_files();
     bad_sizes();
@@ -600,12 +522,6 @@ TEST_MAIN
     optimizers(false);
     optimizers(true);
     state_dtypes();
-
-    DIR *dir = opendir(folder);
-    for (struct dirent *entry; dir && (entry = readdir(dir)); )
-        unlink(in_folder(entry->d_name));
-    if (dir)
-        closedir(dir);
-    rmdir(folder);
+    folder_remove(folder);
     return done();
 }

@@ -58,7 +58,8 @@ static double worst_of(const struct function *f, uint32_t first, uint32_t step, 
     for (int i = 0; i < COUNT; i++, bits += step)
         memcpy(&x[i], &bits, sizeof bits);
     int64_t count = COUNT;
-    ctrt_view in = { .data = x, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS, .shape = { count },
+    ctrt_view in = { .data = x, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS,
+                     .shape = { count },
                      .strides = { 1 } }, out = in;
     out.data = y;
     ctrt_gelu_attributes attributes = { sizeof attributes, f->tanh };
@@ -92,22 +93,17 @@ static void check(const char *isa)
         float at_x;
         memcpy(&at_x, &where, sizeof at_x);
         printf("# %-8s %s%s: %.3f ulp at %a (%g)\n", isa, f->op, f->tanh ? " (tanh)" : "", worst, at_x, at_x);
-        REQUIRE(!(worst > f->most), "%s: %s%s(%a) is %.3f ulp off, %.3f allowed", isa, f->op,
-                f->tanh ? " (tanh)" : "", at_x, worst, f->most);
+        CHECK(worst <= f->most, "%s: %s%s(%a) is %.3f ulp off, %.3f allowed", isa, f->op,
+              f->tanh ? " (tanh)" : "", at_x, worst, f->most);
     }
 }
 
-static void test_baseline(void) { check("baseline"); }
-static void test_avx2(void) { check("avx2"); }
-static void test_avx512(void) { check("avx512"); }
-
 TEST_MAIN
 {
-    group("the elementary functions are within their bounds: baseline");
-    test_baseline();
-    group("the elementary functions are within their bounds: avx2");
-    test_avx2();
-    group("the elementary functions are within their bounds: avx512");
-    test_avx512();
+    static const char *const isas[] = { "baseline", "avx2", "avx512" };
+    for (int i = 0; i < 3; i++) {
+        group("the elementary functions are within their bounds: %s", isas[i]);
+        check(isas[i]);
+    }
     return done();
 }

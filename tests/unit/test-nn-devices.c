@@ -4,14 +4,11 @@
  *
  * The optimizers' kernels do not fall back: without them an optimizer computes its step with tensor ops, whose
  * results differ in the last bits. The toy devices have these two kernels, so that their results equal the cpu's. */
-#include <math.h>
-#include <unistd.h>
-
-#include "ctrt/ctrt.h"
-#include "tap.h"
+#include "folder.h"
+#include "small_net.h"
 #include "toy.h"
 
-static ctrt_device *cpu, *toy, *second;
+static ctrt_device *toy, *second;
 
 /* Runs the cpu's kernel of the same op on the operands' real addresses. */
 static ctrt_status run_on_cpu(const ctrt_call *call)
@@ -43,53 +40,13 @@ static const ctrt_kernel optimizer_kernel_list[] = { KERNEL("sgd_step"), KERNEL(
 static const ctrt_kernel_table optimizer_kernels = { .size = sizeof optimizer_kernels, .kernels = optimizer_kernel_list,
                                                      .count = 2, .stride = sizeof(ctrt_kernel) };
 
-static ctrt_status net_new(ctrt_module **out)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(linear, 3, 4, true, cpu), CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu), CTRT_NEW(relu),
-        CTRT_NEW(linear, 4, 2, true, cpu)));
-}
-
-static ctrt_status take_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn)
-{
-    CTRT_AUTO(tensor) x = NULL;
-    float values[6];
-    for (int i = 0; i < 6; i++)
-        values[i] = (float)sin(turn * 6 + i);
-    CTRT_TRY(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, device));
-    CTRT_TRY(ctrt_forward(&x, net, x));
-    CTRT_TRY(ctrt_square(&x, x));
-    CTRT_TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, turn % 2 == 0));
-    CTRT_TRY(ctrt_backward(x));
-    CTRT_TRY(ctrt_clip_grad_norm_(NULL, net, 0.5));
-    return ctrt_optimizer_step(optimizer);
-}
-
-/* Returns whether parameters and buffers of a and b have the same bits, on any device. */
-static bool same(ctrt_module *a, ctrt_module *b)
-{
-    const char *name;
-    ctrt_tensor *x, *y;
-    for (int buffers = 0; buffers < 2; buffers++)
-        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, a, i) == CTRT_OK; i++) {
-            double v[64] = { 0 }, w[64] = { 0 };
-            if (!CHECK_OK(ctrt_module_tensor(&y, b, name)) || !CHECK_OK(ctrt_to_host(v, sizeof v, x, CTRT_F64))
-                || !CHECK_OK(ctrt_to_host(w, sizeof w, y, CTRT_F64)) || memcmp(v, w, sizeof v) != 0)
-                return false;
-        }
-    return true;
-}
-
 static void copy_of(ctrt_module *to, ctrt_module *from)
 {
     const char *name;
     ctrt_tensor *x, *y;
-    ctrt_status status = CTRT_OK;
     for (size_t i = 0; ctrt_module_parameter(&name, &x, from, i) == CTRT_OK; i++) {
         CHECK_OK(ctrt_module_tensor(&y, to, name));
-        ctrt_no_grad status = ctrt_copy_(y, x);
-        CHECK_OK(status);
+        ctrt_no_grad CHECK_OK(ctrt_copy_(y, x));
     }
 }
 
@@ -101,8 +58,8 @@ static void travelling(bool adamw)
     CTRT_AUTO(optimizer) home_optimizer = NULL, away_optimizer = NULL;
     ctrt_device *const route[] = { cpu, toy, toy, second, cpu }, *device = NULL;
     ctrt_tensor *weight, *state;
-    CHECK_OK(net_new(&home));
-    CHECK_OK(net_new(&away));
+    CHECK_OK(small_net_new(&home));
+    CHECK_OK(small_net_new(&away));
     copy_of(away, home);
     for (int i = 0; i < 2; i++) {
         ctrt_optimizer **out = i ? &away_optimizer : &home_optimizer;
@@ -114,15 +71,15 @@ static void travelling(bool adamw)
     for (int turn = 0; turn < 5; turn++) {
         CHECK_OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT));
         CHECK_OK(ctrt_module_device(&device, away));
-        CHECK(device == route[turn], "turn %d: the module is on %s", turn, ctrt_device_name(device));
+        CHECK_STR(ctrt_device_name(device), ctrt_device_name(route[turn]));
         CHECK(ctrt_tensor_device(weight) == route[turn] && ctrt_tensor_requires_grad(weight),
               "turn %d: the weight is on another device or does not require grad", turn);
         CHECK(turn == 0 || ctrt_tensor_device(ctrt_tensor_grad(weight)) == route[turn],
               "turn %d: the gradient is on another device", turn);
-        if (!CHECK_OK(take_step(home, home_optimizer, cpu, turn)) || !CHECK_OK(take_step(away, away_optimizer,
-                                                                                         route[turn], turn)))
+        if (!CHECK_OK(small_net_step(home, home_optimizer, cpu, turn))
+            || !CHECK_OK(small_net_step(away, away_optimizer, route[turn], turn)))
             return;
-        CHECK(same(home, away), "turn %d: the moved network differs", turn);
+        CHECK(same_modules(home, away), "turn %d: the moved network differs", turn);
         CHECK_OK(ctrt_optimizer_state(&state, away_optimizer, 0, adamw ? "exp_avg" : "momentum_buffer"));
         CHECK(ctrt_tensor_device(state) == route[turn], "turn %d: the optimizer's state is on %s", turn,
               ctrt_device_name(ctrt_tensor_device(state)));
@@ -135,7 +92,7 @@ static void mixed(void)
     CTRT_AUTO(module) net = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
-    CHECK_OK(net_new(&net));
+    CHECK_OK(small_net_new(&net));
     CHECK_OK(ctrt_module_child(NULL, &child, net, 3));
     CHECK_OK(ctrt_module_to(child, toy, CTRT_DTYPE_DEFAULT));
     CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on toy:");
@@ -147,23 +104,23 @@ static void mixed(void)
     /* One norm of all gradients, on several devices. */
     ctrt_tensor *first, *last;
     CHECK_OK(ctrt_module_tensor(&first, net, "0.bias"));
-    CHECK_OK(ctrt_module_tensor(&last, net, "3.bias"));
+    CHECK_OK(ctrt_module_tensor(&last, net, "3.weight"));
     for (int i = 0; i < 2; i++) {
         CTRT_AUTO(tensor) grad = NULL;
         CHECK_OK(ctrt_full_like(&grad, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL));
         CHECK_OK(ctrt_tensor_set_grad(i ? last : first, grad));
     }
-    double norm, got[4];
+    double norm, got[8];
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
-    CHECK(fabs(norm - sqrt(4 * 9 + 2 * 16)) < 1e-5, "the norm is %g", norm);
+    CHECK_NEAR(norm, sqrt(4 * 9 + 8 * 16), 1e-5);
     CHECK_OK(ctrt_to_host(got, sizeof got, ctrt_tensor_grad(last), CTRT_F64));
-    CHECK(fabs(got[0] - 4 / norm) < 1e-5, "clipped to %g", got[0]);
+    CHECK_NEAR(got[0], 4 / norm, 1e-5);
 }
 
-static size_t file_read(unsigned char *bytes, size_t room, const char *path)
+static size_t file_read(unsigned char *bytes, size_t capacity, const char *path)
 {
     FILE *file = fopen(path, "rb");
-    size_t size = file ? fread(bytes, 1, room, file) : 0;
+    size_t size = file ? fread(bytes, 1, capacity, file) : 0;
     if (file)
         fclose(file);
     return size;
@@ -173,16 +130,14 @@ static void checkpoints(void)
 {
     group("checkpoints from and to a device");
     static unsigned char from_cpu[8192], from_toy[8192];
-    char path[] = "/tmp/ctrt-nn-devices-XXXXXX";
-    int fd = mkstemp(path);
-    if (!CHECK(fd >= 0, "no temporary file"))
-        return;
-    close(fd);
+    const char *folder = folder_new();
+    char path[256];
+    snprintf(path, sizeof path, "%s/net", folder);
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(tensor) t = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
-    CHECK_OK(net_new(&a));
-    CHECK_OK(net_new(&b));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
     CHECK_OK(ctrt_save(a, path));
     size_t size = file_read(from_cpu, sizeof from_cpu, path);
     CHECK_OK(ctrt_module_to(a, toy, CTRT_DTYPE_DEFAULT));
@@ -191,11 +146,11 @@ static void checkpoints(void)
           "the checkpoint of the device differs from that of the cpu");
     CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_load(b, path));
-    CHECK(same(a, b), "the module loaded on another device differs");
+    CHECK(same_modules(a, b), "the module loaded on another device differs");
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", toy));
-    CHECK(ctrt_tensor_device(t) == toy, "read onto %s", ctrt_device_name(ctrt_tensor_device(t)));
-    unlink(path);
+    CHECK_STR(ctrt_device_name(ctrt_tensor_device(t)), ctrt_device_name(toy));
+    folder_remove(folder);
 }
 
 TEST_MAIN

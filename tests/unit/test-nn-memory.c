@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes every allocation of a small training program fail once. Each failure returns a status, leaks nothing and leaves
- * no partial change. */
+/* Makes every allocation of a small program fail once that trains, writes and reads files and converts a module. Each
+ * failure returns a status, leaks nothing and leaves no partial change. test-alloc-failure trains other networks. */
 #include <unistd.h>
 
 #include "base/host_alloc.h"
@@ -26,35 +26,18 @@ static ctrt_status attention_new(ctrt_module **out)
         CTRT_NEW(linear, 12, 3, true, cpu)));
 }
 
-struct program {
-    const char *name;
-    ctrt_status (*make)(ctrt_module **out);
-    bool tokens, adamw;
-};
-
-static ctrt_status inputs(ctrt_tensor **x, ctrt_tensor **y, const struct program *program)
+/* Creates a network, trains one step, converts the network to f64 and back, saves and loads it. */
+static ctrt_status run(void)
 {
     static const int64_t labels[] = { 0, 2 }, tokens[] = { 1, 0, 4, 2, 2, 3 };
-    static float pixels[2 * 36];
-    for (int i = 0; i < 72; i++)
-        pixels[i] = (float)(i % 7);
-    CTRT_TRY(ctrt_from_data(y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu));
-    if (program->tokens)
-        return ctrt_from_data(x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu);
-    return ctrt_from_data(x, pixels, 72, CTRT_SHAPE(2, 1, 6, 6), CTRT_F32, cpu);
-}
-
-/* Creates a network, trains one step, converts the network to f64 and back, saves and loads it. */
-static ctrt_status run(const struct program *program)
-{
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     double value;
-    CTRT_TRY(inputs(&x, &y, program));
-    CTRT_TRY(program->make(&net));
-    CTRT_TRY(program->adamw ? ctrt_adamw_new(&optimizer, net, NULL)
-                            : ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .momentum = 0.9 }));
+    CTRT_TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu));
+    CTRT_TRY(ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
+    CTRT_TRY(attention_new(&net));
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
     CTRT_TRY(ctrt_forward(&loss, net, x));
     CTRT_TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
     CTRT_TRY(ctrt_backward(loss));
@@ -69,19 +52,20 @@ static ctrt_status run(const struct program *program)
     return ctrt_module_zero_grad(net, false);
 }
 
-static void sweep(const struct program *program)
+static void sweep(void)
 {
-    group("%s: a failure of each allocation returns a status and leaks nothing", program->name);
-    if (!CHECK_OK(run(program)))                    /* also creates the objects that exist once per process */
+    group("training, files, conversion: a failure of each allocation returns a status and leaks nothing");
+    if (!CHECK_OK(run()))                    /* also creates the objects that exist once per process */
         return;
     alloc_fail_at(UINT64_MAX, false);
-    CHECK_OK(run(program));
-    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu), nodes = ctrt_autograd_live_nodes();
+    CHECK_OK(run());
+    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu),
+        nodes = ctrt_autograd_live_nodes();
     CHECK(allocations > 100, "only %llu allocations were seen", (unsigned long long)allocations);
     int passed = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
         alloc_fail_at(n, n % 2);
-        ctrt_status status = run(program);
+        ctrt_status status = run();
         alloc_fail_at(0, false);
         passed += status == CTRT_OK;
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
@@ -96,7 +80,7 @@ static void sweep(const struct program *program)
     /* A few allocations are optional: the text of a message, a list of freed blocks. */
     CHECK(passed < (int)allocations / 10, "%d of %llu failures did not cause an error", passed,
           (unsigned long long)allocations);
-    CHECK_OK(run(program));
+    CHECK_OK(run());
     printf("# %llu allocations, %d of them optional\n", (unsigned long long)allocations, passed);
 }
 
@@ -117,21 +101,22 @@ static void moving(void)
         alloc_fail_at(0, false);
         ctrt_dtype want = status ? CTRT_F32 : CTRT_F64;
         for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, net, i) == CTRT_OK; i++)
-            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s", (unsigned long long)n, i,
+            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s",
+                  (unsigned long long)n, i,
                   ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ctrt_dtype_name(want));
         CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
     }
 }
 
 /* Copies the bytes of all parameters and buffers to `to`. Returns their number. */
-static size_t bytes_of(unsigned char *to, size_t room, ctrt_module *net)
+static size_t bytes_of(unsigned char *to, size_t capacity, ctrt_module *net)
 {
     ctrt_tensor *tensor;
     size_t used = 0;
     for (int buffers = 0; buffers < 2; buffers++)
         for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(NULL, &tensor, net, i) == CTRT_OK;
              i++) {
-            CHECK_OK(ctrt_to_host(to + used, room - used, tensor, ctrt_tensor_dtype(tensor)));
+            CHECK_OK(ctrt_to_host(to + used, capacity - used, tensor, ctrt_tensor_dtype(tensor)));
             used += (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
         }
     return used;
@@ -190,18 +175,13 @@ static void loading(const char *name, bool forever)
 
 TEST_MAIN
 {
-    static const struct program programs[] = {
-        { "a convolutional network, AdamW", cnn_new, false, true },
-        { "attention, SGD", attention_new, true, false },
-    };
     group("the cpu opens and two temporary files are created");
     int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
         return done();
     close(net);
     close(optimizer);
-    for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
-        sweep(&programs[i]);
+    sweep();
     moving();
     loading("cpu", true);
     loading("sim:0", false);
