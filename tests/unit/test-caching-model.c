@@ -5,7 +5,8 @@
  * memory source, and both sources return the same addresses. After every step both must have returned the same
  * address and size, or both have failed, and both must have reserved the same number of bytes. No byte may be reused
  * before the block's queue waits for the work that the byte was freed with. Every 1009 steps the test walks the
- * policy's memory: blocks do not overlap, no two neighbours are free, and the sums are equal.
+ * policy's memory: blocks do not overlap, no two neighbours are free, and the sums are equal. Expandable segments have
+ * no reference, only the other checks.
  *
  * Several threads: each block has one owner, blocks do not overlap, and each block is freed as a whole, also by
  * another thread. The sums are exact at the end. */
@@ -23,11 +24,7 @@
 #define PAGE_STEPS 50000
 #define THREAD_STEPS 40000
 #endif
-#define LIVE  160
-
-#define MIB ((size_t)1 << 20)
-
-static const ctrt_memory_policy *caching;
+#define LIVE 160
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -49,49 +46,43 @@ static size_t some_size(uint64_t *seed)
 
 /* ---- the work that each granule of memory waits for ---- */
 
-#define TAG_GRANULE 512
-struct tags {                           /* per granule: number of the work that it was freed with; 0: none */
-    uint32_t *of;
+#define GRANULE 512
+
+static struct {                         /* per granule: number of the work that it was freed with; 0: none */
+    uint32_t *work;
     uintptr_t base;
     size_t count;
-};
+} granules;
 
-static struct tags tags;
-
-static uint32_t *tag_at(uintptr_t address)
+static uint32_t *granule_at(uintptr_t address)
 {
-    size_t index = (address - tags.base) / TAG_GRANULE;
-    if (index >= tags.count) {
+    size_t index = (address - granules.base) / GRANULE;
+    if (index >= granules.count) {
         size_t more = 2 * index + 1024;
-        tags.of = realloc(tags.of, more * sizeof *tags.of);
-        memset(tags.of + tags.count, 0, (more - tags.count) * sizeof *tags.of);
-        tags.count = more;
+        granules.work = realloc(granules.work, more * sizeof *granules.work);
+        memset(granules.work + granules.count, 0, (more - granules.count) * sizeof *granules.work);
+        granules.count = more;
     }
-    return &tags.of[index];
+    return &granules.work[index];
 }
 
-static void tags_clear(uintptr_t base)
+static void granules_clear(uintptr_t base)
 {
-    tags.base = base;
-    if (tags.count > 0)
-        memset(tags.of, 0, tags.count * sizeof *tags.of);
+    granules.base = base;
+    if (granules.count > 0)
+        memset(granules.work, 0, granules.count * sizeof *granules.work);
 }
 
-static void tag(uintptr_t address, size_t bytes, uint32_t work)
-{
-    for (uintptr_t at = address; at < address + bytes; at += TAG_GRANULE)
-        *tag_at(at) = work;
-}
-
-/* Returns the number of granules that would be used too early. */
-static long untag(const struct paper *paper, uintptr_t address, size_t bytes, int who, const struct paper_fence *fence)
+/* Clears the work of a range that `who` is about to use. Returns the number of granules that are used too early. */
+static long granules_used(const struct fake_source *source, uintptr_t address, size_t bytes, int who,
+                          const struct fake_fence *fence)
 {
     long early = 0;
     uint32_t last = 0;
-    for (uintptr_t at = address; at < address + bytes; at += TAG_GRANULE) {
-        uint32_t *work = tag_at(at);
-        bool known = *work == 0 || *work == last || paper_waits(paper, *work, who);
-        for (const struct paper_fence *part = fence; part != NULL && !known; part = part->next)
+    for (uintptr_t at = address; at < address + bytes; at += GRANULE) {
+        uint32_t *work = granule_at(at);
+        bool known = *work == 0 || *work == last || source_waits(source, *work, who);
+        for (const struct fake_fence *part = fence; part != NULL && !known; part = part->next)
             known = part->work == *work;
         if (known)
             last = *work;
@@ -101,10 +92,10 @@ static long untag(const struct paper *paper, uintptr_t address, size_t bytes, in
     return early;
 }
 
-static void gone_back(struct paper *paper, void *address, size_t bytes)
+static void check_freed(struct fake_source *source, void *address, size_t bytes)
 {
-    if (untag(paper, (uintptr_t)address, bytes, PAPER_HOST, NULL) > 0)
-        paper_wrong(paper, "memory was returned to the source before its work was done");
+    if (granules_used(source, ADDRESS(address), bytes, HOST_WAITS, NULL) > 0)
+        source_wrong(source, "memory was returned to the source before its work was done");
 }
 
 /* ---- walking ---- */
@@ -112,15 +103,14 @@ static void gone_back(struct paper *paper, void *address, size_t bytes)
 struct walk {
     uintptr_t next, end;
     bool last_free;
-    uint64_t reserved, active, active_blocks, free_bytes, segments, split, split_bytes;
-    uint64_t segment_free, segment_blocks;
+    uint64_t reserved, active, active_blocks, free_bytes, segments;
     long wrong;
 };
 
 static void walk_piece(const ctrt_memory_piece *piece, void *argument)
 {
     struct walk *walk = argument;
-    uintptr_t address = (uintptr_t)piece->address;
+    uintptr_t address = ADDRESS(piece->address);
     if (piece->segment) {
         walk->wrong += walk->next != walk->end;                 /* the previous segment has a gap at its end */
         walk->next = address;
@@ -135,48 +125,80 @@ static void walk_piece(const ctrt_memory_piece *piece, void *argument)
     walk->wrong += is_free && walk->last_free;                  /* two free neighbours were not merged */
     walk->last_free = is_free;
     walk->next += piece->bytes;
-    if (is_free)
-        walk->free_bytes += piece->bytes;
-    else
-        walk->active += piece->bytes, walk->active_blocks++;
+    walk->free_bytes += is_free ? piece->bytes : 0;
+    walk->active += is_free ? 0 : piece->bytes;
+    walk->active_blocks += !is_free;
 }
 
-static bool check_state(void *policy, const struct paper *paper, uint64_t active, uint64_t blocks, const struct ref *ref)
+static bool check_state(struct fixture *f, uint64_t active, uint64_t blocks, const struct ref *ref)
 {
     struct walk walk = { 0 };
-    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     uint64_t split, split_bytes;
-    caching->walk(policy, walk_piece, &walk);
-    caching->stats(policy, &stats);
+    bool fine = true;
+    caching->walk(f->policy, walk_piece, &walk);
+    const ctrt_memory_policy_stats stats = stats_of(f);
     ref_split(ref, &split, &split_bytes);
-    bool fine = walk.wrong == 0 && walk.next == walk.end && walk.active == active && walk.active_blocks == blocks
-                && walk.reserved == stats.reserved_bytes && walk.reserved == paper->used
-                && walk.free_bytes == stats.cached_bytes
-                && (int64_t)walk.segments == stats.segment[CTRT_POOL_ALL].current
-                && stats.source_allocs - stats.source_frees == paper->allocs - paper->frees
-                && stats.inactive_split[CTRT_POOL_ALL].current == (int64_t)split
-                && stats.inactive_split_bytes[CTRT_POOL_ALL].current == (int64_t)split_bytes
-                && stats.reserved[CTRT_POOL_ALL].peak == (int64_t)ref->peak && stats.retries == ref->retries;
-    return CHECK(fine,
-                 "walk: %ld wrong; active %llu of %llu in %llu blocks of %llu; reserved %llu, stats %llu, paper %llu; free %llu, "
-                 "stats %llu; split %lld of %llu, %lld of %llu bytes; peak %lld of %llu; retries %llu of %llu",
-                 walk.wrong, (unsigned long long)walk.active, (unsigned long long)active,
-                 (unsigned long long)walk.active_blocks, (unsigned long long)blocks, (unsigned long long)walk.reserved,
-                 (unsigned long long)stats.reserved_bytes, (unsigned long long)paper->used,
-                 (unsigned long long)walk.free_bytes, (unsigned long long)stats.cached_bytes,
-                 (long long)stats.inactive_split[CTRT_POOL_ALL].current, (unsigned long long)split,
-                 (long long)stats.inactive_split_bytes[CTRT_POOL_ALL].current, (unsigned long long)split_bytes,
-                 (long long)stats.reserved[CTRT_POOL_ALL].peak, (unsigned long long)ref->peak,
-                 (unsigned long long)stats.retries, (unsigned long long)ref->retries);
+    fine &= CHECK_EQ(walk.wrong, 0);
+    fine &= CHECK_EQ(walk.next, walk.end);
+    fine &= CHECK_EQ(walk.active, active);
+    fine &= CHECK_EQ(walk.active_blocks, blocks);
+    fine &= CHECK_EQ(walk.reserved, stats.reserved_bytes);
+    fine &= CHECK_EQ(walk.reserved, f->source.used);
+    fine &= CHECK_EQ(walk.free_bytes, stats.cached_bytes);
+    fine &= CHECK_EQ(walk.segments, stats.segment[CTRT_POOL_ALL].current);
+    fine &= CHECK_EQ(stats.source_allocs, f->source.allocs);
+    fine &= CHECK_EQ(stats.source_frees, f->source.frees);
+    fine &= CHECK_EQ(stats.inactive_split[CTRT_POOL_ALL].current, split);
+    fine &= CHECK_EQ(stats.inactive_split_bytes[CTRT_POOL_ALL].current, split_bytes);
+    fine &= CHECK_EQ(stats.reserved[CTRT_POOL_ALL].peak, ref->peak);
+    fine &= CHECK_EQ(stats.retries, ref->retries);
+    return fine;
 }
 
 /* ---- one thread ---- */
 
 struct live {
-    ctrt_block block;
+    ctrt_block block;                   /* address NULL: none */
     struct ref_block *twin;
     int queue;
 };
+
+static void free_live(struct fixture *f, struct live *at)
+{
+    if (at->block.address != NULL)
+        free_after(f, &at->block, NULL);
+    at->block.address = NULL;
+}
+
+/* Frees the block; with a probability of 1/4 other queues still use it. */
+static void free_randomly(struct fixture *f, struct live *at, uint64_t *seed)
+{
+    struct fake_fence *fence = NULL;
+    if (next_random(seed) % 4 == 0) {
+        fence = source_work(&f->source);
+        for (uintptr_t granule = 0; granule < at->block.bytes; granule += GRANULE)
+            *granule_at(ADDRESS(at->block.address) + granule) = fence->work;
+    }
+    free_after(f, &at->block, fence);
+    at->block.address = NULL;
+}
+
+/* Allocates and checks that no granule is used before its work is done. Returns false if an allocation failed. */
+static bool alloc_randomly(struct fixture *f, struct live *at, size_t bytes, int queue)
+{
+    at->queue = queue;
+    const ctrt_status status = caching->alloc(f->policy, &at->block, bytes, QUEUE(queue));
+    if (status != CTRT_OK) {
+        CHECK_EQ(status, CTRT_ERR_OUT_OF_MEMORY);
+        at->block.address = NULL;
+        return false;
+    }
+    CHECK_EQ(granules_used(&f->source, ADDRESS(at->block.address), at->block.bytes, queue, at->block.fence), 0);
+    if (at->block.fence != NULL)
+        source_fence_free(&f->source, at->block.fence);
+    at->block.fence = NULL;
+    return true;
+}
 
 struct setting {
     const char *options;
@@ -186,291 +208,229 @@ struct setting {
     int queues;
 };
 
-static bool one_step(struct paper *ours, struct ref *ref, void *policy, struct live *at, const struct setting *setting,
-                     uint64_t *seed)
+static void one_step(struct fixture *f, struct ref *ref, struct live *at, int queues, uint64_t *seed)
 {
     if (at->twin != NULL) {
-        if (next_random(seed) % 4 == 0) {                       /* other queues still use the block */
-            struct paper_fence *fence = paper_work(ours);
-            tag((uintptr_t)at->block.address, at->block.bytes, fence->work);
-            at->block.fence = fence;
-        }
-        caching->free(policy, &at->block, QUEUE(at->queue));
+        free_randomly(f, at, seed);
         ref_free(ref, at->twin);
         at->twin = NULL;
-        return true;
+        return;
     }
-    size_t bytes = some_size(seed);
-    at->queue = 1 + (int)(next_random(seed) % (uint64_t)setting->queues);
-    ctrt_status status = caching->alloc(policy, &at->block, bytes, QUEUE(at->queue));
+    const size_t bytes = some_size(seed);
+    const bool fine = alloc_randomly(f, at, bytes, 1 + (int)(next_random(seed) % (uint64_t)queues));
     at->twin = ref_alloc(ref, bytes, QUEUE(at->queue));
-    if (status != CTRT_OK || at->twin == NULL)
-        return CHECK(status == CTRT_ERR_OUT_OF_MEMORY && at->twin == NULL, "%zu bytes: status %d, PyTorch's algorithm %s: %s",
-                     bytes, (int)status, at->twin ? "has them" : "has none", host_error);
-    bool fine = CHECK((uintptr_t)at->block.address == at->twin->address && at->block.bytes == at->twin->bytes,
-                      "%zu bytes are %zu at %p, by PyTorch's algorithm %zu at %#llx", bytes, at->block.bytes,
-                      at->block.address, at->twin->bytes, (unsigned long long)at->twin->address);
-    long early = untag(ours, (uintptr_t)at->block.address, at->block.bytes, at->queue, at->block.fence);
-    fine &= CHECK(early == 0, "%ld granules are used before their work is done", early);
-    if (at->block.fence != NULL)
-        paper_fence_free(ours, at->block.fence);
-    at->block.fence = NULL;
-    return fine;
+    CHECK(fine == (at->twin != NULL), "%zu bytes: by PyTorch's algorithm %s: %s", bytes, at->twin ? "memory" : "none",
+          host_error);
+    if (fine && at->twin != NULL)
+        CHECK(ADDRESS(at->block.address) == at->twin->address && at->block.bytes == at->twin->bytes,
+              "%zu bytes are %zu at %p, by PyTorch's algorithm %zu at %#llx", bytes, at->block.bytes, at->block.address,
+              at->twin->bytes, (unsigned long long)at->twin->address);
+}
+
+static void free_all(struct fixture *f, struct ref *ref, struct live *live)
+{
+    for (int i = 0; i < LIVE; i++) {
+        free_live(f, &live[i]);
+        if (live[i].twin != NULL)
+            ref_free(ref, live[i].twin);
+        live[i].twin = NULL;
+    }
+    caching->trim(f->policy);
+    ref_trim(ref);
 }
 
 static void test_one_thread(const struct setting *setting, uint64_t seed)
 {
-    static struct live live[LIVE];
-    struct paper ours, theirs;
+    struct live live[LIVE] = { { .twin = NULL } };
+    struct fixture f;
+    struct fake_source theirs;
     struct ref ref;
-    void *policy = NULL;
     uint64_t blocks = 0;
     group("the same addresses as PyTorch's algorithm, %d steps: %s, %d queues, %llu MiB", STEPS, setting->options,
           setting->queues, (unsigned long long)setting->bytes / MIB);
-    paper_init(&ours, setting->bytes, 0);
-    paper_init(&theirs, setting->bytes, 0);
-    ours.on_free = gone_back;
-    tags_clear(ours.next);
+    fixture_begin(&f, caching, setting->options, setting->bytes, 0);
+    source_init(&theirs, setting->bytes, 0);
+    f.source.on_free = check_freed;
+    granules_clear(f.source.next);
     ref_init(&ref, &theirs.source);
     if (setting->max_split > 0)
         ref.max_split = setting->max_split;
     if (setting->divisions > 0)
         ref.divisions = setting->divisions;
     ref.gc = setting->gc;
-    if (!CHECK(caching->create(&policy, &ours.source, setting->options) == CTRT_OK, "%s", host_error))
-        return;
-    memset(live, 0, sizeof live);
-    bool fine = true;
-    for (long step = 0; step < STEPS && fine; step++) {
+    for (long step = 0; step < STEPS && tap_state.failed == 0; step++) {
         uint64_t r = next_random(&seed);
         /* The window of slots moves slowly, so most freed blocks were allocated recently. */
         struct live *at = &live[(r % 8 ? r >> 8 : (r >> 8) + (uint64_t)step / 1000) % (r % 8 ? LIVE / 4 : LIVE)];
         blocks -= at->twin != NULL;
-        fine = one_step(&ours, &ref, policy, at, setting, &seed);
+        one_step(&f, &ref, at, setting->queues, &seed);
         blocks += at->twin != NULL;
-        fine = fine && CHECK(ours.used == ref.reserved && ours.wrong == 0, "step %ld: %llu reserved, by PyTorch's algorithm %llu; %s",
-                             step, (unsigned long long)ours.used, (unsigned long long)ref.reserved, ours.what);
+        CHECK_EQ(f.source.used, ref.reserved);
+        CHECK_EQ(f.source.wrong, 0);
         if (step % 10007 == 10006) {
-            caching->trim(policy);
+            caching->trim(f.policy);
             ref_trim(&ref);
         }
         if (step % 1009 == 1008)
-            fine = fine && check_state(policy, &ours, ref.allocated, blocks, &ref);
-        /* The fake source never returns an address twice. Start again before the tags grow without bound. */
-        if (ours.next - tags.base > (uintptr_t)24 << 30) {
-            for (int i = 0; i < LIVE; i++)
-                if (live[i].twin != NULL) {
-                    caching->free(policy, &live[i].block, NULL);
-                    ref_free(&ref, live[i].twin);
-                    live[i].twin = NULL;
-                }
+            check_state(&f, ref.allocated, blocks, &ref);
+        /* The fake source never returns an address twice. Start again before the granules grow without bound. */
+        if (f.source.next - granules.base > (uintptr_t)24 << 30) {
+            free_all(&f, &ref, live);
             blocks = 0;
-            caching->trim(policy);
-            ref_trim(&ref);
-            ours.next = theirs.next = tags.base;
-            tags_clear(tags.base);
+            f.source.next = theirs.next = granules.base;
+            granules_clear(granules.base);
         }
     }
-    for (int i = 0; i < LIVE; i++)
-        if (live[i].twin != NULL) {
-            caching->free(policy, &live[i].block, NULL);
-            ref_free(&ref, live[i].twin);
-        }
-    ref_trim(&ref);
-    caching->destroy(policy);
-    paper_end(&ours);
-    paper_end(&theirs);
+    free_all(&f, &ref, live);
+    fixture_end(&f);
+    source_end(&theirs);
 }
 
-/* ---- pages ---- */
+/* ---- expandable segments ---- */
 
-/* Has no reference. Checks that addresses are mapped, that blocks do not overlap, and the sums and fences. */
 static void test_pages(uint64_t bytes, uint64_t seed)
 {
-    static struct live live[LIVE];
-    struct paper paper;
+    struct live live[LIVE] = { { .twin = NULL } };
+    struct fixture f;
     struct ref none = { 0 };
-    void *policy = NULL;
-    uint64_t blocks = 0, active = 0, peak = 0;
+    uint64_t blocks = 0, active = 0;
     long failures = 0;
-    bool fine = true;
     group("expandable segments, %d steps, %llu MiB", PAGE_STEPS, (unsigned long long)bytes / MIB);
-    paper_init(&paper, bytes, 2 * MIB);
-    paper.on_free = gone_back;
-    tags_clear(paper.next);
-    memset(live, 0, sizeof live);
-    CHECK(caching->create(&policy, &paper.source, "expandable=true") == CTRT_OK, "%s", host_error);
-    for (long step = 0; step < PAGE_STEPS && fine; step++) {
+    fixture_begin(&f, caching, "expandable=true", bytes, 2 * MIB);
+    f.source.on_free = check_freed;
+    granules_clear(f.source.next);
+    for (long step = 0; step < PAGE_STEPS && tap_state.failed == 0; step++) {
         struct live *at = &live[next_random(&seed) % (step / 5000 % 2 ? LIVE / 8 : LIVE)];
         if (at->block.address != NULL) {
             blocks--;
             active -= at->block.bytes;
-            if (next_random(&seed) % 4 == 0) {
-                struct paper_fence *fence = paper_work(&paper);
-                tag((uintptr_t)at->block.address, at->block.bytes, fence->work);
-                at->block.fence = fence;
-            }
-            caching->free(policy, &at->block, NULL);
-            at->block.address = NULL;
-        } else {
-            at->queue = 1 + (int)(next_random(&seed) % 2);
-            if (caching->alloc(policy, &at->block, some_size(&seed), QUEUE(at->queue)) != CTRT_OK) {
-                at->block.address = NULL;
-                failures++;
-                continue;
-            }
+            free_randomly(&f, at, &seed);
+        } else if (alloc_randomly(&f, at, some_size(&seed), 1 + (int)(next_random(&seed) % 2))) {
             blocks++;
             active += at->block.bytes;
-            long early = untag(&paper, (uintptr_t)at->block.address, at->block.bytes, at->queue, at->block.fence);
-            fine &= CHECK(early == 0, "%ld granules are used before their work is done", early);
-            if (at->block.fence != NULL)
-                paper_fence_free(&paper, at->block.fence);
-            at->block.fence = NULL;
+        } else {
+            failures++;
         }
-        if (paper.used > peak)
-            peak = paper.used;
+        if (f.source.used > none.peak)
+            none.peak = f.source.used;
         if (step % 5003 == 5002)
-            caching->trim(policy);
+            caching->trim(f.policy);
         if (step % 1009 == 1008) {
-            ctrt_memory_policy_stats stats = { .size = sizeof stats };
-            caching->stats(policy, &stats);
-            none.peak = (uint64_t)stats.reserved[CTRT_POOL_ALL].peak;
-            none.retries = stats.retries;
-            fine = fine && CHECK(none.peak == peak, "peak %llu, by the paper %llu", (unsigned long long)none.peak,
-                                 (unsigned long long)peak)
-                   && check_state(policy, &paper, active, blocks, &none);
+            none.retries = stats_of(&f).retries;
+            check_state(&f, active, blocks, &none);
         }
     }
-    CHECK(paper.maps > 0 && paper.unmaps > 0 && paper.allocs == paper.maps, "%d maps, %d unmaps", (int)paper.maps,
-          (int)paper.unmaps);
-    CHECK((failures > 0) == (bytes < 512 * MIB), "%ld allocations failed", failures);
+    CHECK_TRUE(f.source.maps > 0 && f.source.unmaps > 0);
+    CHECK_EQ(f.source.allocs, f.source.maps);
+    CHECK_EQ(failures > 0, bytes < 512 * MIB);
     for (int i = 0; i < LIVE; i++)
-        if (live[i].block.address != NULL)
-            caching->free(policy, &live[i].block, NULL);
-    caching->destroy(policy);
-    paper_end(&paper);
+        free_live(&f, &live[i]);
+    fixture_end(&f);
 }
 
 /* ---- several threads ---- */
 
 #define THREADS 6
 #define SHARED  64
+#define NOBODY  255                     /* owner of a block that any thread may free */
 
-struct team {
-    struct paper paper;
-    void *policy;
-    struct tags owners;                 /* per granule: number of the owning thread, from 1 */
-    _Atomic(ctrt_block *) handed[SHARED];       /* blocks that another thread frees */
-    atomic_long wrong;
-};
+static struct fixture team;
+static _Atomic unsigned char *owners;   /* per granule: number of the owning thread, from 1 */
+static uintptr_t owners_base;
+static const size_t owners_count = ((size_t)64 << 30) / GRANULE;
+static _Atomic(ctrt_block *) handed[SHARED];    /* blocks that another thread frees */
+static atomic_long ownership_errors;
 
-struct member {
-    struct team *team;
-    int number;
-};
-
-static void own(struct team *team, const ctrt_block *block, unsigned char from, unsigned char to)
+static void change_owner(const ctrt_block *block, unsigned char from, unsigned char to)
 {
-    _Atomic unsigned char *owners = (_Atomic unsigned char *)(void *)team->owners.of;
-    size_t first = ((uintptr_t)block->address - team->owners.base) / TAG_GRANULE;
-    for (size_t i = 0; i < block->bytes / TAG_GRANULE; i++)
-        if (first + i >= team->owners.count
-            || atomic_exchange_explicit(&owners[first + i], to, memory_order_relaxed) != from)
-            atomic_fetch_add(&team->wrong, 1);
+    size_t first = (ADDRESS(block->address) - owners_base) / GRANULE;
+    for (size_t i = first; i < first + block->bytes / GRANULE; i++)
+        if (i >= owners_count || atomic_exchange_explicit(&owners[i], to, memory_order_relaxed) != from)
+            atomic_fetch_add(&ownership_errors, 1);
 }
 
-static void drop(struct team *team, ctrt_block *block, unsigned char owner, uint64_t *seed)
+static void free_owned(ctrt_block *block, unsigned char owner, uint64_t *seed)
 {
-    own(team, block, owner, 0);
-    block->fence = next_random(seed) % 16 == 0 ? paper_work(&team->paper) : NULL;
-    caching->free(team->policy, block, NULL);
+    if (block == NULL || block->address == NULL)
+        return;
+    change_owner(block, owner, 0);
+    free_after(&team, block, next_random(seed) % 16 == 0 ? source_work(&team.source) : NULL);
+    block->address = NULL;
+}
+
+/* Leaves the block (or NULL) in a slot for another thread, and frees the block that was there. */
+static void hand_over(ctrt_block *block, size_t slot, uint64_t *seed)
+{
+    block = atomic_exchange(&handed[slot], block);
+    free_owned(block, NOBODY, seed);
+    free(block);
 }
 
 static void *churn(void *argument)
 {
-    struct member *member = argument;
-    struct team *team = member->team;
-    uint64_t seed = 77 * (uint64_t)member->number + 1;
-    unsigned char me = (unsigned char)member->number;
+    const unsigned char me = *(unsigned char *)argument;
+    uint64_t seed = 77 * (uint64_t)me + 1;
     ctrt_block live[40] = { { 0 } };
     for (int step = 0; step < THREAD_STEPS; step++) {
         ctrt_block *at = &live[next_random(&seed) % 40];
         if (at->address != NULL) {
-            drop(team, at, me, &seed);
-            at->address = NULL;
+            free_owned(at, me, &seed);
             continue;
         }
         size_t bytes = next_random(&seed) % 64 ? 512 + next_random(&seed) % 8 * 4096 : some_size(&seed);
-        if (caching->alloc(team->policy, at, bytes, QUEUE(1 + next_random(&seed) % 2)) != CTRT_OK) {
+        if (caching->alloc(team.policy, at, bytes, QUEUE(1 + next_random(&seed) % 2)) != CTRT_OK) {
             at->address = NULL;                 /* expected: memory is small */
             continue;
         }
-        own(team, at, 0, me);
+        change_owner(at, 0, me);
         if (at->fence != NULL)
-            paper_fence_free(&team->paper, at->fence);
-        if (step % 8 == 0) {                    /* another thread frees the block */
+            source_fence_free(&team.source, at->fence);
+        if (step % 8 == 0) {
             ctrt_block *copy = malloc(sizeof *copy);
             *copy = *at;
-            own(team, at, me, 255);
-            copy = atomic_exchange(&team->handed[next_random(&seed) % SHARED], copy);
-            if (copy != NULL)
-                drop(team, copy, 255, &seed);
-            free(copy);
+            change_owner(at, me, NOBODY);
             at->address = NULL;
+            hand_over(copy, next_random(&seed) % SHARED, &seed);
         }
-        if (step % 5000 == 4999 && member->number == 1)
-            caching->trim(team->policy);
-        if (step % 3000 == 2999 && member->number == 2) {
+        if (step % 5000 == 4999 && me == 1)
+            caching->trim(team.policy);
+        if (step % 3000 == 2999 && me == 2) {
             struct walk walk = { 0 };
-            caching->walk(team->policy, walk_piece, &walk);
-            if (walk.wrong != 0)
-                atomic_fetch_add(&team->wrong, 1);
+            caching->walk(team.policy, walk_piece, &walk);
+            CHECK_EQ(walk.wrong, 0);
         }
     }
     for (int i = 0; i < 40; i++)
-        if (live[i].address != NULL)
-            drop(team, &live[i], me, &seed);
+        free_owned(&live[i], me, &seed);
     return NULL;
 }
 
 static void test_threads(uint64_t bytes)
 {
-    static struct team team;
     pthread_t threads[THREADS];
-    struct member members[THREADS];
+    unsigned char numbers[THREADS];
     uint64_t seed = 5;
     group("%d threads free each other's blocks, %llu MiB", THREADS, (unsigned long long)bytes / MIB);
-    memset(&team, 0, sizeof team);
-    paper_init(&team.paper, bytes, 0);
-    team.owners.base = team.paper.next;
-    team.owners.count = ((size_t)64 << 30) / TAG_GRANULE;
-    team.owners.of = calloc(team.owners.count, 1);
-    CHECK(caching->create(&team.policy, &team.paper.source, "") == CTRT_OK, "%s", host_error);
-    ctrt_block first = { 0 };
-    CHECK(caching->alloc(team.policy, &first, 4096, QUEUE(1)) == CTRT_OK, "%s", host_error); /* still single-threaded */
+    fixture_begin(&team, caching, "", bytes, 0);
+    owners_base = team.source.next;
+    owners = calloc(owners_count, 1);
+    ctrt_block first = alloc_block(&team, 4096, 1);     /* still single-threaded */
     for (int i = 0; i < THREADS; i++) {
-        members[i] = (struct member){ &team, i + 1 };
-        pthread_create(&threads[i], NULL, churn, &members[i]);
+        numbers[i] = (unsigned char)(i + 1);
+        pthread_create(&threads[i], NULL, churn, &numbers[i]);
     }
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    for (int i = 0; i < SHARED; i++) {
-        ctrt_block *left = atomic_exchange(&team.handed[i], NULL);
-        if (left != NULL)
-            drop(&team, left, 255, &seed);
-        free(left);
-    }
-    CHECK(atomic_load(&team.wrong) == 0, "%ld errors in ownership or in walks", atomic_load(&team.wrong));
-    ctrt_memory_policy_stats stats = { .size = sizeof stats };
-    caching->stats(team.policy, &stats);
-    CHECK(stats.cached_bytes + first.bytes == stats.reserved_bytes && stats.reserved_bytes == team.paper.used,
-          "%llu cached of %llu", (unsigned long long)stats.cached_bytes, (unsigned long long)stats.reserved_bytes);
-    caching->free(team.policy, &first, NULL);
+    for (size_t i = 0; i < SHARED; i++)
+        hand_over(NULL, i, &seed);
+    CHECK_EQ(atomic_load(&ownership_errors), 0);
+    CHECK_EQ(stats_of(&team).cached_bytes + first.bytes, team.source.used);
+    CHECK_EQ(stats_of(&team).reserved_bytes, team.source.used);
+    free_after(&team, &first, NULL);
     caching->trim(team.policy);
-    CHECK(team.paper.used == 0, "%llu bytes stay after a trim", (unsigned long long)team.paper.used);
-    caching->destroy(team.policy);
-    paper_end(&team.paper);
-    free(team.owners.of);
+    CHECK_EQ(team.source.used, 0);
+    fixture_end(&team);
+    free((void *)owners);
 }
 
 TEST_MAIN
@@ -482,12 +442,12 @@ TEST_MAIN
         { "roundup=4", 1500 * MIB, 0, 4, 0, 2 },
     };
     caching = policy_load("caching");
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+    for (size_t i = 0; i < COUNT(settings); i++)
         test_one_thread(&settings[i], 12345 + i);
     test_pages(2048 * MIB, 3);
     test_pages(200 * MIB, 4);
     test_threads(4096 * MIB);
     test_threads(120 * MIB);
-    free(tags.of);
+    free(granules.work);
     return done();
 }
