@@ -438,6 +438,7 @@ TEST_MAIN
     static const struct setting settings[] = {
         { "", 4096 * MIB, 0, 0, 0, 1 },
         { "", 400 * MIB, 0, 0, 0, 3 },                          /* often out of memory */
+        { "max_split=21m", 200 * MIB, 21 * MIB, 0, 0, 1 },      /* out of memory with oversize blocks to release */
         { "max_split=24m,gc=0.6", 800 * MIB, 24 * MIB, 0, 0.6, 2 },
         { "roundup=4", 1500 * MIB, 0, 4, 0, 2 },
     };
