@@ -162,6 +162,7 @@ static void expect(const struct configuration *configuration)
     pid_t pid = child_begin(configuration);
     if (pid == 0) {
         work_expect();
+        fflush(stdout);
         _exit(tap_state.failed > 0 ? BAD : FINE);
     }
     child_end(pid);

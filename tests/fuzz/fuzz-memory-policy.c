@@ -5,16 +5,8 @@
 #include "registry/registry.h"
 
 static const char *const fuzz_examples[] = {
-    "caching",
-    "caching:max_split=64m",
-    "caching:max_split=64m,gc=0.8",
-    "spill+caching",
-    "a:x=1+b+c:y=2,z=3+d",
-    "+",
-    "a:",
-    "a+b+c+d+e",
-    "",
-    NULL,
+    "caching", "caching:max_split=64m", "caching:max_split=64m,gc=0.8", "spill+caching", "a:x=1+b+c:y=2,z=3+d", "+",
+    "a:", "a+b+c+d+e", "", NULL,
 };
 static const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",", "=", ":", "direct", NULL };
 

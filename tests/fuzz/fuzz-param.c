@@ -5,21 +5,8 @@
 #include "fuzz.h"
 
 static const char *const fuzz_examples[] = {
-    "1",
-    "-7",
-    "64m",
-    "1GiB",
-    "512k",
-    "yes",
-    "off",
-    "TRUE",
-    "error",
-    "warning",
-    "99999999999999999999",
-    "9223372036854775807",
-    "8388607t",
-    "",
-    NULL,
+    "1", "-7", "64m", "1GiB", "512k", "yes", "off", "TRUE", "error", "warning", "99999999999999999999",
+    "9223372036854775807", "8388607t", "", NULL,
 };
 static const char *const fuzz_words[] = { "9223372036854775807", "k", "m", "iB", "tb", "-", "yes", "warn", NULL };
 
