@@ -30,9 +30,11 @@ struct fake_fence {
     size_t until;                       /* number of waits that `queue` had when the fence was created */
 };
 
+enum { MOST_WORK = 1 << 20 };           /* work items of a source, and waits of a queue */
+
 struct fake_queue {                     /* work items waited for, in order; the host waited for the first `settled` */
     uint32_t *work;
-    size_t count, capacity, settled;
+    size_t count, settled;
 };
 
 struct fake_source {
@@ -44,7 +46,7 @@ struct fake_source {
     uint64_t maps, unmaps, reserved_ranges;
     long copies_left;                   /* above 0: the copy that decrements it to 0 fails */
     unsigned char *awaited;             /* 2 bytes per work item: bits of waiting queues; 1: host waits */
-    uint32_t work, work_capacity;
+    uint32_t work;
     struct fake_queue queues[QUEUES];
     long fences;                        /* existing fences */
     long wrong;
@@ -170,12 +172,7 @@ HELP struct fake_fence *source_work(struct fake_source *source)
 {
     pthread_mutex_lock(&source->lock);
     struct fake_fence *fence = source_fence(source, (struct fake_fence){ .work = ++source->work });
-    if (source->work >= source->work_capacity) {
-        uint32_t more = source->work_capacity > 0 ? 2 * source->work_capacity : 1024;
-        source->awaited = realloc(source->awaited, 2 * (size_t)more);
-        memset(source->awaited + 2 * (size_t)source->work_capacity, 0, 2 * (size_t)(more - source->work_capacity));
-        source->work_capacity = more;
-    }
+    REQUIRE_TRUE(source->work < MOST_WORK);
     pthread_mutex_unlock(&source->lock);
     return fence;
 }
@@ -198,10 +195,7 @@ HELP ctrt_status source_fence_new(void *state, void **fence, void *queue)
 
 HELP void source_queue_waits(struct fake_source *source, struct fake_queue *queue, uint32_t work)
 {
-    if (queue->count == queue->capacity) {
-        queue->capacity = queue->capacity > 0 ? 2 * queue->capacity : 256;
-        queue->work = realloc(queue->work, queue->capacity * sizeof *queue->work);
-    }
+    REQUIRE_TRUE(queue->count < MOST_WORK);
     queue->work[queue->count++] = work;
     source->awaited[2 * (size_t)work] |= (unsigned char)(1u << (queue - source->queues));
 }
@@ -271,6 +265,9 @@ HELP void source_init(struct fake_source *source, uint64_t bytes, size_t page_by
     pthread_mutex_init(&source->lock, NULL);
     source->bytes = bytes;
     source->next = (uintptr_t)1 << 40;
+    source->awaited = calloc(MOST_WORK, 2);
+    for (int i = 0; i < QUEUES; i++)
+        source->queues[i].work = malloc(MOST_WORK * sizeof(uint32_t));
     source->source = (ctrt_memory_source){
         .size = sizeof source->source, .state = source, .alloc = source_alloc, .free = source_free,
         .device_name = "fake:0", .device_flags = CTRT_DEVICE_ASYNCHRONOUS, .total_bytes = bytes,
@@ -352,13 +349,56 @@ HELP void free_after(struct fixture *f, ctrt_block *block, struct fake_fence *fe
 {
     block->fence = fence;
     f->table->free(f->policy, block, NULL);
-    block->fence = NULL;
+    *block = (ctrt_block){ 0 };
 }
 
+/* Frees those of the blocks that are not yet freed. */
 HELP void free_blocks(struct fixture *f, ctrt_block *blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        free_after(f, &blocks[i], NULL);
+        if (blocks[i].address != NULL)
+            free_after(f, &blocks[i], NULL);
+}
+
+/* Sums over the segments and blocks that the policy's walk visits. */
+struct walk {
+    uintptr_t next, end;
+    bool last_free;
+    uint64_t reserved, active, active_blocks, awaiting, free_bytes, segments;
+    long wrong;                         /* blocks that overlap, or do not fill their segment */
+    long unmerged;                      /* pairs of free neighbours */
+};
+
+HELP void walk_piece(const ctrt_memory_piece *piece, void *argument)
+{
+    struct walk *walk = argument;
+    uintptr_t address = ADDRESS(piece->address);
+    if (piece->segment) {
+        walk->wrong += walk->next != walk->end;
+        walk->next = address;
+        walk->end = address + piece->bytes;
+        walk->reserved += piece->bytes;
+        walk->segments++;
+        walk->last_free = false;
+        return;
+    }
+    bool is_free = piece->block_state != CTRT_BLOCK_ACTIVE;
+    walk->wrong += address != walk->next || address + piece->bytes > walk->end || piece->bytes == 0;
+    walk->unmerged += is_free && walk->last_free;
+    walk->last_free = is_free;
+    walk->next += piece->bytes;
+    walk->awaiting += piece->block_state == CTRT_BLOCK_AWAITING;
+    walk->free_bytes += is_free ? piece->bytes : 0;
+    walk->active += is_free ? 0 : piece->bytes;
+    walk->active_blocks += !is_free;
+}
+
+HELP struct walk walk_of(struct fixture *f)
+{
+    struct walk walk = { 0 };
+    f->table->walk(f->policy, walk_piece, &walk);
+    walk.wrong += walk.next != walk.end;
+    return walk;
 }
 
 HELP ctrt_memory_policy_stats stats_of(struct fixture *f)
