@@ -6,13 +6,12 @@
  * no hang and no exit; a call that fails must return a status and set a message; afterwards the same process must
  * compute correct results.
  *
- * Without arguments: every n up to 8 and then a sample, which is smaller on a slow machine; with CTRT_FAULTS=full in
- * the environment every n. To run one case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults
- * CONFIGURATION cold|warm KIND N [once|forever]. */
+ * Without arguments: every n up to 8 and then a sample; with CTRT_FAULTS=full in the environment every n. To run one
+ * case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults CONFIGURATION cold|warm KIND N
+ * [once|forever]. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include "shim.h"
 #include "work.h"
@@ -78,26 +77,11 @@ static void disturb(const struct series *series)
     check_or_exit(true, "afterwards");
 }
 
-/* After this time in seconds, a third of the usual time limit of a test, the remaining kinds are tested with n = 1
- * only. A machine without other load needs less than 30 seconds. */
-enum { TIME_FOR_SAMPLES = 300 };
 static const long most_n = 1000000;
-
-static bool late(void)
-{
-    static time_t begin;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (begin == 0)
-        begin = now.tv_sec;
-    return !full && now.tv_sec - begin > TIME_FOR_SAMPLES;
-}
 
 static long next_n(long n, const struct series *series)
 {
     const double growth = series->warm ? (series->forever ? 2 : 1.3) : series->forever ? 3 : 1.8;
-    if (late())
-        return most_n + 1;
     return full || n < 8 ? n + 1 : (long)((double)n * growth) + 1;
 }
 
@@ -208,7 +192,6 @@ TEST_MAIN
     if (!work_begin() || shared == MAP_FAILED)
         return skip_rest("no folder or no memory for the test itself");
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    (void)late();                       /* the first call sets the start time */
     if (argc > 4)
         return run_one(argv);
     for (int c = 0; c < CONFIGURATIONS; c++) {
@@ -219,8 +202,6 @@ TEST_MAIN
                 run_series(&series, 1, most_n);
         }
     }
-    if (late())
-        printf("# after %d seconds only n = 1 was tested\n", TIME_FOR_SAMPLES);
     work_end();
     return done();
 }

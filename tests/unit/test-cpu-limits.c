@@ -130,14 +130,14 @@ static void test_available(void)
           0, 0, NONE, "" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct cpu_memory_room room;
+        struct cpu_memory_room available;
         group("total, free and grantable memory come from the tightest limit: %s", cases[i].name);
         show(&cases[i].machine);
-        cpu_memory_room(&room);
-        CHECK_EQ(room.total / MIB, cases[i].total / MIB);
-        CHECK_EQ(room.free / MIB, cases[i].free / MIB);
-        CHECK_EQ(room.grantable / MIB, cases[i].grantable / MIB);
-        CHECK_STR(room.bound, cases[i].bound);
+        cpu_memory_room(&available);
+        CHECK_EQ(available.total / MIB, cases[i].total / MIB);
+        CHECK_EQ(available.free / MIB, cases[i].free / MIB);
+        CHECK_EQ(available.grantable / MIB, cases[i].grantable / MIB);
+        CHECK_STR(available.bound, cases[i].bound);
     }
 }
 
