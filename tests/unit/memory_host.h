@@ -27,14 +27,14 @@ struct fake_fence {
     struct fake_fence *next;            /* next fence joined to this one */
     uint32_t work;                      /* number of the work item; 0: the first `until` waits of `queue` */
     int queue;
-    size_t until;                       /* number of waits that `queue` had when the fence was created */
+    uint32_t until;                     /* number of waits that `queue` had when the fence was created */
 };
 
-enum { MOST_WORK = 1 << 20 };           /* work items of a source, and waits of a queue */
+enum { MOST_WORK = 1 << 18 };
 
-struct fake_queue {                     /* work items waited for, in order; the host waited for the first `settled` */
-    uint32_t *work;
-    size_t count, settled;
+struct fake_work {
+    uint32_t waited[QUEUES];            /* by queue: n if the queue's n-th wait was for this work item; 0: none */
+    bool by_host;
 };
 
 struct fake_source {
@@ -45,9 +45,10 @@ struct fake_source {
     uint64_t allocs, frees;             /* including maps and unmaps */
     uint64_t maps, unmaps, reserved_ranges;
     long copies_left;                   /* above 0: the copy that decrements it to 0 fails */
-    unsigned char *awaited;             /* 2 bytes per work item: bits of waiting queues; 1: host waits */
-    uint32_t work;
-    struct fake_queue queues[QUEUES];
+    struct fake_work *works;
+    uint32_t work;                      /* number of the last work item */
+    uint32_t waits[QUEUES];             /* number of waits of each queue */
+    uint32_t settled[QUEUES];           /* the host waited for the first `settled` waits of each queue */
     long fences;                        /* existing fences */
     long wrong;
     const char *what;                   /* description of the last wrong call */
@@ -177,10 +178,15 @@ HELP struct fake_fence *source_work(struct fake_source *source)
     return fence;
 }
 
-/* Returns whether `who` (a queue or HOST_WAITS) waits for the work item. A host wait counts for all queues. */
-HELP bool source_waits(const struct fake_source *source, uint32_t work, int who)
+/* Returns whether `who` (a queue or HOST_WAITS) waits for the work item. A host wait counts for all queues, and a host
+ * wait for a queue is also one for all work items that the queue waits for. */
+HELP bool source_waits(const struct fake_source *source, uint32_t number, int who)
 {
-    return source->awaited[2 * (size_t)work + 1] || (who < QUEUES && source->awaited[2 * (size_t)work] >> who & 1);
+    const struct fake_work *work = &source->works[number];
+    bool waits = work->by_host || (who < QUEUES && work->waited[who] > 0);
+    for (int i = 0; i < QUEUES && !waits; i++)
+        waits = work->waited[i] > 0 && work->waited[i] <= source->settled[i];
+    return waits;
 }
 
 HELP ctrt_status source_fence_new(void *state, void **fence, void *queue)
@@ -188,37 +194,25 @@ HELP ctrt_status source_fence_new(void *state, void **fence, void *queue)
     struct fake_source *source = state;
     const int number = (int)(uintptr_t)queue;
     pthread_mutex_lock(&source->lock);
-    *fence = source_fence(source, (struct fake_fence){ .queue = number, .until = source->queues[number].count });
+    *fence = source_fence(source, (struct fake_fence){ .queue = number, .until = source->waits[number] });
     pthread_mutex_unlock(&source->lock);
     return CTRT_OK;
-}
-
-HELP void source_queue_waits(struct fake_source *source, struct fake_queue *queue, uint32_t work)
-{
-    REQUIRE_TRUE(queue->count < MOST_WORK);
-    queue->work[queue->count++] = work;
-    source->awaited[2 * (size_t)work] |= (unsigned char)(1u << (queue - source->queues));
-}
-
-/* A host wait for a queue is also a host wait for all work items that the queue waits for. */
-HELP void source_host_waits(struct fake_source *source, const struct fake_fence *part)
-{
-    struct fake_queue *queue = &source->queues[part->queue];
-    if (part->work != 0)
-        source->awaited[2 * (size_t)part->work + 1] = 1;
-    for (; part->work == 0 && queue->settled < part->until; queue->settled++)
-        source->awaited[2 * (size_t)queue->work[queue->settled] + 1] = 1;
 }
 
 HELP ctrt_status source_fence_wait(void *state, void *fence, void *queue)
 {
     struct fake_source *source = state;
+    const uintptr_t number = ADDRESS(queue);
     pthread_mutex_lock(&source->lock);
-    for (struct fake_fence *part = fence; part != NULL; part = part->next)
-        if (queue == NULL)
-            source_host_waits(source, part);
-        else if (part->work != 0)
-            source_queue_waits(source, &source->queues[(uintptr_t)queue], part->work);
+    for (struct fake_fence *part = fence; part != NULL; part = part->next) {
+        struct fake_work *work = &source->works[part->work];
+        if (number != 0 && part->work != 0 && work->waited[number] == 0)
+            work->waited[number] = ++source->waits[number];
+        else if (number == 0 && part->work != 0)
+            work->by_host = true;
+        else if (number == 0 && part->until > source->settled[part->queue])
+            source->settled[part->queue] = part->until;
+    }
     pthread_mutex_unlock(&source->lock);
     return CTRT_OK;
 }
@@ -265,9 +259,7 @@ HELP void source_init(struct fake_source *source, uint64_t bytes, size_t page_by
     pthread_mutex_init(&source->lock, NULL);
     source->bytes = bytes;
     source->next = (uintptr_t)1 << 40;
-    source->awaited = calloc(MOST_WORK, 2);
-    for (int i = 0; i < QUEUES; i++)
-        source->queues[i].work = malloc(MOST_WORK * sizeof(uint32_t));
+    source->works = calloc(MOST_WORK, sizeof *source->works);
     source->source = (ctrt_memory_source){
         .size = sizeof source->source, .state = source, .alloc = source_alloc, .free = source_free,
         .device_name = "fake:0", .device_flags = CTRT_DEVICE_ASYNCHRONOUS, .total_bytes = bytes,
@@ -290,9 +282,7 @@ HELP void source_end(struct fake_source *source)
     CHECK_EQ(source->used, 0);
     CHECK_EQ(source->fences, 0);
     CHECK_EQ(source->reserved_ranges, 0);
-    free(source->awaited);
-    for (int i = 0; i < QUEUES; i++)
-        free(source->queues[i].work);
+    free(source->works);
     pthread_mutex_destroy(&source->lock);
 }
 
