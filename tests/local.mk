@@ -62,10 +62,10 @@ EXTRA_DIST += \
 
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
-    tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/memory_bed.h \
-    tests/unit/memory_host.h tests/unit/dryrun_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h \
-    tests/unit/fake_pool.h tests/unit/memory_checks.h tests/unit/small_net.h \
-    tests/unit/soft_begin.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/dryrun_models.h tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h \
+    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
+    tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -156,7 +156,7 @@ endif
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
-caching_tests = tests/unit/test-caching.c tests/unit/test-caching-model.c tests/unit/test-caching-parts.c
+caching_tests = tests/unit/test-caching.c tests/unit/test-caching-model.c
 public_tests += $(caching_tests)
 TSAN_TESTS   += $(caching_tests)
 endif

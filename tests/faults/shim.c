@@ -67,8 +67,7 @@ EXPORT long shim_disarm(void)
 static bool third_party(const void *caller)
 {
     static const char *const names[] = { "libdnnl", "libgomp", "libomp", "blas", "libmkl", "libstdc++", "libgcc_s",
-                                         "libfaults", "libgfortran", "ld-linux",
-                                         "/ld.so" };
+                                         "libfaults", "libgfortran", "ld-linux", "/ld.so" };
     const char *file = NULL;
 #if __GLIBC_PREREQ(2, 35)
     struct dl_find_object found;
@@ -101,41 +100,25 @@ static bool fails(enum fault_kind kind, const void *caller)
     return true;
 }
 
-#define FAIL(kind, error, result)                                               \
-    do {                                                                        \
+/* Defines a function that fails, or returns the last argument. */
+#define SHIM(type, name, parameters, kind, error, failure, ...)                 \
+    EXPORT type name parameters                                                 \
+    {                                                                           \
         if (fails(kind, __builtin_return_address(0))) {                         \
             errno = error;                                                      \
-            return result;                                                      \
+            return failure;                                                     \
         }                                                                       \
-    } while (0)
+        return __VA_ARGS__;                                                     \
+    }
 
-EXPORT void *malloc(size_t bytes)
-{
-    FAIL(FAULT_ALLOC, ENOMEM, NULL);
-    return __libc_malloc(bytes);
-}
+SHIM(void *, malloc, (size_t bytes), FAULT_ALLOC, ENOMEM, NULL, __libc_malloc(bytes))
+SHIM(void *, calloc, (size_t count, size_t bytes), FAULT_ALLOC, ENOMEM, NULL, __libc_calloc(count, bytes))
+SHIM(void *, realloc, (void *old, size_t bytes), FAULT_ALLOC, ENOMEM, NULL, __libc_realloc(old, bytes))
+SHIM(void *, aligned_alloc, (size_t alignment, size_t bytes), FAULT_ALLOC, ENOMEM, NULL,
+     __libc_memalign(alignment, bytes))
 
-EXPORT void *calloc(size_t count, size_t bytes)
+static int memalign_into(void **out, size_t alignment, size_t bytes)
 {
-    FAIL(FAULT_ALLOC, ENOMEM, NULL);
-    return __libc_calloc(count, bytes);
-}
-
-EXPORT void *realloc(void *old, size_t bytes)
-{
-    FAIL(FAULT_ALLOC, ENOMEM, NULL);
-    return __libc_realloc(old, bytes);
-}
-
-EXPORT void *aligned_alloc(size_t alignment, size_t bytes)
-{
-    FAIL(FAULT_ALLOC, ENOMEM, NULL);
-    return __libc_memalign(alignment, bytes);
-}
-
-EXPORT int posix_memalign(void **out, size_t alignment, size_t bytes)
-{
-    FAIL(FAULT_ALLOC, errno, ENOMEM);
     void *memory = __libc_memalign(alignment, bytes);
     if (memory == NULL)
         return ENOMEM;
@@ -143,88 +126,45 @@ EXPORT int posix_memalign(void **out, size_t alignment, size_t bytes)
     return 0;
 }
 
-EXPORT void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-    FAIL(FAULT_MMAP, ENOMEM, MAP_FAILED);
-    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
-}
+SHIM(int, posix_memalign, (void **out, size_t alignment, size_t bytes), FAULT_ALLOC, errno, ENOMEM,
+     memalign_into(out, alignment, bytes))
 
-EXPORT void *mmap64(void *address, size_t bytes, int protection, int flags, int fd, off64_t offset)
-{
-    FAIL(FAULT_MMAP, ENOMEM, MAP_FAILED);
-    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
-}
+SHIM(void *, mmap, (void *address, size_t bytes, int protection, int flags, int fd, off_t offset), FAULT_MMAP, ENOMEM,
+     MAP_FAILED, (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset))
+SHIM(void *, mmap64, (void *address, size_t bytes, int protection, int flags, int fd, off64_t offset), FAULT_MMAP,
+     ENOMEM, MAP_FAILED, (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset))
 
-#define OPEN(name, ...)                                                         \
+#define OPEN(name, folder, ...)                                                 \
     EXPORT int name(__VA_ARGS__, int flags, ...)                                \
     {                                                                           \
-        FAIL(FAULT_OPEN, EMFILE, -1);                                           \
+        if (fails(FAULT_OPEN, __builtin_return_address(0))) {                   \
+            errno = EMFILE;                                                     \
+            return -1;                                                          \
+        }                                                                       \
         va_list list;                                                           \
         va_start(list, flags);                                                  \
         const int mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(list, int) : 0; \
         va_end(list);                                                           \
         return (int)syscall(SYS_openat, folder, path, flags, mode);             \
     }
-#define folder AT_FDCWD
-OPEN(open, const char *path)
-OPEN(open64, const char *path)
-#undef folder
-OPEN(openat, int folder, const char *path)
-OPEN(openat64, int folder, const char *path)
+OPEN(open, AT_FDCWD, const char *path)
+OPEN(open64, AT_FDCWD, const char *path)
+OPEN(openat, at, int at, const char *path)
+OPEN(openat64, at, int at, const char *path)
 
-EXPORT FILE *fopen(const char *path, const char *mode)
-{
-    FAIL(FAULT_OPEN, EMFILE, NULL);
-    return real_fopen(path, mode);
-}
-
-EXPORT FILE *fopen64(const char *path, const char *mode)
-{
-    FAIL(FAULT_OPEN, EMFILE, NULL);
-    return real_fopen(path, mode);
-}
-
-EXPORT char *fgets(char *text, int room, FILE *file)
-{
-    FAIL(FAULT_READ, EIO, NULL);
-    return real_fgets(text, room, file);
-}
-
-EXPORT ssize_t read(int fd, void *buffer, size_t bytes)
-{
-    FAIL(FAULT_READ, EIO, -1);
-    return syscall(SYS_read, fd, buffer, bytes);
-}
-
-EXPORT ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset)
-{
-    FAIL(FAULT_READ, EIO, -1);
-    return syscall(SYS_pread64, fd, buffer, bytes, offset);
-}
-
-EXPORT ssize_t pread64(int fd, void *buffer, size_t bytes, off64_t offset)
-{
-    FAIL(FAULT_READ, EIO, -1);
-    return syscall(SYS_pread64, fd, buffer, bytes, offset);
-}
-
-EXPORT ssize_t write(int fd, const void *buffer, size_t bytes)
-{
-    FAIL(FAULT_WRITE, ENOSPC, -1);
-    return syscall(SYS_write, fd, buffer, bytes);
-}
-
-EXPORT int rename(const char *from, const char *to)
-{
-    FAIL(FAULT_RENAME, EACCES, -1);
-    return (int)syscall(SYS_rename, from, to);
-}
-
-EXPORT int renameat(int from_folder, const char *from, int to_folder, const char *to)
-{
-    FAIL(FAULT_RENAME, EACCES, -1);
-    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0);
-}
+SHIM(FILE *, fopen, (const char *path, const char *mode), FAULT_OPEN, EMFILE, NULL, real_fopen(path, mode))
+SHIM(FILE *, fopen64, (const char *path, const char *mode), FAULT_OPEN, EMFILE, NULL, real_fopen(path, mode))
+SHIM(char *, fgets, (char *text, int bytes, FILE *file), FAULT_READ, EIO, NULL, real_fgets(text, bytes, file))
+SHIM(ssize_t, read, (int fd, void *buffer, size_t bytes), FAULT_READ, EIO, -1, syscall(SYS_read, fd, buffer, bytes))
+SHIM(ssize_t, pread, (int fd, void *buffer, size_t bytes, off_t offset), FAULT_READ, EIO, -1,
+     syscall(SYS_pread64, fd, buffer, bytes, offset))
+SHIM(ssize_t, pread64, (int fd, void *buffer, size_t bytes, off64_t offset), FAULT_READ, EIO, -1,
+     syscall(SYS_pread64, fd, buffer, bytes, offset))
+SHIM(ssize_t, write, (int fd, const void *buffer, size_t bytes), FAULT_WRITE, ENOSPC, -1,
+     syscall(SYS_write, fd, buffer, bytes))
+SHIM(int, rename, (const char *from, const char *to), FAULT_RENAME, EACCES, -1, (int)syscall(SYS_rename, from, to))
+SHIM(int, renameat, (int from_at, const char *from, int to_at, const char *to), FAULT_RENAME, EACCES, -1,
+     (int)syscall(SYS_renameat2, from_at, from, to_at, to, 0))
 
 /* Makes dlopen fail with a limit on descriptors. Failed allocations inside the loader can leave glibc 2.36 in an
  * inconsistent state. */

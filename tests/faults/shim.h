@@ -9,16 +9,14 @@
 
 #include <stdbool.h>
 
-enum fault_kind { FAULT_NONE, FAULT_ALLOC, FAULT_MMAP, FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_RENAME, FAULT_THREAD,
-                  FAULT_DLOPEN,
-                  FAULT_KINDS };
+enum fault_kind {
+    FAULT_NONE, FAULT_ALLOC, FAULT_MMAP, FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_RENAME, FAULT_THREAD, FAULT_DLOPEN,
+    FAULT_KINDS
+};
 
 /* Starts counting calls of this kind. The n-th call fails, and with `forever` all later ones too; n = 0 only counts. */
-typedef void shim_arm_function(enum fault_kind kind, long n, bool forever);
+void shim_arm(enum fault_kind kind, long n, bool forever);
 /* Stops counting and injecting failures. Returns the number of counted calls. */
-typedef long shim_disarm_function(void);
-
-shim_arm_function shim_arm;
-shim_disarm_function shim_disarm;
+long shim_disarm(void);
 
 #endif

@@ -6,246 +6,167 @@
  * no hang and no exit; a call that fails must return a status and set a message; afterwards the same process must
  * compute correct results.
  *
- * Without arguments: every n up to 16 and then a sample, which is smaller on a slow machine; with CTRT_FAULTS=full in
- * the environment every n. To run one case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults
- * CONFIGURATION cold|warm KIND N [once|forever]. */
+ * Without arguments: every n up to 8 and then a sample; with CTRT_FAULTS=full in the environment every n. To run one
+ * case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults CONFIGURATION cold|warm KIND N
+ * [once|forever]. */
 #include <dlfcn.h>
-#include <math.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <time.h>
 
-#include "child.h"
 #include "shim.h"
 #include "work.h"
 
 static const char *const kinds[] = { "none", "alloc", "mmap", "open", "read", "write", "rename", "thread", "dlopen" };
 
+/* On sim only the kinds for which the device makes a difference. */
 static const struct configuration {
     const char *name;
-    const char *settings[4];
+    const char *settings[3];
+    unsigned kinds;
 } configurations[] = {
-    { "cpu", { "CTRT_DEVICE=cpu" } },
-    { "sim", { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" } },
+    { "cpu", { "CTRT_DEVICE=cpu" }, ~0u },
+    { "sim", { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" },
+      1u << FAULT_ALLOC | 1u << FAULT_MMAP | 1u << FAULT_WRITE | 1u << FAULT_THREAD | 1u << FAULT_DLOPEN },
 };
 enum { CONFIGURATIONS = sizeof configurations / sizeof configurations[0] };
 
-static shim_arm_function *arm;
-static shim_disarm_function *disarm;
-static const char *folder;
+static void (*arm)(enum fault_kind kind, long n, bool forever);
+static long (*disarm)(void);
 static bool full;
-static double expected[WORK_PARTS];
+
+/* One series of failures. */
+struct series {
+    const struct configuration *configuration;
+    enum fault_kind kind;
+    bool warm, forever;
+};
 
 /* Shared memory that the child writes and the parent reads after the child has ended, even by a signal. */
 static struct shared {
     long n, counted;
-    int part;                           /* the running part; -1: none */
-    bool done, armed;
-    char complaint[1024];
+    bool done;
+    const char *when;
 } *shared;
 
 enum { FINE = 77, BAD };                /* exit codes of children; libraries that end the process use 0 or 1 */
 
-__attribute__((format(printf, 1, 2), noreturn))
-static void bad(const char *format, ...)
+static void check_or_exit(bool strict, const char *when)
 {
-    va_list list;
-    va_start(list, format);
-    vsnprintf(shared->complaint, sizeof shared->complaint, format, list);
-    va_end(list);
+    char text[64];
+    shared->when = when;
+    snprintf(text, sizeof text, "n = %ld, %s", shared->n, when);
+    if (work_check(strict, text))
+        return;
+    fflush(stdout);
     _exit(BAD);
 }
 
-/* Runs all parts. With `strict` every part must succeed with the expected result; otherwise a part may fail with a
- * message, and the results of listings are not compared. */
-static void pass(bool strict)
+/* Runs with the failure injected and then without. */
+static void disturb(const struct series *series)
 {
-    for (int i = 0; i < WORK_PARTS; i++) {
-        const struct work_part *part = &work_parts[i];
-        double got = 0;
-        shared->part = i;
-        ctrt_status status = part->run(&got, folder);
-        if (status != CTRT_OK && strict)
-            bad("%s: %s: %s", part->name, ctrt_status_string(status), ctrt_error_message());
-        if (status != CTRT_OK && ctrt_error_message()[0] == '\0')
-            bad("%s: %s without a message", part->name, ctrt_status_string(status));
-        if (status == CTRT_OK && (strict || !part->listing) &&
-            !(fabs(got - expected[i]) <= 1e-4 * (1 + fabs(expected[i]))))
-            bad("%s: got %.9g, expected %.9g", part->name, got, expected[i]);
-        if (getenv("SHIM_TRACE") != NULL)
-            fprintf(stderr, "# %s: %s%s%s\n", part->name, ctrt_status_string(status), status ? ": " : "",
-                    status ? ctrt_error_message() : "");
-    }
-    shared->part = -1;
-}
-
-static void disturbed(enum fault_kind kind, long n, bool forever)
-{
-    shared->armed = true;
-    arm(kind, n, forever);
-    pass(false);
-    shared->counted = disarm();
-    shared->armed = false;
-    /* On an asynchronous device a failure leaves its stream in an error state, which a reset ends. */
     ctrt_device *device;
     CTRT_AUTO(stream) stream = NULL;
+    alarm(30);
+    shared->counted = shared->n;        /* remains if the child dies */
+    arm(series->kind, shared->n, series->forever);
+    check_or_exit(false, "with the failure");
+    shared->counted = disarm();
+    /* On an asynchronous device a failure leaves its stream in an error state, which a reset ends. */
     if (ctrt_device_get(&device, NULL) == CTRT_OK && ctrt_stream_default(&stream, device) == CTRT_OK)
         ctrt_stream_reset(stream);
+    check_or_exit(true, "afterwards");
 }
 
-static void quiet(void *user, ctrt_log_level level, const char *component, const char *text)
+static const long most_n = 1000000;
+
+static long next_n(long n, const struct series *series)
 {
-    (void)user, (void)level;
-    if (getenv("SHIM_TRACE") != NULL)
-        fprintf(stderr, "# log: %s: %s\n", component, text);
+    const double growth = series->warm ? (series->forever ? 2 : 1.3) : series->forever ? 3 : 1.8;
+    return full || n < 8 ? n + 1 : (long)((double)n * growth) + 1;
 }
 
 static pid_t child_begin(const struct configuration *configuration)
 {
     fflush(stdout);
-    shared->part = -1;
-    shared->done = shared->armed = false;
-    shared->complaint[0] = '\0';
+    work->part = -1;
+    shared->when = "at first";
     pid_t pid = fork();
     if (pid != 0)
         return pid;
     prctl(PR_SET_DUMPABLE, 0);          /* no core files */
     child_environment(configuration->settings);
-    ctrt_log_set_callback(quiet, NULL);
+    ctrt_log_set_callback(work_log, NULL);
+    alarm(30);
     return 0;
 }
 
-static bool child_fine(pid_t pid, const char *what)
+/* Waits for the child and checks that it ended by itself. */
+static bool child_end(pid_t pid)
 {
     int status = -1;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return CHECK(false, "%s: no child process", what);
-    const char *part = shared->part >= 0 ? work_parts[shared->part].name : "between parts";
-    if (WIFEXITED(status) && WEXITSTATUS(status) == BAD)
-        return CHECK(false, "%s, n = %ld%s: %s", what, shared->n, shared->armed ? "" : ", afterwards",
-                     shared->complaint);
+    if (!CHECK(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process"))
+        return false;
+    const char *part = work->part >= 0 ? work_parts[work->part].name : "between parts";
     if (WIFSIGNALED(status))
-        return CHECK(false, "%s, n = %ld%s: %s in part \"%s\"", what, shared->n, shared->armed ? "" : ", afterwards",
+        return CHECK(false, "n = %ld, %s: %s in part \"%s\"", shared->n, shared->when,
                      WTERMSIG(status) == SIGALRM ? "hang" : strsignal(WTERMSIG(status)), part);
-    return CHECK(WEXITSTATUS(status) == FINE, "%s, n = %ld%s: the process was ended with code %d in part \"%s\"", what,
-                 shared->n,
-                 shared->armed ? "" : ", afterwards", WEXITSTATUS(status), part);
+    if (WEXITSTATUS(status) == BAD)
+        return CHECK(false, "n = %ld: failed checks, see above", shared->n);
+    return CHECK(WEXITSTATUS(status) == FINE, "n = %ld, %s: the process was ended with code %d in part \"%s\"",
+                 shared->n, shared->when, WEXITSTATUS(status), part);
 }
 
-/* After this time in seconds, a third of the usual time limit of a test, the remaining kinds are tested with n = 1
- * only. A machine without other load needs less than 60 seconds. */
-enum { TIME_FOR_SAMPLES = 300 };
-static const long most_n = 1000000;
-
-static bool late(void)
+/* Runs the failures of a series from `first` to `last`: cold with a child for each, warm in one child as long as it
+ * does not die. */
+static void run_series(const struct series *series, long first, long last)
 {
-    static time_t begin;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (begin == 0)
-        begin = now.tv_sec;
-    return !full && now.tv_sec - begin > TIME_FOR_SAMPLES;
-}
-
-static long next_n(long n, double growth)
-{
-    if (late())
-        return most_n + 1;
-    return full || n < 16 ? n + 1 : (long)((double)n * growth) + 1;
-}
-
-static void cold(const struct configuration *configuration, enum fault_kind kind, long n, bool forever)
-{
-    char what[80];
-    snprintf(what, sizeof what, "%s, cold, %s, %s", configuration->name, kinds[kind], forever ? "from n on" : "once");
-    shared->n = n;
-    pid_t pid = child_begin(configuration);
-    if (pid == 0) {
-        alarm(30);
-        disturbed(kind, n, forever);
-        pass(true);
-        _exit(FINE);
-    }
-    child_fine(pid, what);
-}
-
-static void all_cold(const struct configuration *configuration, enum fault_kind kind, bool forever)
-{
-    for (long n = 1; n <= most_n; n = next_n(n, forever ? 2.2 : 1.4)) {
-        shared->counted = n;            /* remains if the child dies */
-        cold(configuration, kind, n, forever);
-        if (shared->counted < n)
-            break;
-    }
-}
-
-/* Uses one child for all n, and starts a new one if it dies. */
-static void all_warm(const struct configuration *configuration, enum fault_kind kind, bool forever, long first,
-                     long last)
-{
-    char what[80];
-    snprintf(what, sizeof what, "%s, warm, %s, %s", configuration->name, kinds[kind], forever ? "from n on" : "once");
-    shared->n = first;
+    group("%s: every failed call of kind %s, %s, %s", series->configuration->name, kinds[series->kind],
+          series->warm ? "warm" : "cold", series->forever ? "from n on" : "once");
     shared->done = false;
-    while (!shared->done && shared->n <= last) {
-        pid_t pid = child_begin(configuration);
+    for (shared->n = first; !shared->done && shared->n <= last; ) {
+        pid_t pid = child_begin(series->configuration);
         if (pid == 0) {
-            alarm(30);
-            pass(true);
+            if (series->warm)
+                check_or_exit(true, "at first");
             do {
-                alarm(30);
-                shared->counted = shared->n;
-                disturbed(kind, shared->n, forever);
-                pass(true);
+                disturb(series);
                 shared->done = shared->counted < shared->n;
-                shared->n = next_n(shared->n, forever ? 1.5 : 1.1);
-            } while (!shared->done && shared->n <= last);
+                shared->n = next_n(shared->n, series);
+            } while (series->warm && !shared->done && shared->n <= last);
             _exit(FINE);
         }
-        if (!child_fine(pid, what))
-            shared->n = next_n(shared->n, 1.1);
+        if (!child_end(pid))
+            shared->n = next_n(shared->n, series);
     }
 }
 
 static void expect(const struct configuration *configuration)
 {
-    double *results = mmap(NULL, sizeof expected, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    group("%s: without failures", configuration->name);
     pid_t pid = child_begin(configuration);
     if (pid == 0) {
-        alarm(30);
-        for (int i = 0; i < WORK_PARTS; i++) {
-            ctrt_status status = work_parts[i].run(&results[i], folder);
-            if (status != CTRT_OK)
-                bad("%s: %s", work_parts[i].name, ctrt_error_message());
-        }
-        _exit(FINE);
+        work_expect();
+        fflush(stdout);
+        _exit(tap_state.failed > 0 ? BAD : FINE);
     }
-    child_fine(pid, "without failures");
-    memcpy(expected, results, sizeof expected);
-    munmap(results, sizeof expected);
+    child_end(pid);
 }
 
-static int single(char **arguments)
+static int run_one(char **arguments)
 {
-    const struct configuration *configuration = NULL;
-    enum fault_kind kind = FAULT_NONE;
+    struct series series = { .warm = strcmp(arguments[2], "warm") == 0,
+                             .forever = arguments[5] != NULL && strcmp(arguments[5], "forever") == 0 };
     for (int i = 0; i < CONFIGURATIONS; i++)
         if (strcmp(configurations[i].name, arguments[1]) == 0)
-            configuration = &configurations[i];
+            series.configuration = &configurations[i];
     for (int i = 1; i < FAULT_KINDS; i++)
         if (strcmp(kinds[i], arguments[3]) == 0)
-            kind = (enum fault_kind)i;
+            series.kind = (enum fault_kind)i;
     const long n = strtol(arguments[4], NULL, 10);
-    const bool forever = arguments[5] != NULL && strcmp(arguments[5], "forever") == 0;
-    if (configuration == NULL || kind == FAULT_NONE)
+    if (series.configuration == NULL || series.kind == FAULT_NONE)
         return 2;
-    expect(configuration);
-    group("%s", configuration->name);
-    if (strcmp(arguments[2], "cold") == 0)
-        cold(configuration, kind, n, forever);
-    else
-        all_warm(configuration, kind, forever, n, n);
+    expect(series.configuration);
+    run_series(&series, n, n);
     return done();
 }
 
@@ -266,32 +187,21 @@ TEST_MAIN
         execv("/proc/self/exe", argv);
         return 1;
     }
-    char template[] = "/tmp/ctrt-faults-XXXXXX";
-    folder = mkdtemp(template);
     full = getenv("CTRT_FAULTS") != NULL && strcmp(getenv("CTRT_FAULTS"), "full") == 0;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (folder == NULL || shared == MAP_FAILED)
+    if (!work_begin() || shared == MAP_FAILED)
         return skip_rest("no folder or no memory for the test itself");
-    setenv("CTRT_NUM_THREADS", "2", 1);
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    (void)late();                       /* the first call sets the start time */
     if (argc > 4)
-        return single(argv);
+        return run_one(argv);
     for (int c = 0; c < CONFIGURATIONS; c++) {
-        group("%s: without failures", configurations[c].name);
         expect(&configurations[c]);
-        for (int kind = 1; kind < FAULT_KINDS; kind++) {
-            group("%s: every failed call of kind %s, cold", configurations[c].name, kinds[kind]);
-            all_cold(&configurations[c], (enum fault_kind)kind, false);
-            all_cold(&configurations[c], (enum fault_kind)kind, true);
-            group("%s: every failed call of kind %s, warm", configurations[c].name, kinds[kind]);
-            all_warm(&configurations[c], (enum fault_kind)kind, false, 1, most_n);
-            all_warm(&configurations[c], (enum fault_kind)kind, true, 1, most_n);
+        for (int i = 0; i < 4 * FAULT_KINDS; i++) {
+            const struct series series = { &configurations[c], (enum fault_kind)(i / 4), (i & 2) != 0, (i & 1) != 0 };
+            if (series.kind != FAULT_NONE && configurations[c].kinds >> series.kind & 1)
+                run_series(&series, 1, most_n);
         }
     }
-    if (late())
-        printf("# after %d seconds only n = 1 was tested\n", TIME_FOR_SAMPLES);
-    work_clean(folder);
-    rmdir(folder);
+    work_end();
     return done();
 }

@@ -2,11 +2,6 @@
 /* work.c: devices, ops, training, files, reports and streams on the default device; see work.h. */
 #include "work.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static ctrt_status add_sum(double *result, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) sum = NULL;

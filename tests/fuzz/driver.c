@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c: runs a fuzz target without libFuzzer: first the files named as arguments, then the target's examples, then
+/* driver.c: runs a fuzz target without libFuzzer: first the file named as argument, then the target's examples, then
  * mutations of them for CTRT_FUZZ_SECONDS (1). The sequence is the same in every run. If the process crashes, it prints
  * its last input. */
 #include <signal.h>
@@ -12,16 +12,12 @@
 
 static uint8_t input[LONGEST];
 static size_t length;
-static fuzz_target *target;
-static const char *const *words;
 
-static void tell(int signal_number)
+static void print_input(int signal_number)
 {
     static const char digits[] = "0123456789abcdef";
-    char line[2 * LONGEST + 32];
-    size_t used = 0;
-    memcpy(line, "# the input was ", 16);
-    used = 16;
+    char line[2 * LONGEST + 32] = "# the input was ";
+    size_t used = strlen(line);
     for (size_t i = 0; i < length; i++) {
         line[used++] = digits[input[i] >> 4];
         line[used++] = digits[input[i] & 15];
@@ -33,78 +29,59 @@ static void tell(int signal_number)
     raise(signal_number);
 }
 
-static uint32_t state = 12345;
-
-static uint32_t dice(uint32_t sides)
+static uint32_t below(uint32_t limit)
 {
+    static uint32_t state = 12345;
     state = state * 1664525u + 1013904223u;
-    return (state >> 8) % sides;
+    return (state >> 8) % limit;
 }
 
-static void try_it(void)
+static const char *any_of(const char *const *list)
 {
-    PROMISE(target(input, length) == 0);
-}
-
-static size_t count_of(const char *const *list)
-{
-    size_t count = 0;
+    uint32_t count = 0;
     while (list[count] != NULL)
         count++;
-    return count;
+    return list[below(count)];
 }
 
-/* Inserts `bytes` bytes at `at`, or removes them if negative. */
-static void shift(size_t at, long bytes)
+/* Replaces `removed` bytes at `at` by `inserted` bytes of `text`, if the result is not too long. */
+static void splice(size_t at, size_t removed, const char *text, size_t inserted)
 {
-    if (bytes > 0 && length + (size_t)bytes <= LONGEST) {
-        memmove(input + at + bytes, input + at, length - at);
-        length += (size_t)bytes;
-    } else if (bytes < 0 && at + (size_t)-bytes <= length) {
-        memmove(input + at, input + at - bytes, length - at - (size_t)-bytes);
-        length -= (size_t)-bytes;
-    }
+    if (at + removed > length || length - removed + inserted > LONGEST)
+        return;
+    memmove(input + at + inserted, input + at + removed, length - at - removed);
+    memcpy(input + at, text, inserted);
+    length += inserted - removed;
 }
 
-static void mutate(void)
+static void mutate(const char *const *words)
 {
-    static const uint8_t odd[] = { 0,   1,   0x7f, 0x80, 0xff, ' ', ',', ':',
-                                   '-', '+', '=',  '0',  '9',  'a', 'z', '\n' };
-    size_t at = length > 0 ? dice((uint32_t)length + 1) : 0;
-    size_t word_count = count_of(words);
-    switch (dice(6)) {
+    static const char odd[] = "\0\1\x7f\x80\xff ,:-+=09az\n";
+    const size_t at = below((uint32_t)length + 1);
+    const char *byte = &odd[below(sizeof odd - 1)], *word = any_of(words);
+    switch (below(6)) {
     case 0:
-        if (at < length)
-            input[at] = odd[dice(sizeof odd)];
+        splice(at, 1, byte, 1);
         break;
     case 1:
         if (at < length)
-            input[at] ^= (uint8_t)(1u << dice(8));
+            input[at] ^= (uint8_t)(1u << below(8));
         break;
     case 2:
-        shift(at, -(long)(1 + dice(4)));
+        splice(at, 1 + below(4), "", 0);
         break;
-    case 3: {
-        size_t before = length;
-        shift(at, 1);
-        if (length > before)
-            input[at] = odd[dice(sizeof odd)];
+    case 3:
+        splice(at, 0, byte, 1);
         break;
-    }
-    default: {
-        const char *word = word_count > 0 ? words[dice((uint32_t)word_count)] : "";
-        size_t before = length;
-        shift(at, (long)strlen(word));
-        if (length > before)
-            memcpy(input + at, word, strlen(word));
-    }
+    default:
+        splice(at, 0, word, strlen(word));
     }
 }
 
-static void load(const char *text)
+static void set_input(const char *text)
 {
-    length = strlen(text) < LONGEST ? strlen(text) : LONGEST;
-    memcpy(input, text, length);
+    length = 0;
+    splice(0, 0, text, strlen(text));
 }
 
 static double seconds(void)
@@ -114,37 +91,31 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-int fuzz_run(int argc, char **argv, fuzz_target *one, const char *const *examples, const char *const *inserted)
+int fuzz_run(const char *path, fuzz_target *target, const char *const *examples, const char *const *words)
 {
-    target = one, words = inserted;
     const char *limit = getenv("CTRT_FUZZ_SECONDS");
-    double end = seconds() + (limit != NULL ? atof(limit) : 1.0);
-    size_t example_count = count_of(examples);
+    const double end = seconds() + (limit != NULL ? atof(limit) : 1.0);
     long runs = 0;
-    signal(SIGABRT, tell);
-    signal(SIGSEGV, tell);
-    signal(SIGFPE, tell);
-    for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
+    signal(SIGABRT, print_input);
+    signal(SIGSEGV, print_input);
+    signal(SIGFPE, print_input);
+    if (path != NULL) {
+        FILE *file = fopen(path, "rb");
+        PROMISE(file != NULL);
         length = fread(input, 1, LONGEST, file);
         fclose(file);
-        try_it();
+        target(input, length);
     }
-    for (size_t i = 0; i < example_count; i++, runs++) {
-        load(examples[i]);
-        try_it();
+    for (; examples[runs] != NULL; runs++) {
+        set_input(examples[runs]);
+        target(input, length);
     }
-    while (seconds() < end)
-        for (int i = 0; i < 50; i++, runs++) {
-            load(examples[dice((uint32_t)example_count)]);
-            for (uint32_t k = 1 + dice(6); k > 0; k--)
-                mutate();
-            try_it();
-        }
+    for (; seconds() < end; runs++) {
+        set_input(any_of(examples));
+        for (uint32_t k = 1 + below(6); k > 0; k--)
+            mutate(words);
+        target(input, length);
+    }
     printf("1..1\nok 1 - %ld inputs\n", runs);
     return 0;
 }

@@ -21,8 +21,7 @@ static const char *const fuzz_examples[] = {
 };
 static const char *const fuzz_words[] = {
     "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\",
-    "18446744073709551615", "F64",
-    "__metadata__", "-1", "1e3", NULL,
+    "18446744073709551615", "F64", "__metadata__", "-1", "1e3", NULL,
 };
 
 /* Parses a file image and checks the contract if it is accepted. */

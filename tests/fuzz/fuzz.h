@@ -19,15 +19,27 @@
 /* A target: runs one input and returns 0. A failed PROMISE aborts the process. */
 typedef int fuzz_target(const uint8_t *data, size_t size);
 
-/* driver.c. `examples`: initial inputs; `words`: words that mutations insert; both end with NULL. */
-int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *examples, const char *const *words);
+/* driver.c. `path`: a file with an input, or NULL. `examples`: initial inputs; `words`: words that mutations insert;
+ * both end with NULL. */
+int fuzz_run(const char *path, fuzz_target *target, const char *const *examples, const char *const *words);
 
 /* At the end of a target's file, which defines fuzz_one, fuzz_examples and fuzz_words. */
 #ifdef FUZZ_LIBFUZZER
 #define FUZZ_MAIN int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return fuzz_one(data, size); }
 #else
-#define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc, argv, fuzz_one, fuzz_examples, fuzz_words); }
+#define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc > 1 ? argv[1] : NULL, fuzz_one, fuzz_examples, fuzz_words); }
 #endif
+
+/* The same for a target that defines fuzz_text and gets the input as a string. */
+#define FUZZ_TEXT_MAIN                                                          \
+    static int fuzz_one(const uint8_t *data, size_t size)                       \
+    {                                                                           \
+        char text[600] = "";                                                    \
+        if (size < sizeof text)                                                 \
+            fuzz_text(memcpy(text, data, size));                                \
+        return 0;                                                               \
+    }                                                                           \
+    FUZZ_MAIN
 
 /* Aborts unless the code under test keeps this part of its contract. */
 #define PROMISE(condition)                                                      \
@@ -37,15 +49,5 @@ int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *exam
             abort();                                                            \
         }                                                                       \
     } while (0)
-
-/* Copies the input into `text` as a string; returns false if it does not fit. */
-static inline int fuzz_text(char *text, size_t bytes, const uint8_t *data, size_t size)
-{
-    if (size >= bytes)
-        return 0;
-    memcpy(text, data, size);
-    text[size] = '\0';
-    return 1;
-}
 
 #endif

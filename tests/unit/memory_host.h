@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/memory_host.h: runs a memory policy without the library, on a fake memory source ("paper").
+/* Runs a memory policy without the library, on a fake memory source. Include after tap.h.
  *
  * The fake source returns addresses without memory behind them and enforces a capacity. A fence is a set of numbered
  * work items. The source records, for each work item, the queues that wait for the item and whether the host waits for
@@ -9,12 +9,292 @@
 
 #include <pthread.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "plugin_host.h"
 
 #define HELP __attribute__((unused)) static
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define ADDRESS(pointer) ((uintptr_t)(pointer))
+
+/* A queue is a small integer cast to a pointer; NULL is queue 0. */
+#define QUEUE(n) ((void *)(uintptr_t)(n))
+enum { QUEUES = 8, HOST_WAITS = QUEUES };
+
+struct fake_fence {
+    struct fake_fence *next;            /* next fence joined to this one */
+    uint32_t work;                      /* number of the work item; 0: the first `until` waits of `queue` */
+    int queue;
+    uint32_t until;                     /* number of waits that `queue` had when the fence was created */
+};
+
+enum { MOST_WORK = 1 << 18 };
+
+struct fake_work {
+    uint32_t waited[QUEUES];            /* by queue: n if the queue's n-th wait was for this work item; 0: none */
+    bool by_host;
+};
+
+struct fake_source {
+    ctrt_memory_source source;
+    pthread_mutex_t lock;
+    uint64_t bytes, used;               /* capacity; allocated or mapped */
+    uintptr_t next;                     /* next address to return */
+    uint64_t allocs, frees;             /* including maps and unmaps */
+    uint64_t maps, unmaps, reserved_ranges;
+    long copies_left;                   /* above 0: the copy that decrements it to 0 fails */
+    struct fake_work *works;
+    uint32_t work;                      /* number of the last work item */
+    uint32_t waits[QUEUES];             /* number of waits of each queue */
+    uint32_t settled[QUEUES];           /* the host waited for the first `settled` waits of each queue */
+    long fences;                        /* existing fences */
+    long wrong;
+    const char *what;                   /* description of the last wrong call */
+    void (*on_free)(struct fake_source *source, void *address, size_t bytes);   /* called on free */
+};
+
+HELP void source_wrong(struct fake_source *source, const char *what)
+{
+    source->wrong++;
+    source->what = what;
+}
+
+/* ---- memory ---- */
+
+HELP ctrt_status source_use(struct fake_source *source, size_t bytes)
+{
+    if (bytes > source->bytes - source->used)
+        return host_fail(CTRT_ERR_OUT_OF_MEMORY, "the source has no %zu bytes left", bytes);
+    source->used += bytes;
+    source->allocs++;
+    return CTRT_OK;
+}
+
+HELP ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct fake_source *source = state;
+    (void)queue;
+    pthread_mutex_lock(&source->lock);
+    ctrt_status status = source_use(source, bytes);
+    if (status == CTRT_OK) {
+        *address = (void *)source->next;
+        source->next += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
+    }
+    pthread_mutex_unlock(&source->lock);
+    return status;
+}
+
+HELP void source_free(void *state, void *address, size_t bytes, void *queue)
+{
+    struct fake_source *source = state;
+    (void)queue;
+    pthread_mutex_lock(&source->lock);
+    if (bytes > source->used)
+        source_wrong(source, "more bytes are freed than were allocated");
+    source->used -= bytes;
+    source->frees++;
+    if (source->on_free)
+        source->on_free(source, address, bytes);
+    pthread_mutex_unlock(&source->lock);
+}
+
+HELP ctrt_status source_reserve(void *state, void **address, size_t bytes)
+{
+    struct fake_source *source = state;
+    *address = (void *)source->next;
+    source->next += bytes + 0x200000;
+    source->reserved_ranges++;
+    return CTRT_OK;
+}
+
+HELP void source_unreserve(void *state, void *address, size_t bytes)
+{
+    (void)address, (void)bytes;
+    ((struct fake_source *)state)->reserved_ranges--;
+}
+
+HELP ctrt_status source_map(void *state, void *address, size_t bytes)
+{
+    struct fake_source *source = state;
+    (void)address;
+    if (bytes % source->source.page_bytes != 0)
+        source_wrong(source, "a part of a page is mapped");
+    pthread_mutex_lock(&source->lock);
+    ctrt_status status = source_use(source, bytes);
+    source->maps += status == CTRT_OK;
+    pthread_mutex_unlock(&source->lock);
+    return status;
+}
+
+HELP void source_unmap(void *state, void *address, size_t bytes)
+{
+    struct fake_source *source = state;
+    if (bytes % source->source.page_bytes != 0)
+        source_wrong(source, "a part of a page is unmapped");
+    source->unmaps++;
+    source_free(state, address, bytes, NULL);
+}
+
+HELP ctrt_status source_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
+{
+    struct fake_source *source = state;
+    (void)to, (void)from, (void)bytes, (void)kind, (void)queue;
+    if (source->copies_left > 0 && --source->copies_left == 0)
+        return host_fail(CTRT_ERR_BACKEND, "the source copies nothing");
+    return CTRT_OK;
+}
+
+HELP ctrt_status source_host_alloc(void *state, void **address, size_t bytes)
+{
+    (void)state;
+    return (*address = malloc(bytes)) != NULL ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+HELP void source_host_free(void *state, void *address, size_t bytes)
+{
+    (void)state, (void)bytes;
+    free(address);
+}
+
+/* ---- fences ---- */
+
+HELP struct fake_fence *source_fence(struct fake_source *source, struct fake_fence values)
+{
+    struct fake_fence *fence = malloc(sizeof *fence);
+    *fence = values;
+    source->fences++;
+    return fence;
+}
+
+/* Creates a fence for a new work item with number source->work + 1. */
+HELP struct fake_fence *source_work(struct fake_source *source)
+{
+    pthread_mutex_lock(&source->lock);
+    struct fake_fence *fence = source_fence(source, (struct fake_fence){ .work = ++source->work });
+    REQUIRE_TRUE(source->work < MOST_WORK);
+    pthread_mutex_unlock(&source->lock);
+    return fence;
+}
+
+/* Returns whether `who` (a queue or HOST_WAITS) waits for the work item. A host wait counts for all queues, and a host
+ * wait for a queue is also one for all work items that the queue waits for. */
+HELP bool source_waits(const struct fake_source *source, uint32_t number, int who)
+{
+    const struct fake_work *work = &source->works[number];
+    bool waits = work->by_host || (who < QUEUES && work->waited[who] > 0);
+    for (int i = 0; i < QUEUES && !waits; i++)
+        waits = work->waited[i] > 0 && work->waited[i] <= source->settled[i];
+    return waits;
+}
+
+HELP ctrt_status source_fence_new(void *state, void **fence, void *queue)
+{
+    struct fake_source *source = state;
+    const int number = (int)(uintptr_t)queue;
+    pthread_mutex_lock(&source->lock);
+    *fence = source_fence(source, (struct fake_fence){ .queue = number, .until = source->waits[number] });
+    pthread_mutex_unlock(&source->lock);
+    return CTRT_OK;
+}
+
+HELP ctrt_status source_fence_wait(void *state, void *fence, void *queue)
+{
+    struct fake_source *source = state;
+    const uintptr_t number = ADDRESS(queue);
+    pthread_mutex_lock(&source->lock);
+    for (struct fake_fence *part = fence; part != NULL; part = part->next) {
+        struct fake_work *work = &source->works[part->work];
+        if (number != 0 && part->work != 0 && work->waited[number] == 0)
+            work->waited[number] = ++source->waits[number];
+        else if (number == 0 && part->work != 0)
+            work->by_host = true;
+        else if (number == 0 && part->until > source->settled[part->queue])
+            source->settled[part->queue] = part->until;
+    }
+    pthread_mutex_unlock(&source->lock);
+    return CTRT_OK;
+}
+
+HELP bool source_fence_done(void *state, void *fence)
+{
+    struct fake_source *source = state;
+    bool done = true;
+    pthread_mutex_lock(&source->lock);
+    for (const struct fake_fence *part = fence; part != NULL; part = part->next)
+        done &= part->work == 0 || source_waits(source, part->work, HOST_WAITS);
+    pthread_mutex_unlock(&source->lock);
+    return done;
+}
+
+HELP void *source_fence_join(void *state, void *a, void *b)
+{
+    struct fake_fence *last = a;
+    (void)state;
+    while (last->next != NULL)
+        last = last->next;
+    last->next = b;
+    return a;
+}
+
+HELP void source_fence_free(void *state, void *fence)
+{
+    struct fake_source *source = state;
+    pthread_mutex_lock(&source->lock);
+    for (struct fake_fence *part = fence, *next; part != NULL; part = next) {
+        next = part->next;
+        free(part);
+        source->fences--;
+    }
+    pthread_mutex_unlock(&source->lock);
+}
+
+/* ---- set-up ---- */
+
+/* Initialises a source with a capacity of `bytes` and pages of `page_bytes` (0: no pages). */
+HELP void source_init(struct fake_source *source, uint64_t bytes, size_t page_bytes)
+{
+    memset(source, 0, sizeof *source);
+    pthread_mutex_init(&source->lock, NULL);
+    source->bytes = bytes;
+    source->next = (uintptr_t)1 << 40;
+    source->works = calloc(MOST_WORK, sizeof *source->works);
+    source->source = (ctrt_memory_source){
+        .size = sizeof source->source, .state = source, .alloc = source_alloc, .free = source_free,
+        .device_name = "fake:0", .device_flags = CTRT_DEVICE_ASYNCHRONOUS, .total_bytes = bytes,
+        .fence_new = source_fence_new, .fence_wait = source_fence_wait, .fence_done = source_fence_done,
+        .fence_join = source_fence_join, .fence_free = source_fence_free, .copy = source_copy,
+        .host_alloc = source_host_alloc, .host_free = source_host_free,
+    };
+    if (page_bytes > 0) {
+        source->source.page_bytes = page_bytes;
+        source->source.reserve = source_reserve;
+        source->source.unreserve = source_unreserve;
+        source->source.map = source_map;
+        source->source.unmap = source_unmap;
+    }
+}
+
+HELP void source_end(struct fake_source *source)
+{
+    CHECK(source->wrong == 0, "%ld wrong calls, the last: %s", source->wrong, source->what);
+    CHECK_EQ(source->used, 0);
+    CHECK_EQ(source->fences, 0);
+    CHECK_EQ(source->reserved_ranges, 0);
+    free(source->works);
+    pthread_mutex_destroy(&source->lock);
+}
+
+/* ---- a policy on a fake source ---- */
+
+struct fixture {
+    struct fake_source source;
+    const ctrt_memory_policy *table;
+    void *policy;
+};
+
+static const ctrt_memory_policy *caching, *direct, *arena;
 
 /* Loads the policy in memory-NAME.so of CTRT_PLUGIN_PATH. */
 HELP const ctrt_memory_policy *policy_load(const char *name)
@@ -26,294 +306,96 @@ HELP const ctrt_memory_policy *policy_load(const char *name)
     return plugin->components[0].table;
 }
 
-/* ---- fences ---- */
+HELP void policies_load(void)
+{
+    caching = policy_load("caching");
+    direct = policy_load("direct");
+    arena = policy_load("arena");
+}
 
-#define PAPER_QUEUES 8
-#define PAPER_HOST   PAPER_QUEUES       /* waiter index of the host, after the queues */
+HELP void fixture_begin(struct fixture *f, const ctrt_memory_policy *table, const char *options, uint64_t bytes,
+                        size_t page_bytes)
+{
+    source_init(&f->source, bytes, page_bytes);
+    f->table = table;
+    REQUIRE(table->create(&f->policy, &f->source.source, options) == CTRT_OK, "\"%s\": %s", options, host_error);
+}
 
-struct paper_fence {
-    struct paper_fence *next;           /* next fence joined to this one */
-    uint32_t work;                      /* number of the work item; 0: the first `until` waits of `queue` */
-    int queue;
-    size_t until;                       /* number of waits that `queue` had when the fence was created */
+HELP void fixture_end(struct fixture *f)
+{
+    f->table->destroy(f->policy);
+    source_end(&f->source);
+}
+
+HELP ctrt_block alloc_block(struct fixture *f, size_t bytes, int queue)
+{
+    ctrt_block block = { 0 };
+    CHECK(f->table->alloc(f->policy, &block, bytes, QUEUE(queue)) == CTRT_OK, "%zu bytes: %s", bytes, host_error);
+    return block;
+}
+
+/* Frees the block; work that the fence (or NULL) stands for may still use it. */
+HELP void free_after(struct fixture *f, ctrt_block *block, struct fake_fence *fence)
+{
+    block->fence = fence;
+    f->table->free(f->policy, block, NULL);
+    *block = (ctrt_block){ 0 };
+}
+
+/* Frees those of the blocks that are not yet freed. */
+HELP void free_blocks(struct fixture *f, ctrt_block *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (blocks[i].address != NULL)
+            free_after(f, &blocks[i], NULL);
+}
+
+/* Sums over the segments and blocks that the policy's walk visits. */
+struct walk {
+    uintptr_t next, end;
+    bool last_free;
+    uint64_t reserved, active, active_blocks, awaiting, free_bytes, segments;
+    long wrong;                         /* blocks that overlap, or do not fill their segment */
+    long unmerged;                      /* pairs of free neighbours */
 };
 
-struct paper_queue {                    /* work items waited for, in order; the host waited for `settled` */
-    uint32_t *work;
-    size_t count, room, settled;
-};
-
-/* ---- the source ---- */
-
-struct paper {
-    ctrt_memory_source source;
-    pthread_mutex_t lock;
-    uint64_t bytes, used;               /* capacity; allocated or mapped */
-    uintptr_t next;                     /* next address to return */
-    uint64_t allocs, frees;             /* including maps and unmaps */
-    uint64_t maps, unmaps, reserved_ranges;
-    long fail_in;                       /* above 0: the alloc or map that decrements it to 0 fails */
-    unsigned char *awaited;             /* 2 bytes per work item: bits of waiting queues; 1: host waits */
-    uint32_t work, work_room;
-    struct paper_queue queues[PAPER_QUEUES];
-    long fences;                        /* existing fences */
-    long wrong;
-    char what[256];                     /* description of the last wrong call */
-    void (*on_free)(struct paper *paper, void *address, size_t bytes);  /* called on free */
-};
-
-/* A queue is a small integer cast to a pointer; NULL is queue 0. */
-#define QUEUE(n) ((void *)(uintptr_t)(n))
-
-HELP void paper_wrong(struct paper *paper, const char *what)
+HELP void walk_piece(const ctrt_memory_piece *piece, void *argument)
 {
-    paper->wrong++;
-    snprintf(paper->what, sizeof paper->what, "%s", what);
-}
-
-HELP ctrt_status paper_draw(struct paper *paper, size_t bytes)
-{
-    if ((paper->fail_in > 0 && --paper->fail_in == 0) || bytes > paper->bytes - paper->used)
-        return host_fail(CTRT_ERR_OUT_OF_MEMORY, "the paper has no %zu bytes left", bytes);
-    paper->used += bytes;
-    return CTRT_OK;
-}
-
-HELP ctrt_status paper_alloc(void *state, void **address, size_t bytes, void *queue)
-{
-    struct paper *paper = state;
-    (void)queue;
-    pthread_mutex_lock(&paper->lock);
-    ctrt_status status = paper_draw(paper, bytes);
-    if (status == CTRT_OK) {
-        *address = (void *)paper->next;
-        paper->next += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
-        paper->allocs++;
+    struct walk *walk = argument;
+    uintptr_t address = ADDRESS(piece->address);
+    if (piece->segment) {
+        walk->wrong += walk->next != walk->end;
+        walk->next = address;
+        walk->end = address + piece->bytes;
+        walk->reserved += piece->bytes;
+        walk->segments++;
+        walk->last_free = false;
+        return;
     }
-    pthread_mutex_unlock(&paper->lock);
-    return status;
+    bool is_free = piece->block_state != CTRT_BLOCK_ACTIVE;
+    walk->wrong += address != walk->next || address + piece->bytes > walk->end || piece->bytes == 0;
+    walk->unmerged += is_free && walk->last_free;
+    walk->last_free = is_free;
+    walk->next += piece->bytes;
+    walk->awaiting += piece->block_state == CTRT_BLOCK_AWAITING;
+    walk->free_bytes += is_free ? piece->bytes : 0;
+    walk->active += is_free ? 0 : piece->bytes;
+    walk->active_blocks += !is_free;
 }
 
-HELP void paper_free(void *state, void *address, size_t bytes, void *queue)
+HELP struct walk walk_of(struct fixture *f)
 {
-    struct paper *paper = state;
-    (void)queue;
-    pthread_mutex_lock(&paper->lock);
-    if (bytes > paper->used)
-        paper_wrong(paper, "more comes back than was given");
-    paper->used -= bytes;
-    paper->frees++;
-    if (paper->on_free)
-        paper->on_free(paper, address, bytes);
-    pthread_mutex_unlock(&paper->lock);
+    struct walk walk = { 0 };
+    f->table->walk(f->policy, walk_piece, &walk);
+    walk.wrong += walk.next != walk.end;
+    return walk;
 }
 
-HELP ctrt_status paper_reserve(void *state, void **address, size_t bytes)
+HELP ctrt_memory_policy_stats stats_of(struct fixture *f)
 {
-    struct paper *paper = state;
-    *address = (void *)paper->next;
-    paper->next += bytes + 0x200000;
-    paper->reserved_ranges++;
-    return CTRT_OK;
-}
-
-HELP void paper_unreserve(void *state, void *address, size_t bytes)
-{
-    struct paper *paper = state;
-    (void)address, (void)bytes;
-    paper->reserved_ranges--;
-}
-
-HELP ctrt_status paper_map(void *state, void *address, size_t bytes)
-{
-    struct paper *paper = state;
-    (void)address;
-    if (bytes % paper->source.page_bytes != 0)
-        paper_wrong(paper, "a part of a page is mapped");
-    pthread_mutex_lock(&paper->lock);
-    ctrt_status status = paper_draw(paper, bytes);
-    paper->maps += status == CTRT_OK;
-    paper->allocs += status == CTRT_OK;
-    pthread_mutex_unlock(&paper->lock);
-    return status;
-}
-
-HELP void paper_unmap(void *state, void *address, size_t bytes)
-{
-    struct paper *paper = state;
-    if (bytes % paper->source.page_bytes != 0)
-        paper_wrong(paper, "a part of a page is unmapped");
-    paper->unmaps++;
-    paper_free(state, address, bytes, NULL);
-}
-
-/* Creates a fence for a new work item with number paper->work + 1. */
-HELP struct paper_fence *paper_work(struct paper *paper)
-{
-    struct paper_fence *fence = calloc(1, sizeof *fence);
-    pthread_mutex_lock(&paper->lock);
-    fence->work = ++paper->work;
-    if (paper->work >= paper->work_room) {
-        uint32_t room = paper->work_room > 0 ? 2 * paper->work_room : 1024;
-        paper->awaited = realloc(paper->awaited, 2 * (size_t)room);
-        memset(paper->awaited + 2 * (size_t)paper->work_room, 0, 2 * (size_t)(room - paper->work_room));
-        paper->work_room = room;
-    }
-    paper->fences++;
-    pthread_mutex_unlock(&paper->lock);
-    return fence;
-}
-
-/* Returns whether `who` (a queue or PAPER_HOST) waits for the work item. A host wait counts for all queues. */
-HELP bool paper_waits(const struct paper *paper, uint32_t work, int who)
-{
-    return paper->awaited[2 * (size_t)work + 1] || (who < PAPER_QUEUES && paper->awaited[2 * (size_t)work] >> who & 1);
-}
-
-HELP ctrt_status paper_fence_new(void *state, void **fence, void *queue)
-{
-    struct paper *paper = state;
-    struct paper_fence *made = calloc(1, sizeof *made);
-    pthread_mutex_lock(&paper->lock);
-    paper->fences++;
-    made->queue = (int)(uintptr_t)queue;
-    made->until = paper->queues[made->queue].count;
-    pthread_mutex_unlock(&paper->lock);
-    *fence = made;
-    return CTRT_OK;
-}
-
-HELP void paper_queue_waits(struct paper *paper, struct paper_queue *queue, uint32_t work)
-{
-    if (queue->count == queue->room) {
-        queue->room = queue->room > 0 ? 2 * queue->room : 256;
-        queue->work = realloc(queue->work, queue->room * sizeof *queue->work);
-    }
-    queue->work[queue->count++] = work;
-    paper->awaited[2 * (size_t)work] |= (unsigned char)(1u << (queue - paper->queues));
-}
-
-/* A host wait for a queue is also a host wait for all work items that the queue waits for. */
-HELP void paper_host_waits(struct paper *paper, const struct paper_fence *part)
-{
-    struct paper_queue *queue = &paper->queues[part->queue];
-    if (part->work != 0)
-        paper->awaited[2 * (size_t)part->work + 1] = 1;
-    for (; part->work == 0 && queue->settled < part->until; queue->settled++)
-        paper->awaited[2 * (size_t)queue->work[queue->settled] + 1] = 1;
-}
-
-HELP ctrt_status paper_fence_wait(void *state, void *fence, void *queue)
-{
-    struct paper *paper = state;
-    pthread_mutex_lock(&paper->lock);
-    for (struct paper_fence *part = fence; part != NULL; part = part->next)
-        if (queue == NULL)
-            paper_host_waits(paper, part);
-        else if (part->work != 0)
-            paper_queue_waits(paper, &paper->queues[(uintptr_t)queue], part->work);
-    pthread_mutex_unlock(&paper->lock);
-    return CTRT_OK;
-}
-
-HELP bool paper_fence_done(void *state, void *fence)
-{
-    struct paper *paper = state;
-    bool done = true;
-    pthread_mutex_lock(&paper->lock);
-    for (const struct paper_fence *part = fence; part != NULL; part = part->next)
-        done &= part->work == 0 || paper_waits(paper, part->work, PAPER_HOST);
-    pthread_mutex_unlock(&paper->lock);
-    return done;
-}
-
-HELP void *paper_fence_join(void *state, void *a, void *b)
-{
-    struct paper_fence *last = a;
-    (void)state;
-    while (last->next != NULL)
-        last = last->next;
-    last->next = b;
-    return a;
-}
-
-HELP void paper_fence_free(void *state, void *fence)
-{
-    struct paper *paper = state;
-    long count = 0;
-    for (struct paper_fence *part = fence, *next; part != NULL; part = next, count++) {
-        next = part->next;
-        free(part);
-    }
-    pthread_mutex_lock(&paper->lock);
-    paper->fences -= count;
-    pthread_mutex_unlock(&paper->lock);
-}
-
-/* ---- functions of the source for policies that move memory ---- */
-
-static long paper_copies, paper_copies_left;    /* left: above 0: the copy that decrements it to 0 fails */
-
-HELP ctrt_status paper_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
-{
-    (void)state, (void)to, (void)from, (void)bytes, (void)kind, (void)queue;
-    paper_copies++;
-    if (paper_copies_left > 0 && --paper_copies_left == 0)
-        return host_fail(CTRT_ERR_BACKEND, "the paper copies nothing");
-    return CTRT_OK;
-}
-
-HELP ctrt_status paper_host_alloc(void *state, void **address, size_t bytes)
-{
-    (void)state;
-    return (*address = malloc(bytes)) != NULL ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
-}
-
-HELP void paper_host_free(void *state, void *address, size_t bytes)
-{
-    (void)state, (void)bytes;
-    free(address);
-}
-
-HELP void paper_moves(struct paper *paper)
-{
-    paper->source.copy = paper_copy;
-    paper->source.host_alloc = paper_host_alloc;
-    paper->source.host_free = paper_host_free;
-}
-
-/* Initialises a source with a capacity of `bytes` and pages of `page_bytes` (0: no pages). */
-HELP void paper_init(struct paper *paper, uint64_t bytes, size_t page_bytes)
-{
-    memset(paper, 0, sizeof *paper);
-    pthread_mutex_init(&paper->lock, NULL);
-    paper->bytes = bytes;
-    paper->next = (uintptr_t)1 << 40;
-    paper->source = (ctrt_memory_source){
-        .size = sizeof paper->source, .state = paper, .alloc = paper_alloc, .free = paper_free, .device_name = "paper:0",
-        .device_flags = CTRT_DEVICE_ASYNCHRONOUS, .total_bytes = bytes, .fence_new = paper_fence_new,
-        .fence_wait = paper_fence_wait, .fence_done = paper_fence_done, .fence_join = paper_fence_join,
-        .fence_free = paper_fence_free,
-    };
-    if (page_bytes > 0) {
-        paper->source.page_bytes = page_bytes;
-        paper->source.reserve = paper_reserve;
-        paper->source.unreserve = paper_unreserve;
-        paper->source.map = paper_map;
-        paper->source.unmap = paper_unmap;
-    }
-}
-
-HELP void paper_end(struct paper *paper)
-{
-    CHECK(paper->wrong == 0, "%ld wrong calls, the last: %s", paper->wrong, paper->what);
-    CHECK(paper->used == 0, "%llu bytes were not freed", (unsigned long long)paper->used);
-    CHECK(paper->fences == 0, "%ld fences were not freed", paper->fences);
-    CHECK(paper->reserved_ranges == 0, "%ld reserved address ranges were not released", (long)paper->reserved_ranges);
-    free(paper->awaited);
-    for (int i = 0; i < PAPER_QUEUES; i++)
-        free(paper->queues[i].work);
-    pthread_mutex_destroy(&paper->lock);
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
+    f->table->stats(f->policy, &stats);
+    return stats;
 }
 
 #endif

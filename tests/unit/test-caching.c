@@ -1,287 +1,136 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory policies on a fake memory source: PyTorch's sizes, segments and choice of blocks, options and fences. */
+/* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
+ * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tap.h"
+#include "memory_host.h"
 
-#include "caching_reference.h"
-#include "memory_bed.h"
-
-/* ---- sizes ---- */
+/* ---- sizes and options ---- */
 
 static void test_sizes(void)
 {
-    static const struct { size_t asked, bytes, segment; bool large; } cases[] = {
-        { 1, 512, 2 * MIB, false },
-        { 8, 512, 2 * MIB, false },
-        { 512, 512, 2 * MIB, false },
-        { 513, 1024, 2 * MIB, false },
-        { 1048576, 1048576, 2 * MIB, false },
-        { 1048577, 1049088, 20 * MIB, true },
-        { 10485248, 10485248, 20 * MIB, true },
-        { 10485249, 10485760, 10 * MIB, true },
-        { 10485761, 10486272, 12 * MIB, true },
-        { 11534336, 12582912, 12 * MIB, true },         /* exactly 1 MiB would remain, so no split */
-        { 400000000, 400556032, 400556032, true },
-        { 19922944, 20971520, 20971520, true },
+    static const char by_size[] = "roundup=[256:1,512:2,1024:4,>:8]";
+    static const char from_64[] = "roundup=[64:8,128:2,256:2,512:2,1024:1,>:1]";
+    static const struct { const char *options; size_t asked, bytes, segment; } cases[] = {
+        { "", 1, 512, 2 * MIB },
+        { "", 512, 512, 2 * MIB },
+        { "", 513, 1024, 2 * MIB },
+        { "", 1048576, 1048576, 2 * MIB },
+        { "", 1048577, 1049088, 20 * MIB },
+        { "", 10485248, 10485248, 20 * MIB },
+        { "", 10485249, 10485760, 10 * MIB },
+        { "", 10485761, 10486272, 12 * MIB },
+        { "", 11534336, 12582912, 12 * MIB },                   /* exactly 1 MiB would remain, so no split */
+        { "", 19922944, 20971520, 20971520 },
+        { "", 400000000, 400556032, 400556032 },
+        { "roundup=4", 1200, 1536, 2 * MIB },                   /* up to 512 * 4: multiples of 512 */
+        { "roundup=4", 1025 * KIB, 1280 * KIB, 20 * MIB },
+        { "roundup=4", 1793 * KIB, 2048 * KIB, 20 * MIB },
+        { "roundup=8", 84 * MIB, 88 * MIB, 88 * MIB },
+        { "roundup=1", 1025, 1536, 2 * MIB },
+        { from_64, 33 * MIB, 36 * MIB, 36 * MIB },              /* below the first size */
+        { from_64, 400 * MIB, 512 * MIB, 512 * MIB },
+        { by_size, 300 * MIB, 300 * MIB, 300 * MIB },
+        { by_size, 513 * MIB, 768 * MIB, 768 * MIB },
+        { by_size, 2049 * MIB, 2304 * MIB, 2304 * MIB },
+        { "large_segment=40m", 11 * MIB, 11 * MIB, 40 * MIB },
+        { "large_segment=4m", 3 * MIB, 4 * MIB, 4 * MIB },
     };
-    group("caching rounds sizes and selects pools and segments as PyTorch does");
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct bed bed;
-        if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
-            return;
-        ctrt_block block = take(&bed, cases[i].asked, 1);
-        ctrt_memory_policy_stats stats = stats_of(&bed);
-        int pool = cases[i].large ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
-        CHECK(block.bytes == cases[i].bytes, "%zu bytes take %zu, expected %zu", cases[i].asked, block.bytes,
-              cases[i].bytes);
-        CHECK(stats.reserved_bytes == cases[i].segment && bed.paper.used == cases[i].segment,
-              "%zu bytes reserve %llu, expected %zu", cases[i].asked, (unsigned long long)stats.reserved_bytes,
-              cases[i].segment);
-        CHECK(stats.segment[pool].current == 1 && stats.segment[CTRT_POOL_ALL].current == 1,
-              "%zu bytes are not in the %s pool", cases[i].asked, cases[i].large ? "large" : "small");
-        CHECK(stats.cached_bytes == cases[i].segment - cases[i].bytes && stats.largest_free == stats.cached_bytes,
-              "%zu bytes leave %llu cached bytes", cases[i].asked, (unsigned long long)stats.cached_bytes);
-        CHECK(stats.inactive_split_bytes[pool].current == (int64_t)(cases[i].segment - cases[i].bytes),
-              "%zu bytes leave %lld inactive split bytes", cases[i].asked,
-              (long long)stats.inactive_split_bytes[pool].current);
-        give(&bed, &block);
-        CHECK(stats_of(&bed).inactive_split[CTRT_POOL_ALL].current == 0, "a free segment is counted as split");
-        bed_end(&bed);
-    }
-}
-
-static void test_rounding(void)
-{
-    static const struct { const char *options; size_t asked, bytes; } cases[] = {
-        { "roundup=4", 1200, 1536 },                            /* up to 512 * 4: multiples of 512 */
-        { "roundup=4", 1200 * KIB, 1280 * KIB },
-        { "roundup=4", 1024 * KIB, 1024 * KIB },
-        { "roundup=4", 1025 * KIB, 1280 * KIB },
-        { "roundup=4", 1793 * KIB, 2048 * KIB },
-        { "roundup=8", 84 * MIB, 88 * MIB },
-        { "roundup=8", 2049, 2560 },
-        { "roundup=1", 1025, 1536 },
-        { "roundup=[64:8,128:2,256:2,512:2,1024:1,>:1]", 84 * MIB, 88 * MIB },
-        { "roundup=[64:8,128:2,256:2,512:2,1024:1,>:1]", 400 * MIB, 512 * MIB },
-        { "roundup=[64:8,128:2,256:2,512:2,1024:1,>:1]", 33 * MIB, 36 * MIB },    /* below the first size */
-        { "roundup=[256:1,512:2,1024:4,>:8]", 300 * MIB, 300 * MIB },
-        { "roundup=[256:1,512:2,1024:4,>:8]", 513 * MIB, 768 * MIB },
-        { "roundup=[256:1,512:2,1024:4,>:8]", 1025 * MIB, 1280 * MIB },
-        { "roundup=[256:1,512:2,1024:4,>:8]", 2049 * MIB, 2304 * MIB },
-        { "large_segment=40m", 11 * MIB, 11 * MIB },
-        { "large_segment=4m", 3 * MIB, 4 * MIB },
-    };
-    group("roundup rounds to divisions of powers of two; large_segment changes the segment size");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        struct bed bed;
-        if (!bed_make(&bed, caching, cases[i].options, 8192 * MIB, 0))
-            continue;
-        ctrt_block block = take(&bed, cases[i].asked, 1);
-        CHECK(block.bytes == cases[i].bytes, "%s: %zu bytes take %zu, expected %zu", cases[i].options, cases[i].asked,
-              block.bytes, cases[i].bytes);
-        give(&bed, &block);
-        bed_end(&bed);
+        struct fixture f;
+        group("sizes as PyTorch's: %zu bytes, options \"%s\"", cases[i].asked, cases[i].options);
+        fixture_begin(&f, caching, cases[i].options, 8192 * MIB, 0);
+        ctrt_block block = alloc_block(&f, cases[i].asked, 1);
+        ctrt_memory_policy_stats stats = stats_of(&f);
+        const int pool = cases[i].bytes > MIB ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
+        const size_t rest = cases[i].segment - cases[i].bytes;
+        CHECK_EQ(block.bytes, cases[i].bytes);
+        CHECK_EQ(stats.reserved_bytes, cases[i].segment);
+        CHECK_EQ(f.source.used, cases[i].segment);
+        CHECK_EQ(stats.segment[pool].current, 1);
+        CHECK_EQ(stats.cached_bytes, rest);
+        CHECK_EQ(stats.largest_free, rest);
+        CHECK_EQ(stats.inactive_split_bytes[pool].current, rest);
+        free_after(&f, &block, NULL);
+        CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
+        caching->trim(f.policy);
+        stats = stats_of(&f);
+        CHECK_EQ(stats.reserved[pool].freed, cases[i].segment);
+        CHECK_EQ(f.source.used, 0);
+        fixture_end(&f);
     }
 }
 
 static void test_options(void)
 {
-    static const struct { const char *options, *words; } bad[] = {
-        { "max_splt=64m",
-          "caching has no option \"max_splt\"; known: max_split, gc, roundup, expandable, large_segment, "
-                          "max_rounding; did you mean max_split?" },
-        { "max_split=20m", "max_split must be a size above 20m" },
-        { "max_split=64q", "max_split must" },
-        { "max_split=", "max_split must" },
-        { "max_split=30m,large_segment=40m", "max_split must be a size above 40m" },
-        { "gc=1", "gc must be a share of the device's memory between 0 and 1, not \"1\"" },
-        { "gc=0", "gc must be" },
-        { "gc=x", "gc must be" },
-        { "gc=-0.5", "gc must be" },
-        { "roundup=3", "roundup must be a power of two" },
-        { "roundup=[256:1,512:3]", "roundup must be" },
-        { "roundup=[512:1,256:2]", "roundup must be" },
-        { "roundup=[300:1]", "roundup must be" },
-        { "roundup=[256:1", "roundup must be" },
-        { "roundup=[]", "roundup must be" },
-        { "roundup=[>:4,256:2]", "roundup must be" },
-        { "expandable=maybe", "expandable must be true or false" },
-        { "large_segment=3m", "large_segment must be a multiple of 2m" },
-        { "max_rounding=0", "max_rounding must be a size" },
-        { "x", "has no option \"x\"" },
+    const struct { const ctrt_memory_policy *policy; const char *options, *words; } bad[] = {
+        { caching, "max_splt=64m", "caching has no option \"max_splt\"; known: max_split, gc, roundup, expandable, "
+                                   "large_segment, max_rounding; did you mean max_split?" },
+        { caching, "max_split=20m", "max_split must be a size above 20m" },
+        { caching, "max_split=64q", "max_split must" },
+        { caching, "max_split=30m,large_segment=40m", "max_split must be a size above 40m" },
+        { caching, "gc=1", "gc must be a share of the device's memory between 0 and 1, not \"1\"" },
+        { caching, "gc=0", "gc must be" },
+        { caching, "gc=-0.5", "gc must be" },
+        { caching, "roundup=3", "roundup must be a power of two" },
+        { caching, "roundup=[256:1,512:3]", "roundup must be" },
+        { caching, "roundup=[512:1,256:2]", "roundup must be" },
+        { caching, "roundup=[300:1]", "roundup must be" },
+        { caching, "roundup=[256:1", "roundup must be" },
+        { caching, "roundup=[]", "roundup must be" },
+        { caching, "roundup=[>:4,256:2]", "roundup must be" },
+        { caching, "expandable=maybe", "expandable must be true or false" },
+        { caching, "large_segment=3m", "large_segment must be a multiple of 2m" },
+        { caching, "max_rounding=0", "max_rounding must be a size" },
+        { direct, "x=1", "direct has no options" },
+        { arena, "chnk=1m", "arena has no option \"chnk\"; known: chunk; did you mean chunk?" },
+        { arena, "chunk=1k", "chunk must be a size of at least 1m" },
     };
     static const char *const good[] = {
         "max_split=64m", "max_split=21m,gc=0.8", "gc=0.999", "roundup=1024", "roundup=[1:2,>:4],max_split=1g",
-        "expandable=true",
-        "expandable=off", "large_segment=4m", "max_rounding=1m,max_split=22m",
+        "expandable=off", "large_segment=4m", "max_rounding=1m,max_split=22m", "expandable=true",
     };
-    struct bed bed;
-    group("caching rejects invalid options");
+    struct fixture f;
+    group("options are read, and invalid ones rejected by name");
+    source_init(&f.source, MIB, 0);
     for (size_t i = 0; i < COUNT(bad); i++) {
-        void *policy = NULL;
-        paper_init(&bed.paper, MIB, 0);
-        ctrt_status status = caching->create(&policy, &bed.paper.source, bad[i].options);
+        const ctrt_status status = bad[i].policy->create(&f.policy, &f.source.source, bad[i].options);
         CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, bad[i].words), "%s: status %d, message: %s",
               bad[i].options, (int)status, host_error);
     }
-    for (size_t i = 0; i < COUNT(good); i++)
-        if (bed_make(&bed, caching, good[i], 64 * MIB, 0))
-            bed_end(&bed);
-    paper_init(&bed.paper, MIB, 0);
-    bed.paper.source.total_bytes = 0;
-    CHECK(caching->create(&bed.policy, &bed.paper.source, "gc=0.5") == CTRT_ERR_NOT_SUPPORTED,
-          "gc on a source without a known size was accepted");
+    f.source.source.total_bytes = 0;            /* gc is a share of the device's memory */
+    CHECK_EQ(caching->create(&f.policy, &f.source.source, "gc=0.5"), CTRT_ERR_NOT_SUPPORTED);
     host_logged[0] = '\0';
-    if (bed_make(&bed, caching, "expandable=true", 64 * MIB, 0)) {
-        CHECK(strstr(host_logged, "cannot map pages"), "the log does not report that pages are missing: \"%s\"",
-              host_logged);
-        bed_end(&bed);
+    for (size_t i = 0; i < COUNT(good); i++) {
+        CHECK_STR(host_logged, "");
+        fixture_begin(&f, caching, good[i], 64 * MIB, 0);
+        fixture_end(&f);
     }
-    group("direct and arena reject invalid options");
-    paper_init(&bed.paper, MIB, 0);
-    CHECK(direct->create(&bed.policy, &bed.paper.source, "x=1") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "direct has no options"), "direct with x=1: %s", host_error);
-    CHECK(arena->create(&bed.policy, &bed.paper.source, "chnk=1m") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "arena has no option \"chnk\"; known: chunk; did you mean chunk?"),
-          "arena with chnk=1m: %s", host_error);
-    CHECK(arena->create(&bed.policy, &bed.paper.source, "chunk=1k") == CTRT_ERR_INVALID_ARGUMENT
-              && strstr(host_error, "chunk must be a size of at least 1m"), "arena with chunk=1k: %s", host_error);
+    CHECK_HAS(host_logged, "cannot map pages");
 }
 
-/* ---- choice of blocks ---- */
-
-static void test_choices(void)
+static void test_oversize(void)
 {
-    struct bed bed;
-    group("best fit, lowest address first; free neighbours merge; another queue's blocks are not used");
-    if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
-        return;
-    ctrt_block blocks[8];
-    for (int i = 0; i < 8; i++)
-        blocks[i] = take(&bed, i % 2 ? 4096 : (size_t)(8 - i) * 1024, 1);     /* 8, 4, 6, 4, 4, 4, 2, 4 KiB */
-    char *base = blocks[0].address;
-    give(&bed, &blocks[0]);
-    give(&bed, &blocks[2]);
-    give(&bed, &blocks[4]);
-    ctrt_block other = take(&bed, 4096, 2);
-    CHECK(bed.paper.allocs == 2, "a block of another queue was used: %d source allocations", (int)bed.paper.allocs);
-    ctrt_block fit = take(&bed, 4000, 1);
-    CHECK(fit.address == blocks[4].address, "4000 bytes are not in the free block of 4 KiB");
-    ctrt_block low = take(&bed, 5000, 1);
-    CHECK((char *)low.address == base + 12 * KIB && low.bytes == 5120, "5000 bytes are not in the free block of 6 KiB");
-    give(&bed, &low);
-    give(&bed, &blocks[1]);                     /* merges 8 + 4 + 6 KiB */
-    ctrt_block merged = take(&bed, 18 * KIB, 1);
-    CHECK(merged.address == base, "18 KiB are not in the merged block at the start of the segment");
-    ctrt_memory_policy_stats stats = stats_of(&bed);
-    CHECK(stats.segment[CTRT_POOL_SMALL].current == 2 && stats.retries == 0, "%d small segments, expected 2",
-          (int)stats.segment[CTRT_POOL_SMALL].current);
-    give(&bed, &merged);
-    give(&bed, &fit);
-    give(&bed, &other);
-    give(&bed, &blocks[3]);
-    for (int i = 5; i < 8; i++)
-        give(&bed, &blocks[i]);
-    stats = stats_of(&bed);
-    CHECK(stats.cached_bytes == 4 * MIB && stats.largest_free == 2 * MIB,
-          "%llu bytes cached, the largest free block is %llu", (unsigned long long)stats.cached_bytes,
-          (unsigned long long)stats.largest_free);
-    bed_end(&bed);
-
-    group("max_split: blocks of at least that size are not split and serve only requests of similar size");
-    if (!bed_make(&bed, caching, "max_split=40m", 1024 * MIB, 0))
-        return;
-    ctrt_block huge = take(&bed, 100 * MIB, 1);
-    CHECK(stats_of(&bed).oversize_segment.current == 1 && stats_of(&bed).max_split == 40 * MIB,
-          "oversize blocks are not counted");
-    give(&bed, &huge);
-    ctrt_block little = take(&bed, 39 * MIB, 1);
-    CHECK(little.bytes == 40 * MIB && bed.paper.used == 140 * MIB, "39 MiB: a block of %zu bytes, %llu bytes used",
-          little.bytes, (unsigned long long)bed.paper.used);
-    ctrt_block like = take(&bed, 81 * MIB, 1);
-    CHECK(like.bytes == 100 * MIB,
-          "81 MiB must use the block of 100, because less than 20 MiB are unused; got %zu bytes", like.bytes);
-    give(&bed, &like);
-    like = take(&bed, 80 * MIB, 1);
-    CHECK(like.bytes == 80 * MIB, "80 MiB must not use the block of 100, because 20 MiB are unused; got %zu bytes",
-          like.bytes);
-    give(&bed, &like);
-    give(&bed, &little);
-    bed_end(&bed);
-
-    group("out of memory frees oversize blocks first, then all unsplit segments, which counts as a retry");
-    if (!bed_make(&bed, caching, "max_split=40m", 200 * MIB, 0))
-        return;
-    ctrt_block a = take(&bed, 60 * MIB, 1), b = take(&bed, 80 * MIB, 1), c = take(&bed, 20 * MIB, 1);
-    give(&bed, &a);
-    give(&bed, &b);
-    give(&bed, &c);
-    a = take(&bed, 120 * MIB, 1);                                       /* frees 80 and 60, keeps 20 */
-    CHECK(bed.paper.used == 140 * MIB && stats_of(&bed).retries == 0, "%llu MiB used, %d retries",
-          (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
-    ctrt_block block = { 0 };
-    CHECK(caching->alloc(bed.policy, &block, 81 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY
-              && strstr(host_error, "no 84934656 bytes left"), "81 MiB: %s", host_error);
-    CHECK(stats_of(&bed).retries == 1 && bed.paper.used == 120 * MIB, "%d retries, %llu MiB used",
-          (int)stats_of(&bed).retries, (unsigned long long)bed.paper.used / MIB);
-    b = take(&bed, 79 * MIB, 1);
-    CHECK(b.bytes == 80 * MIB, "79 MiB: a block of %zu bytes", b.bytes);
-    give(&bed, &a);
-    give(&bed, &b);
-    bed_end(&bed);
-}
-
-static void test_gc(void)
-{
-    struct bed bed;
-    group("above the gc fraction, segments older than the mean age are freed");
-    if (!bed_make(&bed, caching, "gc=0.5", 200 * MIB, 0))
-        return;
-    ctrt_block a = take(&bed, 30 * MIB, 1), b = take(&bed, 40 * MIB, 1), c = take(&bed, 50 * MIB, 1);
-    give(&bed, &a);                                     /* age 0 */
-    for (int i = 0; i < 10; i++) {
-        ctrt_block again = take(&bed, 30 * MIB, 1);
-        give(&bed, &again);
-        if (i == 2)
-            give(&bed, &b);                             /* stays cached and ages */
+    struct fixture f;
+    group("max_split: larger blocks are counted and serve only requests of similar size");
+    fixture_begin(&f, caching, "max_split=40m", 1024 * MIB, 0);
+    ctrt_block block = alloc_block(&f, 100 * MIB, 1);
+    CHECK_EQ(stats_of(&f).oversize_segment.current, 1);
+    CHECK_EQ(stats_of(&f).max_split, 40 * MIB);
+    for (size_t asked = 81; asked >= 80; asked--) {             /* less than 20 MiB may be unused */
+        free_after(&f, &block, NULL);
+        block = alloc_block(&f, asked * MIB, 1);
+        CHECK_EQ(block.bytes, (asked == 81 ? 100 : 80) * MIB);
     }
-    /* 120 of 200 MiB are reserved, 20 more than the gc fraction, so the older cached block (40) is freed. */
-    ctrt_block more = take(&bed, 45 * MIB, 1);
-    CHECK(bed.paper.frees == 1 && bed.paper.used == (30 + 50 + 46) * MIB, "%d segments were freed, %llu MiB are used",
-          (int)bed.paper.frees, (unsigned long long)bed.paper.used / MIB);
-    CHECK(stats_of(&bed).retries == 0, "garbage collection was counted as a retry");
-    a = take(&bed, 30 * MIB, 1);
-    CHECK(bed.paper.allocs == 4, "the young block was also freed");
-    give(&bed, &a);
-    give(&bed, &c);
-    give(&bed, &more);
-    bed_end(&bed);
-}
-
-static void test_trim(void)
-{
-    struct bed bed;
-    group("trim frees unused segments and keeps segments with used blocks");
-    if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
-        return;
-    ctrt_block keep = take(&bed, 100, 1), gone = take(&bed, 3 * MIB, 1), far = take(&bed, 30 * MIB, 2);
-    give(&bed, &gone);
-    give(&bed, &far);
-    caching->trim(bed.policy);
-    ctrt_memory_policy_stats stats = stats_of(&bed);
-    CHECK(stats.reserved_bytes == 2 * MIB && bed.paper.used == 2 * MIB, "%llu bytes are reserved, expected 2 MiB",
-          (unsigned long long)stats.reserved_bytes);
-    CHECK(stats.source_allocs == 3 && stats.source_frees == 2, "%d source allocations and %d frees, expected 3 and 2",
-          (int)stats.source_allocs, (int)stats.source_frees);
-    CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(52 * MIB) &&
-          stats.reserved[CTRT_POOL_LARGE].freed == (int64_t)(50 * MIB),
-          "a peak of %lld reserved bytes, expected 52 MiB", (long long)stats.reserved[CTRT_POOL_ALL].peak);
-    give(&bed, &keep);
-    bed_end(&bed);
+    free_after(&f, &block, NULL);
+    fixture_end(&f);
 }
 
 /* ---- fences ---- */
 
-static bool holds(const struct paper_fence *fence, uint32_t work)
+static bool has_work(const struct fake_fence *fence, uint32_t work)
 {
     for (; fence != NULL; fence = fence->next)
         if (fence->work == work)
@@ -289,105 +138,420 @@ static bool holds(const struct paper_fence *fence, uint32_t work)
     return false;
 }
 
+/* Checks that the block is at `address` and still used by the work items `first` to `last`; frees its fence. */
+static void check_fence(struct fixture *f, ctrt_block *block, const void *address, uint32_t first, uint32_t last)
+{
+    CHECK_EQ(ADDRESS(block->address), ADDRESS(address));
+    for (uint32_t work = first; work <= last; work++)
+        CHECK(has_work(block->fence, work), "the block's fence lacks work %u", work);
+    source_fence_free(&f->source, block->fence);
+    block->fence = NULL;
+}
+
 static void test_fences(void)
 {
-    struct bed bed;
+    struct fixture f;
     group("fences are returned with reused blocks, joined on merge, and waited for before memory is freed");
-    if (!bed_make(&bed, caching, "", 64 * MIB, 0))
-        return;
-    struct paper *paper = &bed.paper;
-    ctrt_block a = take(&bed, 4096, 1), b = take(&bed, 4096, 1), c = take(&bed, 4096, 1);
-    void *where = a.address;
-    give_later(&bed, &a, paper_work(paper));                            /* work 1 */
-    a = take(&bed, 4096, 1);
-    CHECK(a.address == where && holds(a.fence, 1), "the block is not reused with its fence");
-    CHECK(!paper_waits(paper, 1, PAPER_HOST), "the host waited");
-    paper_fence_free(paper, a.fence);
-    give_later(&bed, &a, paper_work(paper));                            /* 2 */
-    give_later(&bed, &b, paper_work(paper));                            /* 3 */
-    a = take(&bed, 8192, 1);
-    CHECK(a.address == where && holds(a.fence, 2) && holds(a.fence, 3), "the merged block lacks a fence");
-    paper_fence_free(paper, a.fence);
-    give_later(&bed, &a, paper_work(paper));                            /* 4 */
-    a = take(&bed, 1024, 1);                                            /* split: the queue waits for the fence */
-    CHECK(a.address == where && holds(a.fence, 4) && paper_waits(paper, 4, 1),
-          "the first part of a split block lacks the fence");
-    paper_fence_free(paper, a.fence);
-    b = take(&bed, 7168, 1);
-    CHECK((char *)b.address == (char *)where + 1024 && b.fence == NULL,
-          "the rest of the split block was not used, or it has a fence");
-    give_later(&bed, &a, paper_work(paper));                            /* 5 */
-    give(&bed, &b);
-    give(&bed, &c);
-    caching->trim(bed.policy);
-    CHECK(paper->used == 0 && paper_waits(paper, 5, PAPER_HOST), "memory was freed before its fence was complete");
-    bed_end(&bed);
+    fixture_begin(&f, caching, "", 64 * MIB, 0);
+    struct fake_source *source = &f.source;
+    ctrt_block a = alloc_block(&f, 4096, 1), b = alloc_block(&f, 4096, 1), c = alloc_block(&f, 4096, 1);
+    char *where = a.address;
+    free_after(&f, &a, source_work(source));                            /* work 1 */
+    a = alloc_block(&f, 4096, 1);
+    check_fence(&f, &a, where, 1, 1);
+    CHECK_TRUE(!source_waits(source, 1, HOST_WAITS));
+    free_after(&f, &a, source_work(source));                            /* 2 */
+    free_after(&f, &b, source_work(source));                            /* 3 */
+    a = alloc_block(&f, 8192, 1);
+    check_fence(&f, &a, where, 2, 3);
+    free_after(&f, &a, source_work(source));                            /* 4 */
+    a = alloc_block(&f, 1024, 1);                                       /* split: the queue waits for the fence */
+    check_fence(&f, &a, where, 4, 4);
+    CHECK_TRUE(source_waits(source, 4, 1));
+    b = alloc_block(&f, 7168, 1);
+    CHECK_EQ(ADDRESS(b.address), ADDRESS(where + 1024));
+    CHECK_TRUE(b.fence == NULL);
+    free_after(&f, &a, source_work(source));                            /* 5 */
+    free_blocks(&f, (ctrt_block[]){ b, c }, 2);
+    caching->trim(f.policy);
+    CHECK_EQ(source->used, 0);
+    CHECK_TRUE(source_waits(source, 5, HOST_WAITS));
+    fixture_end(&f);
 
-    group("fences with arena and direct");
     for (int i = 0; i < 2; i++) {
-        if (!bed_make(&bed, i ? arena : direct, "", 1024 * MIB, 0))
-            return;
-        a = take(&bed, 4096, 3);
-        give_later(&bed, &a, paper_work(&bed.paper));
-        CHECK(i ? !paper_waits(&bed.paper, 1, PAPER_HOST) : paper_waits(&bed.paper, 1, PAPER_HOST) &&
-              bed.paper.used == 0,
-              "%s: wrong host wait at free", i ? "arena" : "direct");
-        a = take(&bed, 4096, 3);
-        CHECK(paper_waits(&bed.paper, 1, 3) || holds(a.fence, 1), "%s lost the fence", i ? "arena" : "direct");
+        group("fences with %s", i ? "arena" : "direct");
+        fixture_begin(&f, i ? arena : direct, "", 1024 * MIB, 0);
+        a = alloc_block(&f, 4096, 3);
+        free_after(&f, &a, source_work(source));
+        CHECK_EQ(source_waits(source, 1, HOST_WAITS), i == 0);          /* direct frees, arena only caches */
+        CHECK_EQ(source->used > 0, i == 1);
+        a = alloc_block(&f, 4096, 3);
+        CHECK(source_waits(source, 1, 3) || has_work(a.fence, 1), "the fence was lost");
         if (a.fence != NULL)
-            paper_fence_free(&bed.paper, a.fence);
-        give_later(&bed, &a, paper_work(&bed.paper));
-        bed_end(&bed);
+            source_fence_free(source, a.fence);
+        free_after(&f, &a, source_work(source));
+        fixture_end(&f);
     }
 }
 
-/* In each step queue 1 allocates a block that another queue reads; the reader is LATE steps behind. The reference frees
- * a block after the reader's event is complete, as record_stream does, so LATE blocks are in use there. */
-static void test_reader(void)
+/* ---- expandable segments ---- */
+
+static void test_expandable(void)
 {
-    enum { STEPS = 50, LATE = 3 };
-    struct bed bed, baseline;
-    struct ref ref;
-    struct ref_block *waiting[STEPS + LATE] = { 0 };
-    group("a freed block that another queue still reads is reused at once");
-    if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
-        return;
-    paper_init(&baseline.paper, 1024 * MIB, 0);
-    ref_init(&ref, &baseline.paper.source);
-    void *first = NULL;
-    for (int i = 0; i < STEPS; i++) {
-        ctrt_block block = take(&bed, 24 * MIB, 1);
-        first = i == 0 ? block.address : first;
-        CHECK(block.address == first && (i == 0 || holds(block.fence, (uint32_t)i)),
-              "step %d: another block, or no fence", i);
-        if (block.fence != NULL)
-            paper_fence_free(&bed.paper, block.fence);
-        give_later(&bed, &block, paper_work(&bed.paper));
-        if (i >= LATE)
-            ref_free(&ref, waiting[i - LATE]);          /* the reader's event is complete */
-        waiting[i] = ref_alloc(&ref, 24 * MIB, QUEUE(1));
+    struct fixture f;
+    group("expandable segments: one range for each pool, grown by pages, trimmed to the pages in use");
+    fixture_begin(&f, caching, "expandable=true", 256 * MIB, 2 * MIB);
+    ctrt_block a = alloc_block(&f, 100, 1);
+    CHECK_EQ(f.source.used, 2 * MIB);
+    CHECK_EQ(f.source.reserved_ranges, 1);
+    ctrt_block b = alloc_block(&f, 15 * MIB, 1), c = alloc_block(&f, 10 * MIB, 1), d = alloc_block(&f, 30 * MIB, 1);
+    char *start = b.address;
+    CHECK_EQ(ADDRESS(c.address), ADDRESS(start + 15 * MIB));
+    CHECK_EQ(ADDRESS(d.address), ADDRESS(start + 25 * MIB));
+    CHECK_EQ(f.source.used, 62 * MIB);
+    CHECK_EQ(f.source.maps, 4);
+    CHECK_EQ(stats_of(&f).segment[CTRT_POOL_LARGE].current, 1);
+    CHECK_EQ(stats_of(&f).reserved_bytes, 62 * MIB);
+    CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
+    free_after(&f, &b, NULL);
+    ctrt_block e = alloc_block(&f, 16 * MIB, 1);                /* fits no hole: the tail grows */
+    CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 55 * MIB));
+    CHECK_EQ(f.source.used, 82 * MIB);
+    free_after(&f, &e, NULL);
+    b = alloc_block(&f, 4 * MIB, 1);
+    CHECK_EQ(ADDRESS(b.address), ADDRESS(start));
+    /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
+     * 80 MiB those from 56 to 80. */
+    caching->trim(f.policy);
+    CHECK_EQ(f.source.used, 2 * MIB + (80 - 10 - 24) * MIB);
+    CHECK_EQ(stats_of(&f).segment[CTRT_POOL_LARGE].current, 2);
+    e = alloc_block(&f, 9 * MIB, 1);
+    CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 4 * MIB));
+    free_blocks(&f, (ctrt_block[]){ e, a, b, c, d }, 5);
+    fixture_end(&f);
+
+    group("expandable segments: when the device is full, free pages are unmapped, then single pages are mapped");
+    fixture_begin(&f, caching, "expandable=true", 50 * MIB, 2 * MIB);
+    a = alloc_block(&f, 19 * MIB, 1);
+    b = alloc_block(&f, 19 * MIB, 1);
+    CHECK_EQ(f.source.used, 40 * MIB);
+    c = alloc_block(&f, 11 * MIB, 1);           /* the tail has 2 MiB, the device 10: less than one step of 20 MiB */
+    CHECK_EQ(f.source.used, 50 * MIB);
+    CHECK_EQ(stats_of(&f).retries, 1);
+    free_after(&f, &a, NULL);
+    d = alloc_block(&f, 12 * MIB, 2);           /* free pages of queue 1 are unmapped for queue 2 */
+    CHECK_EQ(f.source.used, 44 * MIB);
+    CHECK_EQ(stats_of(&f).retries, 2);
+    free_blocks(&f, (ctrt_block[]){ b, c, d }, 3);
+    fixture_end(&f);
+}
+
+static struct fixture *forking;
+static int child_status, unmapped_runs;
+
+/* Checks in the child: it reuses the run that is still mapped and maps the other two again. */
+static void check_child(struct fixture *f)
+{
+    const uint64_t maps = f->source.maps;
+    CHECK_EQ(stats_of(f).reserved_bytes, 3 * 20 * MIB);
+    CHECK_EQ(walk_of(f).reserved, 3 * 20 * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
+    for (uint64_t i = 0; i < 3; i++) {
+        alloc_block(f, 20 * MIB, 1);
+        CHECK_EQ(f->source.maps, maps + i);
     }
-    ctrt_memory_policy_stats stats = stats_of(&bed);
-    CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(24 * MIB) && ref.peak == LATE * 24 * MIB,
-          "peak %lld bytes, with record_stream %llu", (long long)stats.reserved[CTRT_POOL_ALL].peak,
-          (unsigned long long)ref.peak);
-    for (int i = STEPS - LATE; i < STEPS; i++)
-        ref_free(&ref, waiting[i]);
-    ref_trim(&ref);
-    paper_end(&baseline.paper);
-    bed_end(&bed);
+    CHECK_EQ(stats_of(f).reserved_bytes, 5 * 20 * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
+}
+
+/* Forks at the second of three unmaps: the first run of pages is unmapped, the third has not been begun. */
+static void fork_now(struct fake_source *source, void *address, size_t bytes)
+{
+    (void)address, (void)bytes;
+    if (++unmapped_runs != 2)
+        return;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        pthread_mutex_init(&source->lock, NULL);
+        source->on_free = NULL;
+        tap_state.failed = 0;
+        check_child(forking);
+        fflush(stdout);
+        _exit(tap_state.failed > 0);
+    }
+    waitpid(child, &child_status, 0);
+}
+
+static void test_fork(void)
+{
+    struct fixture f;
+    ctrt_block blocks[5];
+    group("expandable segments: a child forked during trim keeps the pages still mapped and can map the others again");
+    fixture_begin(&f, caching, "expandable=true", 256 * MIB, 2 * MIB);
+    forking = &f;
+    for (int i = 0; i < 5; i++)
+        blocks[i] = alloc_block(&f, 20 * MIB, 1);
+    for (int i = 0; i < 5; i += 2)
+        free_after(&f, &blocks[i], NULL);
+    child_status = -1;
+    f.source.on_free = fork_now;
+    caching->trim(f.policy);
+    f.source.on_free = NULL;
+    CHECK_EQ(unmapped_runs, 3);
+    CHECK_EQ(child_status, 0);
+    free_blocks(&f, blocks, 5);
+    fixture_end(&f);
+}
+
+/* ---- statistics ---- */
+
+static void test_split_stats(void)
+{
+    /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
+    static const struct {
+        const char *what;
+        int block, times;
+        bool frees, allocs;
+        int64_t allocated, freed, peak;
+    } cases[] = {
+        { "first block allocated", 0, 1, false, true, 1, 0, 1 },        /* the remainder of the segment */
+        { "second block allocated", 1, 1, false, true, 1, 0, 1 },
+        { "third block allocated", 2, 1, false, true, 1, 0, 1 },
+        { "middle block reused", 1, 1, true, true, 2, 1, 2 },
+        { "middle block reused ten times", 1, 10, true, true, 12, 11, 2 },
+        { "last block merged with the remainder and split again", 2, 1, true, true, 12, 11, 2 },
+        { "last block freed", 2, 1, true, false, 12, 11, 2 },
+        { "middle block freed", 1, 1, true, false, 12, 11, 2 },
+        { "all blocks freed", 0, 1, true, false, 12, 12, 2 },
+        { "one block allocated", 0, 1, false, true, 13, 12, 2 },
+        { "the only block reused", 0, 1, true, true, 14, 13, 2 },
+        { "the only block freed", 0, 1, true, false, 14, 14, 2 },
+    };
+    struct fixture f;
+    ctrt_block blocks[3];
+    group("a block that is freed and reused counts as an inactive split in between");
+    fixture_begin(&f, caching, "", 256 * MIB, 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (int k = 0; k < cases[i].times; k++) {
+            if (cases[i].frees)
+                free_after(&f, &blocks[cases[i].block], NULL);
+            if (cases[i].allocs)
+                blocks[cases[i].block] = alloc_block(&f, 1 * KIB, 1);
+        }
+        const ctrt_stat split = stats_of(&f).inactive_split[CTRT_POOL_ALL];
+        CHECK(split.allocated == cases[i].allocated && split.freed == cases[i].freed && split.peak == cases[i].peak,
+              "%s: +%lld -%lld, peak %lld", cases[i].what, (long long)split.allocated, (long long)split.freed,
+              (long long)split.peak);
+    }
+    CHECK_EQ(stats_of(&f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
+    fixture_end(&f);
+}
+
+/* ---- walk and clone ---- */
+
+static void test_walk(void)
+{
+    const struct { const char *name; const ctrt_memory_policy *table; const char *options; } cases[] = {
+        { "caching", caching, "" }, { "expandable", caching, "expandable=on" },
+        { "direct", direct, "" },   { "arena", arena, "" },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct fixture f;
+        ctrt_block blocks[30];
+        group("walk visits every segment and its blocks in address order: %s", cases[i].name);
+        fixture_begin(&f, cases[i].table, cases[i].options, 1024 * MIB, 2 * MIB);
+        for (int k = 0; k < 30; k++)
+            blocks[k] = alloc_block(&f, (size_t)(k % 7 + 1) * 300000, k % 3);
+        for (int k = 0; k < 30; k += 4)
+            free_after(&f, &blocks[k], source_work(&f.source));
+        const struct walk walk = walk_of(&f);
+        CHECK_EQ(walk.wrong, 0);
+        CHECK_EQ(walk.reserved, stats_of(&f).reserved_bytes);
+        CHECK_EQ(walk.segments, stats_of(&f).segment[CTRT_POOL_ALL].current);
+        CHECK_EQ(walk.active_blocks, 22);
+        CHECK_EQ(walk.awaiting > 0, cases[i].table != direct);
+        free_blocks(&f, blocks, 30);
+        fixture_end(&f);
+    }
+}
+
+static void free_every_third(struct fixture *f, ctrt_block *blocks, int first)
+{
+    for (int k = first; k < 40; k += 3)
+        free_after(f, &blocks[k], NULL);
+}
+
+static void test_clone(void)
+{
+    struct fixture f, clone;
+    ctrt_block blocks[40], theirs[40], made[20];
+    group("clone: places later requests as the original does, and can free the original's blocks");
+    fixture_begin(&f, caching, "", 4096 * MIB, 0);
+    for (int k = 0; k < 40; k++)
+        blocks[k] = alloc_block(&f, (size_t)(k % 9 + 1) * 250000, 1 + k % 2);
+    free_every_third(&f, blocks, 0);
+    source_init(&clone.source, 4096 * MIB, 0);
+    clone.source.next = f.source.next;
+    clone.source.used = f.source.used;
+    clone.table = caching;
+    CHECK(caching->clone(f.policy, &clone.policy, &clone.source.source) == CTRT_OK, "%s", host_error);
+    ctrt_memory_policy_stats before = stats_of(&f), after = stats_of(&clone);
+    CHECK(memcmp(&before, &after, sizeof before) == 0, "the statistics of the clone differ");
+    /* Both get the same requests, the clone first. The clone's blocks are those of the original. */
+    memcpy(theirs, blocks, sizeof theirs);
+    free_every_third(&clone, theirs, 1);
+    for (int k = 0; k < 20; k++)
+        made[k] = alloc_block(&clone, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
+    CHECK_EQ(stats_of(&f).cached_bytes, before.cached_bytes);
+    free_every_third(&f, blocks, 1);
+    for (int k = 0; k < 20; k++) {
+        ctrt_block other = alloc_block(&f, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
+        CHECK(other.address == made[k].address && other.bytes == made[k].bytes,
+              "request %d has another address or size than in the clone", k);
+        free_after(&clone, &made[k], NULL);
+        made[k] = other;
+    }
+    free_every_third(&clone, theirs, 2);
+    CHECK_EQ(stats_of(&clone).cached_bytes, stats_of(&clone).reserved_bytes);
+    caching->trim(clone.policy);
+    CHECK_EQ(stats_of(&clone).reserved_bytes, 0);
+    fixture_end(&clone);
+    free_blocks(&f, made, 20);
+    free_every_third(&f, blocks, 2);
+    fixture_end(&f);
+}
+
+/* ---- arena ---- */
+
+static void test_arena(void)
+{
+    struct fixture f;
+    ctrt_block blocks[20], block = { 0 };
+    void *first[20];
+    group("arena: after a step that frees everything, the next step gets the same addresses from the same chunks");
+    fixture_begin(&f, arena, "chunk=8m", 64 * MIB, 0);
+    for (int step = 0; step < 5; step++) {
+        for (int k = 0; k < 20; k++) {
+            blocks[k] = alloc_block(&f, MIB - 1000 * (size_t)k, 1);
+            if (step == 0)
+                first[k] = blocks[k].address;
+            CHECK(blocks[k].address == first[k], "step %d, block %d has another address than in step 0", step, k);
+        }
+        for (int k = 0; k < 20; k++)
+            free_after(&f, &blocks[(k * 7) % 20], NULL);
+    }
+    CHECK_EQ(f.source.allocs, 3);
+    CHECK_EQ(f.source.used, 24 * MIB);
+    /* A live block pins its chunk up to its own end; the space after it is reused. */
+    ctrt_block keep = alloc_block(&f, MIB, 1), after = alloc_block(&f, MIB, 1);
+    free_after(&f, &after, NULL);
+    after = alloc_block(&f, MIB, 1);
+    CHECK_EQ(ADDRESS(after.address), ADDRESS(keep.address) + MIB);
+    free_after(&f, &after, NULL);
+    ctrt_block big = alloc_block(&f, 30 * MIB, 1);
+    CHECK_EQ(big.bytes, 30 * MIB);
+    CHECK_EQ(f.source.used, 54 * MIB);
+    free_after(&f, &big, NULL);
+    big = alloc_block(&f, 40 * MIB, 2);         /* does not fit until empty chunks are freed */
+    CHECK_EQ(f.source.used, 48 * MIB);
+    CHECK_EQ(stats_of(&f).retries, 1);
+    CHECK_EQ(arena->alloc(f.policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY);
+    free_blocks(&f, (ctrt_block[]){ keep, big }, 2);
+    fixture_end(&f);
+}
+
+/* ---- host memory ---- */
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define POISONED(address) __asan_address_is_poisoned(address)
+#define POISONS           true
+#else
+#define POISONED(address) ((void)(address), false)
+#define POISONS           false
+#endif
+
+static ctrt_status real_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    return posix_memalign(address, 4096, bytes) == 0 ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+static void real_free(void *state, void *address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    memset(address, 1, bytes);          /* under AddressSanitizer no byte may be poisoned any more */
+    free(address);
+}
+
+static void test_real_memory(void)
+{
+    ctrt_memory_source source = {
+        .size = sizeof source, .alloc = real_alloc, .free = real_free, .device_name = "real:0",
+        .device_flags = CTRT_DEVICE_HOST_MEMORY, .total_bytes = 1024 * MIB,
+    };
+    void *policy = NULL;
+    ctrt_block blocks[32];
+    unsigned lines = 0;
+    group("host memory: tiny blocks start at different cache lines; AddressSanitizer poisons free blocks");
+    CHECK(caching->create(&policy, &source, "") == CTRT_OK, "%s", host_error);
+    for (int i = 0; i < 32; i++) {
+        CHECK(caching->alloc(policy, &blocks[i], 4, NULL) == CTRT_OK, "%s", host_error);
+        memset(blocks[i].address, i, 4);
+        lines |= 1u << ADDRESS(blocks[i].address) / 64 % 8;
+        CHECK_EQ(blocks[i].bytes, 512);
+        CHECK_EQ(ADDRESS(blocks[i].address) % 64, 0);
+        CHECK_EQ(POISONED(blocks[i].address), false);
+        CHECK_EQ(POISONED((char *)blocks[i].address + 4), POISONS);
+    }
+    CHECK(lines == 0xff, "the cache lines (modulo 8) of tiny blocks are %#x, expected 0xff", lines);
+    for (int i = 0; i < 32; i++) {
+        const unsigned char *at = blocks[i].address;
+        CHECK_EQ(at[3], i);
+        caching->free(policy, &blocks[i], NULL);
+        CHECK_EQ(POISONED(at), POISONS);
+    }
+    caching->destroy(policy);
+}
+
+/* ---- failing allocations of the policy itself ---- */
+
+static void test_host_memory(void)
+{
+    static const size_t sizes[] = { 8, 5000, 700000, 2 * MIB, 12 * MIB, 600, 700 };
+    group("when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes are lost");
+    for (long n = 1; n < 20; n++) {
+        struct fixture f;
+        ctrt_block blocks[COUNT(sizes)] = { { 0 } };
+        fixture_begin(&f, caching, "", 256 * MIB, 0);
+        host_allocs_left = n;
+        for (size_t i = 0; i < COUNT(sizes); i++)
+            if (caching->alloc(f.policy, &blocks[i], sizes[i], QUEUE(1 + i % 2)) != CTRT_OK)
+                blocks[i].address = NULL;
+        free_blocks(&f, blocks, COUNT(sizes));
+        host_allocs_left = 0;
+        CHECK(stats_of(&f).cached_bytes == f.source.used,
+              "allocation %ld failed: the cached bytes are not the device's bytes in use", n);
+        fixture_end(&f);
+    }
 }
 
 TEST_MAIN
 {
-    beds_load();
+    policies_load();
     test_sizes();
-    test_rounding();
     test_options();
-    test_choices();
-    test_gc();
-    test_trim();
+    test_oversize();
     test_fences();
-    test_reader();
+    test_expandable();
+    test_fork();
+    test_split_stats();
+    test_walk();
+    test_clone();
+    test_arena();
+    test_real_memory();
+    test_host_memory();
     return done();
 }

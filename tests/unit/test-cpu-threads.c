@@ -6,42 +6,25 @@
 #include <stdint.h>
 
 #include <dirent.h>
-#include <stdatomic.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
+#include "child.h"
 #include "fake_host.h"
-
-#define COUNT (1 << 21)
 
 /* The sanitizers' allocators and thread registries do not work after a fork while another thread allocates or starts
  * threads. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define NOT_SANITIZED() do { skip_group("a fork while other threads run"); return; } while (0)
+#define SANITIZED true
 #else
-#define NOT_SANITIZED() (void)0
+#define SANITIZED false
 #endif
 
-/* Adds n elements, in chunks of 32768. Returns whether the result is correct. */
-static bool add(int64_t n)
+/* Computes a + a with n elements, in chunks of 32768, and its sum. Returns whether the result is correct. */
+static bool work_on(int64_t n)
 {
-    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
-    memset(a.view.data, 0, (size_t)n * sizeof(float));
-    ((float *)a.view.data)[n - 1] = 3;
-    const bool good = fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL)
-                          == CTRT_OK
-                      && ((float *)out.view.data)[0] == 0 && ((float *)out.view.data)[n - 1] == 6;
-    fake_free(&a), fake_free(&out);
-    return good;
-}
-
-/* Runs a large add and a large sum. Returns whether the result is correct. */
-static bool work(void)
-{
-    static const int64_t n = COUNT, one = 1;
+    static const int64_t one = 1;
     fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
     fake_tensor sum = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
     for (int64_t i = 0; i < n; i++)
@@ -49,8 +32,31 @@ static bool work(void)
     ctrt_reduce_attributes all = { sizeof all, 1 };
     bool good = fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
                 && fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&out.view), 1, &all) == CTRT_OK
-                && *(float *)sum.view.data == 7.0f * COUNT;
+                && *(float *)sum.view.data == 7.0f * (float)n;
     fake_free(&a), fake_free(&out), fake_free(&sum);
+    return good;
+}
+
+static bool work(void)
+{
+    return work_on(1 << 21);
+}
+
+static bool little_work(void)
+{
+    return work_on(4 * 32768);
+}
+
+static bool multiply(void)
+{
+    static const int64_t shape[] = { 1, 64, 64 };
+    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
+    for (int i = 0; i < 64 * 64; i++)
+        ((float *)a.view.data)[i] = 1;
+    const ctrt_view *inputs[] = { &a.view, &a.view }, *outputs[] = { &out.view };
+    const bool good = fake_run("matmul", CTRT_F32, outputs, 1, inputs, 2, NULL) == CTRT_OK
+                      && fake_get(&out.view, 0) == 64;
+    fake_free(&a), fake_free(&out);
     return good;
 }
 
@@ -66,20 +72,19 @@ static int thread_count(void)
     return count;
 }
 
-/* Runs `function` in a child process and returns its result, the exit status. An alarm kills a child that hangs. */
-static int in_child(int (*function)(void))
+/* Runs `function`, which checks, in a child process. An alarm kills a child that hangs. */
+static void in_child(void (*function)(void))
 {
+    fflush(stdout);
     pid_t child = fork();
-    REQUIRE_TRUE(child >= 0);
     if (child == 0) {
         alarm(60);
-        _exit(function());
+        tap_state.failed = 0;
+        function();
+        fflush(stdout);
+        _exit(tap_state.failed > 0);
     }
-    int status = 0;
-    REQUIRE_EQ(waitpid(child, &status, 0), child);
-    REQUIRE(!(WIFSIGNALED(status)), "the child ended by signal %d%s", WTERMSIG(status),
-            WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
-    return WEXITSTATUS(status);
+    child_join(child, __FILE__, __LINE__);
 }
 
 static void set_threads(const char *count)
@@ -91,203 +96,189 @@ static void set_threads(const char *count)
     fake_load(NULL);
 }
 
+/* A thread that calls a function once or, with `repeat`, until it is stopped. */
+struct caller {
+    pthread_t thread;
+    bool (*function)(void);
+    bool repeat, good;
+    atomic_bool stop, done;
+};
+
+static void *call(void *argument)
+{
+    struct caller *caller = argument;
+    do
+        caller->good &= caller->function();
+    while (caller->repeat && !caller->stop);
+    caller->done = true;
+    return NULL;
+}
+
+static void caller_start(struct caller *caller, bool (*function)(void), bool repeat)
+{
+    caller->function = function;
+    caller->repeat = repeat;
+    caller->good = true;
+    caller->stop = caller->done = false;
+    REQUIRE_EQ(pthread_create(&caller->thread, NULL, call, caller), 0);
+}
+
+static bool caller_join(struct caller *caller)
+{
+    caller->stop = true;
+    pthread_join(caller->thread, NULL);
+    return CHECK(caller->good, "wrong results in another thread");
+}
+
 /* ---- number of threads: each case in its own process, because thread pools persist ---- */
 
-static bool openmp;             /* whether the plugin was built with OpenMP */
+static int *pool_threads;       /* in shared memory: threads that took part in the work of starts_three() */
+
+/* Without OpenMP, the plugin has one thread always. */
+static int threads_expected(int threads)
+{
+    return *pool_threads > 1 ? threads : 1;
+}
 
 /* Returns the number of threads that take part in the work, including this one. A sanitizer may have a thread of its
  * own. */
 static int workers(void)
 {
     int before = thread_count();
-    return work() ? 1 + thread_count() - before : 100;
+    CHECK_TRUE(work());
+    return 1 + thread_count() - before;
 }
 
-static int starts_three(void)
+static void starts_three(void)
 {
     set_threads("3");
-    return workers();
+    *pool_threads = workers();
+    CHECK_EQ(*pool_threads, threads_expected(3));
 }
 
-static int starts_one(void)
+static void starts_one(void)
 {
     set_threads("1");
-    return workers();
+    CHECK_EQ(workers(), 1);
 }
 
-static int pinned(void)
+static void pinned(void)
 {
     cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
-        return 101;
+    CHECK_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
     for (int cpu = 0, found = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET((size_t)cpu, &mask) && found++)
             CPU_CLR((size_t)cpu, &mask);
-    if (sched_setaffinity(0, sizeof mask, &mask) != 0)
-        return 102;
+    CHECK_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
     set_threads(NULL);
     ctrt_device_info info = { .size = sizeof info };
-    if (fake_backend->device->describe(0, &info) != CTRT_OK || info.processors != 1)
-        return 103;
-    return workers();
+    CHECK_EQ(fake_backend->device->describe(0, &info), CTRT_OK);
+    CHECK_EQ(info.processors, 1);
+    CHECK_EQ(workers(), 1);
 }
 
 static void test_count(void)
 {
-    int three = in_child(starts_three);
-    openmp = three != 1;
-    if (!openmp)
-        printf("# built without OpenMP: one thread always\n");
-    REQUIRE_EQ(three, openmp ? 3 : 1);
-    REQUIRE_EQ(in_child(starts_one), 1);
-    REQUIRE_EQ(in_child(pinned), 1);
+    group("the number of threads follows CTRT_NUM_THREADS and the affinity mask");
+    in_child(starts_three);
+    in_child(starts_one);
+    in_child(pinned);
 }
-
-static int refused(void)
-{
-    static const char *const wrong[] = { "0", "-1", "many", "5000" };
-    for (int i = 0; i < 4; i++) {
-        setenv("CTRT_NUM_THREADS", wrong[i], 1);
-        char path[4096];
-        const char *folder = getenv("CTRT_PLUGIN_PATH");
-        snprintf(path, sizeof path, "%s/backend-cpu.so", folder ? folder : ".");
-        void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        ctrt_plugin_entry entry = NULL;
-        *(void **)&entry = dlsym(plugin, "ctrt_plugin_v1");
-        host_error[0] = '\0';
-        if (entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&host_table) != CTRT_ERR_INVALID_ARGUMENT
-            || !strstr(host_error, "CTRT_NUM_THREADS"))
-            return i + 1;
-    }
-    return 0;
-}
-
-static void test_refused(void)
-{
-    REQUIRE_EQ(in_child(refused), 0);
-}
-
-/* ---- threads that cannot be started ---- */
 
 /* Elementwise ops run first without threads, because thread creation fails, and then with threads. */
-static int recovers(void)
+static void recovers(void)
 {
-    const int64_t n = 4 * 32768;
     pthread_attr_t usual, too_large;
     set_threads("3");
     const int before = thread_count();
-    if (pthread_getattr_default_np(&usual) != 0 || pthread_getattr_default_np(&too_large) != 0
-        || pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1) != 0 || pthread_setattr_default_np(&too_large) != 0)
-        return 1;
-    if (!add(n) || thread_count() != before)
-        return 2;
-    if (pthread_setattr_default_np(&usual) != 0)
-        return 3;
-    for (int i = 0; i < 2000; i++)
-        if (!add(n))
-            return 4;
-    return thread_count() == before + 2 ? 0 : 5;
+    CHECK_EQ(pthread_getattr_default_np(&usual), 0);
+    CHECK_EQ(pthread_getattr_default_np(&too_large), 0);
+    CHECK_EQ(pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0);
+    CHECK_EQ(pthread_setattr_default_np(&too_large), 0);
+    CHECK_TRUE(little_work());
+    CHECK_EQ(thread_count(), before);
+    CHECK_EQ(pthread_setattr_default_np(&usual), 0);
+    for (int i = 0; i < 1000; i++)
+        CHECK_TRUE(little_work());
+    CHECK_EQ(thread_count(), before + 2);
 }
 
 static void test_recovers(void)
 {
-    if (openmp)
-        REQUIRE_EQ(in_child(recovers), 0);
+    group("ops run without threads when none can be started, and use them later");
+    if (threads_expected(3) == 3)
+        in_child(recovers);
     else
         skip_group("built without OpenMP");
 }
 
 /* ---- fork ---- */
 
-static int works_in_child(void)
+static void works_in_child(void)
 {
-    if (workers() != (openmp ? 2 : 1))                  /* correct, and with as many threads as before */
-        return 1;
-    return work() && work() ? 0 : 2;
+    CHECK_EQ(workers(), threads_expected(2));           /* as many threads as before the fork */
+    CHECK_TRUE(work());
 }
 
-static int works_in_grandchild(void)
+static void works_in_grandchild(void)
 {
-    return work() ? in_child(works_in_child) : 3;
+    CHECK_TRUE(work());
+    in_child(works_in_child);
 }
 
 static void test_fork(void)
 {
+    group("ops run in a forked child and then in the parent");
     set_threads("2");
-    REQUIRE_TRUE(work());                                /* creates the thread pool */
+    CHECK_TRUE(work());                                 /* creates the thread pool */
     for (int i = 0; i < 5; i++) {
-        REQUIRE_EQ(in_child(works_in_child), 0);
-        REQUIRE_TRUE(work());                            /* the parent's pool still works */
+        in_child(works_in_child);
+        CHECK_TRUE(work());                             /* the parent's pool still works */
     }
-    REQUIRE_EQ(in_child(works_in_grandchild), 0);
-    REQUIRE_TRUE(work());
+    in_child(works_in_grandchild);
+    CHECK_TRUE(work());
 }
 
-/* Fork while another thread of the program works. That thread's pool does not exist in the child, and the child's
- * own pool must not wait for it. */
-static atomic_bool stop;
-static void *keep_working(void *argument)
-{
-    bool *good = argument;
-    while (!stop)
-        *good &= work();
-    return NULL;
-}
-
+/* That thread's pool does not exist in the child, and the child's own pool must not wait for it. */
 static void test_fork_beside_work(void)
 {
-    bool good = true;
-    pthread_t thread;
+    struct caller caller;
+    group("fork while another thread works");
     set_threads("2");
-    stop = false;
-    REQUIRE_EQ(pthread_create(&thread, NULL, keep_working, &good), 0);
+    caller_start(&caller, work, true);
     for (int i = 0; i < 5; i++) {
-        REQUIRE_TRUE(work());
-        REQUIRE_EQ(in_child(works_in_child), 0);
+        CHECK_TRUE(work());
+        in_child(works_in_child);
     }
-    stop = true;
-    pthread_join(thread, NULL);
-    REQUIRE_TRUE(good);
+    caller_join(&caller);
 }
 
-/* Fork while another thread starts the threads of its pool. */
-static void *add_in_thread(void *argument)
+/* Starts a thread, whose first work starts its pool. */
+static bool start_pool(void)
 {
-    *(bool *)argument = add(8 * 32768);
-    return NULL;
+    struct caller caller;
+    caller_start(&caller, little_work, false);
+    return caller_join(&caller);
 }
 
-static void *keep_starting(void *argument)
+static void does_little(void)
 {
-    bool *good = argument;
-    while (!stop) {
-        pthread_t thread;
-        bool fine = false;
-        if (pthread_create(&thread, NULL, add_in_thread, &fine) == 0)
-            pthread_join(thread, NULL);
-        *good &= fine;
-    }
-    return NULL;
-}
-
-static int adds_in_child(void)
-{
-    return add(8 * 32768) ? 0 : 1;
+    CHECK_TRUE(little_work());
 }
 
 static void test_fork_beside_start(void)
 {
-    NOT_SANITIZED();
-    bool good = true;
-    pthread_t thread;
+    struct caller caller;
+    group("fork while another thread starts its pool");
+    if (SANITIZED) {
+        skip_group("a fork while other threads run");
+        return;
+    }
     set_threads("8");
-    stop = false;
-    REQUIRE_EQ(pthread_create(&thread, NULL, keep_starting, &good), 0);
+    caller_start(&caller, start_pool, true);
     for (int i = 0; i < 40; i++)
-        REQUIRE_EQ(in_child(adds_in_child), 0);
-    stop = true;
-    pthread_join(thread, NULL);
-    REQUIRE_TRUE(good);
+        in_child(does_little);
+    caller_join(&caller);
 }
 
 /* Fork while a thread loads oneDNN. The dlopen() below returns this program instead of the library. The program's
@@ -317,107 +308,68 @@ const void *dnnl_version(void)
     return zeros;
 }
 
-static bool multiply(void)
-{
-    static const int64_t shape[] = { 1, 64, 64 };
-    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
-    for (int i = 0; i < 64 * 64; i++)
-        ((float *)a.view.data)[i] = 1;
-    const bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL)
-                          == CTRT_OK
-                      && *(float *)out.view.data == 64;
-    fake_free(&a), fake_free(&out);
-    return good;
-}
+static struct caller second;
+static bool opened;
 
-static pthread_t second;
-static atomic_bool second_done;
-static bool second_good;
-static int opening_result = 105;
-
-static void *multiply_in_thread(void *argument)
+static void multiplies(void)
 {
-    *(bool *)argument = multiply();
-    second_done = true;
-    return NULL;
-}
-
-static int multiplies_in_child(void)
-{
-    return multiply() ? 0 : 1;
+    CHECK_TRUE(multiply());
 }
 
 /* A second thread's product waits until the load of oneDNN has finished. A child created by fork loads oneDNN
  * itself. */
 static void during_opening(void)
 {
-    if (pthread_create(&second, NULL, multiply_in_thread, &second_good) != 0)
-        _exit(101);
+    caller_start(&second, multiply, false);
     usleep(200000);
-    opening_result = second_done ? 102 : in_child(multiplies_in_child);
+    CHECK_TRUE(!second.done);
+    opened = true;
+    in_child(multiplies);
 }
 
-static int opens(void)
+static void opens(void)
 {
     setenv("CTRT_CPU_GEMM", "onednn", 1);
     set_threads("2");
     at_opening = during_opening;
-    if (!multiply())
-        return 103;
-    if (at_opening != NULL)
-        return 100;
-    pthread_join(second, NULL);
-    return second_good ? opening_result : 104;
-}
-
-static void test_opening(void)
-{
-    NOT_SANITIZED();
-    const int result = in_child(opens);
-    if (result == 100)
-        skip_group("built without oneDNN");
+    CHECK_TRUE(multiply());
+    if (opened)
+        caller_join(&second);
     else
-        REQUIRE_EQ(result, 0);
+        printf("# not tested: built without oneDNN\n");
 }
 
-static void *one_round(void *argument)
+static void test_fork_beside_load(void)
 {
-    *(bool *)argument = work();
-    return NULL;
+    group("fork while oneDNN is loaded");
+    if (SANITIZED)
+        skip_group("a fork while other threads run");
+    else
+        in_child(opens);
 }
 
-/* Several threads of the program call ops that are large enough to run in parallel. */
 static void test_many_callers(void)
 {
-    pthread_t threads[4];
-    bool good[4] = { false };
+    struct caller callers[4];
+    group("several threads call parallel ops");
     set_threads("2");
     for (int i = 0; i < 4; i++)
-        REQUIRE_EQ(pthread_create(&threads[i], NULL, one_round, &good[i]), 0);
-    for (int i = 0; i < 4; i++) {
-        pthread_join(threads[i], NULL);
-        REQUIRE_TRUE(good[i]);
-    }
+        caller_start(&callers[i], work, false);
+    for (int i = 0; i < 4; i++)
+        caller_join(&callers[i]);
 }
 
 TEST_MAIN
 {
+    pool_threads = mmap(NULL, sizeof *pool_threads, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE_TRUE(pool_threads != MAP_FAILED);
     fake_load(NULL);
-    group("the number of threads follows CTRT_NUM_THREADS and the affinity mask");
     test_count();
-    group("invalid values of CTRT_NUM_THREADS are rejected");
-    test_refused();
-    group("ops run without threads when none can be started, and use them later");
     test_recovers();
-    group("ops run in a forked child and then in the parent");
     test_fork();
-    group("fork while another thread works");
     test_fork_beside_work();
-    group("fork while another thread starts its pool");
     test_fork_beside_start();
-    group("fork while oneDNN is loaded");
-    test_opening();
-    group("several threads call parallel ops");
+    test_fork_beside_load();
     test_many_callers();
     return done();
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the spill policy with several threads that have their own streams. Their tensors need twice the memory of
  * the devices; all threads read some tensors, and others are copied between devices. */
-#include "sims.h"
+#include "spill_check.h"
 
 #define THREADS 4
 #define OWN     24                          /* tensors per thread */
 #define SHARED  8
-#define N       (128 * 1024)                /* elements: half a MiB */
+#define HALF    (N / 2)                     /* elements: half a MiB */
 #define ROUNDS  80
 
 static ctrt_device *devices[2];
@@ -14,12 +14,10 @@ static ctrt_tensor *shared[SHARED];         /* every element of tensor i is 100 
 
 struct worker {
     pthread_t thread;
-    int number;
     uint64_t random;
     ctrt_tensor *own[OWN];
     double value[OWN];                      /* value of every element */
-    char error[512];
-    float got[N];
+    float got[HALF];
 };
 
 static int pick(struct worker *w, int n)
@@ -31,13 +29,10 @@ static int pick(struct worker *w, int n)
 /* Checks that every element is `value`. */
 static ctrt_status verify(struct worker *w, ctrt_tensor *x, double value, const char *what)
 {
-    float *got = w->got;
-    CTRT_TRY(ctrt_to_host(got, sizeof w->got, x, CTRT_F32));
-    for (int i = 0; i < N; i++)
-        if (got[i] != (float)value) {
-            snprintf(w->error, sizeof w->error, "thread %d, %s: element %d is %g, not %g", w->number, what, i, got[i], value);
-            return CTRT_ERR_STATE;
-        }
+    CTRT_TRY(ctrt_to_host(w->got, sizeof w->got, x, CTRT_F32));
+    for (int i = 0; i < HALF; i++)
+        if (w->got[i] != (float)value)
+            return ctrt_fail(CTRT_ERR_STATE, "%s: element %d is %g, not %g", what, i, w->got[i], value);
     return CTRT_OK;
 }
 
@@ -55,7 +50,7 @@ static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *t
         w->value[a] += 100 + s;
         break;
     case 2:
-        CTRT_TRY(ctrt_full(&w->own[a], CTRT_SHAPE(N), ctrt_float(b), CTRT_F32, here));
+        CTRT_TRY(ctrt_full(&w->own[a], CTRT_SHAPE(HALF), ctrt_float(b), CTRT_F32, here));
         w->value[a] = b;
         break;
     case 3:
@@ -70,7 +65,7 @@ static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *t
         CTRT_TRY(verify(w, w->own[a], w->value[a], "a tensor of its own"));
     }
     if (w->value[c] > 1e6) {                /* keeps float sums exact */
-        CTRT_TRY(ctrt_full(&w->own[c], CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, here));
+        CTRT_TRY(ctrt_full(&w->own[c], CTRT_SHAPE(HALF), ctrt_float(1), CTRT_F32, here));
         w->value[c] = 1;
     }
     return CTRT_OK;
@@ -83,7 +78,7 @@ static ctrt_status work(struct worker *w)
     CTRT_TRY(ctrt_stream_new(&stream, here, 0));
     CTRT_TRY(ctrt_stream_set_current(stream));
     for (int i = 0; i < OWN; i++) {
-        CTRT_TRY(ctrt_full(&w->own[i], CTRT_SHAPE(N), ctrt_float(i), CTRT_F32, here));
+        CTRT_TRY(ctrt_full(&w->own[i], CTRT_SHAPE(HALF), ctrt_float(i), CTRT_F32, here));
         w->value[i] = i;
     }
     for (int round = 0; round < ROUNDS; round++)
@@ -96,8 +91,7 @@ static ctrt_status work(struct worker *w)
 static void *start(void *argument)
 {
     struct worker *w = argument;
-    if (work(w) != CTRT_OK && w->error[0] == '\0')
-        snprintf(w->error, sizeof w->error, "thread %d: %s", w->number, ctrt_error_message());
+    CHECK_OK(work(w));
     for (int i = 0; i < OWN; i++)
         ctrt_tensor_release(&w->own[i]);
     return NULL;
@@ -109,45 +103,34 @@ static void run(void)
     for (int d = 0; d < 2; d++)
         devices[d] = sim_open(d == 0 ? "sim:0" : "sim:1");
     for (int i = 0; i < SHARED; i++)
-        shared[i] = full(100 + i, N, devices[0]);
+        shared[i] = full(100 + i, HALF, devices[0]);
     for (int t = 0; t < THREADS; t++) {
-        workers[t] = (struct worker){ .number = t, .random = 77 + (uint64_t)t };
-        CHECK(pthread_create(&workers[t].thread, NULL, start, &workers[t]) == 0, "cannot create a thread");
+        workers[t].random = 77 + (uint64_t)t;
+        CHECK_EQ(pthread_create(&workers[t].thread, NULL, start, &workers[t]), 0);
     }
-    for (int t = 0; t < THREADS; t++) {
+    for (int t = 0; t < THREADS; t++)
         pthread_join(workers[t].thread, NULL);
-        CHECK(workers[t].error[0] == '\0', "%s", workers[t].error);
-    }
     for (int i = 0; i < SHARED; i++) {
-        CHECK(total(shared[i]) == (double)N * (100 + i), "shared tensor %d has changed", i);
+        CHECK_EQ(total(shared[i]), (double)HALF * (100 + i));
         ctrt_tensor_release(&shared[i]);
     }
-    CHECK(sim_read(0).copy_bytes[CTRT_COPY_TO_HOST] > 0, "no bytes were copied to the host");
+    CHECK_TRUE(sim_read(0).copy_bytes[CTRT_COPY_TO_HOST] > 0);
     for (int d = 0; d < 2; d++) {
-        CHECK_OK(ctrt_memory_release_all(devices[d]));
-        const sim_counters now = sim_read(d);
-        CHECK(ctrt_memory_allocated(devices[d]) == 0 && now.live_bytes == 0, "sim:%d: %llu bytes remain allocated", d,
-              (unsigned long long)now.live_bytes);
-        CHECK(now.host_allocs == now.host_frees && now.bad_frees == 0 && now.failures == 0,
-              "sim:%d: %llu pinned blocks remain, %llu bad "
-              "frees, %llu failures",
-              d, (unsigned long long)(now.host_allocs - now.host_frees), (unsigned long long)now.bad_frees,
-              (unsigned long long)now.failures);
+        CHECK_EQ(sim_read(d).failures, 0);
+        check_empty(devices[d], d, "at the end");
     }
 }
 
 TEST_MAIN
 {
-    static const char *const settings[] = {
-        "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",
-        "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none",
+    static const struct { const char *sim, *policy; } cases[] = {
+        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_MEMORY=spill+caching" },
+        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3", "CTRT_MEMORY=spill:prefetch=0+caching" },
+        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none", "CTRT_MEMORY=spill:host=40m+direct" },
     };
-    static const char *const policies[] = {
-        "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill:prefetch=0+caching", "CTRT_MEMORY=spill:host=40m+direct",
-    };
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        group("%s, %s", policies[i], settings[i]);
-        IN_CHILD(settings[i], policies[i]) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        group("%s, %s", cases[i].policy, cases[i].sim);
+        IN_CHILD(cases[i].sim, cases[i].policy) {
             run();
         }
         CHILD_END;
