@@ -101,7 +101,7 @@ static pid_t child_begin(const struct configuration *configuration)
 }
 
 /* Waits for the child and checks that it ended by itself. */
-static bool child_end(pid_t pid)
+static bool check_child(pid_t pid)
 {
     int status = -1;
     if (!CHECK(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process"))
@@ -135,7 +135,7 @@ static void run_series(const struct series *series, long first, long last)
             } while (series->warm && !shared->done && shared->n <= last);
             _exit(FINE);
         }
-        if (!child_end(pid))
+        if (!check_child(pid))
             shared->n = next_n(shared->n, series);
     }
 }
@@ -149,7 +149,7 @@ static void expect(const struct configuration *configuration)
         fflush(stdout);
         _exit(tap_state.failed > 0 ? BAD : FINE);
     }
-    child_end(pid);
+    check_child(pid);
 }
 
 static int run_one(char **arguments)
