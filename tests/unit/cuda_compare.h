@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_compare.h: for tests that compare results of the cuda device with the cpu's. Uses tensors.h. */
+/* cuda_compare.h: for tests that compare results of the cuda device with the cpu's. */
 #ifndef CTRT_TESTS_CUDA_COMPARE_H
 #define CTRT_TESTS_CUDA_COMPARE_H
 
@@ -7,16 +7,14 @@
 #include <stdarg.h>
 #include <stdint.h>
 
-#include "tensors.h"
+#include "soft_begin.h"
 
 #define UNUSED __attribute__((unused))
-
-static ctrt_device *gpu;
 
 enum { FLOATING = 4 };                      /* number of floating dtypes, which come first */
 UNUSED static const ctrt_dtype all_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
 
-static double epsilon(ctrt_dtype dtype)
+UNUSED static double epsilon(ctrt_dtype dtype)
 {
     return dtype == CTRT_F64 ? 0x1p-52 : dtype == CTRT_F32 ? 0x1p-23 : dtype == CTRT_F16 ? 0x1p-10 : dtype == CTRT_BF16 ? 0x1p-7 : 0;
 }
@@ -62,7 +60,7 @@ static int64_t numel_of(ctrt_ints shape)
 }
 
 /* Returns a tensor on the cpu; the same shape and kind give the same values. */
-static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum values kind)
+UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum values kind)
 {
     ctrt_tensor *x = NULL;
     const int64_t numel = numel_of(shape);

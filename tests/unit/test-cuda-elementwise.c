@@ -3,8 +3,6 @@
  * along rows of strided operands, repeated elements, tiles of transposing copies), conversions of values out of range,
  * short powers, quotients, and random numbers at unaligned addresses and beyond 32 bits. Results must have the cpu's
  * bits, except for functions whose last digits differ between math libraries. */
-#include "soft_begin.h"
-
 #include "cuda_compare.h"
 
 /* ---- operands: equal views on both devices ---- */
@@ -317,7 +315,6 @@ static void test_used(void)
 {
     static const char *const kernels[] = { "transpose_u8", "transpose_i16", "transpose_i32", "transpose_i64", "add_f32", "add_f32_s", "move_i64",
                                            "cast_f32_bf16_s", "pow_f32_short", "lt_i8", "fill_u8_s", "triangle_i16" };
-    const struct softcuda_control *soft = soft_control();
     if (soft == NULL)
         return;
     group("the expected kernels ran, without faults and without the cpu");
@@ -330,10 +327,8 @@ static void test_used(void)
 TEST_MAIN
 {
     soft_begin(argv);
-    if (!cpu_opened())
-        return done();
-    group("the gpu opens");
-    if (!CHECK_OK(ctrt_device_get(&gpu, "cuda:0")))
+    group("the devices open");
+    if (!soft_open("cuda:0"))
         return done();
     test_forms();
     test_copies();
