@@ -37,7 +37,7 @@ static void use(const char *name)
         CHECK(sum == 32768, "%s: the sum is %g, expected 32768", name, sum);
 }
 
-/* Runs the block in a forked child of this process. */
+/* IN_CHILD(NULL) within a child. */
 #define FORKED                                              \
     do {                                                    \
         fflush(stdout);                                     \

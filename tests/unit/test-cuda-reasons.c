@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the messages that say why there is no CUDA device: each case sets files and driver results, and expects a code
  * and a text. */
-#include "cuda_bed.h"
+#include "cuda_discovery.h"
 
 #define NOT_THERE "libcuda.so.1: cannot open shared object file: No such file or directory"
 
@@ -73,7 +73,7 @@ static void test_reasons(void)
     group("each cause of a missing device gives its code and text");
     for (size_t i = 0; i < COUNT_OF(reasons); i++) {
         const struct reason_case *c = &reasons[i];
-        show(c->files);
+        make_tree(c->files);
         fake_machine_reset();
         fake_machine.no_cuda = c->no_cuda;
         fake_machine.no_entry = c->no_entry;
@@ -85,29 +85,32 @@ static void test_reasons(void)
         fake_machine.all[0].mig = fake_machine.all[1].mig = c->mig;
         if (c->none)
             fake_machine.count = 0;
-        const struct answer a = ask(c->settings, c->unprivileged, false);
+        const struct found a = discover(c->settings, c->unprivileged, false);
         CHECK(c->status != CTRT_OK ? a.status == c->status : a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
         CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->name, c->code, a.message);
-        CHECK(strstr(a.message, c->words) != NULL, "%s: the text lacks \"%s\": %s", c->name, c->words, a.message);
-        CHECK(strlen(a.message) < 420,
-              "%s: %zu bytes, expected fewer than 420: %s", c->name, strlen(a.message), a.message);
+        CHECK_HAS(a.message, c->words);
+        CHECK_TRUE(strlen(a.message) < 420);
     }
     group("cuda_probe returns 0 with the reason, in 255 bytes, if libcuda is missing, and does not call cuInit");
     for (size_t i = 0; i < COUNT_OF(reasons); i++) {
         char text[256] = "?";
         if (reasons[i].no_cuda == NULL)
             continue;
-        show(reasons[i].files);
+        make_tree(reasons[i].files);
         fake_machine_reset();
         fake_machine.no_cuda = reasons[i].no_cuda;
-        set_environment(reasons[i].settings);
-        CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s", reasons[i].name, text);
+        IN_CHILD(NULL) {
+            if (reasons[i].settings != NULL)
+                child_environment(reasons[i].settings);
+            CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s", reasons[i].name, text);
+        }
+        CHILD_END;
     }
     char text[256] = "?";
     fake_machine_reset();
-    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0',
-          "cuda_probe failed although libcuda is there: %s", text);
-    CHECK(fake_machine.inits == 0, "the probe called cuInit");
+    CHECK_TRUE(cuda_probe(text, sizeof text) > 0);
+    CHECK_STR(text, "");
+    CHECK_EQ(fake_machine.inits, 0);
 }
 
 /* The table of doc/cuda.md and the cases above must have the same codes. */
@@ -145,8 +148,8 @@ static void test_table(void)
 
 TEST_MAIN
 {
-    bed_begin();
+    discovery_begin();
     test_reasons();
     test_table();
-    return bed_end();
+    return discovery_end();
 }

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Test fixture for the discovery of backends/cuda, based on cuda_fake.h: a host table, recorded trees of /proc, /sys
  * and /dev, and a child process for each case, because a process keeps the result of its first discovery. */
-#ifndef CTRT_TESTS_CUDA_BED_H
-#define CTRT_TESTS_CUDA_BED_H
+#ifndef CTRT_TESTS_CUDA_DISCOVERY_H
+#define CTRT_TESTS_CUDA_DISCOVERY_H
 
-#include <errno.h>
-#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "child.h"
 #include "cuda_fake.h"
 #include "plugin_host.h"
 
@@ -26,7 +24,8 @@ struct file {
 
 static char tree[] = "/tmp/ctrt-gpus-XXXXXX";
 
-static void show(const struct file *files)
+/* Replaces the tree by these files. */
+static void make_tree(const struct file *files)
 {
     char path[1024];
     snprintf(path, sizeof path, "rm -rf %s/* %s/.dockerenv", tree, tree);
@@ -97,96 +96,64 @@ UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus
 
 /* ---- one child process per case ---- */
 
-struct answer {
+#define SETTINGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+#define IN_DISCOVERY(...) IN_CHILD(__VA_ARGS__) if (CHECK_OK(cuda_discovery_init()))
+
+/* What a child process found. */
+struct found {
     ctrt_status status;
     int count, inits, nvml_inits;
     char message[512], logged[512];
     char uuids[8][64];
     ctrt_device_info first;
 };
-
-static void set_environment(const char *const *settings)
-{
-    static const char *const ours[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-                                        "KUBERNETES_SERVICE_HOST", "CTRT_CUDA_NVML", NULL };
-    for (int i = 0; ours[i] != NULL; i++)
-        unsetenv(ours[i]);
-    for (; settings != NULL && *settings != NULL; settings++)
-        putenv((char *)*settings);
-}
+static struct found *shared;                    /* memory that the child shares */
 
 /* Counts the devices in a child process with these environment variables, and describes up to 8 of them if `describe`
  * is set. With `unprivileged` a child of root changes to user 65534 first. */
-static struct answer ask(const char *const *settings, bool unprivileged, bool describe)
+static struct found discover(const char *const *settings, bool unprivileged, bool describe)
 {
-    struct answer a;
-    int ends[2];
-    memset(&a, 0, sizeof a);
-    fflush(stdout);
-    if (pipe(ends) != 0)
-        exit(99);
-    const pid_t child = fork();
-    if (child == 0) {
+    memset(shared, 0, sizeof *shared);
+    IN_CHILD(NULL) {
         int32_t count = -1;
-        set_environment(settings);
+        if (settings != NULL)
+            child_environment(settings);
         if (unprivileged && geteuid() == 0 && (setegid(65534) != 0 || seteuid(65534) != 0))
             _exit(98);
-        a.status = cuda_discovery_init();
-        if (a.status == CTRT_OK)
-            a.status = cuda_count(&count);
-        a.count = count;
-        for (int i = 0; describe && i < count && i < 8 && a.status == CTRT_OK; i++) {
+        shared->status = cuda_discovery_init();
+        if (shared->status == CTRT_OK)
+            shared->status = cuda_count(&count);
+        shared->count = count;
+        for (int i = 0; describe && i < count && i < 8 && shared->status == CTRT_OK; i++) {
             ctrt_device_info info = { .size = sizeof info };
-            a.status = cuda_describe(i, &info);
-            memcpy(a.uuids[i], info.uuid, sizeof a.uuids[i]);
+            shared->status = cuda_describe(i, &info);
+            memcpy(shared->uuids[i], info.uuid, sizeof shared->uuids[i]);
             if (i == 0)
-                a.first = info;
+                shared->first = info;
         }
-        a.inits = fake_machine.inits;
-        a.nvml_inits = fake_machine.nvml_inits;
-        snprintf(a.message, sizeof a.message, "%.500s", host_error);
-        snprintf(a.logged, sizeof a.logged, "%.500s", host_logged);
-        if (write(ends[1], &a, sizeof a) != sizeof a)
-            _exit(97);
-        _exit(0);
+        shared->inits = fake_machine.inits;
+        shared->nvml_inits = fake_machine.nvml_inits;
+        snprintf(shared->message, sizeof shared->message, "%.500s", host_error);
+        snprintf(shared->logged, sizeof shared->logged, "%.500s", host_logged);
     }
-    close(ends[1]);
-    int how = 0;
-    const bool whole = read(ends[0], &a, sizeof a) == (ssize_t)sizeof a;
-    close(ends[0]);
-    waitpid(child, &how, 0);
-    CHECK(whole && how == 0, "the child ended with %d", how);
-    return a;
+    CHILD_END;
+    return *shared;
 }
 
-#define SETTINGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
-
-/* The code between IN_CHILD(environment...) and CHILD_END runs in a child process; its failed checks fail CHILD_END. */
-#define IN_CHILD(...)                                       \
-    do {                                                    \
-        fflush(stdout);                                     \
-        const pid_t child_ = fork();                        \
-        if (child_ == 0) {                                  \
-            set_environment((const char *const[]){ __VA_ARGS__, NULL });   \
-            tap_state.failed = 0;                           \
-            CHECK_OK(cuda_discovery_init());
-#define CHILD_END                                           \
-            fflush(stdout);                                 \
-            _exit(tap_state.failed > 0);                    \
-        }                                                   \
-        int how_ = 0;                                       \
-        waitpid(child_, &how_, 0);                          \
-        CHECK(how_ == 0, "the child ended with %d", how_);  \
-    } while (0)
-
-static inline void bed_begin(void)
+static inline void discovery_begin(void)
 {
-    if (mkdtemp(tree) == NULL || chmod(tree, 0755) != 0)
+    static const char *const variables[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+                                             "KUBERNETES_SERVICE_HOST", "CTRT_CUDA_NVML" };
+    for (size_t i = 0; i < COUNT_OF(variables); i++)
+        unsetenv(variables[i]);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || mkdtemp(tree) == NULL || chmod(tree, 0755) != 0)
         exit(99);
     cuda_root = tree;
 }
 
-static inline int bed_end(void)
+static inline int discovery_end(void)
 {
     char command[64];
     snprintf(command, sizeof command, "rm -rf %s", tree);
