@@ -89,8 +89,10 @@ static void products(size_t count)
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (int i = 0; i < 2; i++)
                 product(shapes[s], (enum layout)((s + d + (size_t)i) % LAYOUTS), (enum layout)((s + 2 * d + 2 * (size_t)i) % LAYOUTS), all_dtypes[d]);
-    product((struct product){ 1, 260, 300, 20 }, PLAIN, PLAIN, CTRT_F32);       /* more tiles of the large kernel than */
-    product((struct product){ 1, 300, 260, 12 }, PLAIN, TRANSPOSED, CTRT_I8);   /* the device has multiprocessors */
+    /* More tiles of the large kernel than the device has multiprocessors. */
+    product((struct product){ 1, 260, 300, 20 }, PLAIN, PLAIN, CTRT_F32);
+    product((struct product){ 1, 300, 260, 12 }, PLAIN, TRANSPOSED, CTRT_I8);
+    product((struct product){ 1, 260, 260, 9 }, TRANSPOSED, PLAIN, CTRT_F16);
 }
 
 /* On cuda-fp16, products of integers that f16 cannot represent must be equal bit for bit: f16 operands give f32
@@ -408,6 +410,7 @@ static void test_failures(void)
         const struct shape even = { 2, 4, 8, 8, 8, 3, 3, { .padding = { 1, 1 } } };
         product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_F32);
         product((struct product){ 1, 20, 7, 30 }, PLAIN, PLAIN, CTRT_F64);
+        product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_BF16);
         launched("bias_f32_v", true);
         launched("bias_f64", true);
         one_convolution();
