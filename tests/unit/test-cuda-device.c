@@ -98,17 +98,6 @@ static void test_questions(void)
         use("cuda:1");
     }
     CHILD_END;
-
-    group("without NVML the driver counts the devices");
-    IN_CHILD("SOFTCUDA=devices=2,fail=nvmlInit_v2@1:9+") {
-        ctrt_usage usage;
-        load();
-        CHECK_EQ(ctrt_device_count("cuda"), 2);
-        CHECK_EQ(INITS(), 1);
-        CHECK_EQ(CONTEXTS(), 0);
-        CHECK_FAILS(ctrt_device_get_usage(&usage, "cuda:0"), CTRT_ERR_BACKEND, "NVML does not tell its load (error 9)");
-    }
-    CHILD_END;
 }
 
 static atomic_bool enough;
@@ -164,11 +153,8 @@ static void test_facts(void)
         CHECK_STR(after.uuid, before.uuid);
         CHECK_STR(after.pci, before.pci);
         CHECK_STR(after.cpus, before.cpus);
-        CHECK_EQ(after.total_memory, before.total_memory);
-        CHECK_EQ(after.processors, before.processors);
-        CHECK_EQ(after.compute_major, before.compute_major);
-        CHECK_EQ(after.clock_khz, before.clock_khz);
-        CHECK_EQ(after.ecc, before.ecc);
+        CHECK_TRUE(after.total_memory == before.total_memory && after.processors == before.processors);
+        CHECK_TRUE(after.compute_major == before.compute_major && after.clock_khz == before.clock_khz && after.ecc == before.ecc);
         CHECK_EQ(before.total_memory, 64 << 20);
         CHECK_EQ(before.processors, 7);
         CHECK_EQ(before.compute_major, 8);
@@ -231,10 +217,7 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
         CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
-        CHECK_EQ(usage.temperature, 30);
-        CHECK_EQ(usage.power, 70);
-        CHECK_EQ(usage.power_limit, 700);
-        CHECK_EQ(usage.clock_khz, 345000);
+        CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700 && usage.clock_khz == 345000);
         CHECK_EQ(usage.processes, 2);
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:0"));
         CHECK_EQ(count, 2);
@@ -303,13 +286,7 @@ static void test_reasons(void)
 {
     static const struct { const char *soft, *visible, *words; ctrt_status status; } cases[] = {
         { "SOFTCUDA=version=11040", "CUDA_DEVICE_ORDER=", "[driver-too-old]", CTRT_ERR_NOT_SUPPORTED },
-        { "SOFTCUDA=fail=nvmlInit_v2@1:18+;fail=cuInit@1:803", "CUDA_DEVICE_ORDER=", "[version-mismatch]", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=fail=nvmlInit_v2@1:999+;fail=cuInit@1:802", "CUDA_DEVICE_ORDER=", "[not-ready]", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=fail=nvmlInit_v2@1:999+;fail=cuInit@1:804", "CUDA_DEVICE_ORDER=", "[compat-refused]", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=fail=nvmlInit_v2@1:999+;fail=cuInit@1:34", "CUDA_DEVICE_ORDER=", "[stub-library]", CTRT_ERR_NO_DEVICE },
         { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=-1", "[hidden] CUDA_VISIBLE_DEVICES=-1 hides all 2", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=1,0,1", "[hidden] CUDA_VISIBLE_DEVICES=1,0,1 names a GPU twice", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=GPU-ff", "[hidden] CUDA_VISIBLE_DEVICES=GPU-ff", CTRT_ERR_NO_DEVICE },
         { "SOFTCUDA=devices=1,fail=cuDevicePrimaryCtxRetain@1:46", "CUDA_DEVICE_ORDER=", "cuda:0: [busy]", CTRT_ERR_NO_DEVICE },
     };
     group("the reason for a missing device is reported, and auto selects the cpu");

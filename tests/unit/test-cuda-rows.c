@@ -309,7 +309,6 @@ static void check_pool(void)
 
 static ctrt_status index_select(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return ctrt_index_select(out, in[0], (int)n[0], in[1]); }
 static ctrt_status gather(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return ctrt_gather(out, in[0], (int)n[0], in[1]); }
-static ctrt_status embedding(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return ctrt_embedding(out, in[0], in[1], n[0]); }
 
 static struct trial gather_trial(const char *what, int64_t o, int64_t v, int64_t i, int64_t count, bool skewed, ctrt_dtype dtype)
 {
@@ -338,10 +337,6 @@ static void check_index(void)
                 compare(gather_trial(cases[c].what, cases[c].o, cases[c].v, cases[c].i, cases[c].count, cases[c].skewed, all_dtypes[d]));
             }
         }
-    group("embedding with a padding row");
-    for (size_t d = 0; d < FLOATING; d++)
-        compare((struct trial){ "embedding", { numbers(CTRT_SHAPE(20, 24), all_dtypes[d], SMOOTH), indices(CTRT_SHAPE(11, 9), 20, true) }, { true },
-                                embedding, { 1 }, 4, OTHERS });
 }
 
 /* Compares one run on the gpu with the cpu, and returns how often index_sort_add_f32 ran. */
