@@ -12,11 +12,18 @@
 #define UNUSED __attribute__((unused))
 
 enum { FLOATING = 4 };                      /* number of floating dtypes, which come first */
-UNUSED static const ctrt_dtype all_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
+UNUSED static const ctrt_dtype all_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16,
+                                                CTRT_I32, CTRT_I64, CTRT_BOOL };
 
 UNUSED static double epsilon(ctrt_dtype dtype)
 {
-    return dtype == CTRT_F64 ? 0x1p-52 : dtype == CTRT_F32 ? 0x1p-23 : dtype == CTRT_F16 ? 0x1p-10 : dtype == CTRT_BF16 ? 0x1p-7 : 0;
+    switch (dtype) {
+    case CTRT_F64:  return 0x1p-52;
+    case CTRT_F32:  return 0x1p-23;
+    case CTRT_F16:  return 0x1p-10;
+    case CTRT_BF16: return 0x1p-7;
+    default:        return 0;
+    }
 }
 
 /* ---- values ---- */
@@ -35,7 +42,8 @@ static uint64_t mixed(uint64_t i)
 
 static double value_at(int64_t i, enum values kind)
 {
-    static const double specials[] = { 0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, NAN, INFINITY, -INFINITY, 127.5, -128.5, 255, 65504, 1e-8, 3e9, -3e9,
+    static const double specials[] = { 0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, NAN, INFINITY, -INFINITY, 127.5, -128.5,
+                                       255, 65504, 1e-8, 3e9, -3e9,
                                        1e30, -1e19, 2147483647, 42 };
     const uint64_t bits = mixed((uint64_t)i);
     switch (kind) {
@@ -107,7 +115,8 @@ static bool same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const ch
     const int64_t n = ctrt_tensor_numel(want);
     const ctrt_dtype dtype = ctrt_tensor_dtype(want);
     const char *name = ctrt_dtype_name(dtype);
-    if (!CHECK(ctrt_tensor_dtype(got) == dtype && ctrt_tensor_numel(got) == n, "%s of %s: %lld elements of %s, expected %lld", what, name,
+    if (!CHECK(ctrt_tensor_dtype(got) == dtype && ctrt_tensor_numel(got) == n,
+               "%s of %s: %lld elements of %s, expected %lld", what, name,
                (long long)ctrt_tensor_numel(got), ctrt_dtype_name(ctrt_tensor_dtype(got)), (long long)n))
         return false;
     const bool integers = dtype == CTRT_I64;            /* a double cannot represent all values of i64 */
@@ -124,10 +133,10 @@ static bool same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const ch
             wrong++;
             first = i;
         }
-    const bool fine = integers ? CHECK(wrong == 0, "%s of %s: %lld of %lld wrong, element %lld is %lld, expected %lld", what, name,
-                                       (long long)wrong, (long long)n, (long long)first, (long long)a[first].i, (long long)b[first].i)
-                               : CHECK(wrong == 0, "%s of %s: %lld of %lld wrong, element %lld is %.17g, expected %.17g (tolerance %g)", what,
-                                       name, (long long)wrong, (long long)n, (long long)first, a[first].f, b[first].f, tolerance * largest);
+    const bool fine = CHECK(wrong == 0, "%s of %s: %lld of %lld wrong, element %lld is %.17g, expected %.17g within %g",
+                            what, name, (long long)wrong, (long long)n, (long long)first,
+                            integers ? (double)a[first].i : a[first].f, integers ? (double)b[first].i : b[first].f,
+                            tolerance * largest);
     free(a);
     free(b);
     return fine;

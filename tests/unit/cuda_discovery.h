@@ -53,46 +53,63 @@ static void make_tree(const struct file *files)
     }
 }
 
-#define CARD(address, driver)                                                                                                        \
-    { "/sys/bus/pci/devices/" address "/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/" address "/class", "0x030200\n", 0 },     \
+#define CARD(address, driver)                                                               \
+    { "/sys/bus/pci/devices/" address "/vendor", "0x10de\n", 0 },                           \
+    { "/sys/bus/pci/devices/" address "/class", "0x030200\n", 0 },                          \
     { "/sys/bus/pci/devices/" address "/driver", "-> ../../../bus/pci/drivers/" driver, 0 }
-#define OTHERS                                                                                                                       \
-    { "/sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n", 0 }, { "/sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n", 0 },   \
-    { "/sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n", 0 }
-#define MODULE                                                                                                                       \
-    { "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"      \
-                                     "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", 0 }
-#define OPEN_MODULE                                                                                                                  \
-    { "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", 0 }
-#define GPU(address, minor)                                                                                                          \
-    { "/proc/driver/nvidia/gpus/" address "/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 120\nDevice Minor: \t " minor "\n", 0 }
+#define OTHERS                                                                              \
+    { "/sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n", 0 },                          \
+    { "/sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n", 0 },                         \
+    { "/sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n", 0 },                          \
+    { "/sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n", 0 }
+#define MODULE                                                                              \
+    { "/proc/driver/nvidia/version",                                                        \
+      "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n" \
+      "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", 0 }
+#define OPEN_MODULE                                                                         \
+    { "/proc/driver/nvidia/version",                                                        \
+      "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", 0 }
+#define GPU(address, minor)                                                                 \
+    { "/proc/driver/nvidia/gpus/" address "/information",                                   \
+      "Model: \t\t NVIDIA H200\nIRQ:   \t\t 120\nDevice Minor: \t " minor "\n", 0 }
 #define NODES { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia-uvm", "", 0 }
 #define END   { NULL, NULL, 0 }
 
 UNUSED static const struct file bare[] = { OTHERS, END };
 UNUSED static const struct file no_bus[] = { { "/proc", NULL, 0 }, END };
-UNUSED static const struct file nouveau[] = { OTHERS, CARD("0000:65:00.0", "nouveau"), CARD("0000:66:00.0", "vfio-pci"), END };
+UNUSED static const struct file nouveau[] = { OTHERS, CARD("0000:65:00.0", "nouveau"),
+                                              CARD("0000:66:00.0", "vfio-pci"), END };
 UNUSED static const struct file guest[] = { CARD("0000:65:00.0", "vfio-pci"), END };
 UNUSED static const struct file no_driver[] = {
-    { "/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/0000:65:00.0/class", "0x030000\n", 0 }, END };
-UNUSED static const struct file module_only[] = { MODULE, GPU("0000:65:00.0", "0"), CARD("0000:65:00.0", "nvidia"), NODES, { "/dev/nvidia0", "", 0 }, END };
+    { "/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n", 0 },
+    { "/sys/bus/pci/devices/0000:65:00.0/class", "0x030000\n", 0 }, END };
+UNUSED static const struct file module_only[] = { MODULE, GPU("0000:65:00.0", "0"), CARD("0000:65:00.0", "nvidia"),
+                                                  NODES, { "/dev/nvidia0", "", 0 }, END };
 UNUSED static const struct file open_module[] = { OPEN_MODULE, GPU("0000:65:00.0", "0"), END };
 UNUSED static const struct file container[] = { MODULE, { "/.dockerenv", "", 0 }, END };
 UNUSED static const struct file pod[] = { MODULE, { "/proc/self/cgroup", "0::/kubepods/burstable/pod1\n", 0 }, END };
 UNUSED static const struct file wsl[] = { { "/dev/dxg", "", 0 }, { "/sys/bus/pci/devices", NULL, 0 }, END };
 UNUSED static const struct file no_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file no_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file no_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 },
+                                             { "/dev/nvidia0", "", 0 }, END };
 UNUSED static const struct file no_node[] = { MODULE, GPU("0000:65:00.0", "3"), NODES, { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file one_of_two[] = { MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", "", 0 }, END };
+UNUSED static const struct file one_of_two[] = { MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES,
+                                                 { "/dev/nvidia1", "", 0 }, END };
 UNUSED static const struct file denied[] = {
-    MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 }, { "/dev/nvidia0", "", 0060 }, END };
-UNUSED static const struct file denied_gpu[] = { MODULE, GPU("0000:65:00.0", "0"), NODES, { "/dev/nvidia0", "", 0100 }, END };
-UNUSED static const struct file odd_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", NULL, 0 }, { "/dev/nvidia-uvm", "", 0 }, END };
-UNUSED static const struct file odd_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia-uvm", "-> nvidia-uvm", 0 }, END };
-UNUSED static const struct file odd_gpu[] = { MODULE, GPU("0000:65:00.0", "1"), NODES, { "/dev/nvidia1", "-> nvidia1", 0 }, END };
+    MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 },
+        { "/dev/nvidia0", "", 0060 }, END };
+UNUSED static const struct file denied_gpu[] = { MODULE, GPU("0000:65:00.0", "0"), NODES, { "/dev/nvidia0", "", 0100 },
+                                                 END };
+UNUSED static const struct file odd_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", NULL, 0 },
+                                                  { "/dev/nvidia-uvm", "", 0 }, END };
+UNUSED static const struct file odd_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 },
+                                              { "/dev/nvidia-uvm", "-> nvidia-uvm", 0 }, END };
+UNUSED static const struct file odd_gpu[] = { MODULE, GPU("0000:65:00.0", "1"), NODES,
+                                              { "/dev/nvidia1", "-> nvidia1", 0 }, END };
 UNUSED static const struct file odd_gpu_of_two[] = {
     MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", NULL, 0 }, END };
-UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES,
+                                             { "/dev/nvidia0", "", 0 }, END };
 
 /* ---- one child process per case ---- */
 
@@ -143,7 +160,8 @@ static struct found discover(const char *const *settings, bool unprivileged, boo
 
 static inline void discovery_begin(void)
 {
-    static const char *const variables[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    static const char *const variables[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
+                                             "NVIDIA_DRIVER_CAPABILITIES",
                                              "KUBERNETES_SERVICE_HOST", "CTRT_CUDA_NVML" };
     for (size_t i = 0; i < COUNT_OF(variables); i++)
         unsetenv(variables[i]);

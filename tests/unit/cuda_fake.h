@@ -118,8 +118,10 @@ static cu_result fake_other(void)
 static cu_result fake_find(const char *symbol, void **address, int version, uint64_t flags, int *found)
 {
     static const struct { const char *symbol; void *function; } known[] = {
-        { "cuInit", (void *)fake_init }, { "cuDeviceGetCount", (void *)fake_count }, { "cuDeviceGet", (void *)fake_get },
-        { "cuDeviceGetName", (void *)fake_name }, { "cuDeviceGetUuid", (void *)fake_uuid }, { "cuDeviceTotalMem", (void *)fake_memory },
+        { "cuInit", (void *)fake_init }, { "cuDeviceGetCount", (void *)fake_count },
+        { "cuDeviceGet", (void *)fake_get },
+        { "cuDeviceGetName", (void *)fake_name }, { "cuDeviceGetUuid", (void *)fake_uuid },
+        { "cuDeviceTotalMem", (void *)fake_memory },
         { "cuDeviceGetAttribute", (void *)fake_attribute }, { "cuDeviceCanAccessPeer", (void *)fake_peer },
     };
     (void)version, (void)flags;
@@ -192,7 +194,8 @@ static nvml_result fake_nvml_name(nvml_device device, char *text, unsigned bytes
 static nvml_result fake_nvml_uuid(nvml_device device, char *text, unsigned bytes)
 {
     const unsigned char *b = fake_of(device)->uuid;
-    snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+    snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7],
              b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     return NVML_OK;
 }
@@ -270,7 +273,8 @@ static nvml_result fake_nvml_graphics(nvml_device device, unsigned *count, nvml_
 
 static nvml_result fake_nvml_p2p(nvml_device device, nvml_device peer, int kind, int *status)
 {
-    *status = fake_of(device)->bus + fake_of(peer)->bus == 3 && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
+    const bool adjacent = fake_of(device)->bus + fake_of(peer)->bus == 3;
+    *status = adjacent && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
     return NVML_OK;
 }
 
@@ -316,18 +320,24 @@ void *fake_dlopen(const char *name, int flags)
 void *fake_dlsym(void *library, const char *symbol)
 {
     static const struct { const char *symbol; void *function; } nvml[] = {
-        { "nvmlInit_v2", (void *)fake_nvml_init }, { "nvmlDeviceGetCount_v2", (void *)fake_nvml_count }, { "nvmlDeviceGetHandleByIndex_v2", (void *)fake_nvml_index },
+        { "nvmlInit_v2", (void *)fake_nvml_init }, { "nvmlDeviceGetCount_v2", (void *)fake_nvml_count },
+        { "nvmlDeviceGetHandleByIndex_v2", (void *)fake_nvml_index },
         { "nvmlDeviceGetHandleByUUID", (void *)fake_nvml_by_uuid }, { "nvmlDeviceGetName", (void *)fake_nvml_name },
         { "nvmlDeviceGetUUID", (void *)fake_nvml_uuid }, { "nvmlDeviceGetPciInfo_v3", (void *)fake_nvml_pci },
-        { "nvmlDeviceGetMemoryInfo_v2", (void *)fake_nvml_memory }, { "nvmlDeviceGetCudaComputeCapability", (void *)fake_nvml_capability },
-        { "nvmlDeviceGetNumGpuCores", (void *)fake_nvml_cores }, { "nvmlDeviceGetMaxClockInfo", (void *)fake_nvml_clock },
+        { "nvmlDeviceGetMemoryInfo_v2", (void *)fake_nvml_memory },
+        { "nvmlDeviceGetCudaComputeCapability", (void *)fake_nvml_capability },
+        { "nvmlDeviceGetNumGpuCores", (void *)fake_nvml_cores },
+        { "nvmlDeviceGetMaxClockInfo", (void *)fake_nvml_clock },
         { "nvmlDeviceGetEccMode", (void *)fake_nvml_ecc }, { "nvmlDeviceGetMigMode", (void *)fake_nvml_mig },
-        { "nvmlDeviceGetMigDeviceHandleByIndex", (void *)fake_nvml_instance }, { "nvmlDeviceGetCpuAffinity", (void *)fake_nvml_cpus },
+        { "nvmlDeviceGetMigDeviceHandleByIndex", (void *)fake_nvml_instance },
+        { "nvmlDeviceGetCpuAffinity", (void *)fake_nvml_cpus },
         { "nvmlDeviceGetGpuFabricInfo", (void *)fake_nvml_fabric },
         { "nvmlDeviceGetUtilizationRates", (void *)fake_nvml_utilization },
         { "nvmlDeviceGetComputeRunningProcesses_v3", (void *)fake_nvml_processes },
-        { "nvmlDeviceGetGraphicsRunningProcesses_v3", (void *)fake_nvml_graphics }, { "nvmlDeviceGetP2PStatus", (void *)fake_nvml_p2p },
-        { "nvmlDeviceGetTopologyCommonAncestor", (void *)fake_nvml_ancestor }, { "nvmlDeviceGetNvLinkState", (void *)fake_nvml_link },
+        { "nvmlDeviceGetGraphicsRunningProcesses_v3", (void *)fake_nvml_graphics },
+        { "nvmlDeviceGetP2PStatus", (void *)fake_nvml_p2p },
+        { "nvmlDeviceGetTopologyCommonAncestor", (void *)fake_nvml_ancestor },
+        { "nvmlDeviceGetNvLinkState", (void *)fake_nvml_link },
         { "nvmlDeviceGetNvLinkRemotePciInfo_v2", (void *)fake_nvml_link_peer },
     };
     if (library == &cuda_library)
@@ -368,7 +378,8 @@ static void fake_machine_reset(void)
     fake_machine.present = fake_machine.count = 2;
     for (int i = 0; i < FAKE_GPUS; i++) {
         fake_machine.gpus[i] = i;
-        fake_machine.all[i] = (struct fake_gpu){ "NVIDIA H200", { (unsigned char)(0xa0 + i), 1, 2, 3 }, 1 + (unsigned)i, (uint64_t)140 << 30, 9, 0, 132, 1980, 0, 3 };
+        fake_machine.all[i] = (struct fake_gpu){ "NVIDIA H200", { (unsigned char)(0xa0 + i), 1, 2, 3 },
+                                                 1 + (unsigned)i, (uint64_t)140 << 30, 9, 0, 132, 1980, 0, 3 };
         fake_machine.all[i].uuid[15] = (unsigned char)i;
     }
 }

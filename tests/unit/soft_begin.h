@@ -28,11 +28,13 @@ static const struct softcuda_control *soft;     /* set by soft_load and soft_ope
 static inline void soft_begin(char **argv)
 {
     char libraries[8192], plugins[4096];
-    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"), *folder = getenv("CTRT_SOFTCUDA_FOLDER");
+    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"),
+        *folder = getenv("CTRT_SOFTCUDA_FOLDER");
     if (getenv("CTRT_SOFTCUDA_TEST") != NULL || getenv("CTRT_TEST_GPU") != NULL)
         return;
     builddir = builddir != NULL ? builddir : ".";
-    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s", folder != NULL ? folder : builddir,
+    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s",
+             folder != NULL ? folder : builddir,
              before != NULL ? ":" : "", before != NULL ? before : "");
     snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
     setenv("LD_LIBRARY_PATH", libraries, 1);
@@ -68,6 +70,7 @@ static inline int64_t calls(const char *name)
     return soft->calls(name) > 0 ? soft->calls(name) : 0;
 }
 
-#define IN_CUDA_CHILD(...) IN_CHILD(__VA_ARGS__) if (soft_open("cuda:0") && CHECK(soft != NULL, "not the software driver"))
+#define IN_CUDA_CHILD(...) \
+    IN_CHILD(__VA_ARGS__) if (soft_open("cuda:0") && CHECK(soft != NULL, "not the software driver"))
 
 #endif

@@ -59,8 +59,10 @@ static void check_choice(const struct choice *c)
 {
     const char *name = ctrt_dtype_name(c->dtype);
     const bool create_graph = c->flags & CREATE_GRAPH;
-    CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(1, 2, 5, c->width), c->dtype), k = numbers(CTRT_SHAPE(1, 2, 7, c->width), c->dtype);
-    CTRT_AUTO(tensor) v = numbers(CTRT_SHAPE(1, 2, 7, c->values), c->dtype), mask = NULL, y = NULL, dy = NULL, dq = NULL;
+    CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(1, 2, 5, c->width), c->dtype),
+        k = numbers(CTRT_SHAPE(1, 2, 7, c->width), c->dtype);
+    CTRT_AUTO(tensor) v = numbers(CTRT_SHAPE(1, 2, 7, c->values), c->dtype), mask = NULL, y = NULL, dy = NULL,
+        dq = NULL;
     if (c->flags & MASK)
         CHECK_OK(ctrt_ones(&mask, CTRT_SHAPE(5, 7), CTRT_BOOL, gpu));
     CHECK_OK(ctrt_tensor_require_grad(q, true));
@@ -80,8 +82,10 @@ static void test_choices(void)
         const struct choice *c = &choices[i];
         char settings[64];
         snprintf(settings, sizeof settings, "SOFTCUDA=%s", c->soft);
-        group("kernels for %s, %d and %d columns%s%s%s, with %s %s", ctrt_dtype_name(c->dtype), (int)c->width, (int)c->values,
-              c->flags & MASK ? ", a mask" : "", c->flags & DROPOUT ? ", dropout" : "", c->flags & CREATE_GRAPH ? ", create_graph" : "",
+        group("kernels for %s, %d and %d columns%s%s%s, with %s %s", ctrt_dtype_name(c->dtype), (int)c->width,
+              (int)c->values,
+              c->flags & MASK ? ", a mask" : "", c->flags & DROPOUT ? ", dropout" : "",
+              c->flags & CREATE_GRAPH ? ", create_graph" : "",
               c->soft, c->settings[0] != NULL ? c->settings[0] : "");
         IN_CUDA_CHILD(settings, c->settings[0], c->settings[1]) {
             check_choice(c);
@@ -104,7 +108,8 @@ static void test_heads(void)
 {
     group("transposed heads as input give a transposed output");
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
-        CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL, dy = NULL;
+        CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL,
+            dy = NULL;
         CHECK_OK(ctrt_tensor_require_grad(x, true));
         CHECK_OK(ctrt_transpose(&q, x, 1, 2));
         const uint64_t copies = soft->launches("copy_f32") + soft->launches("copy_f32_s");
@@ -176,7 +181,8 @@ static void test_same_bits(void)
                 CHECK_OK(ctrt_to_host(results[time][0], sizeof results[0][0], y, CTRT_F32));
                 CHECK_OK(ctrt_to_host(results[time][1], sizeof results[0][1], dx, CTRT_F32));
             }
-            CHECK(memcmp(results[0], results[1], sizeof results[0]) == 0, "%s: the second run has other bits", half ? "f16" : "f32");
+            CHECK(memcmp(results[0], results[1], sizeof results[0]) == 0, "%s: the second run has other bits",
+                  half ? "f16" : "f32");
         }
     }
     CHILD_END;
@@ -199,21 +205,26 @@ static ctrt_status small_step(double *value)
 static void test_failures(void)
 {
     /* `on`: also all later calls fail, because allocations are tried twice. */
-    static const struct { const char *function; int error; bool on; } cases[] = { { "cuMemAlloc", 2, true }, { "cuLaunchKernel", 701, false } };
+    static const struct { const char *function; int error; bool on; } cases[] = { { "cuMemAlloc", 2, true },
+                                                                                  { "cuLaunchKernel", 701, false } };
     group("failed allocations and launches set an error message, and the next step is correct");
     IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct", "CTRT_LOG=error") {
         double value = 0;
         CHECK_OK(small_step(&value));
         for (size_t c = 0; c < COUNT(cases); c++) {
             int failed = 0, passed = 0, n = 0;
-            for (; passed < 5 && n < 60; n++) {         /* a failure may be without effect, so not until the first success */
-                CHECK_TRUE(soft->inject(cases[c].function, soft->calls(cases[c].function) + 1 + n, cases[c].error, cases[c].on));
+            /* a failure may be without effect, so not until the first success */
+            for (; passed < 5 && n < 60; n++) {
+                CHECK_TRUE(soft->inject(cases[c].function, soft->calls(cases[c].function) + 1 + n, cases[c].error,
+                                        cases[c].on));
                 const ctrt_status status = small_step(&value);
                 soft->inject_clear();
                 *(status == CTRT_OK ? &passed : &failed) += 1;
-                CHECK(status == CTRT_OK || ctrt_error_message()[0] != '\0', "%s, call %d: no message", cases[c].function, n);
+                CHECK(status == CTRT_OK || ctrt_error_message()[0] != '\0', "%s, call %d: no message",
+                      cases[c].function, n);
                 CHECK_OK(small_step(&value));
-                CHECK_NEAR(value, 24, 1e-3);            /* all elements of x are equal, so y = x, dv = dy and dq = dk = 0 */
+                /* all elements of x are equal, so y = x, dv = dy and dq = dk = 0 */
+                CHECK_NEAR(value, 24, 1e-3);
             }
             CHECK(failed > 3 && n < 60, "%s: %d of %d steps failed", cases[c].function, failed, n);
         }

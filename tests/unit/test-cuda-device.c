@@ -154,7 +154,8 @@ static void test_facts(void)
         CHECK_STR(after.pci, before.pci);
         CHECK_STR(after.cpus, before.cpus);
         CHECK_TRUE(after.total_memory == before.total_memory && after.processors == before.processors);
-        CHECK_TRUE(after.compute_major == before.compute_major && after.clock_khz == before.clock_khz && after.ecc == before.ecc);
+        CHECK_TRUE(after.compute_major == before.compute_major && after.clock_khz == before.clock_khz
+                   && after.ecc == before.ecc);
         CHECK_EQ(before.total_memory, 64 << 20);
         CHECK_EQ(before.processors, 7);
         CHECK_EQ(before.compute_major, 8);
@@ -217,7 +218,8 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
         CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
-        CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700 && usage.clock_khz == 345000);
+        CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700
+                   && usage.clock_khz == 345000);
         CHECK_EQ(usage.processes, 2);
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:0"));
         CHECK_EQ(count, 2);
@@ -230,7 +232,8 @@ static void test_usage(void)
     CHILD_END;
 
     group("an out-of-memory error names the process with the most memory");
-    IN_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432", "CTRT_MEMORY=direct") {
+    IN_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432",
+             "CTRT_MEMORY=direct") {
         CTRT_AUTO(tensor) x = NULL;
         unsigned long long address;
         int (*alloc)(unsigned long long *, size_t) = NULL;
@@ -240,9 +243,11 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get(&gpu, "cuda:0"));
         CHECK_OK(ctrt_device_synchronize(gpu));         /* makes the device's context current in this thread */
         CHECK_TRUE(alloc != NULL && alloc(&address, 40 << 20) == 0);
-        CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(32 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, "(most by process 99994242: 32.00 MiB)");
+        CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(32 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY,
+                    "(most by process 99994242: 32.00 MiB)");
         CHECK_OK(ctrt_memory_last_oom(&report, gpu));
-        CHECK_HAS(report, "\"processes\": [{\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"}, {\"pid\": 99990077,");
+        CHECK_HAS(report, "\"processes\": [{\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"}, "
+                          "{\"pid\": 99990077,");
         free(report);
     }
     CHILD_END;
@@ -286,8 +291,10 @@ static void test_reasons(void)
 {
     static const struct { const char *soft, *visible, *words; ctrt_status status; } cases[] = {
         { "SOFTCUDA=version=11040", "CUDA_DEVICE_ORDER=", "[driver-too-old]", CTRT_ERR_NOT_SUPPORTED },
-        { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=-1", "[hidden] CUDA_VISIBLE_DEVICES=-1 hides all 2", CTRT_ERR_NO_DEVICE },
-        { "SOFTCUDA=devices=1,fail=cuDevicePrimaryCtxRetain@1:46", "CUDA_DEVICE_ORDER=", "cuda:0: [busy]", CTRT_ERR_NO_DEVICE },
+        { "SOFTCUDA=devices=2", "CUDA_VISIBLE_DEVICES=-1", "[hidden] CUDA_VISIBLE_DEVICES=-1 hides all 2",
+          CTRT_ERR_NO_DEVICE },
+        { "SOFTCUDA=devices=1,fail=cuDevicePrimaryCtxRetain@1:46", "CUDA_DEVICE_ORDER=", "cuda:0: [busy]",
+          CTRT_ERR_NO_DEVICE },
     };
     group("the reason for a missing device is reported, and auto selects the cpu");
     for (size_t i = 0; i < COUNT(cases); i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the device discovery of the cuda backend: which GPUs it finds, their order and properties. The driver and NVML are fake libraries (cuda_fake.h); /proc, /sys and /dev are recorded trees. */
+/* Tests the device discovery of the cuda backend: which GPUs it finds, their order and properties. The driver and NVML
+ * are fake libraries (cuda_fake.h); /proc, /sys and /dev are recorded trees. */
 #include "core/device/visible.h"
 #include "cuda_discovery.h"
 
@@ -36,11 +37,13 @@ static void test_lists(void)
         int ids[16];
         bool twice;
         const int count = cuda_visible(ids, 16, cases[i].text, gpus, 6, &twice);
-        CHECK(count == cases[i].wanted && memcmp(ids, cases[i].want, sizeof ids[0] * (size_t)count) == 0, "\"%s\": %d devices, first %d",
+        CHECK(count == cases[i].wanted && memcmp(ids, cases[i].want, sizeof ids[0] * (size_t)count) == 0,
+              "\"%s\": %d devices, first %d",
               cases[i].text != NULL ? cases[i].text : "(unset)", count, count > 0 ? ids[0] : -1);
     }
     group("CUDA_VISIBLE_DEVICES is parsed as a CTRT_VISIBLE_DEVICES list without types");
-    static const char *const pieces[] = { "0", "1", "2", "5", "6", "-1", "+3", "-0", " 4 ", "", "x", "3y", "GPU-a1", "GPU-a", "GPU-a2010203", "GPU-", ",",
+    static const char *const pieces[] = { "0", "1", "2", "5", "6", "-1", "+3", "-0", " 4 ", "", "x", "3y", "GPU-a1",
+                                          "GPU-a", "GPU-a2010203", "GPU-", ",",
                                           " ", "99999999999", "MI-a" };
     unsigned state = 1;
     for (int i = 0; i < 20000; i++) {
@@ -53,8 +56,10 @@ static void test_lists(void)
             strcat(text, pieces[(state >> 16) % COUNT_OF(pieces)]);
             strcat(text, state >> 31 ? "," : "");
         }
-        const int count = cuda_visible(ids, 16, text, gpus, 6, &twice), wanted = visible_parse(want, 16, text, 6, uuids);
-        if (!CHECK(count == wanted && memcmp(ids, want, sizeof ids[0] * (size_t)count) == 0, "\"%s\": %d, expected %d", text, count, wanted))
+        const int count = cuda_visible(ids, 16, text, gpus, 6, &twice),
+            wanted = visible_parse(want, 16, text, 6, uuids);
+        if (!CHECK(count == wanted && memcmp(ids, want, sizeof ids[0] * (size_t)count) == 0, "\"%s\": %d, expected %d",
+                   text, count, wanted))
             break;
     }
     group("the kind of a list: all, indices, UUIDs, MIG");
@@ -95,9 +100,11 @@ static const struct count_case {
     { "a GPU in MIG mode", { "CUDA_VISIBLE_DEVICES=0" }, 1, { 0 }, 1, .mig = 1, .shown = 1 },
     { "nvidia-smi's order", { NULL }, 3, { 0, 1, 2 }, 0, .two_models = true },
     { "the same without NVML", { NULL }, 3, { 0, 1, 2 }, 1, .two_models = true, .no_nvml = true },
-    { "the driver's indices are counted without it", { "CUDA_VISIBLE_DEVICES=0" }, 1, { 0 }, 0, .two_models = true, .shown = 1, .counted_only = true },
+    { "the driver's indices are counted without it", { "CUDA_VISIBLE_DEVICES=0" }, 1, { 0 }, 0, .two_models = true,
+      .shown = 1, .counted_only = true },
     { "but resolved by it", { "CUDA_VISIBLE_DEVICES=0" }, 1, { 2 }, 1, .two_models = true, .shown = 1 },
-    { "unless in the bus's order", { "CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID" }, 1, { 0 }, 0, .two_models = true, .shown = 1 },
+    { "unless in the bus's order", { "CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID" }, 1, { 0 }, 0,
+      .two_models = true, .shown = 1 },
     { "the fastest first", { "CUDA_DEVICE_ORDER=FASTEST_FIRST" }, 3, { 2, 0, 1 }, 1, .two_models = true },
 };
 
@@ -121,9 +128,11 @@ static void test_counting(void)
     group("without NVML the driver gives the same properties");
     fake_machine.nvml = false;
     struct found b = discover(NULL, false, true);
-    CHECK(b.status == CTRT_OK && b.count == 3 && b.inits == 1, "status %d, %d devices, cuInit %d times", (int)b.status, b.count, b.inits);
+    CHECK(b.status == CTRT_OK && b.count == 3 && b.inits == 1, "status %d, %d devices, cuInit %d times", (int)b.status,
+          b.count, b.inits);
     memcpy(b.first.cpus, a.first.cpus, sizeof a.first.cpus);            /* the driver does not report cpus */
-    CHECK(memcmp(&a.first, &b.first, sizeof a.first) == 0, "properties differ; the driver's are %s %s %s", b.first.name, b.first.uuid, b.first.pci);
+    CHECK(memcmp(&a.first, &b.first, sizeof a.first) == 0, "properties differ; the driver's are %s %s %s",
+          b.first.name, b.first.uuid, b.first.pci);
 
     group("counts and order of the devices");
     for (size_t i = 0; i < COUNT_OF(counts); i++) {
@@ -135,10 +144,12 @@ static void test_counting(void)
         fake_machine.all[1].mig = c->mig;
         fake_machine.count = c->shown > 0 ? c->shown : 3;
         a = discover(c->settings, false, !c->counted_only);
-        CHECK(a.status == CTRT_OK && a.count == c->count && a.inits == c->inits, "%s: status %d, %d devices, cuInit %d times", c->what,
+        CHECK(a.status == CTRT_OK && a.count == c->count && a.inits == c->inits,
+              "%s: status %d, %d devices, cuInit %d times", c->what,
               (int)a.status, a.count, a.inits);
         for (int k = 0; k < c->count && !c->counted_only; k++)
-            CHECK(a.uuids[k][5] == '0' + c->uuids[k], "%s: device %d is %s, expected GPU-a%d", c->what, k, a.uuids[k], c->uuids[k]);
+            CHECK(a.uuids[k][5] == '0' + c->uuids[k], "%s: device %d is %s, expected GPU-a%d", c->what, k, a.uuids[k],
+                  c->uuids[k]);
     }
     fake_machine_reset();
     fake_machine.all[1].mig = 1;
@@ -182,11 +193,14 @@ static void test_opening(void)
     three_gpus(true);
     IN_DISCOVERY(NULL) {
         static const int want[] = { 1, 2, 0 };
-        CHECK(cuda_count(&count) == CTRT_OK && count == 3 && fake_machine.inits == 0, "%d devices: %s", count, host_error);
+        CHECK(cuda_count(&count) == CTRT_OK && count == 3 && fake_machine.inits == 0, "%d devices: %s", count,
+              host_error);
         for (int i = 0; i < 3; i++)
-            CHECK(cuda_ordinal_of(&device, i) == CTRT_OK && device == want[i], "cuda:%d is %d, expected %d: %s", i, device, want[i], host_error);
+            CHECK(cuda_ordinal_of(&device, i) == CTRT_OK && device == want[i], "cuda:%d is %d, expected %d: %s", i,
+                  device, want[i], host_error);
         CHECK(fake_machine.inits == 1, "cuInit was called %d times", fake_machine.inits);
-        CHECK(cuda_ordinal_of(&device, 3) == CTRT_ERR_NO_DEVICE && strstr(host_error, "there are 3 CUDA devices") != NULL, "%s", host_error);
+        CHECK(cuda_ordinal_of(&device, 3) == CTRT_ERR_NO_DEVICE
+              && strstr(host_error, "there are 3 CUDA devices") != NULL, "%s", host_error);
         CHECK(cuda_ordinal_of(&device, -1) == CTRT_ERR_NO_DEVICE, "cuda:-1 did not give CTRT_ERR_NO_DEVICE");
     }
     CHILD_END;
@@ -197,16 +211,21 @@ static void test_opening(void)
         CHECK(cuda_count(&count) == CTRT_OK && count == 1, "%d devices", count);
         setenv("CUDA_VISIBLE_DEVICES", "1", 1);
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_ERR_NO_DEVICE && strstr(host_error, "the driver does not show " UUID(0)) != NULL
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_ERR_NO_DEVICE
+              && strstr(host_error, "the driver does not show " UUID(0)) != NULL
               && strstr(host_error, "CUDA_VISIBLE_DEVICES is now 1") != NULL, "%s", host_error);
-        CHECK(strstr(host_logged, "driver shows 0") != NULL || strstr(host_logged, "too late") != NULL, "logged: %s", host_logged);
+        CHECK(strstr(host_logged, "driver shows 0") != NULL || strstr(host_logged, "too late") != NULL, "logged: %s",
+              host_logged);
     }
     CHILD_END;
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0 && host_logged[0] == '\0', "%s", host_logged);
+        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0
+              && host_logged[0] == '\0', "%s", host_logged);
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(host_logged, "CUDA_VISIBLE_DEVICES has changed to 0") != NULL, "logged: %s", host_logged);
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(host_logged,
+                                                               "CUDA_VISIBLE_DEVICES has changed to 0") != NULL,
+                                                               "logged: %s", host_logged);
     }
     CHILD_END;
 
@@ -217,7 +236,8 @@ static void test_opening(void)
     IN_DISCOVERY(NULL) {
         CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE, "%d devices", count);
         fake_machine.nvml_init = 0;
-        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(host_error, "[not-ready]", 11) == 0 && fake_machine.inits == 1, "%s", host_error);
+        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(host_error, "[not-ready]", 11) == 0
+              && fake_machine.inits == 1, "%s", host_error);
     }
     CHILD_END;
 }
@@ -235,7 +255,8 @@ static void test_usage(void)
         CHECK_TRUE(usage.busy == 2 && usage.memory_busy == 7 && usage.temperature == -1);
         CHECK_TRUE(usage.total_memory == total && usage.free_memory == total / 4);
         CHECK_EQ(usage.process_count, 3);
-        CHECK_TRUE(list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001 && list[1].memory == UINT64_MAX);
+        CHECK_TRUE(list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001
+                   && list[1].memory == UINT64_MAX);
         CHECK_EQ(cuda_usage(1, &usage), CTRT_ERR_NO_DEVICE);
         CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
               "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
@@ -245,14 +266,16 @@ static void test_usage(void)
     IN_DISCOVERY(NULL) {
         ctrt_device_process list[1500];
         ctrt_device_usage usage = { .size = sizeof usage, .process_room = 1500, .processes = list };
-        CHECK(cuda_usage(0, &usage) == CTRT_OK && usage.process_count == 1001 && list[999].pid == 1999 && list[1000].pid == 2000, "%d processes",
+        CHECK(cuda_usage(0, &usage) == CTRT_OK && usage.process_count == 1001 && list[999].pid == 1999
+              && list[1000].pid == 2000, "%d processes",
               usage.process_count);
     }
     CHILD_END;
     fake_machine.nvml = false;
     IN_DISCOVERY(NULL) {
         ctrt_device_usage usage = { .size = sizeof usage };
-        CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(host_error, "libnvidia-ml.so.1") != NULL, "%s", host_error);
+        CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(host_error, "libnvidia-ml.so.1") != NULL, "%s",
+              host_error);
     }
     CHILD_END;
 
@@ -282,7 +305,8 @@ static void test_usage(void)
     make_tree(placed);
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
-        CHECK(cuda_describe(0, &info) == CTRT_OK && strcmp(info.cpus, "4-7,12") == 0 && info.numa_node == 1, "%s, node %d", info.cpus, info.numa_node);
+        CHECK(cuda_describe(0, &info) == CTRT_OK && strcmp(info.cpus, "4-7,12") == 0 && info.numa_node == 1,
+              "%s, node %d", info.cpus, info.numa_node);
         /* A caller built with an older, smaller ctrt_device_info. */
         memset(&info, 0x5a, sizeof info);
         info.size = offsetof(ctrt_device_info, cpus);

@@ -10,7 +10,8 @@
 enum layout { PLAIN, ODD, TRANSPOSED, STEPPED, SLICED, ROW, COLUMN, LAYOUTS };
 static const char *const layout_names[LAYOUTS] = { "plain", "odd", "transposed", "stepped", "sliced", "row", "column" };
 
-/* Rows of whole vectors in every dtype; rows that are not; the largest for transposing copies, which have tiles of 64. */
+/* Rows of whole vectors in every dtype; rows that are not; the largest for transposing copies, whose tiles have 64
+ * rows. */
 static const struct size { int64_t rows, columns; } sizes[] = { { 5, 16 }, { 7, 37 }, { 35, 48 }, { 70, 130 } };
 enum { SMALL_SIZES = 3 };
 
@@ -85,9 +86,11 @@ static ctrt_status fill_op(ctrt_tensor **out, ctrt_tensor *const *in)
 static ctrt_status neg_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_neg(out, in[0]); }
 static ctrt_status isnan_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_isnan(out, in[0]); }
 static ctrt_status sqrt_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_sqrt(out, in[0]); }
-static ctrt_status clamp_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_clamp(out, in[0], ctrt_int(2), ctrt_int(5)); }
+static ctrt_status clamp_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_clamp(out, in[0], ctrt_int(2),
+                                                                                           ctrt_int(5)); }
 static ctrt_status tril_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_tril(out, in[0], 2); }
-static ctrt_status scalar_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_add_scalar(out, in[0], ctrt_int(3)); }
+static ctrt_status scalar_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_add_scalar(out, in[0],
+                                                                                                 ctrt_int(3)); }
 static ctrt_status add_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_add(out, in[0], in[1]); }
 static ctrt_status lt_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_lt(out, in[0], in[1]); }
 static ctrt_status fmod_op(ctrt_tensor **out, ctrt_tensor *const *in) { return ctrt_fmod(out, in[0], in[1]); }
@@ -126,7 +129,8 @@ static void check_form(const struct form *form, ctrt_dtype dtype, enum layout le
     ctrt_tensor *const here[] = { a.here, b.here, c.here }, *const there[] = { a.there, b.there, c.there };
     if (CHECK_OK(form->run(&y.here, here)) && CHECK_OK(form->run(&y.there, there)))
         same(y.there, y.here, form->near * epsilon(dtype), "%s, %s%s%s, %lld by %lld", form->name, layout_names[left],
-             form->inputs > 1 ? " and " : "", form->inputs > 1 ? layout_names[right] : "", (long long)s.rows, (long long)s.columns);
+             form->inputs > 1 ? " and " : "", form->inputs > 1 ? layout_names[right] : "", (long long)s.rows,
+             (long long)s.columns);
 }
 
 static void test_forms(void)
@@ -139,7 +143,8 @@ static void test_forms(void)
                 for (size_t s = 0; s < last && form->inputs == 1; s++)
                     check_form(form, widths[d], (enum layout)left, PLAIN, sizes[s]);
                 for (int right = 0; right < LAYOUTS && form->inputs > 1; right++)
-                    check_form(form, widths[d], (enum layout)left, (enum layout)right, sizes[(size_t)(left + 3 * right + (int)d) % SMALL_SIZES]);
+                    check_form(form, widths[d], (enum layout)left, (enum layout)right,
+                               sizes[(size_t)(left + 3 * right + (int)d) % SMALL_SIZES]);
             }
     }
 }
@@ -159,7 +164,8 @@ static void test_copies(void)
         }
 
     group("transposing copies of four dimensions");
-    static const int64_t orders[][4] = { { 0, 2, 3, 1 }, { 0, 3, 1, 2 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 }, { 1, 0, 3, 2 } };
+    static const int64_t orders[][4] = { { 0, 2, 3, 1 }, { 0, 3, 1, 2 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 },
+                                         { 1, 0, 3, 2 } };
     for (size_t d = 0; d < WIDTHS; d++)
         for (size_t o = 0; o < COUNT(orders); o++) {
             AUTO_PAIR x = { numbers(CTRT_SHAPE(2, 18, 17, 66), widths[d], SPECIAL), NULL };
@@ -175,16 +181,23 @@ static void test_copies(void)
 
 /* ---- attributes ---- */
 
-static ctrt_status clamp_nan(ctrt_tensor **out, ctrt_tensor *x, double unused) { (void)unused; return ctrt_clamp_max(out, x, ctrt_float(NAN)); }
-static ctrt_status power(ctrt_tensor **out, ctrt_tensor *x, double exponent) { return ctrt_pow_scalar(out, x, ctrt_float(exponent)); }
-static ctrt_status tril_at(ctrt_tensor **out, ctrt_tensor *x, double at) { return ctrt_tril(out, x, at < 0 ? INT64_MIN : INT64_MAX); }
-static ctrt_status triu_at(ctrt_tensor **out, ctrt_tensor *x, double at) { return ctrt_triu(out, x, at < 0 ? INT64_MIN : INT64_MAX); }
+static ctrt_status clamp_nan(ctrt_tensor **out, ctrt_tensor *x,
+                             double unused) { (void)unused; return ctrt_clamp_max(out, x, ctrt_float(NAN)); }
+static ctrt_status power(ctrt_tensor **out, ctrt_tensor *x,
+                         double exponent) { return ctrt_pow_scalar(out, x, ctrt_float(exponent)); }
+static ctrt_status tril_at(ctrt_tensor **out, ctrt_tensor *x,
+                           double at) { return ctrt_tril(out, x, at < 0 ? INT64_MIN : INT64_MAX); }
+static ctrt_status triu_at(ctrt_tensor **out, ctrt_tensor *x,
+                           double at) { return ctrt_triu(out, x, at < 0 ? INT64_MIN : INT64_MAX); }
 
 static void test_attributes(void)
 {
-    static const struct { const char *name; ctrt_status (*run)(ctrt_tensor **, ctrt_tensor *, double); double value, near; } cases[] = {
-        { "pow 2", power, 2, 0 }, { "pow 3", power, 3, 2 }, { "pow 0.5", power, 0.5, 1 }, { "pow 1", power, 1, 0 }, { "pow -1", power, -1, 1 },
-        { "pow -2", power, -2, 2 }, { "pow -0.5", power, -0.5, 2 }, { "clamp to NaN", clamp_nan, 0, 0 }, { "tril far above", tril_at, 1, 0 },
+    static const struct { const char *name; ctrt_status (*run)(ctrt_tensor **, ctrt_tensor *, double); double value,
+                          near; } cases[] = {
+        { "pow 2", power, 2, 0 }, { "pow 3", power, 3, 2 }, { "pow 0.5", power, 0.5, 1 }, { "pow 1", power, 1, 0 },
+        { "pow -1", power, -1, 1 },
+        { "pow -2", power, -2, 2 }, { "pow -0.5", power, -0.5, 2 }, { "clamp to NaN", clamp_nan, 0, 0 },
+        { "tril far above", tril_at, 1, 0 },
         { "tril far below", tril_at, -1, 0 }, { "triu far above", triu_at, 1, 0 }, { "triu far below", triu_at, -1, 0 },
     };
     group("exponents without pow, a limit NaN, diagonals far outside");
@@ -202,10 +215,12 @@ static void test_attributes(void)
 
 static void test_quotients(void)
 {
-    static const struct { const char *name; ctrt_status (*run)(ctrt_tensor **, ctrt_tensor *, ctrt_tensor *); } ops[] = {
+    static const struct { const char *name; ctrt_status (*run)(ctrt_tensor **, ctrt_tensor *,
+                                                               ctrt_tensor *); } ops[] = {
         { "fmod", ctrt_fmod }, { "remainder", ctrt_remainder }, { "floor_divide", ctrt_floor_divide },
     };
-    static const int64_t edges[] = { INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, INT16_MIN, INT16_MAX, -1, 1, -32767, 32766 };
+    static const int64_t edges[] = { INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, INT16_MIN, INT16_MAX, -1, 1, -32767,
+                                     32766 };
     group("quotients of all 8-bit integers and of the extreme values of each type");
     for (size_t d = FLOATING; d + 1 < COUNT(all_dtypes); d++) {
         CTRT_AUTO(tensor) a = NULL, b = NULL, mask = NULL;
@@ -235,7 +250,8 @@ static void test_quotients(void)
     CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(100), CTRT_I32, gpu));
     CHECK_OK(ctrt_zeros(&b, CTRT_SHAPE(100), CTRT_I32, gpu));
     const ctrt_status status = ctrt_floor_divide(&y, a, b);
-    CHECK_FAILS(status != CTRT_OK ? status : ctrt_to_host(values, sizeof values, y, CTRT_I32), CTRT_ERR_INVALID_ARGUMENT, "a divisor is 0");
+    CHECK_FAILS(status != CTRT_OK ? status : ctrt_to_host(values, sizeof values, y, CTRT_I32),
+                CTRT_ERR_INVALID_ARGUMENT, "a divisor is 0");
     CHECK_OK(ctrt_stream_current(&stream, gpu));
     CHECK_OK(ctrt_stream_reset(stream));
     ctrt_stream_release(&stream);
@@ -244,7 +260,8 @@ static void test_quotients(void)
 /* ---- random numbers ---- */
 
 enum source { RANDINT, HALF_OF_ALL, MANY, BERNOULLI, NORMAL, UNIFORM, UNALIGNED, DROPOUT, SOURCES };
-static const char *const source_names[SOURCES] = { "randint", "randint of half of all", "randint of many", "bernoulli", "randn", "uniform_",
+static const char *const source_names[SOURCES] = { "randint", "randint of half of all", "randint of many", "bernoulli",
+                                                   "randn", "uniform_",
                                                    "uniform_ at an odd address", "dropout" };
 
 static ctrt_status fill_random(ctrt_tensor **x, enum source source, ctrt_dtype dtype, ctrt_device *device)
@@ -252,7 +269,8 @@ static ctrt_status fill_random(ctrt_tensor **x, enum source source, ctrt_dtype d
     const ctrt_ints shape = CTRT_SHAPE(ctrt_tensor_numel(*x));
     CTRT_AUTO(tensor) tail = NULL;
     switch (source) {
-    case RANDINT:     return ctrt_randint(x, dtype == CTRT_BOOL ? 0 : 3, dtype == CTRT_BOOL ? 2 : 100, shape, dtype, device);
+    case RANDINT:     return ctrt_randint(x, dtype == CTRT_BOOL ? 0 : 3, dtype == CTRT_BOOL ? 2 : 100, shape, dtype,
+                                          device);
     case HALF_OF_ALL: return ctrt_randint(x, INT64_MIN, -1, shape, dtype, device);
     case MANY:        return ctrt_randint(x, -5000000000, 4611686018427387903, shape, dtype, device);
     case BERNOULLI:   return ctrt_bernoulli(x, shape, 0.3, dtype, device);
@@ -268,12 +286,13 @@ static ctrt_status fill_random(ctrt_tensor **x, enum source source, ctrt_dtype d
 static void test_random(void)
 {
     static const int64_t counts[] = { 1, 5, 1027 };
-    group("random numbers at an offset whose second block needs more than 32 bits, in numbers that are no multiple of a block");
+    group("random numbers at an offset of more than 32 bits, in counts that are no multiple of a block");
     for (int source = 0; source < SOURCES; source++)
         for (size_t d = 0; d < COUNT(all_dtypes); d++)
             for (size_t c = 0; c < COUNT(counts); c++) {
                 const ctrt_dtype dtype = all_dtypes[d];
-                if ((source >= NORMAL && d >= FLOATING) || ((source == HALF_OF_ALL || source == MANY) && dtype != CTRT_I64))
+                if ((source >= NORMAL && d >= FLOATING) || ((source == HALF_OF_ALL || source == MANY)
+                                                            && dtype != CTRT_I64))
                     continue;
                 AUTO_PAIR x = { numbers(CTRT_SHAPE(counts[c]), dtype, SMOOTH), NULL };
                 CHECK_OK(ctrt_to_device(&x.there, x.here, gpu));
@@ -281,7 +300,8 @@ static void test_random(void)
                 CHECK_OK(ctrt_generator_set(gpu, 0x123456789abcdefu, 0xfffffffeu));
                 CHECK_OK(fill_random(&x.here, (enum source)source, dtype, cpu));
                 CHECK_OK(fill_random(&x.there, (enum source)source, dtype, gpu));
-                same(x.there, x.here, source == NORMAL ? 8 * epsilon(dtype) : 0, "%lld by %s", (long long)counts[c], source_names[source]);
+                same(x.there, x.here, source == NORMAL ? 8 * epsilon(dtype) : 0, "%lld by %s", (long long)counts[c],
+                     source_names[source]);
             }
 }
 
@@ -289,7 +309,8 @@ static void test_random(void)
 
 static void test_used(void)
 {
-    static const char *const kernels[] = { "transpose_u8", "transpose_i16", "transpose_i32", "transpose_i64", "add_f32", "add_f32_s", "move_i64",
+    static const char *const kernels[] = { "transpose_u8", "transpose_i16", "transpose_i32", "transpose_i64",
+                                           "add_f32", "add_f32_s", "move_i64",
                                            "cast_f32_bf16_s", "pow_f32_short", "lt_i8", "fill_u8_s", "triangle_i16" };
     if (soft == NULL)
         return;

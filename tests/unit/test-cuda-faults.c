@@ -44,7 +44,8 @@ static void check_step(const char *what)
 static void shut_down(const char *what)
 {
     CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device remain allocated", what, (unsigned long long)soft->live_bytes(0));
+    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device remain allocated", what,
+          (unsigned long long)soft->live_bytes(0));
 }
 
 /* ---- each function once ---- */
@@ -53,7 +54,8 @@ static void shut_down(const char *what)
  * UUID, stays unavailable. */
 static bool stays_unavailable(const char *name)
 {
-    return strcmp(name, "cuInit") == 0 || strncmp(name, "cuDeviceGetUuid", 15) == 0 || strncmp(name, "cuGetProcAddress", 16) == 0 || strcmp(name, "cuDriverGetVersion") == 0;
+    return strcmp(name, "cuInit") == 0 || strncmp(name, "cuDeviceGetUuid", 15) == 0
+        || strncmp(name, "cuGetProcAddress", 16) == 0 || strcmp(name, "cuDriverGetVersion") == 0;
 }
 
 static void one_fails(const char *name, int error, bool opening)
@@ -74,12 +76,14 @@ static void one_fails(const char *name, int error, bool opening)
         }
         if (status == CTRT_OK)
             status = step(&value);
-        CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d with the short message \"%s\"", name, (int)status,
+        CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d with the short message \"%s\"",
+              name, (int)status,
               ctrt_error_message());
         CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or an error", name, value);
         soft->inject_clear();
         if (status != CTRT_ERR_DEVICE_LOST && ctrt_device_get(&gpu, "cuda:0") != CTRT_OK)
-            CHECK(opening && stays_unavailable(name), "%s: the device does not open after the fault: %s", name, ctrt_error_message());
+            CHECK(opening && stays_unavailable(name), "%s: the device does not open after the fault: %s", name,
+                  ctrt_error_message());
         else if (status != CTRT_ERR_DEVICE_LOST && recover())
             check_step(name);
         if (gpu != NULL && status != CTRT_ERR_DEVICE_LOST)
@@ -92,7 +96,8 @@ static void test_each(int error, bool opening)
 {
     const char *name;
     int tried = 0;
-    group("each driver function fails once with error %d, %s", error, opening ? "from the opening of a device" : "during a step");
+    group("each driver function fails once with error %d, %s", error,
+          opening ? "from the opening of a device" : "during a step");
     for (int i = 0; soft_load() && (name = soft->name(i)) != NULL; i++) {
         /* Functions that describe an error must not fail at the same time. */
         if (strncmp(name, "cu", 2) != 0 || strncmp(name, "cublas", 6) == 0 || strncmp(name, "cuGetError", 10) == 0)
@@ -189,7 +194,8 @@ static void test_replay(void)
             if (i > 0) {
                 const char *name = names[i - 1];
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &before));
-                CHECK(soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false), "%s cannot be made to fail", name);
+                CHECK(soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false), "%s cannot be made to fail",
+                      name);
                 CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
                 soft->inject_clear();
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &after));
@@ -197,7 +203,8 @@ static void test_replay(void)
             }
             CHECK_OK(ctrt_capture_replay(graph));
             CHECK_OK(ctrt_to_host(got, sizeof got, x, CTRT_F32));
-            CHECK(memcmp(got, want[i], sizeof got) == 0, "replay %d: %g, expected %g", i, (double)got[0], (double)want[i][0]);
+            CHECK(memcmp(got, want[i], sizeof got) == 0, "replay %d: %g, expected %g", i, (double)got[0],
+                  (double)want[i][0]);
         }
         ctrt_graph_release(&graph);
         ctrt_tensor_release(&x);

@@ -80,16 +80,21 @@ static void test_workspace(void)
 {
     /* MiB that cuDNN requests and that other tensors hold, and the workspace it gets. */
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; bool capture; } cases[] = {
-        { "less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0, 100, false },
-        { "more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0, 0, false },
+        { "less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0,
+          100, false },
+        { "more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0,
+          0, false },
         { "more than 1 GiB", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0, false },
-        { "64 MiB allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0, 0, false },
-        { "200 MiB allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=200m", 0, 100, false },
+        { "64 MiB allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0,
+          0, false },
+        { "200 MiB allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_CUDA_WORKSPACE=200m", 0, 100, false },
         { "60 MiB free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0, false },
-        { "84 MiB free in a capture", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_MEMORY=caching", 940, -1, true },
+        { "84 MiB free in a capture", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_MEMORY=caching", 940, -1, true },
     };
-    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free memory, "
-          "an algorithm that needs less");
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free "
+          "memory, an algorithm that needs less");
     for (size_t i = 0; i < COUNT(cases); i++)
         IN_CUDA_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
@@ -109,7 +114,8 @@ static void test_workspace(void)
                 CHECK_OK(ctrt_capture_replay(graph));
             }
             const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
-            CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what, (long long)used,
+            CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what,
+                  (long long)used,
                   (long long)cases[i].workspace);
             CHECK(calls(FORWARD) == 1, "%s: the convolution did not run in cuDNN", cases[i].what);
             check_sum(y, CONVOLVED, cases[i].what);

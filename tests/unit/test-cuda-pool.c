@@ -37,7 +37,8 @@ static void check_chain(const char *what)
 static void close_clean(const char *what)
 {
     CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0, "%s: %llu bytes and %llu pools were not freed", what,
+    CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0, "%s: %llu bytes and %llu pools were not freed",
+          what,
           (unsigned long long)soft->live_bytes(0), (unsigned long long)soft->live_handles("pool"));
 }
 
@@ -123,7 +124,8 @@ static void test_memory(void)
 
     group("segments of caching come from the pool, expandable segments from mapped pages");
     for (int pages = 0; pages < 2; pages++)
-        IN_CUDA_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching", "SOFTCUDA=devices=1,streams=error") {
+        IN_CUDA_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching",
+                      "SOFTCUDA=devices=1,streams=error") {
             check_chain("caching");
             CHECK_EQ(calls("cuMemAllocFromPoolAsync") > 0, !pages);
             CHECK_EQ(calls("cuMemCreate") > 0, pages);
@@ -136,7 +138,8 @@ static void check_all(ctrt_tensor *x, double want, const char *what)
 {
     double low = 0, high = 0;
     CTRT_AUTO(tensor) y = NULL;
-    if (CHECK_OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false)) && CHECK_OK(ctrt_item(&low, y)) && CHECK_OK(ctrt_amax(&y, x, CTRT_ALL_DIMS, false))
+    if (CHECK_OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false)) && CHECK_OK(ctrt_item(&low, y))
+        && CHECK_OK(ctrt_amax(&y, x, CTRT_ALL_DIMS, false))
         && CHECK_OK(ctrt_item(&high, y)))
         CHECK(low == want && high == want, "%s: %g to %g, expected %g", what, low, high, want);
 }
@@ -144,8 +147,10 @@ static void check_all(ctrt_tensor *x, double want, const char *what)
 /* Checks what was created and mapped since the device had `creates` chunks and `bytes` bytes. */
 static void check_chunks(int64_t creates, int64_t bytes, int chunks, int mib)
 {
-    const int made = (int)(calls("cuMemCreate") - creates), mapped = (int)(((int64_t)soft->live_bytes(0) - bytes) >> 20);
-    CHECK(made == chunks && mapped == mib, "%d chunks created, %d MiB mapped; expected %d and %d", made, mapped, chunks, mib);
+    const int made = (int)(calls("cuMemCreate") - creates),
+        mapped = (int)(((int64_t)soft->live_bytes(0) - bytes) >> 20);
+    CHECK(made == chunks && mapped == mib, "%d chunks created, %d MiB mapped; expected %d and %d", made, mapped,
+          chunks, mib);
 }
 
 static void test_pieces(void)
@@ -184,7 +189,8 @@ static void test_cannot(void)
 {
     group("CTRT_CUDA_POOL=yes fails without driver support, and CTRT_CUDA_SHARE=yes overrides it with a warning");
     IN_CHILD("SOFTCUDA=devices=1,pools=no", ORDERED) {
-        CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_NOT_SUPPORTED, "CTRT_CUDA_POOL=yes, but the driver has no pools of memory there");
+        CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_NOT_SUPPORTED,
+                    "CTRT_CUDA_POOL=yes, but the driver has no pools of memory there");
     }
     CHILD_END;
     IN_CHILD("SOFTCUDA=devices=1", ORDERED, "CTRT_CUDA_SHARE=yes") {
@@ -267,7 +273,8 @@ static void one_fails(const char *name, bool opening)
         ctrt_tensor_release(&y);
         (void)ctrt_memory_empty_cache(gpu);
         CHECK(opening || calls(name) > 0, "%s was not called", name);
-        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line", name);
+        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line",
+              name);
         soft->inject_clear();
         check_chain(name);
         ctrt_tensor_release(&x);
@@ -278,7 +285,8 @@ static void one_fails(const char *name, bool opening)
 
 static void test_failures(void)
 {
-    static const char *const names[] = { "cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuMemPoolTrimTo" };
+    static const char *const names[] = { "cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync",
+                                         "cuMemFreeAsync", "cuMemPoolTrimTo" };
     group("one failure of each pool function is reported, and later calls succeed");
     for (size_t i = 0; i < COUNT(names); i++)
         one_fails(names[i], i < 2);             /* the first two when a device is opened */

@@ -64,7 +64,8 @@ static void product(struct product p, enum layout left, enum layout right, ctrt_
 {
     CTRT_AUTO(tensor) a = NULL, a_far = NULL, b = NULL, b_far = NULL, y = NULL, y_far = NULL;
     char what[100];
-    snprintf(what, sizeof what, "[%lld, %lld, %lld] by [%lld, %lld], layouts %d and %d", (long long)p.batch, (long long)p.m,
+    snprintf(what, sizeof what, "[%lld, %lld, %lld] by [%lld, %lld], layouts %d and %d", (long long)p.batch,
+             (long long)p.m,
              (long long)p.k, (long long)p.k, (long long)p.n, left, right);
     operand(&a, &a_far, left, p.batch, p.m, p.k, dtype);
     operand(&b, &b_far, right, p.m % 2 ? p.batch : 1, p.k, p.n, dtype);
@@ -84,13 +85,15 @@ static void product(struct product p, enum layout left, enum layout right, ctrt_
 static void products(size_t count)
 {
     static const struct product shapes[] = {
-        { 1, 1, 1, 1 }, { 1, 1, 130, 65 }, { 1, 130, 1, 64 }, { 1, 64, 64, 8 }, { 1, 65, 129, 9 }, { 3, 20, 31, 17 }, { 2, 67, 33, 90 },
+        { 1, 1, 1, 1 }, { 1, 1, 130, 65 }, { 1, 130, 1, 64 }, { 1, 64, 64, 8 }, { 1, 65, 129, 9 }, { 3, 20, 31, 17 },
+        { 2, 67, 33, 90 },
         { 1, 30, 16, 24 },
     };
     for (size_t d = 0; d < count; d++)
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (int i = 0; i < 2; i++)
-                product(shapes[s], (enum layout)((s + d + (size_t)i) % LAYOUTS), (enum layout)((s + 2 * d + 2 * (size_t)i) % LAYOUTS), all_dtypes[d]);
+                product(shapes[s], (enum layout)((s + d + (size_t)i) % LAYOUTS),
+                        (enum layout)((s + 2 * d + 2 * (size_t)i) % LAYOUTS), all_dtypes[d]);
     /* More tiles of the large kernel than the device has multiprocessors. */
     product((struct product){ 1, 260, 300, 20 }, PLAIN, PLAIN, CTRT_F32);
     product((struct product){ 1, 300, 260, 12 }, PLAIN, TRANSPOSED, CTRT_I8);
@@ -101,7 +104,8 @@ static void products(size_t count)
  * results. */
 static void wide_products(void)
 {
-    static const struct product shapes[] = { { 1, 3, 4, 5 }, { 1, 70, 65, 40 }, { 3, 20, 31, 17 }, { 1, 1, 1, 1 }, { 1, 300, 260, 9 }, { 1, 4, 6, 0 } };
+    static const struct product shapes[] = { { 1, 3, 4, 5 }, { 1, 70, 65, 40 }, { 3, 20, 31, 17 }, { 1, 1, 1, 1 },
+                                             { 1, 300, 260, 9 }, { 1, 4, 6, 0 } };
     largest = 500;
     largest_bias = 70000;
     for (size_t s = 0; s < COUNT(shapes); s++)
@@ -151,7 +155,8 @@ static void convolution(const struct shape *s, ctrt_dtype dtype, bool last)
     if (!CHECK(dw != NULL && dw_far != NULL, "no gradient"))
         return;
     char what[160];
-    snprintf(what, sizeof what, "%s[%lld, %lld, %lld, %lld] by [%lld, %lld, %lld], stride %lld, padding %lld, groups %lld",
+    snprintf(what, sizeof what,
+             "%s[%lld, %lld, %lld, %lld] by [%lld, %lld, %lld], stride %lld, padding %lld, groups %lld",
              last ? "channels-last " : "", (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w,
              (long long)s->o, (long long)s->kh, (long long)s->kw, (long long)s->options.stride[0],
              (long long)s->options.padding[0], (long long)groups);
@@ -382,7 +387,8 @@ static void refuse_convolutions(void)
 
 static void launched(const char *kernel, bool expected)
 {
-    CHECK((soft->launches(kernel) > 0) == expected, "%s ran %llu times", kernel, (unsigned long long)soft->launches(kernel));
+    CHECK((soft->launches(kernel) > 0) == expected, "%s ran %llu times", kernel,
+          (unsigned long long)soft->launches(kernel));
 }
 
 static void test_failures(void)
@@ -461,12 +467,14 @@ static void test_failures(void)
             peaks[time] = (int64_t)ctrt_memory_max_allocated(gpu);
         }
         /* First the 1 MiB that cuDNN requested; then what products need: 8 MiB and the patches. */
-        CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0], (long long)peaks[1]);
+        CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0],
+              (long long)peaks[1]);
     }
     CHILD_END;
 
     group("when cuDNN reports out of memory in any call, it is skipped for that convolution only");
-    static const char *const places[] = { DNN_FILTER, "cudnnGetConvolutionBackwardFilterAlgorithm_v7", "cudnnCreateTensorDescriptor" };
+    static const char *const places[] = { DNN_FILTER, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+                                          "cudnnCreateTensorDescriptor" };
     for (size_t i = 0; i < COUNT(places); i++)
         IN_CUDA_CHILD("CTRT_LOG=error") {
             /* Both gradient algorithms fail; the workspace is allocated before the work is enqueued. */
@@ -475,14 +483,16 @@ static void test_failures(void)
             const int64_t product_calls = calls("cublasLtMatmul"), before = calls(DNN_FILTER);
             CHECK(product_calls > 0, "%s: no matrix product was used", places[i]);
             wide_convolution();
-            CHECK(calls("cublasLtMatmul") == product_calls && calls(DNN_FILTER) == before + 1, "%s: cuDNN was not called again", places[i]);
+            CHECK(calls("cublasLtMatmul") == product_calls && calls(DNN_FILTER) == before + 1,
+                  "%s: cuDNN was not called again", places[i]);
         }
         CHILD_END;
 
     group("an error message names the failed operation");
     IN_CUDA_CHILD("CTRT_LOG=error") {
         CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
-        CHECK_TRUE(soft->inject("cublasLtMatmul", 1, 14, false) && soft->inject("cudnnConvolutionForward", 1, 5000, false));
+        CHECK_TRUE(soft->inject("cublasLtMatmul", 1, 14, false)
+                   && soft->inject("cudnnConvolutionForward", 1, 5000, false));
         CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(3, 4), CTRT_F32, gpu));
         CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(4, 5), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_matmul(&y, a, b), CTRT_ERR_BACKEND, "[3, 4] by [4, 5]");
@@ -514,7 +524,8 @@ static void test_implementations(void)
     group("products of f32 matrices on cuda-fp16 have f32 results");
     for (int builtin = 0; builtin < 2; builtin++)
         for (int bias = 0; bias < 2; bias++) {
-            IN_CHILD(builtin ? "CTRT_CUDA_GEMM=builtin" : "CTRT_CUDA_GEMM=cublaslt", bias ? "SOFTCUDA_BLAS=" : "SOFTCUDA_BLAS=bias=no") {
+            IN_CHILD(builtin ? "CTRT_CUDA_GEMM=builtin" : "CTRT_CUDA_GEMM=cublaslt",
+                     bias ? "SOFTCUDA_BLAS=" : "SOFTCUDA_BLAS=bias=no") {
                 if (soft_open("cuda-fp16:0")) {
                     wide_products();
                     if (builtin) {
@@ -528,8 +539,10 @@ static void test_implementations(void)
         }
 
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
-        { "the built-in kernels", { "CTRT_CUDA_CONV=builtin" }, { "conv2d_parts_f32", "conv2d_weight_grad_f32_few_last" }, 0 },
-        { "cuBLASLt products", { "CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=2m" }, { "conv2d_patches_f32", "conv2d_turn_f16" }, 20 },
+        { "the built-in kernels", { "CTRT_CUDA_CONV=builtin" },
+          { "conv2d_parts_f32", "conv2d_weight_grad_f32_few_last" }, 0 },
+        { "cuBLASLt products", { "CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=2m" },
+          { "conv2d_patches_f32", "conv2d_turn_f16" }, 20 },
         { "cuBLASLt products, one image at a time", { "CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=9k" },
           { "conv2d_patches_f16", "conv2d_weight_grad_f32_dense" }, 1 },
     };

@@ -4,7 +4,9 @@
  * conformance suite's shapes do not reach. Each call runs twice and must give the same bits, and once with unaligned
  * operands. Run by tests/integration/cuda-rows.sh:
  *
- *     run-public test-cuda-rows [DEVICE [sorted]]             sorted: only sums by index, with CTRT_CUDA_SCATTER=sort */
+ *     run-public test-cuda-rows [DEVICE [sorted]]
+ *
+ * sorted: only sums by index; used with CTRT_CUDA_SCATTER=sort. */
 #include "cuda_compare.h"
 
 static const ctrt_dtype some_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_I8, CTRT_I64 };
@@ -71,7 +73,8 @@ static void run_trial(ctrt_tensor **out, const struct trial *t, ctrt_device *dev
         any = any || t->grad[i];
     }
     if (CHECK_OK(t->call(out, in, t->n)) && any) {
-        CTRT_AUTO(tensor) dy = numbers(ctrt_ints_of(ctrt_tensor_shape(out[0]), ctrt_tensor_ndim(out[0])), ctrt_tensor_dtype(out[0]), t->dy);
+        CTRT_AUTO(tensor) dy = numbers(ctrt_ints_of(ctrt_tensor_shape(out[0]), ctrt_tensor_ndim(out[0])),
+                                       ctrt_tensor_dtype(out[0]), t->dy);
         CHECK_OK(ctrt_to_device(&dy, dy, device));
         CHECK_OK(ctrt_backward_with(out[0], dy, false, false));
         for (int i = 0; i < INPUTS; i++)
@@ -83,13 +86,15 @@ static void run_trial(ctrt_tensor **out, const struct trial *t, ctrt_device *dev
 
 static void compare(struct trial t)
 {
-    ctrt_tensor *want[OUTPUTS] = { NULL }, *got[OUTPUTS] = { NULL }, *again[OUTPUTS] = { NULL }, *odd[OUTPUTS] = { NULL };
+    ctrt_tensor *want[OUTPUTS] = { NULL }, *got[OUTPUTS] = { NULL }, *again[OUTPUTS] = { NULL },
+        *odd[OUTPUTS] = { NULL };
     run_trial(want, &t, cpu, false);
     run_trial(got, &t, gpu, false);
     run_trial(again, &t, gpu, false);
     run_trial(odd, &t, gpu, true);
     for (int i = 0; i < OUTPUTS; i++) {
-        if (!CHECK((want[i] == NULL) == (got[i] == NULL) && (want[i] == NULL) == (odd[i] == NULL), "%s: output %d is missing", t.what, i)
+        if (!CHECK((want[i] == NULL) == (got[i] == NULL) && (want[i] == NULL) == (odd[i] == NULL),
+                   "%s: output %d is missing", t.what, i)
             || want[i] == NULL)
             continue;
         const double tolerance = fmax(EQUAL, t.tolerance * epsilon(ctrt_tensor_dtype(want[i])));
@@ -114,9 +119,15 @@ static const struct {
     enum values kind;
     bool floating, one;                     /* floating dtypes only; one dimension only */
 } reductions[] = {
-    { "sum", ctrt_sum_dims, SMOOTH, false, false }, { "mean", ctrt_mean_dims, SMOOTH, true, false }, { "prod", ctrt_prod_dims, WHOLE, false, false },
-    { "amax", ctrt_amax, TIES, false, false },      { "amin", ctrt_amin, TIES, false, false },       { "any", ctrt_any, TIES, false, false },
-    { "all", ctrt_all, TIES, false, false },        { "argmax", ctrt_argmax, TIES, false, true },    { "argmin", ctrt_argmin, TIES, false, true },
+    { "sum", ctrt_sum_dims, SMOOTH, false, false },
+    { "mean", ctrt_mean_dims, SMOOTH, true, false },
+    { "prod", ctrt_prod_dims, WHOLE, false, false },
+    { "amax", ctrt_amax, TIES, false, false },
+    { "amin", ctrt_amin, TIES, false, false },
+    { "any", ctrt_any, TIES, false, false },
+    { "all", ctrt_all, TIES, false, false },
+    { "argmax", ctrt_argmax, TIES, false, true },
+    { "argmin", ctrt_argmin, TIES, false, true },
 };
 
 /* n[0]: index of the reduction; n[1]: bit mask of the dims; n[2]: 1 to take every second column. */
@@ -157,9 +168,12 @@ static void check_reductions(void)
                 ndim--;
             for (size_t d = 0; d < count; d++) {
                 const bool several = (reduced[s].dims & (reduced[s].dims - 1)) != 0;
-                if ((reductions[r].floating && !ctrt_dtype_is_floating(dtypes[d])) || (reductions[r].one && (several || dtypes[d] == CTRT_BOOL)))
+                if ((reductions[r].floating && !ctrt_dtype_is_floating(dtypes[d]))
+                    || (reductions[r].one && (several || dtypes[d] == CTRT_BOOL)))
                     continue;
-                compare((struct trial){ .what = reduced[s].what, .in = { numbers(ctrt_ints_of(reduced[s].shape, ndim), dtypes[d], reductions[r].kind) },
+                compare((struct trial){ .what = reduced[s].what,
+                                        .in = { numbers(ctrt_ints_of(reduced[s].shape, ndim), dtypes[d],
+                                                        reductions[r].kind) },
                                         .call = reduce, .n = { (int64_t)r, reduced[s].dims, reduced[s].view },
                                         .tolerance = dtypes[d] == CTRT_F64 ? 32 : 2 });
             }
@@ -187,7 +201,8 @@ static void check_softmax(void)
         { "a thread per column", { 2, 10, 300 }, 1 },
         { "tiles of columns", { 2, 80, 33 }, 1 },
     };
-    static const double rows[5][4] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { INFINITY, 0, 1, 2 }, { NAN, 0, 1, 2 },
+    static const double rows[5][4] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { INFINITY, 0, 1, 2 },
+                                       { NAN, 0, 1, 2 },
                                        { -INFINITY, 0, -INFINITY, 1 }, { 3e38, -3e38, 0, 3e38 } };
     static const int64_t widths[] = { 4, 1001, 1025, 2000 };
     static float values[5 * 2000];
@@ -195,7 +210,9 @@ static void check_softmax(void)
         group(log ? "log_softmax" : "softmax");
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (int d = 0; d < FLOATING; d++)
-                compare((struct trial){ shapes[s].what, { numbers(ctrt_ints_of(shapes[s].shape, shapes[s].shape[2] ? 3 : 2), all_dtypes[d], LOGITS) },
+                compare((struct trial){ shapes[s].what, { numbers(ctrt_ints_of(shapes[s].shape,
+                                                                               shapes[s].shape[2] ? 3 : 2),
+                                                                               all_dtypes[d], LOGITS) },
                                         { true }, softmax, { log, shapes[s].dim }, 16, OTHERS });
         group("%ssoftmax of rows with infinities and NaN", log ? "log_" : "");
         for (size_t w = 0; w < COUNT(widths); w++)
@@ -213,7 +230,8 @@ static void check_softmax(void)
 
 static ctrt_status cross_entropy(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
-    const ctrt_cross_entropy_options options = { .weight = in[2], .has_ignore_index = true, .ignore_index = n[0], .label_smoothing = 0.1,
+    const ctrt_cross_entropy_options options = { .weight = in[2], .has_ignore_index = true, .ignore_index = n[0],
+                                                 .label_smoothing = 0.1,
                                                  .reduction = CTRT_REDUCE_NONE };
     return ctrt_cross_entropy(out, in[0], in[1], &options);
 }
@@ -226,7 +244,8 @@ static void check_loss(void)
         for (int d = 0; d < FLOATING; d++) {
             ctrt_tensor *weight = numbers(CTRT_SHAPE(classes[c]), all_dtypes[d], SMOOTH);
             CHECK_OK(ctrt_abs(&weight, weight));
-            compare((struct trial){ "cross_entropy", { numbers(CTRT_SHAPE(7, classes[c]), all_dtypes[d], LOGITS), indices(CTRT_SHAPE(7), classes[c], true),
+            compare((struct trial){ "cross_entropy", { numbers(CTRT_SHAPE(7, classes[c]), all_dtypes[d], LOGITS),
+                                                       indices(CTRT_SHAPE(7), classes[c], true),
                                                        weight }, { true }, cross_entropy, { 1 }, 64, OTHERS });
         }
 }
@@ -254,20 +273,24 @@ static ctrt_status batch_norm(ctrt_tensor **out, ctrt_tensor *const *in, const i
 static void check_norms(void)
 {
     static const struct { const char *what; int64_t rows, width; } layers[] = {
-        { "parts of the parameters' gradients", 140, 68 }, { "full registers", 9, 1024 },   { "uneven rows in memory", 3, 1030 },
-        { "shared memory", 3, 2048 },                      { "large blocks", 2, 5000 },     { "shared memory for one operand only", 1, 14000 },
+        { "parts of the parameters' gradients", 140, 68 }, { "full registers", 9, 1024 },
+        { "uneven rows in memory", 3, 1030 }, { "shared memory", 3, 2048 }, { "large blocks", 2, 5000 },
+        { "shared memory for one operand only", 1, 14000 },
     };
     group("layer_norm");
     for (size_t w = 0; w < COUNT(layers); w++)
         for (int d = 0; d < FLOATING; d++) {
             const ctrt_ints width = CTRT_SHAPE(layers[w].width);
             const bool parameters = layers[w].width <= 1024;        /* their gradients take many blocks */
-            compare((struct trial){ layers[w].what, { numbers(CTRT_SHAPE(layers[w].rows, layers[w].width), all_dtypes[d], SMOOTH),
-                                                      numbers(width, all_dtypes[d], SMOOTH), numbers(width, all_dtypes[d], OTHERS) },
+            compare((struct trial){ layers[w].what, { numbers(CTRT_SHAPE(layers[w].rows, layers[w].width),
+                                                              all_dtypes[d], SMOOTH),
+                                                      numbers(width, all_dtypes[d], SMOOTH),
+                                                      numbers(width, all_dtypes[d], OTHERS) },
                                     { true, parameters, parameters }, layer_norm, { layers[w].width }, 32, OTHERS });
         }
     static const struct { const char *what; int64_t n, c, s; } images[] = {
-        { "parts of vectors", 3, 2, 2800 }, { "parts of numbers, across images", 9, 1, 1001 }, { "parts of columns", 150, 35, 1 },
+        { "parts of vectors", 3, 2, 2800 }, { "parts of numbers, across images", 9, 1, 1001 },
+        { "parts of columns", 150, 35, 1 },
     };
     group("batch_norm of values far from 0, whose squares cancel; halves with f32 parameters");
     for (size_t i = 0; i < COUNT(images); i++)
@@ -275,11 +298,13 @@ static void check_norms(void)
             const bool half = d >= 2;
             const ctrt_dtype dtype = half ? CTRT_F32 : all_dtypes[d];
             const ctrt_ints c = CTRT_SHAPE(images[i].c);
-            ctrt_tensor *x = numbers(CTRT_SHAPE(images[i].n, images[i].c, images[i].s), all_dtypes[d], SMOOTH), *var = numbers(c, dtype, SMOOTH);
+            ctrt_tensor *x = numbers(CTRT_SHAPE(images[i].n, images[i].c, images[i].s), all_dtypes[d], SMOOTH),
+                *var = numbers(c, dtype, SMOOTH);
             CHECK_OK(ctrt_abs(&var, var));
             if (!half)
                 CHECK_OK(ctrt_add_scalar(&x, x, ctrt_float(100)));
-            compare((struct trial){ images[i].what, { x, numbers(c, dtype, SMOOTH), numbers(c, dtype, OTHERS), numbers(c, dtype, SMOOTH), var },
+            compare((struct trial){ images[i].what, { x, numbers(c, dtype, SMOOTH), numbers(c, dtype, OTHERS),
+                                                      numbers(c, dtype, SMOOTH), var },
                                     { true, true, true }, batch_norm, { 0 }, half ? 1 << 15 : 3000, OTHERS });
         }
 }
@@ -301,18 +326,29 @@ static void check_pool(void)
     group("max_pool2d of equal values and NaN");
     for (size_t o = 0; o < COUNT(options); o++)
         for (size_t d = 0; d < COUNT(all_dtypes) - 1; d++)
-            compare((struct trial){ "pool", { numbers(CTRT_SHAPE(2, 5, 17, 22), all_dtypes[d], TIES) }, { d < FLOATING }, pool,
-                                    { options[o][0], options[o][1], options[o][2], options[o][3], (int64_t)d % 2 }, 0, OTHERS });
+            compare((struct trial){ "pool", { numbers(CTRT_SHAPE(2, 5, 17, 22), all_dtypes[d], TIES) },
+                                    { d < FLOATING }, pool,
+                                    { options[o][0], options[o][1], options[o][2], options[o][3], (int64_t)d % 2 }, 0,
+                                    OTHERS });
 }
 
 /* ---- indices ---- */
 
-static ctrt_status index_select(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return ctrt_index_select(out, in[0], (int)n[0], in[1]); }
-static ctrt_status gather(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return ctrt_gather(out, in[0], (int)n[0], in[1]); }
-
-static struct trial gather_trial(const char *what, int64_t o, int64_t v, int64_t i, int64_t count, bool skewed, ctrt_dtype dtype)
+static ctrt_status index_select(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
-    return (struct trial){ what, { numbers(CTRT_SHAPE(o, v, i), dtype, WHOLE), indices(CTRT_SHAPE(o, count, i), v, skewed) },
+    return ctrt_index_select(out, in[0], (int)n[0], in[1]);
+}
+
+static ctrt_status gather(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
+{
+    return ctrt_gather(out, in[0], (int)n[0], in[1]);
+}
+
+static struct trial gather_trial(const char *what, int64_t o, int64_t v, int64_t i, int64_t count, bool skewed,
+                                 ctrt_dtype dtype)
+{
+    return (struct trial){ what, { numbers(CTRT_SHAPE(o, v, i), dtype, WHOLE),
+                                   indices(CTRT_SHAPE(o, count, i), v, skewed) },
                            { ctrt_dtype_is_floating(dtype) }, gather, { 1 }, 0, WHOLE };
 }
 
@@ -333,8 +369,10 @@ static void check_index(void)
             const ctrt_ints shape = CTRT_SHAPE(cases[c].o, cases[c].v, cases[c].i);
             if (c == 0 || all_dtypes[d] == CTRT_F32 || (cases[c].every_float && d < FLOATING)) {
                 ctrt_tensor *index = indices(CTRT_SHAPE(cases[c].count), cases[c].v, cases[c].skewed);
-                compare((struct trial){ cases[c].what, { numbers(shape, all_dtypes[d], SMOOTH), index }, { d < FLOATING }, index_select, { 1 }, 32, OTHERS });
-                compare(gather_trial(cases[c].what, cases[c].o, cases[c].v, cases[c].i, cases[c].count, cases[c].skewed, all_dtypes[d]));
+                compare((struct trial){ cases[c].what, { numbers(shape, all_dtypes[d], SMOOTH), index },
+                                        { d < FLOATING }, index_select, { 1 }, 32, OTHERS });
+                compare(gather_trial(cases[c].what, cases[c].o, cases[c].v, cases[c].i, cases[c].count,
+                                     cases[c].skewed, all_dtypes[d]));
             }
         }
 }
@@ -358,24 +396,28 @@ static int64_t run_sorted(struct trial t)
 static void check_range(void)
 {
     static const struct { int64_t indices[3]; int wrong; } cases[] = {
-        { { 0, 7, 1 }, 1 }, { { 0, 1, -1 }, 2 }, { { 5, 0, 0 }, 0 }, { { INT64_MIN, 0, 0 }, 0 }, { { 0, 0, INT64_MAX }, 2 },
+        { { 0, 7, 1 }, 1 }, { { 0, 1, -1 }, 2 }, { { 5, 0, 0 }, 0 }, { { INT64_MIN, 0, 0 }, 0 },
+        { { 0, 0, INT64_MAX }, 2 },
     };
     static const char *const names[] = { "index_select", "gather", "index_select", "cross_entropy" };
     const ctrt_cross_entropy_options options = { .reduction = CTRT_REDUCE_NONE };
     group("indices and targets out of range are errors that name the op, the value and the limit");
     for (size_t c = 0; c < COUNT(cases); c++)
         for (int op = 0; op < 4; op++) {
-            CTRT_AUTO(tensor) x = numbers(op == 3 ? CTRT_SHAPE(3, 5) : CTRT_SHAPE(5, 3), CTRT_F32, SMOOTH), i = NULL, out = NULL;
+            CTRT_AUTO(tensor) x = numbers(op == 3 ? CTRT_SHAPE(3, 5) : CTRT_SHAPE(5, 3), CTRT_F32, SMOOTH), i = NULL,
+                out = NULL;
             ctrt_stream *stream = NULL;
             char value[64];
             double sum = 0;
             CHECK_OK(ctrt_to_device(&x, x, gpu));
-            CHECK_OK(ctrt_from_data(&i, cases[c].indices, 3, op == 1 ? CTRT_SHAPE(1, 3) : CTRT_SHAPE(3), CTRT_I64, gpu));
+            CHECK_OK(ctrt_from_data(&i, cases[c].indices, 3, op == 1 ? CTRT_SHAPE(1, 3) : CTRT_SHAPE(3), CTRT_I64,
+                                    gpu));
             ctrt_status status = op == 0   ? ctrt_index_select(&out, x, 0, i)
                                  : op == 1 ? ctrt_gather(&out, x, 0, i)
                                  : op == 2 ? ctrt_embedding(&out, x, i, 0)
                                            : ctrt_cross_entropy(&out, x, i, &options);
-            snprintf(value, sizeof value, " %lld (element %d) is out of range [0, 5)", (long long)cases[c].indices[cases[c].wrong], cases[c].wrong);
+            snprintf(value, sizeof value, " %lld (element %d) is out of range [0, 5)",
+                     (long long)cases[c].indices[cases[c].wrong], cases[c].wrong);
             if (status == CTRT_OK && CHECK_OK(ctrt_sum(&out, out, CTRT_ALL_DIMS))) {
                 CHECK_FAILS(ctrt_item(&sum, out), CTRT_ERR_INVALID_ARGUMENT, value);
                 status = ctrt_item(&sum, out);          /* fails again until the stream is reset */
