@@ -141,27 +141,6 @@ static void test_threads(void)
 
 static void test_facts(void)
 {
-    group("properties are the same before and after a device is opened");
-    IN_CHILD("SOFTCUDA=devices=2,memory=64m,sms=7,cc=8.0") {
-        ctrt_device_properties before = { .processors = 0 }, after = { .processors = 0 };
-        load();
-        CHECK_OK(ctrt_device_get_properties(&before, "cuda:1"));
-        use("cuda:0");
-        use("cuda:1");
-        CHECK_OK(ctrt_device_get_properties(&after, "cuda:1"));
-        CHECK_STR(after.name, before.name);
-        CHECK_STR(after.uuid, before.uuid);
-        CHECK_STR(after.pci, before.pci);
-        CHECK_STR(after.cpus, before.cpus);
-        CHECK_TRUE(after.total_memory == before.total_memory && after.processors == before.processors);
-        CHECK_TRUE(after.compute_major == before.compute_major && after.clock_khz == before.clock_khz
-                   && after.ecc == before.ecc);
-        CHECK_EQ(before.total_memory, 64 << 20);
-        CHECK_EQ(before.processors, 7);
-        CHECK_EQ(before.compute_major, 8);
-    }
-    CHILD_END;
-
     group("CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devices by UUID");
     static const struct { const char *cuda, *ctrt; int count; const char *pci[2]; } lists[] = {
         { "CUDA_VISIBLE_DEVICES=2,0", NULL, 2, { "0000:3b:00.0", "0000:1b:00.0" } },
