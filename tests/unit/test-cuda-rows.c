@@ -344,6 +344,11 @@ static ctrt_status gather(ctrt_tensor **out, ctrt_tensor *const *in, const int64
     return ctrt_gather(out, in[0], (int)n[0], in[1]);
 }
 
+static ctrt_status embedding(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
+{
+    return ctrt_embedding(out, in[0], in[1], n[0]);
+}
+
 static struct trial gather_trial(const char *what, int64_t o, int64_t v, int64_t i, int64_t count, bool skewed,
                                  ctrt_dtype dtype)
 {
@@ -375,6 +380,9 @@ static void check_index(void)
                                      cases[c].skewed, all_dtypes[d]));
             }
         }
+    group("embedding with a padding row, which the kernel for wide rows skips");
+    ctrt_tensor *weight = numbers(CTRT_SHAPE(20, 40), CTRT_F32, SMOOTH), *index = indices(CTRT_SHAPE(11, 9), 20, true);
+    compare((struct trial){ "embedding", { weight, index }, { true }, embedding, { 1 }, 4, OTHERS });
 }
 
 /* Compares one run on the gpu with the cpu, and returns how often index_sort_add_f32 ran. */
