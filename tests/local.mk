@@ -43,37 +43,38 @@ EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.
 
 # Reference data, and the scripts that create it.
 EXTRA_DIST += \
-    tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py \
-    tests/reference/compare.py tests/reference/compare_check.py tests/reference/compare_ctrt.py \
-    tests/reference/compare_known.py tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
+    tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py tests/reference/compare.py \
+    tests/reference/compare_check.py tests/reference/compare_ctrt.py tests/reference/compare_known.py \
+    tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
     tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_optim.py \
-    tests/reference/make_printing.py \
-    tests/reference/make_promotion.py tests/reference/make_training.py tests/reference/op_dtypes.txt \
-    tests/reference/ops_activation.txt tests/reference/ops_attention.txt tests/reference/ops_cast.txt \
-    tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt tests/reference/ops_loss.txt \
-    tests/reference/ops_matmul.txt tests/reference/ops_norm.txt tests/reference/ops_optimizer.txt \
-    tests/reference/ops_reduce.txt tests/reference/optim.txt tests/reference/printing.txt tests/reference/promotion.txt \
-    tests/reference/ref.h tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
-    tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
-    tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
+    tests/reference/make_printing.py tests/reference/make_promotion.py tests/reference/make_training.py \
+    tests/reference/op_dtypes.txt tests/reference/ops_activation.txt tests/reference/ops_attention.txt \
+    tests/reference/ops_cast.txt tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt \
+    tests/reference/ops_loss.txt tests/reference/ops_matmul.txt tests/reference/ops_norm.txt \
+    tests/reference/ops_optimizer.txt tests/reference/ops_reduce.txt tests/reference/optim.txt \
+    tests/reference/printing.txt tests/reference/promotion.txt tests/reference/ref.h tests/reference/ref_format.py \
+    tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt tests/reference/train_mlp_adamw.txt \
+    tests/reference/train_mlp_sgd.txt tests/reference/train_transformer_adamw.txt \
+    tests/reference/train_transformer_sgd.txt
 
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
-    tests/unit/dryrun_models.h tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h \
-    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h \
-    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
-    tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_compare.h \
+    tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
+    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
+    tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
+    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
-    tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c tests/unit/test-autograd-hooks.c \
-    tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c tests/unit/test-autograd-threads.c \
-    tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c tests/unit/test-create.c tests/unit/test-dlpack.c \
-    tests/unit/test-nn.c tests/unit/test-nn-layers.c tests/unit/test-op-dtypes.c tests/unit/test-ops.c \
-    tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
+    tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c \
+    tests/unit/test-autograd-hooks.c tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c \
+    tests/unit/test-autograd-threads.c tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c \
+    tests/unit/test-create.c tests/unit/test-dlpack.c tests/unit/test-nn.c tests/unit/test-nn-layers.c \
+    tests/unit/test-op-dtypes.c tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
+    tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
@@ -167,16 +168,17 @@ endif
 single_tests += tests/unit/test-cuda-discovery.c tests/unit/test-cuda-reasons.c
 if SOFTCUDA
 softcuda_tests = \
-    tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c tests/unit/test-cuda-faults.c \
-    tests/unit/test-cuda-libraries.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
+    tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-libraries.c tests/unit/test-cuda-pool.c \
+    tests/unit/test-cuda-products.c
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif
 
 # Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
-    tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz-safetensors.c \
-    tests/fuzz/fuzz-visible.c
+    tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
+    tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-visible.c
 
 # Ten training steps compared with PyTorch's, on any device.
 single_tests += tests/integration/test-train-reference.c
@@ -188,9 +190,9 @@ TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
 single_programs = test-counters-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
-run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
-    tests/faults/work.c tests/faults/work.h tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
-    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
+run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
+    tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-split.c \
+    tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
@@ -220,8 +222,8 @@ test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
-CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c backends/cuda/host/visible.c \
-                 backends/cuda/libs/nvml.c
+CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c \
+    backends/cuda/host/visible.c backends/cuda/libs/nvml.c
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
 test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
@@ -256,13 +258,12 @@ EXTRA_DIST += tests/integration/steady.sh
 # The suite as a library that uses only the public API, for the program below and for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
-    tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
-    tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
-    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/list.c \
-    tests/conformance/matmul.c \
-    tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \
-    tests/conformance/reduce.c tests/conformance/run.c tests/conformance/softmax.c tests/conformance/suite.h \
-    tests/conformance/unary.c tests/conformance/view.c
+    tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
+    tests/conformance/conformance.h tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
+    tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
+    tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
+    tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
+    tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/view.c
 
 check_PROGRAMS += ctrt-conformance
 ctrt_conformance_SOURCES = tests/conformance/main.c
@@ -291,8 +292,8 @@ if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
 LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh \
-              tests/integration/sim-second.sh
+EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh \
+    tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

@@ -44,11 +44,11 @@ cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu ba
     backends/cuda/kernels/index.cu backends/cuda/kernels/index_sort.cu backends/cuda/kernels/optim.cu
 cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/attention_args.h \
     backends/cuda/kernels/conv.cuh backends/cuda/kernels/conv_args.h backends/cuda/kernels/copy_args.h \
-    backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh \
-    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh \
-    backends/cuda/kernels/gemm.cuh backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
-    backends/cuda/kernels/kernel.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
-    $(cuda_kernel_lists) backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
+    backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh backends/cuda/kernels/elementwise_args.h \
+    backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh backends/cuda/kernels/gemm.cuh \
+    backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h backends/cuda/kernels/kernel.h \
+    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h $(cuda_kernel_lists) \
+    backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
     backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
     backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh \
     backends/cuda/kernels/reduce_args.h backends/cuda/kernels/row.cuh backends/cuda/kernels/row_args.h \
@@ -100,6 +100,6 @@ TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh test
 LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh
 endif
 endif
-EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
-              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh \
-              tests/integration/cuda_lib.sh
+EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh \
+    tests/integration/cuda-rows.sh tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh \
+    tests/integration/gpu-script.sh tests/integration/cuda_lib.sh

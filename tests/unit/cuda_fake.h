@@ -118,8 +118,10 @@ static cu_result fake_other(void)
 static cu_result fake_find(const char *symbol, void **address, int version, uint64_t flags, int *found)
 {
     static const struct { const char *symbol; void *function; } known[] = {
-        { "cuInit", (void *)fake_init }, { "cuDeviceGetCount", (void *)fake_count }, { "cuDeviceGet", (void *)fake_get },
-        { "cuDeviceGetName", (void *)fake_name }, { "cuDeviceGetUuid", (void *)fake_uuid }, { "cuDeviceTotalMem", (void *)fake_memory },
+        { "cuInit", (void *)fake_init }, { "cuDeviceGetCount", (void *)fake_count },
+        { "cuDeviceGet", (void *)fake_get },
+        { "cuDeviceGetName", (void *)fake_name }, { "cuDeviceGetUuid", (void *)fake_uuid },
+        { "cuDeviceTotalMem", (void *)fake_memory },
         { "cuDeviceGetAttribute", (void *)fake_attribute }, { "cuDeviceCanAccessPeer", (void *)fake_peer },
     };
     (void)version, (void)flags;
@@ -160,6 +162,29 @@ static const struct fake_gpu *fake_of(nvml_device device)
     return (const struct fake_gpu *)device;
 }
 
+/* Functions that write one value of a device, or two. */
+#define NVML_GET(name, type, value)                                                 \
+    static nvml_result fake_nvml_##name(nvml_device device, type *out)              \
+    {                                                                               \
+        const struct fake_gpu *gpu = fake_of(device);                               \
+        *out = (value);                                                             \
+        return gpu != NULL ? NVML_OK : NVML_NOT_FOUND;                              \
+    }
+#define NVML_GET2(name, type, first_value, second_value)                            \
+    static nvml_result fake_nvml_##name(nvml_device device, type *first, type *second) \
+    {                                                                               \
+        const struct fake_gpu *gpu = fake_of(device);                               \
+        *first = (first_value);                                                     \
+        *second = (second_value);                                                   \
+        return gpu != NULL ? NVML_OK : NVML_NOT_FOUND;                              \
+    }
+NVML_GET(pci, nvml_pci, ((nvml_pci){ .bus = gpu->bus }))
+NVML_GET(cores, unsigned, (unsigned)gpu->processors * (gpu->major == 8 && gpu->minor == 0 ? 64 : 128))
+NVML_GET(utilization, nvml_utilization, ((nvml_utilization){ gpu->bus, 7 }))
+NVML_GET2(capability, int, gpu->major, gpu->minor)
+NVML_GET2(ecc, int, 1, 1)
+NVML_GET2(mig, unsigned, gpu->mig > 0, gpu->mig > 0)
+
 static nvml_result fake_nvml_name(nvml_device device, char *text, unsigned bytes)
 {
     snprintf(text, bytes, "%s", fake_of(device)->name);
@@ -169,7 +194,8 @@ static nvml_result fake_nvml_name(nvml_device device, char *text, unsigned bytes
 static nvml_result fake_nvml_uuid(nvml_device device, char *text, unsigned bytes)
 {
     const unsigned char *b = fake_of(device)->uuid;
-    snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+    snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7],
              b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     return NVML_OK;
 }
@@ -187,12 +213,6 @@ static nvml_result fake_nvml_by_uuid(const char *uuid, nvml_device *device)
     return NVML_NOT_FOUND;
 }
 
-static nvml_result fake_nvml_pci(nvml_device device, nvml_pci *pci)
-{
-    *pci = (nvml_pci){ .bus = fake_of(device)->bus };
-    return NVML_OK;
-}
-
 static nvml_result fake_nvml_memory(nvml_device device, nvml_memory *memory)
 {
     const uint64_t total = fake_of(device)->memory;
@@ -202,36 +222,10 @@ static nvml_result fake_nvml_memory(nvml_device device, nvml_memory *memory)
     return NVML_OK;
 }
 
-static nvml_result fake_nvml_capability(nvml_device device, int *major, int *minor)
-{
-    *major = fake_of(device)->major;
-    *minor = fake_of(device)->minor;
-    return NVML_OK;
-}
-
-static nvml_result fake_nvml_cores(nvml_device device, unsigned *count)
-{
-    *count = (unsigned)fake_of(device)->processors * (fake_of(device)->major == 8 && fake_of(device)->minor == 0 ? 64 : 128);
-    return NVML_OK;
-}
-
 static nvml_result fake_nvml_clock(nvml_device device, int type, unsigned *mhz)
 {
     *mhz = (unsigned)fake_of(device)->mhz;
     return type == NVML_CLOCK_SM ? NVML_OK : NVML_INVALID_ARGUMENT;
-}
-
-static nvml_result fake_nvml_ecc(nvml_device device, int *now, int *later)
-{
-    (void)device;
-    *now = *later = 1;
-    return NVML_OK;
-}
-
-static nvml_result fake_nvml_mig(nvml_device device, unsigned *now, unsigned *later)
-{
-    *now = *later = fake_of(device)->mig > 0;
-    return NVML_OK;
 }
 
 static nvml_result fake_nvml_instance(nvml_device device, unsigned index, nvml_device *instance)
@@ -256,25 +250,19 @@ static nvml_result fake_nvml_cpus(nvml_device device, unsigned words, unsigned l
     return NVML_OK;
 }
 
-static nvml_result fake_nvml_utilization(nvml_device device, nvml_utilization *percent)
-{
-    *percent = (nvml_utilization){ fake_of(device)->bus, 7 };
-    return NVML_OK;
-}
-
 static nvml_result fake_nvml_processes(nvml_device device, unsigned *count, nvml_process *list)
 {
     (void)device;
-    const unsigned room = *count, n = fake_machine.processes;
+    const unsigned capacity = *count, n = fake_machine.processes;
     *count = n;
-    if (room < n)
+    if (capacity < n)
         return NVML_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < n; i++)
         list[i] = (nvml_process){ .pid = 1000 + i, .memory = i == 1 ? NVML_NOT_AVAILABLE : 4096 };
     return NVML_OK;
 }
 
-static nvml_result fake_nvml_drawers(nvml_device device, unsigned *count, nvml_process *list)
+static nvml_result fake_nvml_graphics(nvml_device device, unsigned *count, nvml_process *list)
 {
     (void)device;
     *count = 2;
@@ -285,7 +273,8 @@ static nvml_result fake_nvml_drawers(nvml_device device, unsigned *count, nvml_p
 
 static nvml_result fake_nvml_p2p(nvml_device device, nvml_device peer, int kind, int *status)
 {
-    *status = fake_of(device)->bus + fake_of(peer)->bus == 3 && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
+    const bool adjacent = fake_of(device)->bus + fake_of(peer)->bus == 3;
+    *status = adjacent && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
     return NVML_OK;
 }
 
@@ -331,18 +320,24 @@ void *fake_dlopen(const char *name, int flags)
 void *fake_dlsym(void *library, const char *symbol)
 {
     static const struct { const char *symbol; void *function; } nvml[] = {
-        { "nvmlInit_v2", (void *)fake_nvml_init }, { "nvmlDeviceGetCount_v2", (void *)fake_nvml_count }, { "nvmlDeviceGetHandleByIndex_v2", (void *)fake_nvml_index },
+        { "nvmlInit_v2", (void *)fake_nvml_init }, { "nvmlDeviceGetCount_v2", (void *)fake_nvml_count },
+        { "nvmlDeviceGetHandleByIndex_v2", (void *)fake_nvml_index },
         { "nvmlDeviceGetHandleByUUID", (void *)fake_nvml_by_uuid }, { "nvmlDeviceGetName", (void *)fake_nvml_name },
         { "nvmlDeviceGetUUID", (void *)fake_nvml_uuid }, { "nvmlDeviceGetPciInfo_v3", (void *)fake_nvml_pci },
-        { "nvmlDeviceGetMemoryInfo_v2", (void *)fake_nvml_memory }, { "nvmlDeviceGetCudaComputeCapability", (void *)fake_nvml_capability },
-        { "nvmlDeviceGetNumGpuCores", (void *)fake_nvml_cores }, { "nvmlDeviceGetMaxClockInfo", (void *)fake_nvml_clock },
+        { "nvmlDeviceGetMemoryInfo_v2", (void *)fake_nvml_memory },
+        { "nvmlDeviceGetCudaComputeCapability", (void *)fake_nvml_capability },
+        { "nvmlDeviceGetNumGpuCores", (void *)fake_nvml_cores },
+        { "nvmlDeviceGetMaxClockInfo", (void *)fake_nvml_clock },
         { "nvmlDeviceGetEccMode", (void *)fake_nvml_ecc }, { "nvmlDeviceGetMigMode", (void *)fake_nvml_mig },
-        { "nvmlDeviceGetMigDeviceHandleByIndex", (void *)fake_nvml_instance }, { "nvmlDeviceGetCpuAffinity", (void *)fake_nvml_cpus },
+        { "nvmlDeviceGetMigDeviceHandleByIndex", (void *)fake_nvml_instance },
+        { "nvmlDeviceGetCpuAffinity", (void *)fake_nvml_cpus },
         { "nvmlDeviceGetGpuFabricInfo", (void *)fake_nvml_fabric },
         { "nvmlDeviceGetUtilizationRates", (void *)fake_nvml_utilization },
         { "nvmlDeviceGetComputeRunningProcesses_v3", (void *)fake_nvml_processes },
-        { "nvmlDeviceGetGraphicsRunningProcesses_v3", (void *)fake_nvml_drawers }, { "nvmlDeviceGetP2PStatus", (void *)fake_nvml_p2p },
-        { "nvmlDeviceGetTopologyCommonAncestor", (void *)fake_nvml_ancestor }, { "nvmlDeviceGetNvLinkState", (void *)fake_nvml_link },
+        { "nvmlDeviceGetGraphicsRunningProcesses_v3", (void *)fake_nvml_graphics },
+        { "nvmlDeviceGetP2PStatus", (void *)fake_nvml_p2p },
+        { "nvmlDeviceGetTopologyCommonAncestor", (void *)fake_nvml_ancestor },
+        { "nvmlDeviceGetNvLinkState", (void *)fake_nvml_link },
         { "nvmlDeviceGetNvLinkRemotePciInfo_v2", (void *)fake_nvml_link_peer },
     };
     if (library == &cuda_library)
@@ -383,7 +378,8 @@ static void fake_machine_reset(void)
     fake_machine.present = fake_machine.count = 2;
     for (int i = 0; i < FAKE_GPUS; i++) {
         fake_machine.gpus[i] = i;
-        fake_machine.all[i] = (struct fake_gpu){ "NVIDIA H200", { (unsigned char)(0xa0 + i), 1, 2, 3 }, 1 + (unsigned)i, (uint64_t)140 << 30, 9, 0, 132, 1980, 0, 3 };
+        fake_machine.all[i] = (struct fake_gpu){ "NVIDIA H200", { (unsigned char)(0xa0 + i), 1, 2, 3 },
+                                                 1 + (unsigned)i, (uint64_t)140 << 30, 9, 0, 132, 1980, 0, 3 };
         fake_machine.all[i].uuid[15] = (unsigned char)i;
     }
 }

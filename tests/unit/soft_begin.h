@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* soft_begin.h: restarts a test of the cuda backend with the software driver (tests/softcuda), unless CTRT_TEST_GPU
- * selects a real driver. */
+/* soft_begin.h: runs a test of the cuda backend with the software driver (tests/softcuda), unless CTRT_TEST_GPU selects
+ * a real driver.
+ *
+ *     soft_begin(argv);                    restarts the program with the software driver
+ *     IN_CUDA_CHILD("CTRT_CUDA_GEMM=builtin") {            a child process that has opened cuda:0 and the cpu
+ *         CHECK(soft->launches("matmul_f32_small") == 0, "...");
+ *     }
+ *     CHILD_END; */
 #ifndef CTRT_TESTS_SOFT_BEGIN_H
 #define CTRT_TESTS_SOFT_BEGIN_H
 
@@ -9,17 +15,26 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "softcuda/control.h"
+#include "tensors.h"
+
+#define MIB ((int64_t)1 << 18)                  /* floats */
+
+static ctrt_device *gpu;
+static const struct softcuda_control *soft;     /* set by soft_load and soft_open; NULL with a real driver */
 
 /* The loader reads LD_LIBRARY_PATH only at process start, so the process executes itself again. */
 static inline void soft_begin(char **argv)
 {
     char libraries[8192], plugins[4096];
-    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"), *folder = getenv("CTRT_SOFTCUDA_FOLDER");
+    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"),
+        *folder = getenv("CTRT_SOFTCUDA_FOLDER");
     if (getenv("CTRT_SOFTCUDA_TEST") != NULL || getenv("CTRT_TEST_GPU") != NULL)
         return;
     builddir = builddir != NULL ? builddir : ".";
-    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s", folder != NULL ? folder : builddir,
+    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s",
+             folder != NULL ? folder : builddir,
              before != NULL ? ":" : "", before != NULL ? before : "");
     snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
     setenv("LD_LIBRARY_PATH", libraries, 1);
@@ -31,12 +46,31 @@ static inline void soft_begin(char **argv)
     exit(99);
 }
 
-/* Returns the control table of the software driver, or NULL with a real driver. Call it after the first device was
- * opened. */
-static inline const struct softcuda_control *soft_control(void)
+/* Loads the software driver, so that its calls are counted and can fail before the backend is used. */
+static inline bool soft_load(void)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    return driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+    return CHECK(soft != NULL, "no software driver: %s", dlerror());
 }
+
+/* Opens a device of the backend and the cpu. */
+static inline bool soft_open(const char *name)
+{
+    if (!CHECK_OK(ctrt_device_get(&gpu, name)) || !CHECK_OK(ctrt_device_get(&cpu, "cpu")))
+        return false;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+    return true;
+}
+
+/* The number of calls of a function of the driver or of a library; 0 if its library is not loaded. */
+static inline int64_t calls(const char *name)
+{
+    return soft->calls(name) > 0 ? soft->calls(name) : 0;
+}
+
+#define IN_CUDA_CHILD(...) \
+    IN_CHILD(__VA_ARGS__) if (soft_open("cuda:0") && CHECK(soft != NULL, "not the software driver"))
 
 #endif
