@@ -43,7 +43,7 @@ products "version 13 is preferred" "matrix products by $folder/libcublasLt.so.13
 library libcublasLt.so.13 ""
 products "version 12 where 13 cannot be loaded" "matrix products by $folder/libcublasLt.so.12 (120805)"
 library libcublasLt.so.12 ""
-products "neither: ctrt's own kernels, and a warning" "no cuBLASLt, so matrix products take kernels of ctrt's own" \
+products "neither: built-in kernels, and a warning" "no cuBLASLt, so matrix products use built-in kernels" \
     "libcublasLt.so.13: file too short" "libcublasLt.so.12: file too short"
 library libcublasLt.so.13 lacking/libcublasLt.so.13
 products "a version that lacks a function is not used" "libcublasLt.so.13 lacks cublasLtMatmulAlgoCheck" "no cuBLASLt"

@@ -187,7 +187,7 @@ static void test_promises(void)
     show(&container);
     set_check("on");
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
-    CHECK_HAS(host_error, "not yet written to 1.99 GiB");
+    CHECK_HAS(host_error, "not yet written 1.99 GiB");
     cpu_memory_returned(256 * MIB);
     CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_OK);
     CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);

@@ -178,7 +178,7 @@ static void test_counting(void)
     group("a misspelt environment variable is logged");
     fake_machine_reset();
     a = discover(SETTINGS("CUDA_VISIBLE_DEVICE=1"), false, false);
-    CHECK_HAS(a.logged, "CUDA_VISIBLE_DEVICE is set, and has no effect");
+    CHECK_HAS(a.logged, "CUDA_VISIBLE_DEVICE is set but has no effect");
     CHECK_EQ(a.count, 2);
     a = discover(SETTINGS("CUDA_VISIBLE_DEVICES=1"), false, false);
     CHECK_STR(a.logged, "");

@@ -159,7 +159,7 @@ static void test_illegal(void)
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
         soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);
-        CHECK_FAILS(ctrt_item(&value, y != NULL ? y : x), CTRT_ERR_DEVICE_LOST, "start it anew");
+        CHECK_FAILS(ctrt_item(&value, y != NULL ? y : x), CTRT_ERR_DEVICE_LOST, "restart the process");
         CHECK_FAILS(ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
         CHECK_FAILS(ctrt_device_synchronize(gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* other devices still work */

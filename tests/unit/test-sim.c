@@ -23,7 +23,7 @@ static const struct malformed {
     { "latency=20parsecs", "not \"20parsecs\"" },
     { "bandwidth=fast", "bandwidth" },
     { "peers=rings", "peers: expected all, ring, none, or pairs" },
-    { "peers=0-5", "pairs of devices that there are" },
+    { "peers=0-5", "pairs of existing devices" },
     { "peers=0-0", "pairs" },
     { "seed=x", "seed: expected a whole number" },
     { "poison=maybe", "yes or no" },
@@ -34,7 +34,7 @@ static const struct malformed {
     { "fault=op:addd@3", "no kernel for an op \"addd\"" },
     { "fault=link:0", "two devices" },
     { "fault=late:soon", "a time" },
-    { "fault=99.alloc:1", "no device's number" },
+    { "fault=99.alloc:1", "not a device number" },
 };
 
 static void options(void)
@@ -101,7 +101,7 @@ static void memory(void)
     REQUIRE_EQ(c.peak_bytes, MIB);
     sim->memory->free(device, (char *)first + 1, 512);
     REQUIRE_EQ(sim_counted(0).bad_frees, 1);
-    REQUIRE(strstr(host_logged, "where no block begins") != NULL, "a wrong free is logged as \"%s\"", host_logged);
+    REQUIRE(strstr(host_logged, "which is not the start of a block") != NULL, "a wrong free is logged as \"%s\"", host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL_OOM(sim->memory->alloc(device, &more, SIZE_MAX), "no 18446744073709551615 bytes");
     sim_close(device);
@@ -199,7 +199,7 @@ static void pages(void)
     char *range = NULL, back[4096];
     void *device = sim_open("devices=1,memory=8m", 0), *block;
     REQUIRE_EQ(m->page_bytes, page);
-    MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "pages");
+    MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "page size");
     MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
     info_is(device, 8 * MIB, 8 * MIB);
     block = sim_alloc(device, 4096);                            /* occupies part of the first page */
@@ -246,7 +246,7 @@ static void invalid_addresses(void)
     float *a = sim_upload(device, host, sizeof host), *b = sim_alloc(device, sizeof host);
     const ctrt_memory_table *m = sim->memory;
     MUST(m->copy(device, NULL, host, a, 0, CTRT_COPY_ON_DEVICE));           /* nothing to copy */
-    MUST_FAIL(m->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "no kind of copy");
+    MUST_FAIL(m->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "not a kind of copy");
     MUST_FAIL_LATER(device, m->copy(device, NULL, b + 4, a, 600, CTRT_COPY_ON_DEVICE), "within one allocation");
     MUST_FAIL_LATER(device, m->copy(device, NULL, b, a, 10, CTRT_COPY_TO_HOST),
                     "given as host memory and is memory of sim:0");
@@ -258,7 +258,7 @@ static void invalid_addresses(void)
     MUST_FAIL(m->copy_peer(device, a, other, elsewhere.data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
               "sim:0 cannot reach the memory of sim:1");
     ctrt_call call = { .size = sizeof call, .device = device };
-    MUST_FAIL(sim_kernel("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not say which");
+    MUST_FAIL(sim_kernel("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not name one");
     m->free(device, a, sizeof host);
     MUST_FAIL_LATER(device, m->copy(device, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
     sim_close(other);
