@@ -249,7 +249,7 @@ static void invalid_addresses(void)
     MUST_FAIL(m->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "not a kind of copy");
     MUST_FAIL_LATER(device, m->copy(device, NULL, b + 4, a, 600, CTRT_COPY_ON_DEVICE), "within one allocation");
     MUST_FAIL_LATER(device, m->copy(device, NULL, b, a, 10, CTRT_COPY_TO_HOST),
-                    "given as host memory and is memory of sim:0");
+                    "passed as host memory but is memory of sim:0");
     MUST_FAIL_LATER(device, m->copy(device, NULL, host, back, 10, CTRT_COPY_TO_DEVICE), "is no device memory");
     ctrt_view x = sim_vector(a, 8), of_host = sim_vector(host, 8), elsewhere = sim_vector(sim_alloc(other, 32), 8);
     MUST_FAIL_LATER(device, neg(device, &x, &of_host), "neg (f32), call 9: input 0");
