@@ -84,18 +84,18 @@ REFERENCE(pool)
     for (int64_t k = 0; k < out->numel; k++) {
         int64_t at[4], best = -1;
         index_of(at, k, 4, shape);
-        const double *plane = in->f + (at[0] * shape[1] + at[1]) * h * w;
+        const int64_t plane = (at[0] * shape[1] + at[1]) * h * w;
         for (int64_t i = 0; i < kh; i++)
             for (int64_t j = 0; j < kw; j++) {
                 int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
                         column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
                 if (row < 0 || row >= h || column < 0 || column >= w)
                     continue;
-                double x = plane[row * w + column];
-                if (best < 0 || isnan(x) || x > plane[best])
+                double x = value_of(in, plane + row * w + column);
+                if (best < 0 || isnan(x) || x > value_of(in, plane + best))
                     best = row * w + column;
             }
-        out[0].f[k] = plane[best];
+        element_copy(&out[0], k, in, plane + best);
         out[1].i[k] = best;
     }
 }

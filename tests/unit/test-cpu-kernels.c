@@ -120,6 +120,16 @@ static void threads_change_nothing(void)
             }
             fake_free(&in);
         }
+    static const struct { const char *op; ctrt_dtype dtype; double lo, hi; } others[] = {
+        { "prod", CTRT_F64, 0.99999, 1.00001 }, { "sum", CTRT_I64, -99, 99 }, { "prod", CTRT_I64, 1, 9 },
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        static const ctrt_reduce_attributes attributes = { sizeof attributes, 3 };
+        static const int64_t one[] = { 1, 1 };
+        fake_tensor in = fake_filled(others[i].dtype, FAKE_CONTIGUOUS, 2, shapes[0], others[i].lo, others[i].hi);
+        same_with_threads(others[i].op, others[i].dtype, FAKE_VIEWS(&in.view), 1, others[i].dtype, 2, one, &attributes);
+        fake_free(&in);
+    }
     fake_load(NULL);
 }
 

@@ -103,6 +103,25 @@ static void test_sizes(void)
     }
 }
 
+static void test_copies(void)
+{
+    static const size_t sizes[] = { 1, 2 * MIB - 1, 5 * MIB + 3 };
+    group("copies and fills, which large blocks divide among threads");
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        unsigned char *from = get(sizes[i] + 1), *to = get(sizes[i] + 1);
+        for (size_t k = 0; k < sizes[i]; k++)
+            from[k] = (unsigned char)(k * 31 + k / 257);
+        to[sizes[i]] = 77;
+        CHECK_EQ(memory->copy(NULL, NULL, to, from, sizes[i], 0), CTRT_OK);
+        CHECK(memcmp(from, to, sizes[i]) == 0 && to[sizes[i]] == 77, "wrong copy of %zu bytes", sizes[i]);
+        CHECK_EQ(memory->fill(NULL, NULL, from, 5, sizes[i]), CTRT_OK);
+        memset(to, 5, sizes[i]);
+        CHECK(memcmp(from, to, sizes[i]) == 0, "wrong fill of %zu bytes", sizes[i]);
+        memory->free(NULL, from, sizes[i] + 1);
+        memory->free(NULL, to, sizes[i] + 1);
+    }
+}
+
 static void test_unmapped(void)
 {
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
@@ -314,6 +333,7 @@ TEST_MAIN
     load_with("CTRT_HUGE_PAGES", NULL);
     test_sizes();
     test_unmapped();
+    test_copies();
     test_huge_pages();
     test_parameters();
     test_too_much();

@@ -52,6 +52,64 @@ static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 }
 #define PRODUCT_OF(call)  (CHECK_OK(call), product_is_right(__LINE__, part, w))
 
+/* Checks that two tensors have the same bits, as f64. */
+static void same_values(int line, ctrt_tensor *x, ctrt_tensor *expected)
+{
+    const size_t bytes = (size_t)ctrt_tensor_numel(expected) * sizeof(double);
+    double *a = malloc(bytes), *b = malloc(bytes);
+    REQUIRE_EQ(ctrt_tensor_numel(x), ctrt_tensor_numel(expected));
+    CHECK_OK(ctrt_to_host(a, bytes, x, CTRT_F64));
+    CHECK_OK(ctrt_to_host(b, bytes, expected, CTRT_F64));
+    tap_check(memcmp(a, b, bytes) == 0, __FILE__, line, "the values differ from those of the contiguous operands");
+    free(a);
+    free(b);
+}
+
+/* Computes the gradient of a pooling with both tensors in the format. */
+static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *dy, ctrt_memory_format format)
+{
+    const ctrt_pool2d_options options = { .kernel = { 3, 2 }, .stride = { 2, 1 } };
+    CTRT_AUTO(tensor) leaf = NULL, pooled = NULL, seed = NULL;
+    CHECK_OK(ctrt_detach(&leaf, x));
+    CHECK_OK(ctrt_contiguous(&leaf, leaf, format));
+    CHECK_OK(ctrt_contiguous(&seed, dy, format));
+    CHECK_OK(ctrt_tensor_require_grad(leaf, true));
+    CHECK_OK(ctrt_max_pool2d(&pooled, NULL, leaf, &options));
+    CHECK_OK(ctrt_backward_with(pooled, seed, false, false));
+    ctrt_tensor_assign(gradient, ctrt_tensor_grad(leaf));
+}
+
+static void layouts(void)
+{
+    group("channels-last pooling, rows of f16 with gaps, and transposed operands beside a constant, as contiguous");
+    CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
+    pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);
+    pool_gradient(&y, x, dy, CTRT_CHANNELS_LAST);
+    same_values(__LINE__, y, expected);
+
+    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50, 90), CTRT_F16, cpu));
+    CHECK_OK(ctrt_narrow(&b, a, 1, 3, 70));
+    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(70, 50), CTRT_F16, cpu));
+    CHECK_OK(ctrt_t(&t, t));
+    CHECK_OK(ctrt_mul(&y, b, t));
+    CHECK_OK(ctrt_contiguous(&b, b, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_contiguous(&a, t, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_mul(&expected, b, a));
+    same_values(__LINE__, y, expected);
+
+    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(90, 60), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(60, 90), CTRT_F32, cpu));
+    CHECK_OK(ctrt_t(&t, t));
+    CHECK_OK(ctrt_gt(&mask, a, t));
+    CHECK_OK(ctrt_full(&one, CTRT_SHAPE(1, 1), ctrt_float(7), CTRT_F32, cpu));
+    CHECK_OK(ctrt_where(&y, mask, t, one));
+    CHECK_OK(ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_where(&expected, mask, t, one));
+    same_values(__LINE__, y, expected);
+}
+
 static void products(void)
 {
     group("matmul of rows with gaps and permuted rows");
@@ -399,6 +457,7 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     too_large();
+    layouts();
     products();
     windows();
     scalars();
