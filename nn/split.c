@@ -236,7 +236,7 @@ static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctr
     return status;
 }
 
-static void tell(const struct kept *kept, int64_t batch, int64_t pieces, int64_t next)
+static void warn(const struct kept *kept, int64_t batch, int64_t pieces, int64_t next)
 {
     char text[160];
     snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s; retrying with %lld", (long long)batch,
@@ -301,7 +301,7 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         const int64_t next = next_pieces(split, batch, pieces, failures++);
         if (next == 0)
             return ctrt_fail(status, "%lld rows in %lld pieces: %s", (long long)batch, (long long)pieces, message);
-        tell(kept, batch, pieces, next);
+        warn(kept, batch, pieces, next);
         empty_caches(kept);
         pieces = next;
     }

@@ -32,7 +32,7 @@ static uint32_t read_limit(void)
     return atomic_load(&graph_growth_limit);
 }
 
-static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_t reach)
+static __attribute__((noinline)) void warn(const struct grad_node *node, uint32_t reach)
 {
     atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
     if (atomic_exchange(&warned, true))
@@ -80,7 +80,7 @@ void graph_growth_check(struct grad_node *node)
     }
     node->reach = reach;
     if (unlikely(reach >= limit))
-        tell(node, reach);
+        warn(node, reach);
 }
 
 ctrt_status ctrt_autograd_set_growth_limit(int passes)

@@ -426,7 +426,7 @@ static void sleep_for(double seconds)
         continue;
 }
 
-static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
+static ctrt_status read_options(ctrt_pick_options *o, const ctrt_pick_options *options)
 {
     if (options != NULL)
         *o = *options;
@@ -456,7 +456,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
         return fail_null("pick_devices", "list");
     if (count == NULL)
         return fail_null("pick_devices", "count");
-    CTRT_TRY(judge(&o, options));
+    CTRT_TRY(read_options(&o, options));
     CTRT_TRY(type_named(&type, o.type));
     struct candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
     if (all == NULL)

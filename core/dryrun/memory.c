@@ -102,7 +102,7 @@ static bool lift(struct dryrun *dryrun, size_t bytes)
 }
 
 /* Allocates from the policy, retrying as pool_alloc does. */
-static ctrt_status ask(struct dryrun *dryrun, ctrt_block *inner, size_t bytes, void *queue)
+static ctrt_status alloc_inner(struct dryrun *dryrun, ctrt_block *inner, size_t bytes, void *queue)
 {
     const struct policy_layer *layer = top(dryrun);
     inner->address = NULL;
@@ -144,7 +144,7 @@ static ctrt_status alloc_locked(struct dryrun *dryrun, ctrt_block *block, size_t
     struct dryrun_block *entry = host_calloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block of a dry run");
-    ctrt_status status = ask(dryrun, &entry->inner, bytes, queue);
+    ctrt_status status = alloc_inner(dryrun, &entry->inner, bytes, queue);
     if (status != CTRT_OK) {
         host_free(entry);
         return status;

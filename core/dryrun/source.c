@@ -19,7 +19,7 @@ static void *new_address(struct dryrun_source *source, size_t bytes)
     return (void *)address;
 }
 
-static ctrt_status draw(const struct dryrun_source *source, size_t bytes)
+static ctrt_status reserve_bytes(const struct dryrun_source *source, size_t bytes)
 {
     struct device_memory *memory = source->memory;
     const uint64_t reserved = counters_reserved_bytes(&memory->counters), limit = source->limit;
@@ -34,7 +34,7 @@ static ctrt_status draw(const struct dryrun_source *source, size_t bytes)
     return CTRT_OK;
 }
 
-static void give(const struct dryrun_source *source, size_t bytes)
+static void release_bytes(const struct dryrun_source *source, size_t bytes)
 {
     counters_count_segment(&source->memory->counters, bytes, -1);
     quota_give(source->memory, bytes);
@@ -43,13 +43,13 @@ static void give(const struct dryrun_source *source, size_t bytes)
 void dryrun_source_return(struct dryrun_source *source, size_t bytes)
 {
     if (counters_reserved_bytes(&source->memory->counters) >= bytes)
-        give(source, bytes);
+        release_bytes(source, bytes);
 }
 
 static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     (void)queue;
-    CTRT_TRY(draw(state, bytes));
+    CTRT_TRY(reserve_bytes(state, bytes));
     *address = new_address(state, bytes);
     return CTRT_OK;
 }
@@ -58,7 +58,7 @@ static void source_free(void *state, void *address, size_t bytes, void *queue)
 {
     (void)address;
     (void)queue;
-    give(state, bytes);
+    release_bytes(state, bytes);
 }
 
 /* Nothing is enqueued, so there is nothing to wait for. */
@@ -107,13 +107,13 @@ static void source_unreserve(void *state, void *address, size_t bytes)
 static ctrt_status source_map(void *state, void *address, size_t bytes)
 {
     (void)address;
-    return draw(state, bytes);
+    return reserve_bytes(state, bytes);
 }
 
 static void source_unmap(void *state, void *address, size_t bytes)
 {
     (void)address;
-    give(state, bytes);
+    release_bytes(state, bytes);
 }
 
 void dryrun_source_begin(struct dryrun_source *source, struct device_memory *memory, struct device_memory *real)

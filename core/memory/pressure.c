@@ -67,15 +67,15 @@ uint64_t pressure_trims(void)
 
 /* ---- the parameter ---- */
 
-ctrt_status pressure_parse(struct pressure_options *wish, const char *text)
+ctrt_status pressure_parse(struct pressure_options *options, const char *text)
 {
     static const char *const yes[] = { "on", "1", "yes", "true" }, *const no[] = { "off", "0", "no", "false" };
-    *wish = (struct pressure_options){ true, "some 150000 2000000" };
+    *options = (struct pressure_options){ true, "some 150000 2000000" };
     for (size_t i = 0; i < COUNT_OF(yes); i++) {
         if (strcmp(text, yes[i]) == 0)
             return CTRT_OK;
         if (strcmp(text, no[i]) == 0) {
-            wish->watch = false;
+            options->watch = false;
             return CTRT_OK;
         }
     }
@@ -94,7 +94,7 @@ ctrt_status pressure_parse(struct pressure_options *wish, const char *text)
                          "CTRT_MEMORY_PRESSURE=%.64s: the window must be 500000 to 10000000 microseconds, and the "
                          "stall at most the window",
                          text);
-    snprintf(wish->trigger, sizeof wish->trigger, "%s %" PRIu64 " %" PRIu64, word, stall, window);
+    snprintf(options->trigger, sizeof options->trigger, "%s %" PRIu64 " %" PRIu64, word, stall, window);
     return CTRT_OK;
 }
 
@@ -246,7 +246,7 @@ static void *watch_pressure(void *ignored)
 {
     struct pollfd polled[MOST_SOURCES + 1];
     for (;;) {
-        bool spoke = false;
+        bool reported = false;
         memcpy(polled, watcher.sources, sizeof watcher.sources);
         polled[MOST_SOURCES] = (struct pollfd){ .fd = watcher.wake, .events = POLLIN };
         if (poll(polled, COUNT_OF(polled), -1) < 0 && errno != EINTR)
@@ -255,8 +255,8 @@ static void *watch_pressure(void *ignored)
             return ignored;
         memcpy(watcher.sources, polled, sizeof watcher.sources);
         for (int i = 0; i < watcher.count; i++)
-            spoke |= source_reported(i);
-        if (spoke)
+            reported |= source_reported(i);
+        if (reported)
             empty_caches();
     }
 }
@@ -307,19 +307,19 @@ ctrt_status pressure_start(void)
 {
     CANCEL_DISABLED;
     static atomic_flag registered = ATOMIC_FLAG_INIT, failed = ATOMIC_FLAG_INIT;
-    struct pressure_options wish;
+    struct pressure_options options;
     ctrt_param_value value, file;
     CTRT_TRY(param_read(&value, &pressure_param, "core"));
     CTRT_TRY(param_read(&file, &file_param, "core"));
-    CTRT_TRY(pressure_parse(&wish, value.text));
+    CTRT_TRY(pressure_parse(&options, value.text));
     int idle = IDLE;
-    if (!wish.watch || !atomic_compare_exchange_strong(&state, &idle, STARTING))
+    if (!options.watch || !atomic_compare_exchange_strong(&state, &idle, STARTING))
         return CTRT_OK;
     if (!atomic_flag_test_and_set(&registered)) {
         pthread_atfork(NULL, NULL, after_fork_in_child);
         atexit(pressure_stop);              /* registered late, so it runs before handlers registered earlier */
     }
-    bool running = watch_all(file.text, wish.trigger);
+    bool running = watch_all(file.text, options.trigger);
     if (running && !start_thread()) {
         running = false;
         if (!atomic_flag_test_and_set(&failed))

@@ -37,6 +37,6 @@ struct pressure_options {
     bool watch;
     char trigger[48];                       /* "some 150000 2000000" */
 };
-ctrt_status pressure_parse(struct pressure_options *wish, const char *text);
+ctrt_status pressure_parse(struct pressure_options *options, const char *text);
 
 #endif

@@ -215,7 +215,7 @@ static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 
 /* Logs totals each time the amount has doubled. The lock must not be held, because the log handler may allocate
  * memory. */
-static void tell(struct spill *self)
+static void log_moves(struct spill *self)
 {
     pthread_mutex_lock(&self->lock);
     const bool first = self->logged_bytes == 0, due = self->out_bytes >= self->logged_bytes;
@@ -278,7 +278,7 @@ static ctrt_status leave_end(struct spill *self, struct block *block)
     pthread_mutex_unlock(&self->lock);
     spill_buffer_put(self, spoilt);
     if (copied && status == CTRT_OK)
-        tell(self);
+        log_moves(self);
     return status;
 }
 
@@ -426,8 +426,8 @@ ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue
     void *address = NULL;
     ctrt_status status = space_returned(self, &address, block->bytes, queue, ahead);
     struct buffer *buffer = block->buffer;
-    const bool drawn = status == CTRT_OK;
-    if (drawn && buffer != NULL) {
+    const bool allocated = status == CTRT_OK;
+    if (allocated && buffer != NULL) {
         status = copy_in(self, block, address, queue);
         if (status != CTRT_OK)
             self->source->free(self->source->state, address, block->bytes, queue);
@@ -448,7 +448,7 @@ ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue
         spill_count_host(self, block, -1);
         list_add(&self->here, block);
     } else {
-        self->source_frees += drawn;
+        self->source_frees += allocated;
         if (ahead)
             self->ceiling = self->here_bytes;
         spill_host_add(self, block);

@@ -142,14 +142,14 @@ static struct buffer *take_free(struct spill *self, unsigned class)
     return buffer;
 }
 
-/* Counts the bytes as allocated if the limit permits it. *drawn: the bytes allocated now. */
-static bool count_pinned(struct spill *self, size_t bytes, size_t *drawn)
+/* Counts the bytes as allocated if the limit permits it. *allocated: the bytes allocated now. */
+static bool count_pinned(struct spill *self, size_t bytes, size_t *allocated)
 {
     pthread_mutex_lock(&self->lock);
     const bool fits = bytes <= self->host_limit && self->pinned_bytes <= self->host_limit - bytes;
     if (fits)
         self->pinned_bytes += bytes;
-    *drawn = self->pinned_bytes;
+    *allocated = self->pinned_bytes;
     pthread_mutex_unlock(&self->lock);
     return fits;
 }
@@ -157,11 +157,11 @@ static bool count_pinned(struct spill *self, size_t bytes, size_t *drawn)
 static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
 {
     const ctrt_memory_source *source = self->source;
-    size_t drawn;
-    if (!count_pinned(self, bytes, &drawn) && !(free_cached(self, bytes) && count_pinned(self, bytes, &drawn)))
+    size_t allocated;
+    if (!count_pinned(self, bytes, &allocated) && !(free_cached(self, bytes) && count_pinned(self, bytes, &allocated)))
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
                                 "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
-                                "(CTRT_MEMORY=spill:host=...)", drawn, self->host_limit, bytes);
+                                "(CTRT_MEMORY=spill:host=...)", allocated, self->host_limit, bytes);
     ctrt_status status = source->host_alloc(source->state, &buffer->address, bytes);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
         spill_buffers_trim(self);

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Results of every op on the cpu with each instruction set, and of what depends on it with each library for matrix products: the conformance
-# suite and PyTorch's answers. That cpu kernels compute what ops mean is shown here alone.
+# Runs the conformance suite and the comparison with PyTorch's results on the cpu with each instruction set, and the ops
+# that use matrix products also with each library for them. No other test checks the results of cpu kernels.
 . "$srcdir/tests/lib.sh"
 
-# conforms WHAT ARGUMENT...: the suite, with at least one check in it.
+# conforms WHAT ARGUMENT...: passes if the suite runs at least one check and all pass.
 conforms() {
     what=$1
     shift

@@ -134,7 +134,8 @@ else
         "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
 fi
 # The page must report a snapshot whose sums are wrong.
-sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
+sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' \
+    "$work/good.json" >"$work/wrong.json"
 "$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
 if grep -q 'sums differ: owners add up to' "$work/dom.html"; then
     ok "the page reports sums that differ"
@@ -142,7 +143,8 @@ else
     not_ok "the page reports sums that differ" "$(grep -o '<title>[^<]*' "$work/dom.html")"
 fi
 # A snapshot in which the clock was set back for some events.
-awk '/"action": / && ++n > 500 && n < 700 { sub(/"time_us": 1/, "\"time_us\": ") } { print }' "$work/good.json" >"$work/back.json"
+awk '/"action": / && ++n > 500 && n < 700 { sub(/"time_us": 1/, "\"time_us\": ") } { print }' \
+    "$work/good.json" >"$work/back.json"
 "$ctrt" memory "$work/back.json" -o "$work/back.html"
 if cmp -s "$work/back.json" "$work/good.json"; then
     not_ok "a clock that was set back" "the test did not change the snapshot"
@@ -159,7 +161,8 @@ else
     not_ok "no text of a snapshot becomes markup" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
 fi
 # Backtraces contain the names of the library's functions, which the search finds.
-"$builddir/memory-snapshot" "$work/frames.json" 300 frames && "$ctrt" memory "$work/frames.json" -o "$work/frames.html" &&
+"$builddir/memory-snapshot" "$work/frames.json" 300 frames &&
+    "$ctrt" memory "$work/frames.json" -o "$work/frames.html" &&
     dom "$work/frames.html#q=ctrt_empty" >"$work/dom.html"
 want=$(grep -c '"state": "active_allocated"' "$work/frames.json")
 if ! grep -q '"name": "ctrt_empty"' "$work/frames.json"; then

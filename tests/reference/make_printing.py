@@ -82,7 +82,7 @@ def main():
     printed(out, "long_rows", grid(2, 25))
     printed(out, "column", grid(4, 1))
 
-    out.comment("", "nothing: the shape is told unless it is [0]")
+    out.comment("", "empty tensors: the shape is printed unless it is [0]")
     printed(out, "empty", torch.zeros(0))
     printed(out, "empty_i64", torch.zeros(0, dtype=torch.int64))
     printed(out, "empty_shape", torch.zeros(2, 0, 3))

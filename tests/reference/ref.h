@@ -34,7 +34,7 @@ struct ref_record {
 
 struct ref_file {
     struct ref_record *records;
-    size_t count, room;
+    size_t count, capacity;
     char *bytes;
 };
 
@@ -82,13 +82,13 @@ static inline char *ref_read_bytes(const char *name)
 
 static inline struct ref_record *ref_new_record(struct ref_file *file)
 {
-    if (file->count == file->room) {
-        size_t room = file->room ? 2 * file->room : 64;
-        struct ref_record *more = realloc(file->records, room * sizeof *more);
+    if (file->count == file->capacity) {
+        size_t capacity = file->capacity ? 2 * file->capacity : 64;
+        struct ref_record *more = realloc(file->records, capacity * sizeof *more);
         if (!more)
             return NULL;
         file->records = more;
-        file->room = room;
+        file->capacity = capacity;
     }
     struct ref_record *record = &file->records[file->count++];
     memset(record, 0, sizeof *record);

@@ -229,7 +229,8 @@ REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
     size_t rest = block->bytes - bytes;
     if (small ? rest >= 512 : bytes < ref->max_split && rest > REF_MIB) {
         struct ref_block *tail = calloc(1, sizeof *tail);
-        *tail = (struct ref_block){ .before = block, .after = block->after, .address = block->address + bytes, .bytes = rest,
+        *tail = (struct ref_block){ .before = block, .after = block->after, .address = block->address + bytes,
+                                    .bytes = rest,
                                     .queue = queue, .small = small };
         if (tail->after)
             tail->after->before = tail;

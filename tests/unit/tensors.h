@@ -48,8 +48,8 @@ static inline void check_values_within(const char *what, int line, ctrt_tensor *
                                        double tolerance)
 {
     double got[512];
-    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __BASE_FILE__, line, "%s: %lld elements, expected %lld",
-                   what, (long long)ctrt_tensor_numel(x), (long long)count))
+    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __BASE_FILE__, line,
+                   "%s: %lld elements, expected %lld", what, (long long)ctrt_tensor_numel(x), (long long)count))
         return;
     if (!tap_ok(ctrt_to_host(got, sizeof got, x, CTRT_F64), __BASE_FILE__, line, what))
         return;
@@ -58,8 +58,8 @@ static inline void check_values_within(const char *what, int line, ctrt_tensor *
         const double size = wanted[i] < 0 ? -wanted[i] : wanted[i];
         const bool both_nan = got[i] != got[i] && wanted[i] != wanted[i];
         if (!(got[i] == wanted[i] || off < tolerance * size || both_nan)) {
-            tap_check(false, __BASE_FILE__, line, "%s: element %lld is %.17g, expected %.17g", what, (long long)i, got[i],
-                      wanted[i]);
+            tap_check(false, __BASE_FILE__, line, "%s: element %lld is %.17g, expected %.17g", what, (long long)i,
+                      got[i], wanted[i]);
             return;
         }
     }

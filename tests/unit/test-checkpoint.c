@@ -63,8 +63,10 @@ static void good_files(void)
         { "{\"__metadata__\":{}}", 0, 0 },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, 1 },
         { "{ \"a\" : { \"shape\" : [ 2 ] ,\n\t\"data_offsets\" : [ 0 , 8 ] , \"dtype\" : \"F32\" } } \n", 8, 1 },
-        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 7, 2 },
-        { "{\"a\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},"
+          "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 7, 2 },
+        { "{\"a\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[0,0]},"
+          "\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},"
           "\"c\":{\"dtype\":\"I8\",\"shape\":[0],\"data_offsets\":[1,1]}}", 1, 3 },
         { "{\"a\":{\"dtype\":\"BF16\",\"shape\":[0,9223372036854775807,9223372036854775807],\"data_offsets\":[0,0]}}",
           0, 1 },

@@ -245,7 +245,7 @@ static void test_limits(void)
             CHECK_HAS(ctrt_error_message(), "The device has enough free memory: raise the limit");
             CHECK_STATS(device, { "num_ooms", 1 }, { "num_oom_rejections", 1 });
             give(memory, &a, 40 * MIB);
-            b = take(memory, 50 * MIB);                             /* the cache is trimmed to make room */
+            b = take(memory, 50 * MIB);                             /* the cache is trimmed to free memory */
             CHECK_TRUE(ctrt_memory_reserved(device) <= 64 * MIB);
             CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
             c = take(memory, 100 * MIB);

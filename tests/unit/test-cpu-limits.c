@@ -130,10 +130,10 @@ static void test_available(void)
           0, 0, NONE, "" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct cpu_memory_room available;
+        struct cpu_memory_limits available;
         group("total, free and grantable memory come from the tightest limit: %s", cases[i].name);
         show(&cases[i].machine);
-        cpu_memory_room(&available);
+        cpu_memory_limits(&available);
         CHECK_EQ(available.total / MIB, cases[i].total / MIB);
         CHECK_EQ(available.free / MIB, cases[i].free / MIB);
         CHECK_EQ(available.grantable / MIB, cases[i].grantable / MIB);

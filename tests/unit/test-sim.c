@@ -101,7 +101,8 @@ static void memory(void)
     REQUIRE_EQ(c.peak_bytes, MIB);
     sim->memory->free(device, (char *)first + 1, 512);
     REQUIRE_EQ(sim_counted(0).bad_frees, 1);
-    REQUIRE(strstr(host_logged, "which is not the start of a block") != NULL, "a wrong free is logged as \"%s\"", host_logged);
+    REQUIRE(strstr(host_logged, "which is not the start of a block") != NULL, "a wrong free is logged as \"%s\"",
+            host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL_OOM(sim->memory->alloc(device, &more, SIZE_MAX), "no 18446744073709551615 bytes");
     sim_close(device);

@@ -29,7 +29,8 @@ static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_d
 static void test_model(const struct model *model)
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
-    group("%s: training on simulated devices, with one stream and with three, has the same bits as on the cpu", model->name);
+    group("%s: training on simulated devices, with one stream and with three, has the same bits as on the cpu",
+          model->name);
     IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
         double want[STEPS] = { 0 }, got[STEPS];
         CHECK_OK(train(want, model, cpu_device(), false));
@@ -40,7 +41,8 @@ static void test_model(const struct model *model)
             for (int streams = 0; streams < 2; streams++) {
                 CHECK_OK(train(got, model, device, streams));
                 for (int i = 0; i < STEPS; i++)
-                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", names[d], streams, i, got[i], want[i]);
+                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", names[d], streams, i, got[i],
+                          want[i]);
             }
             CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", names[d]);
         }

@@ -93,13 +93,13 @@ static void close_device(void *device)
 static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     (void)device;
-    struct cpu_memory_room room;
-    cpu_memory_room(&room);
-    if (room.total == 0)
+    struct cpu_memory_limits limits;
+    cpu_memory_limits(&limits);
+    if (limits.total == 0)
         return cpu_host->fail(CTRT_ERR_IO,
                               "cpu: /proc/meminfo cannot be read, and no other limit says how much memory there is");
-    *free_bytes = room.free;
-    *total_bytes = room.total;
+    *free_bytes = limits.free;
+    *total_bytes = limits.total;
     return CTRT_OK;
 }
 

@@ -22,7 +22,7 @@ ctrt_status cpu_kernels_init(void);
 int cpu_allowed_processors(void);
 
 /* limits.c: how much memory this process can use. */
-struct cpu_memory_room {
+struct cpu_memory_limits {
     uint64_t total;             /* bytes: the minimum of the machine's memory, the control groups' limits and RLIMIT_AS;
                                  * 0 if unknown */
     uint64_t free;              /* bytes free under the tightest of these limits */
@@ -31,7 +31,7 @@ struct cpu_memory_room {
     uint64_t limit, used, swap; /* bytes: that limit, its used and not reclaimable part, the machine's free swap */
     uint64_t untouched;         /* bytes allocated by this backend that have not been written to yet */
 };
-void cpu_memory_room(struct cpu_memory_room *room);
+void cpu_memory_limits(struct cpu_memory_limits *limits);
 uint64_t cpu_memory_total(void);
 
 /* Call cpu_memory_grant before mapping a large block. It counts the block as granted, or returns CTRT_ERR_OUT_OF_MEMORY

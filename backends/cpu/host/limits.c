@@ -81,7 +81,7 @@ static uint64_t untouched(void)
     return less(atomic_load_explicit(&promised, memory_order_relaxed), anonymous + value_of(status, "VmSwap:", 1024));
 }
 
-static void bound_by_groups(struct cpu_memory_room *room, uint64_t swap, uint64_t ours)
+static void bound_by_groups(struct cpu_memory_limits *limits, uint64_t swap, uint64_t ours)
 {
     struct cpu_memory_group groups[CPU_MEMORY_GROUPS];
     int count = cpu_cgroup_memory(groups);
@@ -90,23 +90,23 @@ static void bound_by_groups(struct cpu_memory_room *room, uint64_t swap, uint64_
         uint64_t used = less(group->used, group->reclaimable);
         uint64_t soft = least(group->high, group->max);
         if (soft != UINT64_MAX) {
-            room->total = room->total ? least(room->total, soft) : soft;
-            room->free = least(room->free, less(soft, used));
+            limits->total = limits->total ? least(limits->total, soft) : soft;
+            limits->free = least(limits->free, less(soft, used));
         }
         if (group->max == UINT64_MAX)
             continue;
         uint64_t left = less(less(group->max, used) + least(swap, group->swap_left), ours);
-        if (left < room->grantable) {
-            room->grantable = left;
-            room->limit = group->max;
-            room->used = used;
-            snprintf(room->bound, sizeof room->bound, "control group %.120s", group->name);
+        if (left < limits->grantable) {
+            limits->grantable = left;
+            limits->limit = group->max;
+            limits->used = used;
+            snprintf(limits->bound, sizeof limits->bound, "control group %.120s", group->name);
         }
     }
 }
 
 /* RLIMIT_AS limits address space, not memory, but an allocation cannot exceed it either. */
-static void bound_by_process(struct cpu_memory_room *room)
+static void bound_by_process(struct cpu_memory_limits *limits)
 {
     struct rlimit space;
     char text[128];
@@ -114,39 +114,39 @@ static void bound_by_process(struct cpu_memory_room *room)
         return;
     uint64_t used = cpu_read_file("/proc/self/statm", text, sizeof text)
                         ? strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-    room->total = room->total ? least(room->total, space.rlim_cur) : space.rlim_cur;
-    room->free = least(room->free, less(space.rlim_cur, used));
+    limits->total = limits->total ? least(limits->total, space.rlim_cur) : space.rlim_cur;
+    limits->free = least(limits->free, less(space.rlim_cur, used));
 }
 
-void cpu_memory_room(struct cpu_memory_room *room)
+void cpu_memory_limits(struct cpu_memory_limits *limits)
 {
     char text[4096];
-    *room = (struct cpu_memory_room){ .free = UINT64_MAX, .grantable = UINT64_MAX, .untouched = untouched() };
+    *limits = (struct cpu_memory_limits){ .free = UINT64_MAX, .grantable = UINT64_MAX, .untouched = untouched() };
     uint64_t swap = 0;
     if (cpu_read_file("/proc/meminfo", text, sizeof text)) {
         uint64_t available = value_of(text, "MemAvailable:", 1024);
-        room->total = value_of(text, "MemTotal:", 1024);
-        room->swap = swap = value_of(text, "SwapFree:", 1024);
-        room->free = available ? available : UINT64_MAX;
-        if (room->total && available) {
-            room->grantable = less(available + swap, room->untouched);
-            room->limit = room->total;
-            room->used = less(room->total, available);
-            snprintf(room->bound, sizeof room->bound, "machine");
+        limits->total = value_of(text, "MemTotal:", 1024);
+        limits->swap = swap = value_of(text, "SwapFree:", 1024);
+        limits->free = available ? available : UINT64_MAX;
+        if (limits->total && available) {
+            limits->grantable = less(available + swap, limits->untouched);
+            limits->limit = limits->total;
+            limits->used = less(limits->total, available);
+            snprintf(limits->bound, sizeof limits->bound, "machine");
         }
     }
-    bound_by_groups(room, swap, room->untouched);
-    bound_by_process(room);
-    if (room->free == UINT64_MAX)
-        room->free = 0;
-    atomic_store_explicit(&seen_left, room->grantable, memory_order_relaxed);
+    bound_by_groups(limits, swap, limits->untouched);
+    bound_by_process(limits);
+    if (limits->free == UINT64_MAX)
+        limits->free = 0;
+    atomic_store_explicit(&seen_left, limits->grantable, memory_order_relaxed);
 }
 
 uint64_t cpu_memory_total(void)
 {
-    struct cpu_memory_room room;
-    cpu_memory_room(&room);
-    return room.total;
+    struct cpu_memory_limits limits;
+    cpu_memory_limits(&limits);
+    return limits.total;
 }
 
 /* Formats a size as in "1.50 GiB". */
@@ -161,15 +161,15 @@ static const char *in_words(char text[32], uint64_t bytes)
 
 ctrt_status cpu_memory_refuse(size_t bytes, const char *why)
 {
-    struct cpu_memory_room room;
+    struct cpu_memory_limits limits;
     char requested[32], left[32], total[32];
-    cpu_memory_room(&room);
+    cpu_memory_limits(&limits);
     return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free",
-                          in_words(requested, bytes), bytes, why, in_words(left, room.free),
-                          in_words(total, room.total));
+                          in_words(requested, bytes), bytes, why, in_words(left, limits.free),
+                          in_words(total, limits.total));
 }
 
-static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
+static ctrt_status beyond(size_t bytes, const struct cpu_memory_limits *limits)
 {
     char requested[32], limit[32], used[32], ours[32], swap[32], left[32];
     return cpu_host->fail(
@@ -177,19 +177,19 @@ static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
         "cpu: %s (%zu bytes) exceed the memory of the %s, and the kernel would end the process when they are "
         "written to: limit %s, used and not reclaimable %s, allocated but not yet written %s, free swap of the "
         "machine %s; %s are available. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
-        in_words(requested, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
-        in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
+        in_words(requested, bytes), bytes, limits->bound, in_words(limit, limits->limit), in_words(used, limits->used),
+        in_words(ours, limits->untouched), in_words(swap, limits->swap), in_words(left, limits->grantable));
 }
 
 ctrt_status cpu_memory_grant(size_t bytes)
 {
     uint64_t since = atomic_fetch_add_explicit(&unseen, bytes, memory_order_relaxed) + bytes;
     if (checking && (since >= LOOK_BYTES || atomic_load_explicit(&seen_left, memory_order_relaxed) < LITTLE)) {
-        struct cpu_memory_room room;
-        cpu_memory_room(&room);
-        if (bytes > room.grantable) {
+        struct cpu_memory_limits limits;
+        cpu_memory_limits(&limits);
+        if (bytes > limits.grantable) {
             atomic_fetch_sub_explicit(&unseen, bytes, memory_order_relaxed);
-            return beyond(bytes, &room);
+            return beyond(bytes, &limits);
         }
         atomic_store_explicit(&unseen, 0, memory_order_relaxed);
     }

@@ -23,8 +23,8 @@
 /* ---- the library ---- */
 
 static struct onednn library;
-enum verdict { UNDECIDED, USABLE, UNUSABLE };
-static _Atomic enum verdict state;      /* set once, with `opening` locked */
+enum library_state { UNDECIDED, USABLE, UNUSABLE };
+static _Atomic enum library_state state;      /* set once, with `opening` locked */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 /* A thread that held the mutex does not exist in the child, which opens the library again if `state` is undecided. */
@@ -69,7 +69,7 @@ static bool transient(int error)
 }
 
 /* Returns UNDECIDED, with an empty `text`, after a possibly temporary failure; otherwise `text` is a message to log. */
-static enum verdict open_library(char *text, size_t bytes)
+static enum library_state open_library(char *text, size_t bytes)
 {
     if (!memory_to_create())
         return UNDECIDED;

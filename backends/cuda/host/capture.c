@@ -66,7 +66,7 @@ static bool graph_replays_on(const struct cuda_graph *graph, const struct cuda_q
 
 /* If a replay has reported a failure, marks all queues of the graph as failed, because the failing replay may have run
  * on any of them. Called with the device's lock held. */
-static void judge(struct cuda_graph *graph)
+static void check_graph(struct cuda_graph *graph)
 {
     char where[64], text[384];
     if (__atomic_load_n(&graph->error->state, __ATOMIC_ACQUIRE) != 2)
@@ -89,7 +89,7 @@ void cuda_graphs_check(struct cuda_queue *queue)
     pthread_mutex_lock(&device->lock);
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next)
         if (graph_replays_on(graph, queue))
-            judge(graph);
+            check_graph(graph);
     pthread_mutex_unlock(&device->lock);
 }
 
@@ -102,7 +102,7 @@ void cuda_graphs_finished(struct cuda_queue *queue)
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next) {
         if (!graph_replays_on(graph, queue))
             continue;
-        judge(graph);
+        check_graph(graph);
         if (__atomic_load_n(&graph->error->state, __ATOMIC_ACQUIRE) == 2) {
             graph->queue_count = 0;         /* all queues are marked as failed */
             __atomic_store_n(&graph->error->state, 0, __ATOMIC_RELEASE);
@@ -144,7 +144,7 @@ static void graph_free(struct cuda_device *device, struct cuda_graph *graph, boo
             __atomic_store_n(link, graph->next, __ATOMIC_RELEASE);
             break;
         }
-    judge(graph);
+    check_graph(graph);
     pthread_mutex_unlock(&device->lock);
     if (reachable && graph->executable != NULL)
         (void)cuda_driver.graph_exec_destroy(graph->executable);
@@ -243,7 +243,7 @@ static void note_replay(struct cuda_device *device, struct cuda_graph *graph, st
     if (!graph_replays_on(graph, queue)) {
         if (graph->queue_count == GRAPH_QUEUES) {
             (void)cuda_driver.stream_synchronize(graph->queues[0]->stream);
-            judge(graph);
+            check_graph(graph);
             memmove(graph->queues, graph->queues + 1, (size_t)--graph->queue_count * sizeof graph->queues[0]);
         }
         graph->queues[graph->queue_count++] = queue;

@@ -21,7 +21,7 @@ static struct {
     char visible[1024];                         /* CUDA_VISIBLE_DEVICES at the time of the enumeration */
 } found;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool told_misspelt, told_late, with_nvml = true;
+static bool warned_misspelt, warned_late, with_nvml = true;
 
 static void before_fork(void)
 {
@@ -84,9 +84,9 @@ static int edits(const char *a, const char *b)
 /* Warns once about misspelt variables such as CUDA_VISIBLE_DEVICE, which have no effect. */
 static void warn_misspelt(void)
 {
-    if (told_misspelt)
+    if (warned_misspelt)
         return;
-    told_misspelt = true;
+    warned_misspelt = true;
     for (char **at = environ; at != NULL && *at != NULL; at++) {
         char name[32];
         const size_t length = strcspn(*at, "=");
@@ -114,8 +114,8 @@ static bool warn_changed(void)
     const char *now = getenv("CUDA_VISIBLE_DEVICES");
     const bool changed = (now != NULL) != found.visible_set
                          || (now != NULL && strncmp(now, found.visible, sizeof found.visible - 1) != 0);
-    if (changed && !told_late) {
-        told_late = true;
+    if (changed && !warned_late) {
+        warned_late = true;
         cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
                        "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s, which is too "
                        "late. Set it before the first use of ctrt",

@@ -193,7 +193,7 @@ static ctrt_status failure_of(struct cuda_queue *queue, uint64_t *sequence)
 
 /* Returns the status of the queue after a driver call for it returned `result`; an error of the driver marks the queue
  * as failed. `what`: the operation, for the message. */
-static ctrt_status judge(struct cuda_queue *queue, cu_result result, const char *what)
+static ctrt_status outcome(struct cuda_queue *queue, cu_result result, const char *what)
 {
     if (result == CU_OK)
         return failure_of(queue, NULL);
@@ -237,7 +237,7 @@ static ctrt_status synchronize(void *handle, void *object)
         const cu_result result = cuda_driver.stream_synchronize(queue->stream);
         if (result == CU_OK)
             cuda_graphs_finished(queue);
-        return judge(queue, result, "waiting for");
+        return outcome(queue, result, "waiting for");
     }
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all work");
     for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
@@ -258,7 +258,7 @@ static ctrt_status query(void *handle, void *object, bool *idle)
         const cu_result result = cuda_driver.stream_query(q->stream);
         if (result == CU_NOT_READY)
             *idle = false;
-        status = judge(q, result == CU_NOT_READY ? CU_OK : result, "asking");
+        status = outcome(q, result == CU_NOT_READY ? CU_OK : result, "querying");
     }
     return status;
 }
