@@ -88,7 +88,8 @@ if SOFTCUDA
 # All plugins, including those that are built for tests only.
 softcuda-plugins/stamp: plugins-built/stamp backend-cuda.la backend-cuda-fp16.la
 	$(AM_V_GEN)$(MKDIR_P) softcuda-plugins && chmod 755 softcuda-plugins && \
-	cp plugins-built/*.so softcuda-plugins/ && cp .libs/backend-cuda.so .libs/backend-cuda-fp16.so softcuda-plugins/ && chmod 755 softcuda-plugins/*.so && : >$@
+	cp plugins-built/*.so .libs/backend-cuda.so .libs/backend-cuda-fp16.so softcuda-plugins/ && \
+	chmod 755 softcuda-plugins/*.so && : >$@
 check_DATA += softcuda-plugins/stamp
 
 check_PROGRAMS += test-capture
@@ -96,8 +97,9 @@ check_PROGRAMS += test-capture
 # Kernels for tests always contain the access checks of watch.c, whether or not the tree is built with sanitizers.
 # Therefore the suites that run all kernels are only run in builds without sanitizers.
 if !SANITIZE
-TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-rows.sh tests/integration/gpu-script.sh
-LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh
+TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-rows.sh
+LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh \
+              tests/integration/gpu-script.sh
 endif
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh \

@@ -4,7 +4,7 @@
 # so the suite's tolerances are larger.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
-conforms cuda-fp16:0
+conforms cuda-fp16:0 --tags f32
 passes "captured steps on cuda-fp16:1" "$builddir/test-capture" cuda-fp16:1
 CTRT_CUDA_FP16=bf16
 export CTRT_CUDA_FP16

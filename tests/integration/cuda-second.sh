@@ -4,7 +4,7 @@
 # events under all memory policies.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
-conforms cuda:1
+conforms cuda:1 --skip-tags gradient,gradient2
 SOFTCUDA=$SOFTCUDA,late=20us
 passes "the training reference on cuda:1" "$builddir/test-train-reference" cuda:1
 for policy in direct arena caching:expandable=true spill+caching; do

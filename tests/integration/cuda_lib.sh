@@ -16,11 +16,11 @@ passes() {
         { echo "status $status"; echo "$output" | grep -v '^ok' | head -n 40; echo "$output" | tail -n 5; })"
 }
 
-# conforms DEVICE: a check that passes if the conformance suite runs at least one check and all pass.
+# conforms DEVICE [OPTION...]: a check that passes if the conformance suite runs at least one check and all pass.
 conforms() {
-    output=$("$builddir/ctrt" check --device "$1" 2>&1)
+    output=$("$builddir/ctrt" check --device "$@" 2>&1)
     status=$?
-    check "the conformance suite on $1" "$(
+    check "the conformance suite on $*" "$(
         [ $status -eq 0 ] && echo "$output" | grep -q '^# [1-9][0-9]* passed, 0 failed' ||
         { echo "status $status"; echo "$output" | grep -A3 '^not ok' | head -n 40; echo "$output" | tail -n 5; })"
 }

@@ -102,6 +102,7 @@ static void test_options(void)
     }
     f.source.source.total_bytes = 0;            /* gc is a share of the device's memory */
     CHECK_EQ(caching->create(&f.policy, &f.source.source, "gc=0.5"), CTRT_ERR_NOT_SUPPORTED);
+    source_end(&f.source);
     host_logged[0] = '\0';
     for (size_t i = 0; i < COUNT(good); i++) {
         CHECK_STR(host_logged, "");

@@ -131,7 +131,8 @@ static int every_slot_in_a_child(int unused)
 {
     (void)unused;
     void *d = parents_device, *q = parents_queue, *e = parents_event, *x = parents_vector.data, *out = NULL;
-    float one = 1;
+    static float one;                       /* copies that are not waited for after a failure still read it */
+    one = 1;
     bool yes;
     double ms;
     uint64_t n;
@@ -205,7 +206,8 @@ static void fork_beside_work(void)
 static ctrt_status use_device(void *device, void **event)
 {
     void *queue = NULL, *block = NULL, *pinned = NULL, *range = NULL;
-    float one = 1;
+    static float one;                       /* copies that are not waited for after a failure still read it */
+    one = 1;
     CTRT_TRY(sim->queue->create(device, &queue, 0));
     CTRT_TRY(sim->queue->event_create(device, event, false));
     CTRT_TRY(sim->memory->alloc(device, &block, 4));
