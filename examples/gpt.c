@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A character-level transformer: trains on any text file, then generates some text.
  *
- *     make gpt && ./gpt [FILE [STEPS]]        default: the GNU General Public License, 600 steps
+ *     make gpt && ./gpt [FILE [STEPS [LETTERS]]]    default: the GNU General Public License, 600 steps, 600 letters
  *
  * The device is that of CTRT_DEVICE ("cpu", "cuda:1"), else the best one present; the code does not depend on it. */
 #include <ctrt/ctrt.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { WIDTH = 128, HEADS = 4, LAYERS = 3, CONTEXT = 64, BATCH = 16, SAMPLE = 600 };
+enum { WIDTH = 128, HEADS = 4, LAYERS = 3, CONTEXT = 64, BATCH = 16 };
 
 /* ---- a transformer block: x + attention(norm(x)), then x + mlp(norm(x)) ---- */
 
@@ -151,27 +151,30 @@ static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
 }
 
 /* Runs the network on the last CONTEXT tokens, samples the next token from the resulting probabilities, and repeats. */
-static ctrt_status write_sample(ctrt_module *net, ctrt_device *device)
+static ctrt_status write_sample(ctrt_module *net, int letters, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL;
-    int64_t window[SAMPLE + 1] = { text.token_of['\n'] ? text.token_of['\n'] - 1 : 0 };
+    int64_t window[CONTEXT] = { text.token_of['\n'] ? text.token_of['\n'] - 1 : 0 };
     float probability[256];
-    for (int n = 1; n <= SAMPLE; n++) {
-        int seen = n < CONTEXT ? n : CONTEXT, next = 0;
-        CTRT_TRY(ctrt_from_data(&x, window + n - seen, seen, CTRT_SHAPE(1, seen), CTRT_I64, device));
+    for (int n = 0, seen = 1; n < letters; n++) {
+        int next = 0;
+        CTRT_TRY(ctrt_from_data(&x, window, seen, CTRT_SHAPE(1, seen), CTRT_I64, device));
         CTRT_TRY(ctrt_forward(&x, net, x));
         CTRT_TRY(ctrt_select(&x, x, 1, -1));                            /* logits of the last position */
         CTRT_TRY(ctrt_softmax(&x, x, -1));
         CTRT_TRY(ctrt_to_host(probability, sizeof probability, x, CTRT_F32));
         for (double r = drand48(); next < text.vocabulary - 1 && (r -= probability[next]) > 0; next++)
             ;
-        putchar(text.byte_of[window[n] = next]);
+        putchar(text.byte_of[next]);
+        if (seen == CONTEXT)
+            memmove(window, window + 1, (size_t)--seen * sizeof window[0]);
+        window[seen++] = next;
     }
     putchar('\n');
     return CTRT_OK;
 }
 
-static ctrt_status run(const char *path, int steps)
+static ctrt_status run(const char *path, int steps, int letters)
 {
     ctrt_device *device = NULL;
     ctrt_status status = CTRT_OK;
@@ -185,13 +188,14 @@ static ctrt_status run(const char *path, int steps)
     CTRT_TRY(train(net, steps, device));
     ctrt_module_train(net, false);
     ctrt_no_grad
-        status = write_sample(net, device);
+        status = write_sample(net, letters, device);
     return status;
 }
 
 int main(int argc, char **argv)
 {
-    ctrt_status status = run(argc > 1 ? argv[1] : "/usr/share/common-licenses/GPL-3", argc > 2 ? atoi(argv[2]) : 600);
+    ctrt_status status = run(argc > 1 ? argv[1] : "/usr/share/common-licenses/GPL-3", argc > 2 ? atoi(argv[2]) : 600,
+                             argc > 3 ? atoi(argv[3]) : 600);
     if (status != CTRT_OK)
         fprintf(stderr, "%s: %s: %s\n", argv[0], ctrt_status_string(status), ctrt_error_message());
     free(text.tokens);

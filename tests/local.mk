@@ -4,7 +4,8 @@
 #                      run every cuda kernel
 #   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
-#   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release archive
+#   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release
+#                      archive
 #
 # A test in C is a file test-NAME.c with one TEST_MAIN (tests/unit/run.h). It is in one of these lists:
 #
@@ -370,7 +371,7 @@ check-long: all
 check-smoke: all
 	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
 distcheck-smoke:
-	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE)
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O1"
 
 # Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
 # the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The overlay backend cuda-fp16 with the software driver: conformance and captured steps. It multiplies matrices in f16,
-# so the suite's tolerances are larger.
+# The overlay backend cuda-fp16 with the software driver: conformance in f32, the dtype of its own kernels, and captured
+# steps. It multiplies matrices in f16, so the suite's tolerances are larger.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda-fp16:0 --tags f32
