@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { WIDTH = 128, HEADS = 4, LAYERS = 3, CONTEXT = 64, BATCH = 16 };
