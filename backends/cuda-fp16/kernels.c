@@ -252,18 +252,18 @@ static ctrt_status run(const ctrt_call *call)
     ctrt_status status = lower(&l, call);
     if (status != CTRT_OK)
         return status;
-    char *room = call->workspace;
+    char *scratch = call->workspace;
     for (uint32_t i = 0; i < call->n_inputs && status == CTRT_OK; i++) {
         if (!rounded(call, call->inputs[i], i))
             continue;
-        l.views[i].data = room + l.places[i];
+        l.views[i].data = scratch + l.places[i];
         if (call->inputs[i]->numel > 0)
             status = convert(call, &l.views[i], call->inputs[i]);
     }
     for (uint32_t i = 0; i < call->n_outputs; i++)
         if (rounded(call, call->outputs[i], INPUTS + i))
-            l.views[INPUTS + i].data = room + l.places[INPUTS + i];
-    l.call.workspace = room + l.bytes;
+            l.views[INPUTS + i].data = scratch + l.places[INPUTS + i];
+    l.call.workspace = scratch + l.bytes;
     l.call.workspace_bytes = call->workspace_bytes - l.bytes;
     if (status == CTRT_OK)
         status = l.call.kernel->run(&l.call);
