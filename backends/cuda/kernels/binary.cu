@@ -12,11 +12,6 @@
     INTEGER(op, i16, uint16_t, (uint32_t)x sign (uint32_t)y)                                                        \
     INTEGER(op, i32, uint32_t, x sign y)                                                                            \
     INTEGER(op, i64, uint64_t, x sign y)
-#define ORDERED(op, ...)                                                                                            \
-    INTEGER(op, i8, int8_t, __VA_ARGS__)                                                                            \
-    INTEGER(op, u8, uint8_t, __VA_ARGS__)                                                                           \
-    INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
-    INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
-    INTEGER(op, i64, int64_t, __VA_ARGS__)
+#define ORDERED(op, ...) EACH_SIGNED(INTEGER, op, __VA_ARGS__) INTEGER(op, u8, uint8_t, __VA_ARGS__)
 
 #include "binary.def"

@@ -287,6 +287,17 @@ DEVICE void elementwise_strided(const elementwise_args &a, F f)
 #define ELEMENTWISE_LONG_2(name, Out, A, B, ...)                                                                    \
     ELEMENTWISE(name, 2, 1, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
 
+/* Apply define(op, dtype, type, ...) to all floating-point dtypes, with the expression `f64` for f64 and `f32` for the
+ * others; to the dtypes that represent all elements of their size; and to the signed integers. */
+#define EACH_FLOATING(define, op, f32_, f64_)                                                                       \
+    define(op, f32, float, f32_) define(op, f64, double, f64_) define(op, f16, f16, f32_) define(op, bf16, bf16, f32_)
+#define EACH_SIZE(define, op, ...)                                                                                  \
+    define(op, u8, uint8_t, __VA_ARGS__) define(op, i16, int16_t, __VA_ARGS__)                                      \
+    define(op, i32, int32_t, __VA_ARGS__) define(op, i64, int64_t, __VA_ARGS__)
+#define EACH_SIGNED(define, op, ...)                                                                                \
+    define(op, i8, int8_t, __VA_ARGS__) define(op, i16, int16_t, __VA_ARGS__)                                       \
+    define(op, i32, int32_t, __VA_ARGS__) define(op, i64, int64_t, __VA_ARGS__)
+
 /* Defines the kernels of an op for all floating-point dtypes. `half` is the expression for f16 and bf16, computed in
  * f32. */
 #define FLOATING_1(op, half, f32, f64)                                                                              \

@@ -5,11 +5,7 @@
 #include "elementwise.cuh"
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_1(op##_##type, T, T, __VA_ARGS__)
-#define SIGNED(op, ...)                                                                                             \
-    INTEGER(op, i8, int8_t, __VA_ARGS__)                                                                            \
-    INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
-    INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
-    INTEGER(op, i64, int64_t, __VA_ARGS__)
+#define SIGNED(op, ...) EACH_SIGNED(INTEGER, op, __VA_ARGS__)
 /* Signed and unsigned integers have the same bits. */
 #define WRAPPING(op, ...)                                                                                           \
     INTEGER(op, u8, uint8_t, __VA_ARGS__)                                                                           \
