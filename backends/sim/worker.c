@@ -55,8 +55,8 @@ ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work,
     return status;
 }
 
-/* After the first failure, no work runs except timepoints, which are still reached so that no thread waits permanently.
- * */
+/* After the first failure, no work runs except timepoints, which are still reached so that no thread waits
+ * permanently. */
 static bool dropped(struct sim_queue *queue, const struct sim_work *work)
 {
     if (work->always)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/host_alloc.c: host memory for the library's own structures, injected allocation failures for tests, free lists.
- * */
+/* base/host_alloc.c: host memory for the library's own structures, injected allocation failures for tests, free
+ * lists. */
 #include "base/host_alloc.h"
 
 #include <stdatomic.h>

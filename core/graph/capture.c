@@ -11,6 +11,7 @@
  * earlier work of other streams on all of them, and later work is ordered after the replay. */
 #include "graph/capture_parts.h"
 
+#include "base/array.h"
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
@@ -323,17 +324,10 @@ static void note_point(struct graph_capture *capture, timepoint point)
             capture->points[i] = MAX(capture->points[i], point);
             return;
         }
-    if (capture->point_count == capture->point_capacity) {
-        const size_t capacity = capture->point_capacity > 0 ? 2 * capture->point_capacity : 8;
-        timepoint *larger = host_realloc(capture->points, capacity * sizeof *larger);
-        if (larger == NULL) {
-            (void)stream_finish(point);
-            return;
-        }
-        capture->points = larger;
-        capture->point_capacity = capacity;
-    }
-    capture->points[capture->point_count++] = point;
+    if (ARRAY_GROW(capture->points, capture->point_capacity, capture->point_count))
+        capture->points[capture->point_count++] = point;
+    else
+        (void)stream_finish(point);
 }
 
 static void storage_free(struct storage *storage, const timepoint *points, int count)

@@ -190,8 +190,8 @@ ctrt_status stream_outcome(timepoint point);
 /* Take an event from the device's pool of backend events, and return one to it. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);
 void stream_event_put(void *event, ctrt_device *device);
-/* Records an event after all work on `stream`. *point is the timepoint of the last work, 0 if the stream has no slot.
- * */
+/* Records an event after all work on `stream`. *point is the timepoint of the last work, 0 if the stream has no
+ * slot. */
 ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *point);
 
 /* Allocates `count` slots, so that the two functions below do not fail. Returns false when out of memory. */

@@ -47,7 +47,7 @@ static inline void check_no_current(ctrt_device *device)
             CHECK_STAT(device, ctrt_memory_stat_key(i), 0);
 }
 
-/* Returns the bytes that are not free on the device, whoever holds them. */
+/* Returns the bytes that are not free on the device, including those of other processes. */
 static inline uint64_t taken_on(ctrt_device *device)
 {
     uint64_t left = 0, total = 0;

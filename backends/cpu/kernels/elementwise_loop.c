@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/elementwise_loop.c: runs an elementwise loop over views of any layout (see elementwise_loop.h).
- * */
+/* backends/cpu/kernels/elementwise_loop.c: runs an elementwise loop over views of any layout (see
+ * elementwise_loop.h). */
 #include "elementwise_loop.h"
 #include "convert.h"
 #include "transpose.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/unary.c: functions of one element that are not transcendental: sign, rounding, clamp and others.
- * */
+/* backends/cpu/kernels/unary.c: functions of one element that are not transcendental: sign, rounding, clamp and
+ * others. */
 #include <math.h>
 
 #include "convert.h"

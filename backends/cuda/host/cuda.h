@@ -35,8 +35,8 @@ bool cuda_driver_tried(void);               /* true if this process or a parent 
 /* ---- diagnose.c ---- */
 
 /* Writes into `text` (of size `bytes`) why there is no CUDA device, as found in /proc, /sys and /dev. `result`: the
- * error of the driver call, or -1 if libcuda.so.1 could not be loaded. `dl_error`: the message of dlerror(), or NULL.
- * */
+ * error of the driver call, or -1 if libcuda.so.1 could not be loaded. `dl_error`: the message of dlerror(), or
+ * NULL. */
 void cuda_diagnose(char *text, size_t bytes, cu_result result, const char *dl_error);
 /* probe() of the component: returns 1 if libcuda.so.1 can be loaded, CTRT_PROBE_AGAIN after a temporary failure, else
  * 0, with the reason in `reason`. Calls no function of the driver. */

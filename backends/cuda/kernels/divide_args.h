@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/kernels/divide_args.h: exponents with a kernel of their own, for elementwise_args.flag. C and CUDA C++.
- * */
+/* backends/cuda/kernels/divide_args.h: exponents with a kernel of their own, for elementwise_args.flag. C and CUDA
+ * C++. */
 #ifndef CUDA_DIVIDE_ARGS_H
 #define CUDA_DIVIDE_ARGS_H
 

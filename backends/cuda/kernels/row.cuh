@@ -101,8 +101,8 @@ DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
     }
 }
 
-/* Reduces x over the team and returns the result to all of its threads. `scratch`: 32 elements of T in shared memory.
- * */
+/* Reduces x over the team and returns the result to all of its threads. `scratch`: 32 elements of T in shared
+ * memory. */
 template <bool Block, typename T, typename F> DEVICE T team_of(T x, T start, F f, T *scratch)
 {
     if constexpr (Block)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/ops/softmax.c: softmax, log_softmax and their gradients: selects the kernel of softmax.cu for a shape.
- * */
+/* backends/cuda/ops/softmax.c: softmax, log_softmax and their gradients: selects the kernel of softmax.cu for a
+ * shape. */
 #include <string.h>
 
 #include "host/fatbin.h"
