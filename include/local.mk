@@ -3,6 +3,8 @@ pkginclude_HEADERS += \
     include/ctrt/autograd.h \
     include/ctrt/base.h \
     include/ctrt/checkpoint.h \
+    include/ctrt/comm.h \
+    include/ctrt/comm_plugin.h \
     include/ctrt/ctrt.h \
     include/ctrt/device.h \
     include/ctrt/dtype.def \
@@ -11,6 +13,7 @@ pkginclude_HEADERS += \
     include/ctrt/ops.def \
     include/ctrt/ops.h \
     include/ctrt/optim.h \
+    include/ctrt/parallel.h \
     include/ctrt/plugin.h \
     include/ctrt/split.h \
     include/ctrt/status.def \

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/comm_plugin.h: the interface of communication engines, plugins of kind `comm`.
+ *
+ * An engine moves data between the ranks of a group. The library does the rest: it finds the ranks, validates and
+ * numbers collectives, runs them in the background, copies through host memory what the engine cannot reach, watches
+ * time limits and ended ranks, and reports failures. The table of a component of kind CTRT_COMPONENT_COMM is a
+ * ctrt_comm_engine. An engine may call the public functions of ctrt.h; then it links libctrt. */
+#ifndef CTRT_COMM_PLUGIN_H
+#define CTRT_COMM_PLUGIN_H
+
+#include "ctrt/comm.h"
+#include "ctrt/plugin.h"
+
+CTRT_BEGIN_DECLS
+
+typedef enum ctrt_collective {
+    CTRT_COLLECTIVE_BARRIER, CTRT_COLLECTIVE_BROADCAST, CTRT_COLLECTIVE_ALL_REDUCE, CTRT_COLLECTIVE_REDUCE,
+    CTRT_COLLECTIVE_ALL_GATHER, CTRT_COLLECTIVE_GATHER, CTRT_COLLECTIVE_SCATTER, CTRT_COLLECTIVE_REDUCE_SCATTER,
+    CTRT_COLLECTIVE_ALL_TO_ALL, CTRT_COLLECTIVE_SEND, CTRT_COLLECTIVE_RECV, CTRT_COLLECTIVE_COUNT
+} ctrt_collective;
+
+/* What must be equal on all ranks of a collective. Without padding, so that it can be compared and sent as bytes. */
+typedef struct ctrt_comm_signature {
+    uint64_t sequence;                  /* number of the collective in its group, from 1. Of send and recv: number among
+                                         * the messages between the two ranks in this direction, from 1 */
+    uint64_t count;                     /* elements of one part, see ctrt_comm_call */
+    uint32_t collective;                /* ctrt_collective; of a message SEND on both sides */
+    uint32_t op;                        /* ctrt_reduce_op; 0 without reduction */
+    uint32_t dtype;                     /* ctrt_dtype; 0 of barrier */
+    int32_t root;                       /* -1 without one; of a message the sender */
+} ctrt_comm_signature;
+
+/* One collective. Data is contiguous and consists of parts of `count` elements: `send` and `receive` have one part,
+ * except where every rank has a part: receive of all_gather and gather, send of scatter and reduce_scatter, both of
+ * all_to_all. send and receive may be the same memory for all_reduce and reduce; broadcast uses `receive` on all ranks.
+ * A rank that has no data for a side has NULL there (gather's receive elsewhere than at the root, for example). */
+typedef struct ctrt_comm_call {
+    size_t size;
+    ctrt_comm_signature signature;
+    int32_t peer;                       /* of send and recv: the other rank */
+    uint32_t reserved;
+    size_t bytes;                       /* bytes of one part */
+    const void *send;                   /* addresses on the device, or, if the library has copied the data, of the host */
+    void *receive;
+    ctrt_tensor *send_tensor;           /* the tensors that have the data */
+    ctrt_tensor *receive_tensor;
+    void *queue;                        /* with CTRT_COMM_ENQUEUES: the queue; else NULL */
+} ctrt_comm_call;
+
+/* A group and this rank's part in it. The pointers are valid until destroy. */
+typedef struct ctrt_comm_config {
+    size_t size;
+    int32_t rank, world;                /* number of this rank and of ranks */
+    const char *name;                   /* different for each group, the same on all ranks; for keys and messages */
+    ctrt_device *device;                /* of this rank */
+    ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
+    double timeout;                     /* seconds that a collective may take; also for create */
+    void *state;                        /* first argument of the functions below */
+    /* While run() or create() waits for other ranks it calls poll at least every 20 ms, and returns its result if that
+     * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
+    ctrt_status (*poll)(void *state);
+    /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0
+     * are unknown. Returns the error, which run() returns. */
+    ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
+    /* Optional information for reports: a bit for each rank that has arrived at the running collective, 64 per word. */
+    void (*arrived)(void *state, const uint64_t *ranks);
+} ctrt_comm_config;
+
+enum {                                  /* ctrt_comm_engine.flags */
+    CTRT_COMM_ENQUEUES = 1              /* run() enqueues on call->queue and returns; else it returns when the collective
+                                         * is done (with tensors of asynchronous devices: enqueued) */
+};
+
+typedef struct ctrt_comm_engine {
+    size_t size;                        /* required slots: create, destroy, run */
+    uint32_t flags;                     /* CTRT_COMM_* */
+    uint32_t reserved;
+    /* Joins the group; all ranks call it. The config outlives the communicator. */
+    ctrt_status (*create)(void **comm, const ctrt_comm_config *config);
+    /* Leaves the group. Does not wait for other ranks. */
+    void (*destroy)(void *comm);
+    /* Runs a collective. The calls of a communicator come one at a time, from any thread. */
+    ctrt_status (*run)(void *comm, const ctrt_comm_call *call);
+    /* Optional: makes a run() that waits in another thread return soon. For engines whose waits do not call poll. */
+    void (*abort)(void *comm);
+    /* Optional: whether run() can use memory of the communicator's device directly. Without it: only host memory. */
+    bool (*reaches_device)(void *comm);
+    /* Optional: whether the engine can connect the ranks. `hosts`: the number of machines; `processes`: of processes. */
+    bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
+    /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster. All
+     * ranks call alloc with the same size. */
+    ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
+    void (*free)(void *comm, void *address, size_t bytes);
+} ctrt_comm_engine;
+
+CTRT_END_DECLS
+
+#endif
