@@ -6,7 +6,7 @@
  * plugin of kind `comm`, the engine: `host` for threads and processes of one machine, `mpi` for clusters.
  *
  *     CTRT_TRY(ctrt_comm_new(&comm, NULL));               // rank, size and engine from the environment
- *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_REDUCE_SUM));
+ *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM));
  *
  * Collectives. A tensor is on the communicator's device and contiguous (CTRT_ERR_DEVICE, CTRT_ERR_SHAPE). Collectives
  * are not recorded by autograd; they change the tensors that they write in place (ctrt_tensor_version). On an
@@ -130,7 +130,7 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
  * PRODUCT and MIN are and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank, so all ranks
  * get the same bits, unless the engine documents otherwise. */
 typedef enum ctrt_reduce_op {
-    CTRT_REDUCE_SUM, CTRT_REDUCE_PRODUCT, CTRT_REDUCE_MIN, CTRT_REDUCE_MAX, CTRT_REDUCE_AVERAGE
+    CTRT_COMM_SUM, CTRT_COMM_PRODUCT, CTRT_COMM_MIN, CTRT_COMM_MAX, CTRT_COMM_AVERAGE
 } ctrt_reduce_op;
 
 /* Copies rank `root`'s tensor to all ranks. */
