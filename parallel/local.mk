@@ -1,2 +1,4 @@
 # Sources and private headers of parallel/ (several devices, process groups, strategies). Part of libctrt.
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \
+    parallel/replicate.c parallel/scatter.c parallel/tree.c parallel/tree.h
