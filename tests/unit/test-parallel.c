@@ -461,6 +461,10 @@ static void test_balance(void)
         { "CTRT_SIM=devices=2,memory=64m/256m", 1, { 1 }, false, 0, 0, 0 },
     };
     group("devices with less memory than others are found");
+    if (strcmp(tested_type(), "sim") != 0) {
+        skip_group("needs simulated devices");
+        return;
+    }
     for (size_t c = 0; c < COUNT(cases); c++)
         IN_CHILD(cases[c].options) {
             const struct balance_case *k = &cases[c];
