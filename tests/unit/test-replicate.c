@@ -99,9 +99,11 @@ static const ctrt_module_class owner_class = {
     .destroy = owner_destroy, .replicate = owner_replicate,
 };
 static const ctrt_module_class greedy_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Greedy", .state_bytes = sizeof(struct owned), .forward = nothing_forward,
-    .destroy = owner_destroy,
+    .size = sizeof(ctrt_module_class), .kind = "Greedy", .state_bytes = sizeof(struct owned),
+    .forward = nothing_forward, .destroy = owner_destroy,
 };
+
+#define EITHER(buffers) ((buffers) ? ctrt_module_buffer : ctrt_module_parameter)
 
 /* Checks that all tensors of the modules are equal but other tensors, in other memory, on `device`. */
 static void check_copy(ctrt_module *copy, ctrt_module *original, ctrt_device *device)
@@ -111,8 +113,8 @@ static void check_copy(ctrt_module *copy, ctrt_module *original, ctrt_device *de
     CHECK_EQ(ctrt_module_parameter_count(copy), ctrt_module_parameter_count(original));
     CHECK_EQ(ctrt_module_buffer_count(copy), ctrt_module_buffer_count(original));
     for (int buffers = 0; buffers < 2; buffers++)
-        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, original, i) == CTRT_OK; i++) {
-            CHECK_OK((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&copied, &y, copy, i));
+        for (size_t i = 0; EITHER(buffers)(&name, &x, original, i) == CTRT_OK; i++) {
+            CHECK_OK(EITHER(buffers)(&copied, &y, copy, i));
             CHECK_STR(copied, name);
             SAME(y, x);
             CHECK_TRUE(x != y && ctrt_tensor_data(x) != ctrt_tensor_data(y) && ctrt_tensor_device(y) == device);
