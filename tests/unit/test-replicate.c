@@ -431,6 +431,37 @@ static void test_order_of_sums(void)
     }
 }
 
+static void test_second_derivatives(void)
+{
+    group("second derivatives pass through replicas");
+    for (size_t l = 0; l < COUNT(device_lists); l++) {
+        ctrt_device *devices[MOST];
+        ctrt_module *replicas[2] = { NULL };
+        ctrt_tensor *cubes[2] = { NULL }, *weight = NULL, *copied = NULL;
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(tensor) sum = NULL, first = NULL;
+        if (device_lists[l].n != 2 || !list_devices(devices, &device_lists[l]))
+            continue;
+        CHECK_OK(tied_new(&net, devices[0]));
+        CHECK_OK(ctrt_module_tensor(&weight, net, "unused"));
+        CHECK_OK(ctrt_replicate(replicas, net, devices, 2));
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(ctrt_module_tensor(&copied, replicas[i], "unused"));
+            CHECK_OK(ctrt_square(&cubes[i], copied));
+            CHECK_OK(ctrt_mul(&cubes[i], cubes[i], copied));
+            ctrt_module_release(&replicas[i]);
+        }
+        CHECK_OK(ctrt_gather_tensor(&sum, cubes, 2, devices[0], 0));
+        CHECK_OK(ctrt_sum(&sum, sum, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_grad(&first, sum, &weight, 1, NULL, false, true, false));
+        VALUES_ARE(first, 6, 24, 54);
+        CHECK_OK(ctrt_sum(&sum, first, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        VALUES_ARE(ctrt_tensor_grad(weight), 12, 24, 36);
+        release_all(cubes, 2);
+    }
+}
+
 /* Keeps `stream` busy for 20 ms. */
 static void delay(ctrt_stream *stream, ctrt_tensor *scratch)
 {
@@ -515,6 +546,7 @@ TEST_MAIN
     test_replicas();
     test_groups();
     test_order_of_sums();
+    test_second_derivatives();
     test_streams();
     return done();
 }
