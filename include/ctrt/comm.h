@@ -6,7 +6,7 @@
  * plugin of kind `comm`, the engine: `host` for threads and processes of one machine, `mpi` for clusters.
  *
  *     CTRT_TRY(ctrt_comm_new(&comm, NULL));               // rank, size and engine from the environment
- *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_REDUCE_SUM));
+ *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM));
  *
  * Collectives. A tensor is on the communicator's device and contiguous (CTRT_ERR_DEVICE, CTRT_ERR_SHAPE). Collectives
  * are not recorded by autograd; they change the tensors that they write in place (ctrt_tensor_version). On an
@@ -100,14 +100,15 @@ CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *de
  * rank with a negative color joins no group; its *out becomes NULL. */
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
-/* Releases the reference in *comm and sets *comm to NULL. The last one leaves the group without waiting for others. */
+/* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still run,
+ * and leaves the group without waiting for other ranks. */
 CTRT_API void ctrt_comm_release(ctrt_comm **comm);
 
 /* Properties; -1, 0 or NULL for NULL. The strings are valid as long as the communicator. */
 CTRT_API int ctrt_comm_rank(const ctrt_comm *comm);
 CTRT_API int ctrt_comm_size(const ctrt_comm *comm);
 CTRT_API ctrt_device *ctrt_comm_device(const ctrt_comm *comm);
-CTRT_API const char *ctrt_comm_engine(const ctrt_comm *comm);
+CTRT_API const char *ctrt_comm_engine_name(const ctrt_comm *comm);
 CTRT_API const char *ctrt_comm_name(const ctrt_comm *comm);
 
 /* Rank, size, local rank and local size that the environment gives (see ctrt_comm_new). Any pointer may be NULL. */
@@ -129,16 +130,16 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 /* How elements are combined. AVERAGE is the sum divided by the size, for floating dtypes. Of bool, SUM and MAX are or;
  * PRODUCT and MIN are and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank, so all ranks
  * get the same bits, unless the engine documents otherwise. */
-typedef enum ctrt_reduce_op {
-    CTRT_REDUCE_SUM, CTRT_REDUCE_PRODUCT, CTRT_REDUCE_MIN, CTRT_REDUCE_MAX, CTRT_REDUCE_AVERAGE
-} ctrt_reduce_op;
+typedef enum ctrt_comm_op {
+    CTRT_COMM_SUM, CTRT_COMM_PRODUCT, CTRT_COMM_MIN, CTRT_COMM_MAX, CTRT_COMM_AVERAGE
+} ctrt_comm_op;
 
 /* Copies rank `root`'s tensor to all ranks. */
 CTRT_API ctrt_status ctrt_comm_broadcast(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int root);
 /* Replaces the tensor by the reduction over all ranks, on all ranks or, ctrt_comm_reduce, on rank `root`; elsewhere it
  * keeps its values. */
-CTRT_API ctrt_status ctrt_comm_all_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_reduce_op op);
-CTRT_API ctrt_status ctrt_comm_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_reduce_op op,
+CTRT_API ctrt_status ctrt_comm_all_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_comm_op op);
+CTRT_API ctrt_status ctrt_comm_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_comm_op op,
                                       int root);
 /* Writes the tensors of all ranks, one after the other, to `out`, on all ranks or on rank `root` (elsewhere `out` is
  * NULL). `out` has `size` times the elements of `in`, in any shape. */
@@ -148,11 +149,11 @@ CTRT_API ctrt_status ctrt_comm_gather(ctrt_work **work, ctrt_comm *comm, ctrt_te
  * `in` is NULL), or, ctrt_comm_reduce_scatter, of the reduction over all ranks. */
 CTRT_API ctrt_status ctrt_comm_scatter(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in, int root);
 CTRT_API ctrt_status ctrt_comm_reduce_scatter(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in,
-                                              ctrt_reduce_op op);
+                                              ctrt_comm_op op);
 /* Part r of `in` becomes the part of this rank in rank r's `out`; both have `size` equal parts. */
 CTRT_API ctrt_status ctrt_comm_all_to_all(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in);
-/* Copy a tensor from one rank to another. Calls between two ranks match in order. A rank that sends and receives at the
- * same time needs `work` for one of the two. */
+/* Copy a tensor from one rank to another. Calls between two ranks match in order. Sends, receives and collectives do not
+ * wait for each other; two ranks that send to each other at the same time need `work` for one of the two calls. */
 CTRT_API ctrt_status ctrt_comm_send(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int to);
 CTRT_API ctrt_status ctrt_comm_recv(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int from);
 /* Returns when all ranks have called it, and when this rank's work before it is done. */
