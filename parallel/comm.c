@@ -56,12 +56,9 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
     comm->received = host_calloc((size_t)size * sizeof *comm->received);
     comm->record = host_calloc(sizeof *comm->record);
-    bool complete = comm->name && comm->members && comm->sent && comm->received && comm->record;
-    for (int i = 0; i < LANES; i++) {
+    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->record;
+    for (int i = 0; i < LANES; i++)
         comm->lanes[i].comm = comm;
-        comm->lanes[i].arrived = host_calloc(((size_t)size + 63) / 64 * sizeof(uint64_t));
-        complete &= comm->lanes[i].arrived != NULL;
-    }
     *out = comm;
     return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof *comm->members, "a communicator");
 }
@@ -72,8 +69,6 @@ static void comm_free(ctrt_comm *comm)
     comm_unwatch(comm);
     if (comm->handle != NULL)
         comm->engine->destroy(comm->handle);
-    for (int i = 0; i < LANES; i++)
-        host_free(comm->lanes[i].arrived);
     ctrt_store_release(&comm->store);
     pthread_mutex_destroy(&comm->lock);
     pthread_cond_destroy(&comm->changed);
@@ -222,7 +217,6 @@ static ctrt_status connect_engine(ctrt_comm *comm)
         .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
-        .arrived = comm_arrived,
     };
     atomic_store(&comm->lanes[LANE_COLLECTIVES].deadline, comm_clock(comm->timeout));
     CTRT_TRY(comm->engine->create(&comm->handle, &comm->config));

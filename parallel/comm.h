@@ -31,7 +31,6 @@ struct comm_lane {
     ctrt_stream *stream;                    /* of the thread, on an asynchronous device */
     uint64_t number;                        /* flight record number of the running call */
     _Atomic int64_t deadline;               /* of the running call, in nanoseconds of CLOCK_MONOTONIC */
-    uint64_t *arrived;                      /* a bit per rank: has arrived at the running call, as far as known */
 };
 
 /* Where a rank is; the same in all processes after the group was joined. */
@@ -108,7 +107,6 @@ int64_t comm_clock(double seconds);
 /* Functions of ctrt_comm_config; `state` is a struct comm_lane. */
 ctrt_status comm_poll(void *state);
 ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures);
-void comm_arrived(void *state, const uint64_t *ranks);
 
 /* Adds the communicator to the process's list and starts to watch for failures of other ranks. */
 ctrt_status comm_watch(ctrt_comm *comm);

@@ -354,14 +354,6 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
     return status;
 }
 
-void comm_arrived(void *state, const uint64_t *ranks)
-{
-    struct comm_lane *lane = state;
-    pthread_mutex_lock(&lane->comm->lock);
-    memcpy(lane->arrived, ranks, ((size_t)lane->comm->size + 63) / 64 * sizeof *ranks);
-    pthread_mutex_unlock(&lane->comm->lock);
-}
-
 /* ---- watching ---- */
 
 /* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */

@@ -80,7 +80,6 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     ctrt_status status = comm_check(comm);
     pthread_mutex_lock(&comm->lock);
     lane->number = work->number;
-    memset(lane->arrived, 0, ((size_t)comm->size + 63) / 64 * sizeof(uint64_t));
     flight_set(comm->record, work->number, FLIGHT_RUNNING);
     pthread_mutex_unlock(&comm->lock);
     atomic_store(&lane->deadline, comm_clock(comm->timeout));

@@ -63,8 +63,6 @@ typedef struct ctrt_comm_config {
     /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0
      * are unknown. Returns the error, which run() returns. */
     ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
-    /* Optional information for reports: a bit for each rank that has arrived at the running collective, 64 per word. */
-    void (*arrived)(void *state, const uint64_t *ranks);
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
