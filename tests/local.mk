@@ -82,6 +82,10 @@ internal_tests += \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
+# Process groups.
+internal_tests += tests/unit/test-store.c
+TSAN_TESTS     += tests/unit/test-store.c
+
 # Devices, memory, the plugin registry, with test plugins that a test copies under the names that it needs.
 core_tests = \
     tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
@@ -180,7 +184,7 @@ endif
 # Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
     tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
-    tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-visible.c
+    tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-store.c tests/fuzz/fuzz-visible.c
 
 # Ten training steps compared with PyTorch's, on any device.
 single_tests += tests/integration/test-train-reference.c
