@@ -51,8 +51,9 @@ struct ctrt_store {
 };
 
 /* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later call
- * with the same key replaces the value; a process can have 16 keys with values of at most 4 KiB. *supported: whether the
- * kind of store can do it (tcp); if not, the call has no effect. Thread-safe. */
+ * with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 256 such keys,
+ * with values of at most 4 KiB. *supported: whether the kind of store can do it (tcp); if not, the call has no effect.
+ * Thread-safe. */
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 

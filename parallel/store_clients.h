@@ -14,7 +14,7 @@
 #define MOST_WAITS   65536
 #define CLIENT_WAITS 1024
 #define WAIT_LISTS   1024
-#define DISCONNECT_KEYS 16
+#define DISCONNECT_KEYS 256
 
 /* Bytes to send: `head`, then the value. */
 struct reply {
@@ -55,7 +55,7 @@ struct client {
     unsigned char *input;
     size_t used, capacity;
     struct reply *replies, **last_reply;
-    size_t reply_count, wait_count;
+    size_t reply_count, wait_count, disconnect_count;
     struct wait *waits;
     struct disconnect_value *disconnect_values;
 };

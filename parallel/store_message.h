@@ -23,6 +23,7 @@ enum store_op {
     STORE_COMPARE_SET,                  /* value: desired; other: expected, with STORE_EXPECTED; replies the new value */
     STORE_DELETE,
     STORE_AT_DISCONNECT,                /* value: the one that the key gets when the connection ends */
+    STORE_NOT_AT_DISCONNECT,            /* ends STORE_AT_DISCONNECT for the key */
     STORE_CANCEL,                       /* ends the wait of the STORE_GET with this id; no reply */
     STORE_LEAVE,                        /* the connection ends orderly: forget the values of STORE_AT_DISCONNECT */
     STORE_REPLY,                        /* flags: enum store_result; value */

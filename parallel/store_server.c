@@ -409,4 +409,5 @@ void store_server_forked(struct store_server *server)
         close(server->clients[i]->fd);
     close(server->listener);
     close(server->wake);
+    pthread_mutex_unlock(&server->lock);
 }
