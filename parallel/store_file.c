@@ -267,7 +267,7 @@ static ctrt_status serve_file(struct file_store *store, int64_t deadline)
     CTRT_TRY(lock_file(store, deadline));
     ctrt_status status = file_size(&size, store);
     if (status == CTRT_OK && !lock_byte(store, F_OFD_SETLK, F_WRLCK, ALIVE))
-        status = ctrt_fail(CTRT_ERR_COMM, "%s: another process serves this store", store->path);
+        status = ctrt_fail(CTRT_ERR_STATE, "%s: another process serves this store", store->path);
     else if (status == CTRT_OK && size > 0)
         status = fail_left_over(store);
     else if (status == CTRT_OK)
