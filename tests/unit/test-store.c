@@ -198,6 +198,12 @@ static void test_threads(int scheme, ctrt_store *a, ctrt_store *b)
     CHECK_STR(get(a, "total", 5), "120");
 }
 
+static void *wait_for_last(void *store)
+{
+    CHECK_STR(get(store, "p3", 10), "p3");
+    return NULL;
+}
+
 static void test_processes(int scheme)
 {
     enum { COUNT = 4 };
@@ -205,6 +211,8 @@ static void test_processes(int scheme)
     char key[8];
     group("%s: processes find each other, and a child does not disturb its parent", schemes[scheme]);
     ctrt_store *store = serve(scheme);
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_last, store);
     for (int i = 0; i < COUNT; i++) {
         children[i] = child_start((const char *const[]){ NULL });
         if (children[i] != 0)
@@ -222,6 +230,7 @@ static void test_processes(int scheme)
     }
     for (int i = 0; i < COUNT; i++)
         child_join(children[i], __FILE__, __LINE__);
+    pthread_join(thread, NULL);
     CHECK_STR(get(store, "done", CTRT_ZERO), "4");
     CHECK_TRUE(get(store, "bad", CTRT_ZERO) == NULL);
     ctrt_store_release(&store);
@@ -450,10 +459,10 @@ static void test_disconnect(void)
             store_set_at_disconnect(&supported, own, "gone", "rank 3", 6);
             store_set_at_disconnect(&supported, own, "other", "", 0);
             store_set_at_disconnect(&supported, own, "other", NULL, 0);
-            if (cases[i].forked && fork() == 0) {
-                alarm(5);
+            const pid_t grandchild = cases[i].forked ? fork() : -1;
+            if (grandchild == 0)
                 pause();
-            }
+            CHECK_OK(ctrt_store_add(own, "grandchild", grandchild, NULL));
             SET(own, "ready", "1");
             if (cases[i].killed)
                 pause();
@@ -470,6 +479,8 @@ static void test_disconnect(void)
         else
             CHECK_STR(get(store, "gone", 1), "rank 3");
         CHECK_TRUE(get(store, "other", CTRT_ZERO) == NULL);
+        if (cases[i].forked)
+            kill(atoi(get(store, "grandchild", 1)), SIGKILL);
         ctrt_store_release(&store);
     }
 }
@@ -670,6 +681,30 @@ static void test_many_clients(void)
     ctrt_store_release(&store);
 }
 
+/* More connections without authentication than the server allows: the oldest end. */
+static void test_pending_clients(void)
+{
+    enum { PENDING = 600 };
+    static int idle[PENDING];
+    struct rlimit limit;
+    group("tcp: connections that do not authenticate do not keep others out");
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 2 * PENDING + 50) {
+        skip_group("too few file descriptors are allowed");
+        return;
+    }
+    ctrt_store *store = serve(TCP);
+    for (int i = 0; i < PENDING; i++)
+        idle[i] = raw_connect(store);
+    ctrt_store *second = join(ctrt_store_address(store));
+    SET(second, "k", "v");
+    CHECK_STR(get(store, "k", 1), "v");
+    CHECK_TRUE(raw_closed(idle[0]));
+    for (int i = 1; i < PENDING; i++)
+        close(idle[i]);
+    ctrt_store_release(&second);
+    ctrt_store_release(&store);
+}
+
 /* ---- the environment of ranks ---- */
 
 static void test_environment(void)
@@ -781,6 +816,7 @@ TEST_MAIN
     test_disconnect();
     test_hostile_clients();
     test_many_clients();
+    test_pending_clients();
     folder_remove(folder);
     return done();
 }
