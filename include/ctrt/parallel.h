@@ -77,7 +77,7 @@ CTRT_API ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_ten
                                          const ctrt_scatter_options *options);
 /* Scatters every tensor of a tree; lists and maps keep their form, pointers go to all devices. The number of pieces is
  * that of the tensor with fewest; a tree without tensors goes to all n devices. */
-CTRT_API ctrt_status ctrt_scatter(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt_device *const *devices, int n,
+CTRT_API ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt_device *const *devices, int n,
                                   int dim, const ctrt_scatter_options *options);
 
 /* Copies `count` tensors to `device` (NULL: the cpu) and concatenates them along `dim`. 0-dim tensors become a vector of
@@ -87,7 +87,7 @@ CTRT_API ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *t
                                         int dim);
 /* Gathers trees of one form, tensor by tensor. Pointers must be equal, or the first is taken, with a warning.
  * CTRT_ERR_INVALID_ARGUMENT, naming the place ("outputs[1].boxes"), if the forms differ. */
-CTRT_API ctrt_status ctrt_gather(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device, int dim);
+CTRT_API ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device, int dim);
 
 /* ---- replicas ---------------------------------------------------------------------------------------------------- */
 
