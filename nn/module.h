@@ -61,6 +61,15 @@ ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_
  * stack. */
 ctrt_status module_contains(bool *out, const ctrt_module *module, const ctrt_module *what);
 
+/* module_copy.c: writes the tensor of a copied module that replaces `original`, number `index` of the module's walk of
+ * `kind`; *out (NULL on entry) owns one reference. */
+typedef ctrt_status (*module_copy_choice)(ctrt_tensor **out, void *user, const struct walk_entry *original,
+                                          size_t index, enum walk_kind kind);
+/* Copies a module and its descendants as ctrt_module_copy, with the tensors that `choose` writes. They may have history
+ * and share memory with the originals. `who`: the function that error messages name. */
+ctrt_status module_copy_with(ctrt_module **out, const char *who, ctrt_module *module, module_copy_choice choose,
+                             void *user);
+
 /* Moves *fresh to *out: releases the old *out and sets *fresh to NULL. */
 void module_give(ctrt_module **out, ctrt_module **fresh);
 /* Returns the error for a NULL module argument: the error of the module's constructor inside CTRT_NEW if there was one,

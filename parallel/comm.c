@@ -254,11 +254,46 @@ static ctrt_status choose_device(ctrt_device **out, int local_rank)
     return ctrt_device_get(out, name);
 }
 
+/* Whether the launcher provides MPI. torchrun's variables take precedence. */
+static bool under_mpi(const struct rank_environment *environment)
+{
+    return environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
+}
+
+/* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
+ * bootstrap function. Rank 0 serves, unless a server has that address already. */
+static ctrt_status open_store(ctrt_comm *comm)
+{
+    char address[ENVIRONMENT_STORE_BYTES];
+    CTRT_TRY(environment_store(address));
+    if (address[0] == '\0' && comm->size == 1)
+        return ctrt_store_open(&comm->store, "local://ctrt-world", true, comm->timeout);
+    if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap)) {
+        int32_t rank, size;
+        char host[64] = "";
+        (void)gethostname(host, sizeof host - 1);
+        snprintf(address, sizeof address, "tcp://%s:0", host);
+        if (comm->rank == 0) {
+            CTRT_TRY(ctrt_store_open(&comm->store, address, true, comm->timeout));
+            snprintf(address, sizeof address, "%s", ctrt_store_address(comm->store));
+        }
+        CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
+        return comm->rank == 0 ? CTRT_OK : ctrt_store_open(&comm->store, address, false, comm->timeout);
+    }
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
+                         "`ctrt run`", comm->size);
+    if (comm->rank == 0 && ctrt_store_open(&comm->store, address, true, comm->timeout) == CTRT_OK)
+        return CTRT_OK;
+    return ctrt_store_open(&comm->store, address, false, comm->timeout);
+}
+
 ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
 {
     static const ctrt_comm_options defaults;
     const ctrt_comm_options *given = options ? options : &defaults;
-    struct environment environment;
+    struct rank_environment environment;
     ctrt_comm *comm = NULL;
     ctrt_param_value engine;
     double timeout;
@@ -270,7 +305,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     CTRT_TRY(read_timeout(&timeout, given->timeout));
     CTRT_TRY(environment_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
-    const char *name = given->engine ? given->engine : engine.text ? engine.text : environment.mpi ? "mpi" : "host";
+    const char *name = given->engine ? given->engine : engine.text ? engine.text : under_mpi(&environment) ? "mpi" : "host";
     const int size = given->size > 0 ? given->size : environment.size;
     const int rank = given->size > 0 ? given->rank : environment.rank;
     ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
@@ -283,7 +318,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     if (status == CTRT_OK && given->store != NULL)
         comm->store = ctrt_store_retain(given->store);
     else if (status == CTRT_OK)
-        status = environment_store(&comm->store, &environment, rank, size, timeout);
+        status = open_store(comm);
     if (status == CTRT_OK)
         status = join(comm);
     if (status != CTRT_OK) {

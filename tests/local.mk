@@ -65,7 +65,7 @@ EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_compare.h \
     tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
     tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
-    tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
+    tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
     tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
@@ -81,6 +81,10 @@ internal_tests += \
     tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
+
+# Process groups.
+internal_tests += tests/unit/test-store.c
+TSAN_TESTS     += tests/unit/test-store.c
 
 # Devices, memory, the plugin registry, with test plugins that a test copies under the names that it needs.
 core_tests = \
@@ -119,11 +123,12 @@ TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-slots.c tests/unit/test-stream-train.c
-public_tests += $(stream_tests) \
+parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
+public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
 internal_tests += tests/unit/test-pinned.c
-TSAN_TESTS     += $(stream_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
+TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
 
 if PLUGIN_MEMORY_CACHING
 public_tests   += tests/unit/test-counters-sim.c
@@ -179,7 +184,7 @@ endif
 # Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
     tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
-    tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-visible.c
+    tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-store.c tests/fuzz/fuzz-visible.c
 
 # Ten training steps compared with PyTorch's, on any device.
 single_tests += tests/integration/test-train-reference.c
@@ -192,8 +197,8 @@ single_programs = test-counters-peaks test-cuda-discovery test-cuda-reasons test
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-split.c \
-    tests/unit/bad-stream.c tests/unit/bad-tensor.c
+    tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
+    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)

@@ -295,6 +295,9 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
     struct ctrt_function_context *context = host_calloc(sizeof *context);
     ctrt_tensor **results = host_calloc((size_t)n_out * sizeof *results);
     if (context == NULL || results == NULL) {
+        struct ctrt_function_context unused = { .function = function, .user = user };
+        if (CTRT_SLOT(function, destroy))
+            function->destroy(&unused);
         host_free(context);
         host_free(results);
         return out_of_memory(sizeof *context, "applying a function");

@@ -76,7 +76,8 @@ static ctrt_status copy_parts(const ctrt_tensor *result, ctrt_tensor *const *ten
     return CTRT_OK;
 }
 
-ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
+/* `device`: of the result; NULL: all tensors must be on one device, which is the result's. */
+static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
 {
     OP_SCOPE(OP_cat);
     OP_CHECK("cat", out);
@@ -89,10 +90,10 @@ ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, 
         if (skipped(first))
             first = tensors[i];
     }
-    ctrt_device *device;
     ctrt_dtype dtype;
     int64_t shape[CTRT_MAX_DIMS];
-    CTRT_TRY(op_common_device(&device, "cat", tensors, count));
+    if (likely(device == NULL))
+        CTRT_TRY(op_common_device(&device, "cat", tensors, count));
     CTRT_TRY(ctrt_result_type(&dtype, tensors, count, NULL));
     CTRT_TRY(shape_of_result(shape, &dim, tensors, count, first));
     CTRT_TRY(shape_check("cat", ctrt_ints_of(shape, first->view.ndim), dtype));
@@ -103,6 +104,16 @@ ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, 
     union op_attributes attributes;
     attributes.dim.dim = dim;
     return op_finish(status, out, OP_cat, &result, 1, tensors, count, &attributes);
+}
+
+ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
+{
+    return cat(out, tensors, count, dim, NULL);
+}
+
+ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
+{
+    return cat(out, tensors, count, dim, device);
 }
 
 ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)

@@ -87,6 +87,10 @@ ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, c
  * well (with sizes of 1 it can be both), else contiguous. */
 ctrt_memory_format op_result_format(const ctrt_tensor *x);
 
+/* cat.c: like ctrt_cat, but the tensors may be on several devices; each is copied once, into its part of the result on
+ * `device`. The engine copies the gradients to the tensors' devices. */
+ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device);
+
 /* Finishes an op function. On an error releases results[0..n_results), sets them to NULL and prefixes the message with
  * the op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
  * gets a history; the derivative rule may save further results, but they have no gradient. The caller releases the

@@ -12,6 +12,7 @@
 
 struct scope {
     struct scope *outer;
+    const struct thread_state *owner;       /* the thread that began it; threads that work for it may use it too */
     uint32_t first;                         /* first entry of its list of tensors; 0: none */
 };
 
@@ -244,11 +245,12 @@ static void scope_drop(struct scope *scope)
 
 static void thread_drop(struct thread_state *state)
 {
-    while (state->scope != NULL) {
+    while (state->scope != NULL && state->scope->owner == state) {
         struct scope *scope = state->scope;
         state->scope = scope->outer;
         scope_drop(scope);
     }
+    state->scope = NULL;
 }
 
 __attribute__((constructor)) static void scope_start(void)
@@ -264,6 +266,7 @@ ctrt_status ctrt_scope_begin(void)
         return out_of_memory(sizeof *scope, "a scope");
     thread_register();
     scope->outer = thread_state.scope;
+    scope->owner = &thread_state;
     thread_state.scope = scope;
     return CTRT_OK;
 }
@@ -292,7 +295,7 @@ ctrt_status ctrt_scope_export(ctrt_tensor *tensor)
 ctrt_status ctrt_scope_end(void)
 {
     struct scope *scope = thread_state.scope;
-    if (scope == NULL)
+    if (scope == NULL || scope->owner != &thread_state)
         return none_open("scope_end");
     end_all(scope);
     thread_state.scope = scope->outer;

@@ -99,7 +99,8 @@ typedef struct ctrt_function {
 } ctrt_function;
 
 /* Applies `function`, which must have static lifetime, to in[n_in] and writes out[n_out] by the assignment rule.
- * `user` is available as ctrt_function_user. */
+ * `user` is available as ctrt_function_user. `destroy` is called once, when the graph does not need `user` any more and
+ * also if the call fails, unless the error is an invalid argument of this function. */
 CTRT_API ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out,
                                          ctrt_tensor *const *in, int n_in);
 /* Returns the `user` pointer of ctrt_function_apply. */

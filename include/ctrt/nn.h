@@ -168,6 +168,20 @@ CTRT_API bool ctrt_module_is_training(const ctrt_module *module);
 /* Releases the gradients (`set_to_none`) or fills them with zeros. */
 CTRT_API ctrt_status ctrt_module_zero_grad(ctrt_module *module, bool set_to_none);
 
+/* ---- copies ---- */
+
+/* Creates a copy of a module and of all modules below it, as PyTorch's copy.deepcopy: with new parameters and buffers
+ * of the same values on `device` (NULL: each on the device of the original), the same training modes, and without
+ * gradients. A tensor or module that occurs several times (tied parameters) occurs several times in the copy. The
+ * copied parameters are leaves and require grad if the original's do. On success *out owns one reference.
+ *
+ * The state of a module (ctrt_module_state) is copied as follows. If its class has `replicate`, that function fills
+ * the zeroed state of the copy. Otherwise the bytes are copied, and each pointer among them, at an aligned position,
+ * to a tensor or module that is copied becomes a pointer to its copy. CTRT_ERR_NOT_SUPPORTED, naming the module, if
+ * a class has `destroy` but no `replicate`, because the bytes could then own something. If copying fails, `destroy`
+ * may be called for a copy whose state is still zero. */
+CTRT_API ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ctrt_device *device);
+
 /* ---- user-defined modules ---- */
 
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
@@ -179,6 +193,9 @@ typedef struct ctrt_module_class {
     ctrt_status (*forward)(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count);
     void (*destroy)(ctrt_module *self); /* optional: frees what state holds besides registered tensors and modules */
     void (*train)(ctrt_module *self, bool training);        /* optional: called when the mode changes */
+    /* Optional: fills the state of `copy`, a copy of `original` that has its tensors and modules already; see
+     * ctrt_module_copy. */
+    ctrt_status (*replicate)(ctrt_module *copy, ctrt_module *original);
 } ctrt_module_class;
 
 /* Creates a module of the class `class_of`. On success *out owns one reference. */

@@ -8,8 +8,10 @@
  *     CTRT_TRY(ctrt_parallel_forward(outputs, replicas, parts, devices, count));
  *     CTRT_TRY(ctrt_gather_tensor(&y, outputs, count, devices[0], 0));
  *
- * Devices may be of different types and may repeat. Handles in output arrays follow the assignment rule of ctrt/base.h.
- * All functions are thread-safe; a module or tensor must not be used by two threads at the same time. */
+ * Devices may be of different types and may repeat; lists have at least one device and none is NULL, else
+ * CTRT_ERR_INVALID_ARGUMENT. Handles in output arrays follow the assignment rule of ctrt/base.h; if a function fails,
+ * it has changed none of them. All functions are thread-safe; a module or tensor must not be used by two threads at the
+ * same time. */
 #ifndef CTRT_PARALLEL_H
 #define CTRT_PARALLEL_H
 
@@ -21,7 +23,7 @@ CTRT_BEGIN_DECLS
  *
  * A tree is a tensor, a list of trees, a map from names to trees, a pointer of the program, or nothing: what a model
  * with structured inputs and outputs receives and returns ("pytree" in Python). Trees are reference-counted and do not
- * change after their creation. */
+ * change after their creation. A tree does not protect its tensors from the end of their scope (ctrt_scope_end). */
 typedef struct ctrt_tree ctrt_tree;
 
 typedef enum ctrt_tree_kind {
@@ -29,7 +31,8 @@ typedef enum ctrt_tree_kind {
 } ctrt_tree_kind;
 
 /* Create a tree: of a tensor (which is retained), of `count` items (retained; NULL stands for nothing), of items with
- * names (copied; unique), or of a pointer, which the library only passes on. */
+ * names (copied; unique, else CTRT_ERR_INVALID_ARGUMENT), or of a pointer, which the library only passes on. On success
+ * *out owns one reference. */
 CTRT_API ctrt_status ctrt_tree_of_tensor(ctrt_tree **out, ctrt_tensor *tensor);
 CTRT_API ctrt_status ctrt_tree_of_list(ctrt_tree **out, ctrt_tree *const *items, size_t count);
 CTRT_API ctrt_status ctrt_tree_of_map(ctrt_tree **out, const char *const *names, ctrt_tree *const *items, size_t count);
@@ -38,8 +41,8 @@ CTRT_API ctrt_status ctrt_tree_of_pointer(ctrt_tree **out, void *pointer);
 CTRT_API ctrt_tree *ctrt_tree_retain(ctrt_tree *tree);
 /* Releases the reference in *tree and sets *tree to NULL. */
 CTRT_API void ctrt_tree_release(ctrt_tree **tree);
-/* Properties. What is returned is borrowed; NULL (0) for trees of another kind and past the last item. NULL is a tree of
- * kind CTRT_TREE_NOTHING. */
+/* Properties. What is returned is borrowed; NULL (0) for trees of another kind and past the last item. NULL is a
+ * tree of kind CTRT_TREE_NOTHING. */
 CTRT_API ctrt_tree_kind ctrt_tree_kind_of(const ctrt_tree *tree);
 CTRT_API ctrt_tensor *ctrt_tree_tensor(const ctrt_tree *tree);
 CTRT_API void *ctrt_tree_pointer(const ctrt_tree *tree);
@@ -54,58 +57,81 @@ CTRT_API ctrt_tree *ctrt_tree_find(const ctrt_tree *tree, const char *name);
 typedef enum ctrt_chunk_rule {
     CTRT_CHUNK_CEIL,                    /* PyTorch's chunk: pieces of ceil(size / n), the last one smaller; there may be
                                          * fewer than n: 5 for 4 is 2, 2, 1 */
-    CTRT_CHUNK_BALANCED                 /* sizes differ by at most 1; none is empty: 5 for 4 is 2, 1, 1, 1 */
+    CTRT_CHUNK_BALANCED                 /* sizes differ by at most 1: 5 for 4 is 2, 1, 1, 1 */
 } ctrt_chunk_rule;
 
 typedef struct ctrt_scatter_options {
     ctrt_chunk_rule rule;
     const double *weights;              /* NULL, or n positive numbers: pieces are proportional to them (largest
-                                         * remainders), so that a slower device gets less; `rule` is ignored. A piece
-                                         * may then be empty, and its device is left out: see `index` */
+                                         * remainders), so that a slower device gets less; `rule` is ignored */
+    uint64_t reserved[2];               /* 0 */
 } ctrt_scatter_options;
 
-/* Writes the sizes of the pieces to sizes[n] and their number to *count; with weights, sizes may be 0 and *count is n.
- * `options` NULL: PyTorch's rule. CTRT_ERR_INVALID_ARGUMENT for a negative size, n < 1, and invalid weights. */
+/* Writes the sizes of the pieces to sizes[n] and their number to *count. No piece is empty, so with size < n there are
+ * `size` pieces, and with weights a device whose share rounds to 0 gets 1 from the largest piece; size 0 is one empty
+ * piece. sizes[i] is 0 from *count on. `options` NULL: PyTorch's rule.
+ *
+ * CTRT_ERR_INVALID_ARGUMENT for a negative size, n < 1, an unknown rule, and weights that are not positive and
+ * finite. */
 CTRT_API ctrt_status ctrt_chunk_sizes(int64_t *sizes, int *count, int64_t size, int n,
                                       const ctrt_scatter_options *options);
 
-/* Cuts a tensor along `dim` into pieces and copies piece i to devices[i]; a piece that is there already is a view.
- * Writes the pieces to out[n] and their number to *count, which may be less than n (the others become NULL).
- * Differentiable: the gradients of the pieces are copied back and concatenated. CTRT_ERR_SHAPE for a 0-dim tensor. */
+/* Cuts a tensor along `dim` into pieces and copies piece i to devices[i]; a piece that is there already is a view,
+ * which must not be changed in place while the tensor's gradient is recorded. Copies from pinned memory do not wait for
+ * the device. Writes the pieces to out[n] and their number to *count, which may be less than n (the others become
+ * NULL).
+ *
+ * Differentiable: the gradients of the pieces are copied back and concatenated. CTRT_ERR_SHAPE for a 0-dim tensor
+ * and for a dimension out of range. */
 CTRT_API ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *tensor,
                                          ctrt_device *const *devices, int n, int dim,
                                          const ctrt_scatter_options *options);
-/* Scatters every tensor of a tree; lists and maps keep their form, pointers go to all devices. The number of pieces is
- * that of the tensor with fewest; a tree without tensors goes to all n devices. */
+/* Scatters every tensor of a tree; lists and maps keep their form, pointers go to all devices. All tensors must give
+ * the same number of pieces: CTRT_ERR_SHAPE, naming one that does not ("input[1].mask"). A tree without tensors goes
+ * to all n devices. NULL is a tree of nothing, and so are pieces of it. */
 CTRT_API ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt_device *const *devices, int n,
-                                  int dim, const ctrt_scatter_options *options);
+                                       int dim, const ctrt_scatter_options *options);
 
-/* Copies `count` tensors to `device` (NULL: the cpu) and concatenates them along `dim`. 0-dim tensors become a vector of
- * `count` elements, with a warning in the log. Differentiable: each gets its part of the gradient, on its device.
- * CTRT_ERR_SHAPE, naming the tensor, if sizes other than that of `dim` differ. */
+/* Copies `count` tensors to `device` (NULL: the cpu) and concatenates them along `dim`. 0-dim tensors become a
+ * vector of `count` elements, with one warning per process in the log. Differentiable: each tensor gets its part of
+ * the gradient, on its own device. CTRT_ERR_SHAPE, naming the tensor, if sizes other than that of `dim` differ. */
 CTRT_API ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, ctrt_device *device,
                                         int dim);
-/* Gathers trees of one form, tensor by tensor. Pointers must be equal, or the first is taken, with a warning.
- * CTRT_ERR_INVALID_ARGUMENT, naming the place ("outputs[1].boxes"), if the forms differ. */
-CTRT_API ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device, int dim);
+/* Gathers trees of one form, tensor by tensor. If pointers differ, the first is taken, with a warning. Nothing stays
+ * nothing. CTRT_ERR_INVALID_ARGUMENT, naming the place ("outputs[1].boxes"), if the forms differ. */
+CTRT_API ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device,
+                                      int dim);
 
 /* ---- replicas ---------------------------------------------------------------------------------------------------- */
 
-/* Creates replicas of `module` on devices[n] for one forward pass and writes them to replicas[n]. Their parameters are
- * results of a differentiable broadcast of the module's, which must be on devices[0]; the backward pass adds the
- * gradients of all replicas to the module's parameters, in the order of the devices. Replica 0 shares the module's
- * storage. Buffers are copied (replica 0: shared), so changes of buffers in other replicas are lost. Tensors are copied
- * in groups of up to 10 MiB per device. CTRT_ERR_DEVICE, naming the tensor, if one is not on devices[0];
- * CTRT_ERR_NOT_SUPPORTED, naming it, for a module of the program whose class has no `replicate`. */
+/* Creates replicas of `module` on devices[n] for one forward pass and writes them to replicas[n].
+ *
+ * Parameters that require grad are copied by one differentiable function: those of the replicas are its results, not
+ * leaves, and the backward pass adds the gradients of all replicas to the module's parameters, in the order of the
+ * devices. A parameter that gets no gradient in any replica keeps its grad unchanged. Frozen parameters and buffers are
+ * copied without history, and without grad mode all are. Replica 0 shares the module's memory; so changes of buffers
+ * (for example the running statistics of batch norm) and of parameters in other replicas are lost. Tied parameters stay
+ * tied, and the training mode of each module is kept. The module must not be changed before the backward pass.
+ *
+ * Contiguous tensors are copied in groups of up to 10 MiB of one dtype, so that a device gets few copies.
+ *
+ * CTRT_ERR_DEVICE, naming the tensor, if one is not on devices[0]; CTRT_ERR_NOT_SUPPORTED as ctrt_module_copy. */
 CTRT_API ctrt_status ctrt_replicate(ctrt_module **replicas, ctrt_module *module, ctrt_device *const *devices, int n);
 
-/* Runs function(user, i) for i in 0..n-1, each in a thread of its own with devices[i] as current device and the calling
- * thread's grad mode and labels; returns when all have returned. The error of the lowest i that failed is returned; its
- * message begins with "replica i (DEVICE): ". */
+/* Runs function(user, i) for i in 0..n-1 concurrently, each in a thread of its own, and returns when all have returned.
+ * With n = 1, the function runs in the calling thread; so do, at the end, functions for which no thread can be created.
+ *
+ * The function runs with devices[i] as current device of its type, with the calling thread's current stream of that
+ * device, grad mode and labels (ctrt_memory_label). Its new tensors belong to the calling thread's scope
+ * (ctrt_scope_begin) as if that thread had created them; the function may begin scopes of its own, but cannot end that
+ * scope.
+ *
+ * All functions run, also if one fails. The error of the lowest i that failed is returned; its message begins with
+ * "replica i (DEVICE): ". */
 typedef ctrt_status (*ctrt_parallel_function)(void *user, int index);
 CTRT_API ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctrt_device *const *devices,
                                          int n);
-/* outputs[i] = modules[i](inputs[i]), in parallel. */
+/* outputs[i] = modules[i](inputs[i]), in parallel. The modules must not share modules. */
 CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *modules,
                                            ctrt_tensor *const *inputs, ctrt_device *const *devices, int n);
 
@@ -116,9 +142,11 @@ typedef struct ctrt_imbalance {
     int slow, fast;                     /* indices in `devices` */
     double ratio;                       /* below 0.75 */
     const char *what;                   /* "memory" or "processors"; static */
+    uint64_t reserved[2];               /* 0 */
 } ctrt_imbalance;
-/* Compares the devices' total memory, then, if that is balanced, their number of processors, and returns whether the
- * smallest is below 0.75 of the largest; then *out (may be NULL) names the two, and a warning is logged. */
+/* Compares the total memory of the devices of each type, then, if that is balanced, their numbers of processors, and
+ * returns whether the smallest is below 0.75 of the largest; then *out (may be NULL) names the two, and a warning is
+ * logged. Values that the backend does not report are not compared. */
 CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *devices, int n);
 
 CTRT_END_DECLS

@@ -173,6 +173,35 @@ static ctrt_status in_pieces(struct training *run)
     return ctrt_split_step(NULL, split, run->model->input[0], rows, run);
 }
 
+/* A step with replicas of the network on its device and on another one. */
+static ctrt_device *second;
+
+static ctrt_status with_replicas(struct training *run)
+{
+    ctrt_device *const devices[2] = { run->device, second };
+    ctrt_tensor *parts[2] = { NULL, NULL }, *outputs[2] = { NULL, NULL };
+    ctrt_module *replicas[2] = { NULL, NULL };
+    CTRT_AUTO(tensor) y = NULL;
+    int count = 0;
+    ctrt_status status = ctrt_scatter_tensor(parts, &count, run->x, devices, 2, 0, NULL);
+    if (status == CTRT_OK)
+        status = ctrt_replicate(replicas, run->net, devices, 2);
+    if (status == CTRT_OK)
+        status = ctrt_parallel_forward(outputs, replicas, parts, devices, 2);
+    if (status == CTRT_OK)
+        status = ctrt_gather_tensor(&y, outputs, 2, run->device, 0);
+    if (status == CTRT_OK)
+        status = ctrt_cross_entropy(&y, y, run->y, NULL);
+    if (status == CTRT_OK)
+        status = ctrt_backward(y);
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor_release(&parts[i]);
+        ctrt_tensor_release(&outputs[i]);
+        ctrt_module_release(&replicas[i]);
+    }
+    return status;
+}
+
 static void fail_steps(const char *what, ctrt_status (*step)(struct training *run), const struct model *model)
 {
     struct training run;
@@ -219,6 +248,8 @@ static void test_steps(void)
             fail_steps("a step", plain, &small_models[k]);
             fail_steps("a predicted step", predicted, &small_models[k]);
             fail_steps("a step in micro-batches", in_pieces, &small_models[k]);
+            if (CHECK_OK(ctrt_device_get(&second, i > 0 ? "sim:1" : "cpu")))
+                fail_steps("a step with replicas", with_replicas, &small_models[k]);
         }
     }
 }

@@ -200,6 +200,7 @@ TEST_MAIN
     bad_tensor();
     bad_stream();
     bad_split();
+    bad_parallel();
     bad_ops();
     bad_autograd();
     bad_nn();

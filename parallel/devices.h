@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/devices.h: checks of lists of devices, and copies of many tensors to another device. */
+#ifndef PARALLEL_DEVICES_H
+#define PARALLEL_DEVICES_H
+
+#include "base/host_alloc.h"
+#include "ctrt/parallel.h"
+
+/* Returns CTRT_ERR_INVALID_ARGUMENT if n < 1 or a device is NULL: "replicate: devices[1] is NULL". */
+static inline ctrt_status devices_check(const char *who, ctrt_device *const *devices, int n)
+{
+    if (n < 1)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: n is %d, expected at least 1", who, n);
+    if (devices == NULL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: devices is NULL", who);
+    for (int i = 0; i < n; i++)
+        if (devices[i] == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: devices[%d] is NULL", who, i);
+    return CTRT_OK;
+}
+
+/* coalesce.c: copies tensors[count] of one device to devices[n] and writes the copy of tensor t on device i to out[i
+ * * count + t]. All out are NULL on entry; on failure some are set. The copies are not recorded. Contiguous tensors
+ * of one dtype are copied to other devices in groups of up to 10 MiB; each copy has its own version counter
+ * nevertheless. */
+ctrt_status coalesced_copy(ctrt_tensor **out, ctrt_tensor *const *tensors, size_t count, ctrt_device *const *devices,
+                           int n);
+
+/* coalesce.c: moves the gradients grads[count], of which some may be NULL, to `device` in such groups: releases and
+ * replaces those that are on other devices. Recorded in grad mode. */
+ctrt_status coalesced_move(ctrt_tensor **grads, size_t count, ctrt_device *device);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel_check.h: lists of devices for tests of ctrt/parallel.h, and comparisons of tensors on any device.
+ *
+ * The tests run on simulated devices. With CTRT_TEST_DEVICES=cuda they run on devices of that type instead. */
+#ifndef CTRT_TESTS_PARALLEL_CHECK_H
+#define CTRT_TESTS_PARALLEL_CHECK_H
+
+#include <math.h>
+
+#include "sims.h"
+
+#define MOST 4
+
+/* Device numbers of the type under test; -1: the cpu. */
+static const struct device_list {
+    const char *name;
+    int n, devices[MOST];
+} device_lists[] = {
+    { "cpu", 1, { -1 } },
+    { "one", 1, { 0 } },
+    { "two", 2, { 0, 1 } },
+    { "three, in another order", 3, { 2, 0, 1 } },
+    { "four", 4, { 0, 1, 2, 3 } },
+    { "one twice", 2, { 1, 1 } },
+    { "the cpu first", 3, { -1, 0, 1 } },
+    { "the cpu last", 3, { 0, 1, -1 } },
+    { "three times the cpu", 3, { -1, -1, -1 } },
+};
+
+static inline const char *tested_type(void)
+{
+    const char *type = getenv("CTRT_TEST_DEVICES");
+    return type != NULL ? type : "sim";
+}
+
+static inline ctrt_device *numbered(int number)
+{
+    char name[32];
+    ctrt_device *device = NULL;
+    snprintf(name, sizeof name, number < 0 ? "cpu" : "%s:%d", tested_type(), number);
+    if (!CHECK_OK(ctrt_device_get(&device, name)))
+        exit(1);
+    return device;
+}
+
+/* Writes the devices of the list. Returns false if the machine has too few. */
+static inline bool list_devices(ctrt_device *devices[MOST], const struct device_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->devices[i] >= ctrt_device_count(tested_type()))
+            return false;
+    for (int i = 0; i < list->n; i++)
+        devices[i] = numbered(list->devices[i]);
+    return true;
+}
+
+/* Tests that use simulated devices start with this, in a child process. */
+#define SIMS "CTRT_SIM=devices=4,memory=32m,jitter=20us,poison=yes", "CTRT_NUM_THREADS=1"
+
+/* Creates an f32 tensor with the values 1, 2, 3, ... times `factor` on `device`. */
+static inline ctrt_tensor *ramp(ctrt_ints shape, double factor, ctrt_device *device)
+{
+    float values[512];
+    int64_t numel = 1;
+    ctrt_tensor *x = NULL;
+    for (int d = 0; d < shape.count; d++)
+        numel *= shape.values[d];
+    for (int i = 0; i < 512; i++)
+        values[i] = (float)((i + 1) * factor);
+    REQUIRE_TRUE(numel <= 512);
+    CHECK_OK(ctrt_from_data(&x, values, numel, shape, CTRT_F32, device));
+    return x;
+}
+
+/* Checks that two tensors have the same shape and, up to `tolerance`, values. */
+static inline void check_same(const char *what, int line, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
+{
+    double a[512], b[512];
+    if (!tap_check(got != NULL && want != NULL, __BASE_FILE__, line, "%s: %p, expected %p", what, (void *)got,
+                   (void *)want))
+        return;
+    const int64_t numel = ctrt_tensor_numel(want);
+    if (!tap_check(lists_equal(ctrt_tensor_shape(got), ctrt_tensor_ndim(got),
+                               ctrt_ints_of(ctrt_tensor_shape(want), ctrt_tensor_ndim(want))), __BASE_FILE__, line,
+                   "%s: shape %s, expected %s", what, list_text(ctrt_tensor_shape(got), ctrt_tensor_ndim(got)),
+                   list_text(ctrt_tensor_shape(want), ctrt_tensor_ndim(want))))
+        return;
+    REQUIRE_TRUE(numel <= 512);
+    if (!tap_ok(ctrt_to_host(a, sizeof a, got, CTRT_F64), __BASE_FILE__, line, what)
+        || !tap_ok(ctrt_to_host(b, sizeof b, want, CTRT_F64), __BASE_FILE__, line, what))
+        return;
+    for (int64_t i = 0; i < numel; i++)
+        if (!tap_check(fabs(a[i] - b[i]) <= tolerance * (1 + fabs(b[i])), __BASE_FILE__, line,
+                       "%s: element %lld is %.9g, expected %.9g", what, (long long)i, a[i], b[i]))
+            return;
+}
+#define SAME(got, want)             check_same(#got, __LINE__, (got), (want), 0)
+#define NEAR(got, want, tolerance)  check_same(#got, __LINE__, (got), (want), (tolerance))
+
+/* Counts log lines of the component "parallel". */
+static int warnings;
+static inline void count_warnings(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)text;
+    warnings += level <= CTRT_LOG_WARNING && strcmp(component, "parallel") == 0;
+}
+
+static inline void release_all(ctrt_tensor **tensors, int count)
+{
+    for (int i = 0; i < count; i++)
+        ctrt_tensor_release(&tensors[i]);
+}
+
+#endif
