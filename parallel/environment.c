@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/param.h"
 #include "base/thread.h"
@@ -105,7 +106,7 @@ static ctrt_status check_range(const char *name, int value, const char *size_nam
                      name, value, size_name, size);
 }
 
-static ctrt_status read_launcher(struct environment *out, const struct launcher *launcher)
+static ctrt_status read_launcher(struct rank_environment *out, const struct launcher *launcher)
 {
     const char *names[VARIABLES];
     int values[VARIABLES] = { 0 };
@@ -127,12 +128,12 @@ static ctrt_status read_launcher(struct environment *out, const struct launcher 
     }
     if (names[LOCAL_RANK] != NULL)
         CTRT_TRY(check_range(names[LOCAL_RANK], values[LOCAL_RANK], names[LOCAL_SIZE], values[LOCAL_SIZE]));
-    *out = (struct environment) { values[RANK], values[SIZE], values[LOCAL_RANK], values[LOCAL_SIZE],
-                                       launcher->name, launcher != &launchers[0] };
+    *out = (struct rank_environment) { values[RANK], values[SIZE], values[LOCAL_RANK], values[LOCAL_SIZE],
+                                       launcher->name };
     return CTRT_OK;
 }
 
-ctrt_status environment_read(struct environment *out)
+ctrt_status environment_read(struct rank_environment *out)
 {
     for (size_t i = 0; i < COUNT_OF(launchers); i++) {
         const bool rank = variable(launchers[i].variables[RANK][0]) != NULL;
@@ -140,11 +141,11 @@ ctrt_status environment_read(struct environment *out)
         if (launchers[i].both ? rank && size : rank || size)
             return read_launcher(out, &launchers[i]);
     }
-    *out = (struct environment) { .size = 1, .local_size = 1 };
+    *out = (struct rank_environment) { .size = 1, .local_size = 1 };
     return CTRT_OK;
 }
 
-ctrt_status environment_address(char *out)
+ctrt_status environment_store(char *out)
 {
     ctrt_param_value value = { 0 };
     CTRT_TRY(param_read(&value, &store_param, "core"));
@@ -156,7 +157,7 @@ ctrt_status environment_address(char *out)
     if (!given && host == NULL && port == NULL)
         return CTRT_OK;
     if (given) {
-        length = snprintf(out, ENVIRONMENT_ADDRESS, "%s", value.text);
+        length = snprintf(out, ENVIRONMENT_STORE_BYTES, "%s", value.text);
     } else {
         if (host == NULL || port == NULL)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not",
@@ -165,22 +166,24 @@ ctrt_status environment_address(char *out)
             return malformed("MASTER_PORT", port, "a number from 1 to 65534");
         number += agent != NULL && strcmp(agent, "True") == 0;
         const bool brackets = strchr(host, ':') != NULL;
-        length = snprintf(out, ENVIRONMENT_ADDRESS, "tcp://%s%s%s:%d", brackets ? "[" : "", host,
+        length = snprintf(out, ENVIRONMENT_STORE_BYTES, "tcp://%s%s%s:%d", brackets ? "[" : "", host,
                           brackets ? "]" : "", number);
     }
-    if (length >= ENVIRONMENT_ADDRESS)
+    if (length >= ENVIRONMENT_STORE_BYTES)
         return malformed(given ? "CTRT_STORE" : "MASTER_ADDR", "(too long)", "a shorter address");
     return CTRT_OK;
 }
 
-static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
-static ctrt_store *shared_store;
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static ctrt_store *kept_store;
+static char *kept_address;
 
-/* The child of a fork does not use its parent's store, and cannot free it if another thread held the lock. */
+/* The child of a fork cannot use its parent's store, nor free it: another thread may have been changing it. */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&shared_lock, NULL);
-    shared_store = NULL;
+    pthread_mutex_init(&kept_lock, NULL);
+    kept_store = NULL;
+    kept_address = NULL;
 }
 
 __attribute__((constructor)) static void environment_start(void)
@@ -188,33 +191,36 @@ __attribute__((constructor)) static void environment_start(void)
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
-ctrt_status environment_store(ctrt_store **out, const struct environment *environment, int rank, int size,
-                              double seconds)
+static ctrt_status serve_or_join(ctrt_store **out, const char *address, int rank, double seconds)
 {
-    char address[ENVIRONMENT_ADDRESS];
-    if (size == 1)
-        return ctrt_store_open(out, "local://single rank", true, seconds);
-    CTRT_TRY(environment_address(address));
-    if (address[0] == '\0')
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "the environment%s%s names no store for the %d ranks; set CTRT_STORE, or "
-                         "MASTER_ADDR and MASTER_PORT", environment->launcher != NULL ? " of " : "",
-                         environment->launcher != NULL ? environment->launcher : "", size);
-    CANCEL_DISABLED;
-    pthread_mutex_lock(&shared_lock);
+    const ctrt_status status = rank == 0 ? ctrt_store_open(out, address, true, seconds) : CTRT_ERR_STATE;
+    return status == CTRT_ERR_STATE ? ctrt_store_open(out, address, false, seconds) : status;
+}
+
+ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds)
+{
     ctrt_status status = CTRT_OK;
-    if (shared_store == NULL)
-        status = ctrt_store_open(&shared_store, address, rank == 0, seconds);
-    if (status == CTRT_OK) {
-        ctrt_store_release(out);
-        *out = ctrt_store_retain(shared_store);
+    CANCEL_DISABLED;
+    pthread_mutex_lock(&kept_lock);
+    if (kept_store == NULL) {
+        status = serve_or_join(&kept_store, address, rank, seconds);
+        kept_address = status == CTRT_OK ? host_strdup(address) : NULL;
     }
-    pthread_mutex_unlock(&shared_lock);
+    const bool kept = status == CTRT_OK && kept_address != NULL && strcmp(kept_address, address) == 0;
+    ctrt_store *store = kept ? ctrt_store_retain(kept_store) : NULL;
+    pthread_mutex_unlock(&kept_lock);
+    if (status == CTRT_OK && store == NULL)
+        return serve_or_join(out, address, rank, seconds);
+    if (store != NULL) {
+        ctrt_store_release(out);
+        *out = store;
+    }
     return status;
 }
 
 ctrt_status ctrt_comm_environment(int *rank, int *size, int *local_rank, int *local_size)
 {
-    struct environment found;
+    struct rank_environment found;
     CTRT_TRY(environment_read(&found));
     int *const out[] = { rank, size, local_rank, local_size };
     const int values[] = { found.rank, found.size, found.local_rank, found.local_size };

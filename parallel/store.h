@@ -57,6 +57,9 @@ struct ctrt_store {
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 
+/* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
+#define STORE_ANSWER_TIME INT64_C(5000000000)
+
 /* Times are in nanoseconds of CLOCK_MONOTONIC. store_deadline: `seconds` from now, at most 30 years. store_poll_timeout:
  * milliseconds until the deadline, rounded up, for poll(). */
 int64_t store_now(void);

@@ -323,8 +323,10 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
             close(fd);
     }
     freeaddrinfo(list);
-    return server->listener >= 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "cannot listen on port %d of %s: %s", port, host,
-                                                       strerror(failure));
+    if (server->listener >= 0)
+        return CTRT_OK;
+    return ctrt_fail(failure == EADDRINUSE ? CTRT_ERR_STATE : CTRT_ERR_COMM, "cannot listen on port %d of %s: %s", port,
+                     host, strerror(failure));
 }
 
 static void server_free(struct store_server *server)

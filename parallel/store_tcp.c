@@ -17,7 +17,6 @@
 #include "parallel/store_server.h"
 
 #define ATTEMPT_TIME INT64_C(5000000000)        /* ns that one address gets to answer */
-#define ANSWER_TIME  INT64_C(5000000000)        /* ns that the server gets to say that a key is not set */
 #define SMALL_INPUT  ((size_t)4096)             /* size of the input buffer between large values */
 
 struct call {
@@ -255,7 +254,7 @@ static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum sto
         if (late) {
             CTRT_TRY(cancel(store, call->id));
             cancelled = true;
-            deadline = store_now() + ANSWER_TIME;
+            deadline = store_now() + STORE_ANSWER_TIME;
         } else if (store->driven) {
             pthread_cond_timedwait(&call->changed, &store->lock, &limit);
         } else {

@@ -33,12 +33,16 @@ static const char *new_address(int scheme)
     return address;
 }
 
-static ctrt_store *serve(int scheme)
+static ctrt_store *serve_at(const char *address)
 {
     ctrt_store *store = NULL;
-    REQUIRE(ctrt_store_open(&store, new_address(scheme), true, 10) == CTRT_OK, "%s: %s", schemes[scheme],
-            ctrt_error_message());
+    REQUIRE(ctrt_store_open(&store, address, true, 10) == CTRT_OK, "%s: %s", address, ctrt_error_message());
     return store;
+}
+
+static ctrt_store *serve(int scheme)
+{
+    return serve_at(new_address(scheme));
 }
 
 static ctrt_store *join(const char *address)
@@ -194,6 +198,12 @@ static void test_threads(int scheme, ctrt_store *a, ctrt_store *b)
     CHECK_STR(get(a, "total", 5), "120");
 }
 
+static void *wait_for_last(void *store)
+{
+    CHECK_STR(get(store, "p3", 10), "p3");
+    return NULL;
+}
+
 static void test_processes(int scheme)
 {
     enum { COUNT = 4 };
@@ -201,6 +211,8 @@ static void test_processes(int scheme)
     char key[8];
     group("%s: processes find each other, and a child does not disturb its parent", schemes[scheme]);
     ctrt_store *store = serve(scheme);
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_last, store);
     for (int i = 0; i < COUNT; i++) {
         children[i] = child_start((const char *const[]){ NULL });
         if (children[i] != 0)
@@ -218,6 +230,7 @@ static void test_processes(int scheme)
     }
     for (int i = 0; i < COUNT; i++)
         child_join(children[i], __FILE__, __LINE__);
+    pthread_join(thread, NULL);
     CHECK_STR(get(store, "done", CTRT_ZERO), "4");
     CHECK_TRUE(get(store, "bad", CTRT_ZERO) == NULL);
     ctrt_store_release(&store);
@@ -324,7 +337,7 @@ static void test_addresses(void)
     ctrt_store_release(&store);
     store = serve(TCP);
     ctrt_store *second = NULL;
-    CHECK_FAILS(ctrt_store_open(&second, ctrt_store_address(store), true, 1), CTRT_ERR_COMM, "cannot listen");
+    CHECK_FAILS(ctrt_store_open(&second, ctrt_store_address(store), true, 1), CTRT_ERR_STATE, "cannot listen");
     ctrt_store_release(&store);
 }
 
@@ -346,7 +359,7 @@ static void test_files(void)
     snprintf(address, sizeof address, "file://%s/empty", folder);
     CHECK_OK(ctrt_store_open(&store, address, true, 1));
     ctrt_store *second = NULL;
-    CHECK_FAILS(ctrt_store_open(&second, address, true, 1), CTRT_ERR_COMM, "another process serves");
+    CHECK_FAILS(ctrt_store_open(&second, address, true, 1), CTRT_ERR_STATE, "another process serves");
     group("file: a message that was written in part is removed, and a damaged file is an error");
     second = join(address);
     SET(store, "a", "1");
@@ -446,10 +459,10 @@ static void test_disconnect(void)
             store_set_at_disconnect(&supported, own, "gone", "rank 3", 6);
             store_set_at_disconnect(&supported, own, "other", "", 0);
             store_set_at_disconnect(&supported, own, "other", NULL, 0);
-            if (cases[i].forked && fork() == 0) {
-                alarm(5);
+            const pid_t grandchild = cases[i].forked ? fork() : -1;
+            if (grandchild == 0)
                 pause();
-            }
+            CHECK_OK(ctrt_store_add(own, "grandchild", grandchild, NULL));
             SET(own, "ready", "1");
             if (cases[i].killed)
                 pause();
@@ -466,6 +479,8 @@ static void test_disconnect(void)
         else
             CHECK_STR(get(store, "gone", 1), "rank 3");
         CHECK_TRUE(get(store, "other", CTRT_ZERO) == NULL);
+        if (cases[i].forked)
+            kill(atoi(get(store, "grandchild", 1)), SIGKILL);
         ctrt_store_release(&store);
     }
 }
@@ -666,6 +681,30 @@ static void test_many_clients(void)
     ctrt_store_release(&store);
 }
 
+/* More connections without authentication than the server allows: the oldest end. */
+static void test_pending_clients(void)
+{
+    enum { PENDING = 600 };
+    static int idle[PENDING];
+    struct rlimit limit;
+    group("tcp: connections that do not authenticate do not keep others out");
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 2 * PENDING + 50) {
+        skip_group("too few file descriptors are allowed");
+        return;
+    }
+    ctrt_store *store = serve(TCP);
+    for (int i = 0; i < PENDING; i++)
+        idle[i] = raw_connect(store);
+    ctrt_store *second = join(ctrt_store_address(store));
+    SET(second, "k", "v");
+    CHECK_STR(get(store, "k", 1), "v");
+    CHECK_TRUE(raw_closed(idle[0]));
+    for (int i = 1; i < PENDING; i++)
+        close(idle[i]);
+    ctrt_store_release(&second);
+    ctrt_store_release(&store);
+}
+
 /* ---- the environment of ranks ---- */
 
 static void test_environment(void)
@@ -703,7 +742,7 @@ static void test_environment(void)
     group("rank and size from the variables of launchers");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         CHILD_LOOP(child, cases[i].settings, _exit) {
-            struct environment found;
+            struct rank_environment found;
             int rank = -1, size = -1, local_rank = -1, local_size = -1;
             const ctrt_status status = ctrt_comm_environment(&rank, &size, &local_rank, &local_size);
             if (cases[i].words != NULL) {
@@ -714,7 +753,6 @@ static void test_environment(void)
                       && local_size == cases[i].local_size, "%s...: %d of %d, %d of %d", cases[i].settings[0], rank, size,
                       local_rank, local_size);
                 CHECK_OK(environment_read(&found));
-                CHECK_EQ(found.mpi, found.launcher != NULL && strcmp(found.launcher, "torchrun") != 0);
                 CHECK_STR(found.launcher != NULL ? found.launcher : "none", cases[i].launcher);
                 CHECK_OK(ctrt_comm_environment(NULL, NULL, NULL, NULL));
             }
@@ -733,29 +771,28 @@ static void test_environment(void)
     group("the address of the store from the environment");
     for (size_t i = 0; i < COUNT_OF(stores); i++) {
         CHILD_LOOP(child, stores[i].settings, _exit) {
-            char address[ENVIRONMENT_ADDRESS];
+            char address[ENVIRONMENT_STORE_BYTES];
             if (stores[i].words != NULL)
-                CHECK_FAILS(environment_address(address), CTRT_ERR_INVALID_ARGUMENT, stores[i].words);
-            else if (CHECK_OK(environment_address(address)))
+                CHECK_FAILS(environment_store(address), CTRT_ERR_INVALID_ARGUMENT, stores[i].words);
+            else if (CHECK_OK(environment_store(address)))
                 CHECK_STR(address, stores[i].address);
         }
     }
     IN_FORK {
-        const struct environment slurm = { .launcher = "Slurm" };
         ctrt_store *first = NULL, *second = NULL;
-        char setting[256];
-        CHECK_FAILS(environment_store(&first, &slurm, 0, 2, 5), CTRT_ERR_NOT_FOUND, "of Slurm names no store for the 2 ranks; set CTRT_STORE");
-        CHECK_OK(environment_store(&first, &slurm, 0, 1, 5));
-        snprintf(setting, sizeof setting, "file://%s/environment", folder);
-        param_forget_values();
-        setenv("CTRT_STORE", setting, 1);
-        CHECK_OK(environment_store(&first, &slurm, 0, 2, 5));
-        CHECK_STR(ctrt_store_address(first), setting);
+        char address[256];
+        snprintf(address, sizeof address, "file://%s/environment", folder);
+        CHECK_OK(environment_open_store(&first, address, 0, 5));
         SET(first, "k", "v");
         ctrt_store_release(&first);
-        CHECK_OK(environment_store(&second, &slurm, 0, 2, 5));
+        CHECK_OK(environment_open_store(&second, address, 0, 5));
         CHECK_STR(get(second, "k", CTRT_ZERO), "v");
+        snprintf(address, sizeof address, "file://%s/other", folder);
+        first = serve_at(address);
+        CHECK_OK(environment_open_store(&second, address, 0, 5));        /* as a client, because this process serves */
+        CHECK_TRUE(get(second, "k", CTRT_ZERO) == NULL);
         ctrt_store_release(&second);
+        ctrt_store_release(&first);
     }
 }
 
@@ -779,6 +816,7 @@ TEST_MAIN
     test_disconnect();
     test_hostile_clients();
     test_many_clients();
+    test_pending_clients();
     folder_remove(folder);
     return done();
 }
