@@ -29,6 +29,7 @@ struct node {
     const char *program;        /* set by ctrt_param_set */
     const char *rejected;       /* error message: `program` was malformed according to a later declaration */
     bool read;                  /* `value` is final */
+    bool secret;                /* listings and messages must not contain the value */
     struct value value;         /* parsed according to the first declaration */
     bool complained;            /* a misspelled or late-changed environment variable was reported */
 };
@@ -62,6 +63,12 @@ static struct node *find_or_add(const char *name)
         end = &(*end)->next;
     *end = node;
     return node;
+}
+
+/* Returns the text of a parameter's value for listings and messages. */
+static const char *shown(const struct node *node, const char *text)
+{
+    return text != NULL && text[0] != '\0' && node->secret ? "set" : text;
 }
 
 static bool same_text(const char *a, const char *b)
@@ -104,6 +111,15 @@ void param_declare(const ctrt_param *param, const char *owner)
         return;
     lock_enter(&param_lock);
     declare(param, owner);
+    lock_leave(&param_lock);
+}
+
+void param_declare_secret(const ctrt_param *param)
+{
+    lock_enter(&param_lock);
+    struct node *node = declare(param, "core");
+    if (node != NULL)
+        node->secret = true;
     lock_leave(&param_lock);
 }
 
@@ -184,6 +200,7 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
     const bool first_meaning = node != NULL && same_meaning(node->param, param);
     struct value value = { 0 };
     const char *other_owner = NULL;
+    const char *read_as = NULL;
     bool late = false;
     ctrt_status status = node == NULL ? out_of_memory(sizeof *node, param->name) : CTRT_OK;
     if (first_meaning) {
@@ -192,6 +209,7 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
         node->read = status == CTRT_OK;
         value = node->value;
         late = node->read && changed_late(node);
+        read_as = shown(node, value.text);
     } else if (node != NULL) {
         status = find_value(&value, node, param);
         other_owner = node->other != param ? or_unknown(node->owner) : NULL;
@@ -201,7 +219,7 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
     if (other_owner != NULL)
         warn_other(param->name, owner, other_owner);
     if (late)
-        warn_late(param->name, value.text);
+        warn_late(param->name, read_as);
     if (status != CTRT_OK)
         return status;
     out->text = value.text;
@@ -241,7 +259,7 @@ void param_check_late(void)
     for (struct node *node = first; node != NULL && count < COUNT_OF(late); node = node->next)
         if (node->param != NULL && changed_late(node)) {
             late[count].name = node->name;
-            late[count++].text = node->value.text;
+            late[count++].text = shown(node, node->value.text);
         }
     lock_leave(&param_lock);
     for (size_t i = 0; i < count; i++)
@@ -278,7 +296,7 @@ static ctrt_status node_set(struct node *node, const char *value)
             return CTRT_OK;
         return ctrt_fail(CTRT_ERR_STATE,
                          "%s is already in use as \"%s\"; set it before the first call that uses it",
-                         node->name, node->value.text != NULL ? node->value.text : "(unset)");
+                         node->name, node->value.text != NULL ? shown(node, node->value.text) : "(unset)");
     }
     const char *kept = intern_string(value);
     if (value != NULL && kept == NULL)
@@ -346,10 +364,10 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
         /* Listing reads the environment without setting node->read, so that the value can still be set. */
         const char *environment = node->read ? NULL : intern_string(secure_getenv(node->name));
         info->name = node->name;
-        info->value = node->read      ? node->value.text
-                      : node->program ? node->program
-                      : environment   ? environment
-                                      : node->param->fallback;
+        info->value = shown(node, node->read      ? node->value.text
+                                  : node->program ? node->program
+                                  : environment   ? environment
+                                                  : node->param->fallback);
         info->origin = origins[node->read ? node->value.origin : node->program ? ORIGIN_PROGRAM
                                : environment ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT];
         info->owner = node->owner != NULL ? node->owner : "";

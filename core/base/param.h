@@ -24,11 +24,21 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
  * library is loaded (CORE_PARAM). */
 void param_declare(const ctrt_param *param, const char *owner);
 
+/* Declares a parameter of the core whose value is secret: listings show "set" instead, and messages do not
+ * contain the value. */
+void param_declare_secret(const ctrt_param *param);
+
 /* CORE_PARAM(variable): defines a constructor that declares the static ctrt_param `variable` of the core. */
 #define CORE_PARAM(variable)                                                    \
     __attribute__((constructor)) static void variable##_declare(void)           \
     {                                                                           \
         param_declare(&variable, "core");                                       \
+    }                                                                           \
+    extern int param_needs_a_semicolon
+#define CORE_SECRET_PARAM(variable)                                             \
+    __attribute__((constructor)) static void variable##_declare(void)           \
+    {                                                                           \
+        param_declare_secret(&variable);                                        \
     }                                                                           \
     extern int param_needs_a_semicolon
 

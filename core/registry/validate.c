@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/validate.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
+#include "ctrt/comm_plugin.h"
 #include "registry/internal.h"
 
 /* Bytes from the beginning of a table to the end of `member`. With the last member of ABI 1.0: the minimum size. */
@@ -103,6 +104,14 @@ static bool validate_memory(const ctrt_memory_policy *policy, char *reason, size
     return true;
 }
 
+static bool validate_comm(const ctrt_comm_engine *engine, char *reason, size_t bytes)
+{
+    REQUIRE(engine, create, "struct ctrt_comm_engine");
+    REQUIRE(engine, destroy, "struct ctrt_comm_engine");
+    REQUIRE(engine, run, "struct ctrt_comm_engine");
+    return true;
+}
+
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
 {
     size_t size = *(const size_t *)table;
@@ -112,6 +121,8 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
         return validate_backend(table, reason, bytes);
     if (kind == CTRT_COMPONENT_MEMORY)
         return validate_memory(table, reason, bytes);
+    if (kind == CTRT_COMPONENT_COMM)
+        return validate_comm(table, reason, bytes);
     if (kind == CTRT_COMPONENT_KERNELS)
         REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
     return true;

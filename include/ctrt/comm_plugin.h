@@ -25,7 +25,7 @@ typedef struct ctrt_comm_signature {
                                          * the messages between the two ranks in this direction, from 1 */
     uint64_t count;                     /* elements of one part, see ctrt_comm_call */
     uint32_t collective;                /* ctrt_collective; of a message SEND on both sides */
-    uint32_t op;                        /* ctrt_reduce_op; 0 without reduction */
+    uint32_t op;                        /* ctrt_comm_op; 0 without reduction */
     uint32_t dtype;                     /* ctrt_dtype; 0 of barrier */
     int32_t root;                       /* -1 without one; of a message the sender */
 } ctrt_comm_signature;
@@ -45,6 +45,7 @@ typedef struct ctrt_comm_call {
     ctrt_tensor *send_tensor;           /* the tensors that have the data */
     ctrt_tensor *receive_tensor;
     void *queue;                        /* with CTRT_COMM_ENQUEUES: the queue; else NULL */
+    void *state;                        /* first argument of the config's functions during this call */
 } ctrt_comm_call;
 
 /* A group and this rank's part in it. The pointers are valid until destroy. */
@@ -55,15 +56,13 @@ typedef struct ctrt_comm_config {
     ctrt_device *device;                /* of this rank */
     ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
-    void *state;                        /* first argument of the functions below */
+    void *state;                        /* first argument of the functions below, in create; in run it is call->state */
     /* While run() or create() waits for other ranks it calls poll at least every 20 ms, and returns its result if that
      * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
     ctrt_status (*poll)(void *state);
     /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0
      * are unknown. Returns the error, which run() returns. */
     ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
-    /* Optional information for reports: a bit for each rank that has arrived at the running collective, 64 per word. */
-    void (*arrived)(void *state, const uint64_t *ranks);
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
@@ -79,12 +78,16 @@ typedef struct ctrt_comm_engine {
     ctrt_status (*create)(void **comm, const ctrt_comm_config *config);
     /* Leaves the group. Does not wait for other ranks. */
     void (*destroy)(void *comm);
-    /* Runs a collective. The calls of a communicator come one at a time, from any thread. */
+    /* Runs a collective. Calls come from any thread: collectives one at a time and in order, and at the same time sends
+     * and receives, each also one at a time and in order. */
     ctrt_status (*run)(void *comm, const ctrt_comm_call *call);
     /* Optional: makes a run() that waits in another thread return soon. For engines whose waits do not call poll. */
     void (*abort)(void *comm);
     /* Optional: whether run() can use memory of the communicator's device directly. Without it: only host memory. */
     bool (*reaches_device)(void *comm);
+    /* Optional: copies data[bytes] of the process that is rank 0 to all processes of the job, for finding the store when
+     * the environment names none, and writes this process's rank and their number. Called before create. */
+    ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);
     /* Optional: whether the engine can connect the ranks. `hosts`: the number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
     /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster. All

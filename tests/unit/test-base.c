@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The base layer of core: error messages, log, edit distance, interned strings, free lists, injected allocation
- * failures, arrays, pointer tables, locks, parameters. */
+ * failures, arrays, pointer tables, locks, SHA-256, parameters. */
 #include <pthread.h>
 
 #include "base/array.h"
@@ -9,6 +9,7 @@
 #include "base/host_alloc.h"
 #include "base/param.h"
 #include "base/ptr_map.h"
+#include "base/sha256.h"
 #include "child.h"
 
 /* ---- messages ---- */
@@ -60,10 +61,10 @@ static void test_messages(void)
         CHECK_OK(ctrt_constant_find(&found, name));
         CHECK_EQ(found, value);
     }
-    CHECK_EQ(codes, 19);
-    CHECK_STR(name, "CTRT_ERR_DEVICE_LOST");
-    CHECK_EQ(value, CTRT_ERR_DEVICE_LOST);
-    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
+    CHECK_EQ(codes, 20);
+    CHECK_STR(name, "CTRT_ERR_COMM");
+    CHECK_EQ(value, CTRT_ERR_COMM);
+    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 20 status codes");
     CHECK_STR(ctrt_status_string(CTRT_OK), "success");
     CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
     CHECK_HAS(ctrt_version(), ".");
@@ -298,6 +299,76 @@ static void test_locks(void)
     lock_leave(&test_lock);
 }
 
+/* ---- SHA-256 ---- */
+
+static void check_digest(const uint8_t digest[SHA256_BYTES], const char *want)
+{
+    char text[2 * SHA256_BYTES + 1];
+    for (int i = 0; i < SHA256_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    CHECK_STR(text, want);
+}
+
+static void test_sha256(void)
+{
+    uint8_t digest[SHA256_BYTES], other[SHA256_BYTES];
+    struct sha256 hash;
+    char million[1000];
+    static const struct { const char *text, *want; } hashes[] = {       /* FIPS 180-4's examples */
+        { "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
+        { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+        { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
+        { "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrst"
+          "nopqrstu", "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1" },
+    };
+    static const struct { char key[132]; size_t key_bytes; char data[160]; size_t bytes; const char *want; } macs[] = {
+        { "\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b\x0b", 20, "Hi There", 8,
+          "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7" },
+        { "Jefe", 4, "what do ya want for nothing?", 28,
+          "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843" },
+        { "\xaa", 131, "Test Using Larger Than Block-Size Key - Hash Key First", 54,
+          "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54" },
+        { "\xaa", 131, "This is a test using a larger than block-size key and a larger than block-size data. The key "
+          "needs to be hashed before being used by the HMAC algorithm.", 152,
+          "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2" },
+    };
+    group("SHA-256 and HMAC give the published values");
+    for (size_t i = 0; i < COUNT_OF(hashes); i++) {
+        const size_t length = strlen(hashes[i].text);
+        for (size_t cut = 0; cut <= length; cut++) {
+            sha256_begin(&hash);
+            sha256_add(&hash, hashes[i].text, cut);
+            sha256_add(&hash, hashes[i].text + cut, length - cut);
+            sha256_end(digest, &hash);
+            check_digest(digest, hashes[i].want);
+        }
+    }
+    memset(million, 'a', sizeof million);
+    sha256_begin(&hash);
+    for (int i = 0; i < 1000; i++)
+        sha256_add(&hash, million, sizeof million);
+    sha256_end(digest, &hash);
+    check_digest(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    for (size_t i = 0; i < COUNT_OF(macs); i++) {                       /* RFC 4231's cases 1, 2, 6 and 7 */
+        struct hmac hmac;
+        char key[132];
+        memcpy(key, macs[i].key, sizeof key);
+        if (macs[i].key_bytes > 64)
+            memset(key, 0xaa, macs[i].key_bytes);
+        hmac_begin(&hmac, key, macs[i].key_bytes);
+        sha256_add(&hmac.inner, macs[i].data, macs[i].bytes);
+        hmac_end(digest, &hmac);
+        check_digest(digest, macs[i].want);
+    }
+    for (int i = 0; i < SHA256_BYTES; i++) {
+        memcpy(other, digest, sizeof other);
+        CHECK_TRUE(sha256_equal(digest, other));
+        other[i] ^= 1;
+        CHECK_TRUE(!sha256_equal(digest, other));
+    }
+}
+
 /* ---- parameters ---- */
 
 static void test_param_values(void)
@@ -456,6 +527,7 @@ TEST_MAIN
     test_array();
     test_ptr_map();
     test_locks();
+    test_sha256();
     test_param_values();
     return done();
 }

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm.c: process groups: joining, splitting and leaving them. */
+#include "parallel/comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/param.h"
+#include "base/strbuf.h"
+#include "base/thread.h"
+#include "device/internal.h"
+#include "parallel/environment.h"
+#include "parallel/store.h"
+#include "registry/registry.h"
+
+static const ctrt_param engine_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_COMM", .type = CTRT_PARAM_STRING,
+    .help = "engine of communicators: host, mpi, or another plugin of kind comm",
+};
+CORE_PARAM(engine_param);
+static const ctrt_param timeout_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_COMM_TIMEOUT", .type = CTRT_PARAM_INT, .fallback = "600",
+    .help = "seconds that a collective may take",
+};
+CORE_PARAM(timeout_param);
+
+/* ---- creation ---- */
+
+static ctrt_status read_timeout(double *out, double given)
+{
+    ctrt_param_value value;
+    CTRT_TRY(param_read(&value, &timeout_param, "core"));
+    *out = given > 0 ? given : (double)value.integer;
+    if (given < 0 || *out <= 0 || *out > 1e9)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: timeout is %g s, expected more than 0", *out);
+    return CTRT_OK;
+}
+
+static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
+{
+    ctrt_comm *comm = host_calloc(sizeof *comm);
+    if (comm == NULL)
+        return out_of_memory(sizeof *comm, "a communicator");
+    atomic_init(&comm->refs, 1);
+    comm->rank = rank;
+    comm->size = size;
+    comm->timeout = timeout;
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->changed, NULL);
+    comm->engine_name = "";
+    comm->name = host_strdup(name);
+    comm->members = host_calloc((size_t)size * sizeof *comm->members);
+    comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
+    comm->received = host_calloc((size_t)size * sizeof *comm->received);
+    comm->record = host_calloc(sizeof *comm->record);
+    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->record;
+    for (int i = 0; i < LANES; i++)
+        comm->lanes[i].comm = comm;
+    *out = comm;
+    return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof *comm->members, "a communicator");
+}
+
+static void comm_free(ctrt_comm *comm)
+{
+    comm_lanes_end(comm);
+    comm_unwatch(comm);
+    if (comm->handle != NULL)
+        comm->engine->destroy(comm->handle);
+    ctrt_store_release(&comm->store);
+    pthread_mutex_destroy(&comm->lock);
+    pthread_cond_destroy(&comm->changed);
+    host_free(comm->name);
+    host_free(comm->id);
+    host_free(comm->members);
+    host_free(comm->sent);
+    host_free(comm->received);
+    host_free(comm->record);
+    free(comm->error);
+    free(comm->report);
+    host_free(comm);
+}
+
+ctrt_comm *ctrt_comm_retain(ctrt_comm *comm)
+{
+    if (comm != NULL)
+        atomic_fetch_add_explicit(&comm->refs, 1, memory_order_relaxed);
+    return comm;
+}
+
+void ctrt_comm_release(ctrt_comm **comm)
+{
+    if (comm == NULL || *comm == NULL)
+        return;
+    ctrt_comm *gone = *comm;
+    *comm = NULL;
+    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) == 1)
+        comm_free(gone);
+}
+
+/* ---- joining ---- */
+
+/* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks have
+ * joined. */
+static ctrt_status choose_id(ctrt_comm *comm)
+{
+    int64_t joined = 0;
+    char id[288];
+    snprintf(id, sizeof id, "%.200s/joined", comm->name);
+    CTRT_TRY(ctrt_store_add(comm->store, id, 1, &joined));
+    snprintf(id, sizeof id, "%.200s/%" PRId64, comm->name, (joined - 1) / comm->size);
+    comm->id = host_strdup(id);
+    return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
+}
+
+static ctrt_status fail_missing(ctrt_comm *comm, const char *missing)
+{
+    return ctrt_fail(CTRT_ERR_COMM, "group %s of %d ranks: rank%s %s did not join within %g s", comm->name, comm->size,
+                     strchr(missing, ',') ? "s" : "", missing, comm->timeout);
+}
+
+/* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
+static ctrt_status collect_members(ctrt_comm *comm, const char *list_key)
+{
+    const int64_t deadline = comm_clock(comm->timeout);
+    struct strbuf missing = { 0 };
+    char key[320];
+    for (int rank = 1; rank < comm->size; rank++) {
+        void *value = NULL;
+        size_t bytes = 0;
+        const double left = (double)(deadline - comm_clock(0)) / 1e9;
+        snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
+        ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
+        if (status == CTRT_OK && bytes == sizeof(struct comm_member))
+            memcpy(&comm->members[rank], value, bytes);
+        else if (status == CTRT_OK || comm_clock(0) >= deadline)
+            strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
+        free(value);
+        if (status != CTRT_OK && comm_clock(0) < deadline)
+            return strbuf_drop(&missing), status;
+    }
+    if (missing.length == 0)
+        return ctrt_store_set(comm->store, list_key, comm->members, (size_t)comm->size * sizeof *comm->members);
+    char *words = NULL;
+    CTRT_TRY(strbuf_finish(&words, &missing, "a list of ranks"));
+    (void)ctrt_store_set(comm->store, list_key, words, strlen(words) + 1);
+    ctrt_status status = fail_missing(comm, words);
+    free(words);
+    return status;
+}
+
+static ctrt_status exchange_members(ctrt_comm *comm)
+{
+    struct comm_member *own = &comm->members[comm->rank];
+    char key[320], list_key[320];
+    void *value = NULL;
+    size_t bytes = 0;
+    (void)gethostname(own->host, sizeof own->host - 1);
+    own->pid = getpid();
+    snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
+    snprintf(list_key, sizeof list_key, "%s/members", comm->id);
+    if (comm->rank == 0)
+        return collect_members(comm, list_key);
+    snprintf(key, sizeof key, "%s/member/%d", comm->id, comm->rank);
+    CTRT_TRY(ctrt_store_set(comm->store, key, own, sizeof *own));
+    /* Rank 0 reports which ranks are missing when its own time is over. */
+    ctrt_status status = ctrt_store_get(comm->store, list_key, &value, &bytes, comm->timeout + 1);
+    if (status != CTRT_OK)
+        status = ctrt_context(status, "group %s: rank 0 did not answer", comm->name);
+    else if (bytes == (size_t)comm->size * sizeof *own)
+        memcpy(comm->members, value, bytes);
+    else
+        status = fail_missing(comm, value);
+    free(value);
+    return status;
+}
+
+/* Logs a warning if another rank of this host uses the same device, once per pair: by the lower rank. */
+static void warn_overlap(const ctrt_comm *comm)
+{
+    const struct comm_member *own = &comm->members[comm->rank];
+    if (strcmp(ctrt_device_type(comm->device), "cpu") == 0 || comm->local)
+        return;
+    for (int rank = comm->rank + 1; rank < comm->size; rank++)
+        if (strcmp(comm->members[rank].host, own->host) == 0 && strcmp(comm->members[rank].device, own->device) == 0)
+            log_message(CTRT_LOG_WARNING, "comm", "ranks %d and %d both use %s of %s", comm->rank, rank, own->device,
+                        own->host);
+}
+
+static ctrt_status check_connects(const ctrt_comm *comm)
+{
+    int32_t hosts = 0, processes = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        bool new_host = true, new_process = true;
+        for (int other = 0; other < rank; other++) {
+            const bool same = strcmp(comm->members[other].host, comm->members[rank].host) == 0;
+            new_host &= !same;
+            new_process &= !(same && comm->members[other].pid == comm->members[rank].pid);
+        }
+        hosts += new_host;
+        processes += new_process;
+    }
+    if (CTRT_SLOT(comm->engine, connects) && !comm->engine->connects(comm->size, hosts, processes))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "group %s: the engine %s cannot connect %d ranks in %d processes on %d machines; set CTRT_COMM "
+                         "to another one", comm->name, comm->engine_name, comm->size, processes, hosts);
+    return CTRT_OK;
+}
+
+/* Creates the engine's part; the members are known. */
+static ctrt_status connect_engine(ctrt_comm *comm)
+{
+    CTRT_TRY(check_connects(comm));
+    comm->config = (ctrt_comm_config){
+        .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
+        .device = comm->device, .store = comm->store, .timeout = comm->timeout,
+        .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
+    };
+    atomic_store(&comm->lanes[LANE_COLLECTIVES].deadline, comm_clock(comm->timeout));
+    CTRT_TRY(comm->engine->create(&comm->handle, &comm->config));
+    comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(comm->handle);
+    warn_overlap(comm);
+    return comm_watch(comm);
+}
+
+static ctrt_status use_engine(ctrt_comm *comm, const char *name)
+{
+    const struct component *component;
+    CTRT_TRY(registry_use(&component, CTRT_COMPONENT_COMM, name));
+    comm->engine = component->table;
+    comm->engine_name = component->name;
+    return CTRT_OK;
+}
+
+static ctrt_status join(ctrt_comm *comm)
+{
+    CTRT_TRY(choose_id(comm));
+    CTRT_TRY(exchange_members(comm));
+    return connect_engine(comm);
+}
+
+/* The device that CTRT_DEVICE names, or, if it names a type, the one of that type for the local rank. */
+static ctrt_status choose_device(ctrt_device **out, int local_rank)
+{
+    ctrt_device_spec spec;
+    char name[48];
+    CTRT_TRY(device_auto_spec(&spec));
+    const int count = ctrt_device_count(spec.type);
+    if (spec.index < 0 && count > 0 && strcmp(spec.type, "cpu") != 0)
+        spec.index = local_rank % count;
+    CTRT_TRY(ctrt_device_format(name, sizeof name, &spec));
+    return ctrt_device_get(out, name);
+}
+
+/* Whether the launcher provides MPI. torchrun's variables take precedence. */
+static bool under_mpi(const struct rank_environment *environment)
+{
+    return environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
+}
+
+/* Opens a store on rank 0, whose address the engine's bootstrap function copies to the other ranks. If rank 0 fails, it
+ * copies "", so that the others do not wait. */
+static ctrt_status bootstrap_store(ctrt_comm *comm)
+{
+    char address[ENVIRONMENT_STORE_BYTES] = "", host[64] = "";
+    int32_t rank, size;
+    ctrt_status status = CTRT_OK;
+    if (comm->rank == 0) {
+        (void)gethostname(host, sizeof host - 1);
+        snprintf(address, sizeof address, "tcp://%s:0", host);
+        status = ctrt_store_open(&comm->store, address, true, comm->timeout);
+        snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
+    }
+    CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
+    if (comm->rank == 0)
+        return status;
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
+    return ctrt_store_open(&comm->store, address, false, comm->timeout);
+}
+
+/* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
+ * bootstrap function. */
+static ctrt_status open_store(ctrt_comm *comm)
+{
+    char address[ENVIRONMENT_STORE_BYTES];
+    CTRT_TRY(environment_store(address));
+    if (address[0] == '\0' && comm->size == 1)
+        return ctrt_store_open(&comm->store, "local://ctrt-world", true, comm->timeout);
+    if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap))
+        return bootstrap_store(comm);
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
+                         "`ctrt run`", comm->size);
+    return environment_open_store(&comm->store, address, comm->rank, comm->timeout);
+}
+
+ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
+{
+    static const ctrt_comm_options defaults;
+    const ctrt_comm_options *given = options ? options : &defaults;
+    struct rank_environment environment;
+    ctrt_comm *comm = NULL;
+    ctrt_param_value engine;
+    double timeout;
+    CANCEL_DISABLED;
+    if (out == NULL)
+        return fail_null("comm_new", "out");
+    if (given->size < 0 || (given->size > 0 && (given->rank < 0 || given->rank >= given->size)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->size);
+    CTRT_TRY(read_timeout(&timeout, given->timeout));
+    CTRT_TRY(environment_read(&environment));
+    CTRT_TRY(param_read(&engine, &engine_param, "core"));
+    const char *name = given->engine ? given->engine : engine.text ? engine.text : under_mpi(&environment) ? "mpi" : "host";
+    const int size = given->size > 0 ? given->size : environment.size;
+    const int rank = given->size > 0 ? given->rank : environment.rank;
+    ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
+    if (status == CTRT_OK)
+        status = use_engine(comm, name);
+    if (status == CTRT_OK && given->device != NULL)
+        comm->device = given->device;
+    else if (status == CTRT_OK)
+        status = choose_device(&comm->device, environment.local_rank);
+    if (status == CTRT_OK && given->store != NULL)
+        comm->store = ctrt_store_retain(given->store);
+    else if (status == CTRT_OK)
+        status = open_store(comm);
+    if (status == CTRT_OK)
+        status = join(comm);
+    if (status != CTRT_OK) {
+        ctrt_comm_release(&comm);
+        return ctrt_context(status, "comm_new");
+    }
+    ctrt_comm_release(out);
+    *out = comm;
+    return CTRT_OK;
+}
+
+/* ---- groups of this process ---- */
+
+struct local_join {
+    ctrt_comm *comm;
+    pthread_t thread;
+    bool started;
+    ctrt_status status;
+    char *error;
+};
+
+static void *join_local(void *argument)
+{
+    struct local_join *join = argument;
+    join->status = connect_engine(join->comm);
+    if (join->status != CTRT_OK)
+        join->error = host_strdup(ctrt_error_message());
+    return NULL;
+}
+
+/* Connects the ranks, each in a thread, because an engine's create waits for all ranks. */
+static ctrt_status connect_local(struct local_join *joins, int n)
+{
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < n; i++) {
+        int error = pthread_create(&joins[i].thread, NULL, join_local, &joins[i]);
+        joins[i].started = error == 0;
+        if (error != 0 && status == CTRT_OK) {
+            status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: no thread: %s", strerror(error));
+            for (int other = 0; other < n; other++)     /* the ranks that wait for this one must not */
+                atomic_store(&joins[other].comm->alarmed, true);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (joins[i].started)
+            pthread_join(joins[i].thread, NULL);
+    for (int i = 0; i < n; i++) {
+        if (status == CTRT_OK && joins[i].status != CTRT_OK)
+            status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, joins[i].error ? joins[i].error : "");
+        host_free(joins[i].error);
+    }
+    return status;
+}
+
+/* Creates rank `rank` of a group whose store is joins[0].comm's. */
+static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_device *const *devices, int n,
+                                  const ctrt_comm_options *options, const char *id)
+{
+    ctrt_comm **comm = &joins[rank].comm;
+    CTRT_TRY(comm_alloc(comm, rank, n, options->name ? options->name : "local", options->timeout));
+    (*comm)->local = true;
+    (*comm)->device = devices[rank];
+    (*comm)->id = host_strdup(id);
+    if ((*comm)->id == NULL)
+        return out_of_memory(strlen(id), "a group's name");
+    CTRT_TRY(use_engine(*comm, options->engine ? options->engine : "host"));
+    if (rank > 0)
+        (*comm)->store = ctrt_store_retain(joins[0].comm->store);
+    else
+        CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, 0));
+    for (int i = 0; i < n; i++) {
+        struct comm_member *member = &(*comm)->members[i];
+        (void)gethostname(member->host, sizeof member->host - 1);
+        member->pid = getpid();
+        snprintf(member->device, sizeof member->device, "%s", ctrt_device_name(devices[i]));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, int n, const ctrt_comm_options *options)
+{
+    static atomic_uint groups;
+    ctrt_comm_options given = options ? *options : (ctrt_comm_options){ 0 };
+    char id[64];
+    CANCEL_DISABLED;
+    if (out == NULL || devices == NULL)
+        return fail_null("comm_new_local", out == NULL ? "out" : "devices");
+    if (n < 1 || n > 4096)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: %d ranks, expected 1 to 4096", n);
+    for (int i = 0; i < n; i++)
+        if (devices[i] == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: devices[%d] is NULL", i);
+    CTRT_TRY(read_timeout(&given.timeout, given.timeout));
+    struct local_join *joins = host_calloc((size_t)n * sizeof *joins);
+    if (joins == NULL)
+        return out_of_memory((size_t)n * sizeof *joins, "a group");
+    snprintf(id, sizeof id, "local://ctrt-group-%u", atomic_fetch_add(&groups, 1));
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < n && status == CTRT_OK; i++)
+        status = local_rank_new(joins, i, devices, n, &given, id);
+    if (status == CTRT_OK)
+        status = connect_local(joins, n);
+    for (int i = 0; i < n; i++) {
+        if (status == CTRT_OK) {
+            ctrt_comm_release(&out[i]);
+            out[i] = joins[i].comm;
+        } else {
+            ctrt_comm_release(&joins[i].comm);
+        }
+    }
+    host_free(joins);
+    return status;
+}
+
+/* ---- splitting ---- */
+
+/* What every rank passes to split. */
+struct choice {
+    int64_t color, key;
+};
+
+static ctrt_status gather_choices(struct choice *all, ctrt_comm *comm, struct choice own)
+{
+    CTRT_AUTO(tensor) in = NULL, out = NULL;
+    CTRT_TRY(ctrt_from_data(&in, &own, 2, CTRT_SHAPE(2), CTRT_I64, comm->device));
+    CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(comm->size, 2), CTRT_I64, comm->device));
+    CTRT_TRY(ctrt_comm_all_gather(NULL, comm, out, in));
+    return ctrt_to_host(all, (size_t)comm->size * sizeof *all, out, CTRT_I64);
+}
+
+/* Writes the ranks of `comm` with this rank's color, ordered by key, then by rank. Returns their number. */
+static int group_of(int *ranks, const ctrt_comm *comm, const struct choice *all)
+{
+    int count = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (all[rank].color != all[comm->rank].color)
+            continue;
+        int at = count++;
+        for (; at > 0 && all[ranks[at - 1]].key > all[rank].key; at--)
+            ranks[at] = ranks[at - 1];
+        ranks[at] = rank;
+    }
+    return count;
+}
+
+static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks, int count, int64_t color)
+{
+    int rank = 0;
+    char name[256];
+    while (ranks[rank] != comm->rank)
+        rank++;
+    snprintf(name, sizeof name, "%.100s.%d", comm->name, (int)color);
+    CTRT_TRY(comm_alloc(out, rank, count, name, comm->timeout));
+    snprintf(name, sizeof name, "%.150s/split-%" PRIu64 "-%d", comm->id, comm->splits, (int)color);
+    (*out)->id = host_strdup(name);
+    if ((*out)->id == NULL)
+        return out_of_memory(strlen(name), "a group's name");
+    (*out)->device = comm->device;
+    (*out)->store = ctrt_store_retain(comm->store);
+    (*out)->engine = comm->engine;
+    (*out)->engine_name = comm->engine_name;
+    (*out)->local = comm->local;
+    for (int i = 0; i < count; i++)
+        (*out)->members[i] = comm->members[ranks[i]];
+    return connect_engine(*out);
+}
+
+ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key)
+{
+    CANCEL_DISABLED;
+    if (out == NULL || comm == NULL)
+        return fail_null("comm_split", out == NULL ? "out" : "comm");
+    struct choice *all = host_alloc((size_t)comm->size * sizeof *all);
+    int *ranks = host_alloc((size_t)comm->size * sizeof *ranks);
+    ctrt_comm *fresh = NULL;
+    ctrt_status status = all && ranks ? CTRT_OK : out_of_memory((size_t)comm->size * sizeof *all, "a list of ranks");
+    if (status == CTRT_OK)
+        status = gather_choices(all, comm, (struct choice){ color, key });
+    if (status == CTRT_OK) {
+        comm->splits++;
+        if (color >= 0)
+            status = split_join(&fresh, comm, ranks, group_of(ranks, comm, all), color);
+    }
+    host_free(all);
+    host_free(ranks);
+    if (status != CTRT_OK) {
+        ctrt_comm_release(&fresh);
+        return ctrt_context(status, "comm_split");
+    }
+    ctrt_comm_release(out);
+    *out = fresh;
+    return CTRT_OK;
+}
+
+/* ---- properties ---- */
+
+int ctrt_comm_rank(const ctrt_comm *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int ctrt_comm_size(const ctrt_comm *comm)
+{
+    return comm ? comm->size : 0;
+}
+
+ctrt_device *ctrt_comm_device(const ctrt_comm *comm)
+{
+    return comm ? comm->device : NULL;
+}
+
+const char *ctrt_comm_engine_name(const ctrt_comm *comm)
+{
+    return comm ? comm->engine_name : NULL;
+}
+
+const char *ctrt_comm_name(const ctrt_comm *comm)
+{
+    return comm ? comm->name : NULL;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm.h: the struct of communicators, for the files that implement them.
+ *
+ *   comm.c              joining, splitting and leaving groups
+ *   comm_collectives.c  the public collectives: checks of arguments, numbering
+ *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
+ *   comm_failure.c      timeouts, ended ranks, reports */
+#ifndef PARALLEL_COMM_H
+#define PARALLEL_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "ctrt/autograd.h"
+#include "ctrt/comm_plugin.h"
+#include "parallel/flight_record.h"
+
+/* A lane runs calls one at a time and in order. Lanes do not wait for each other, so that two ranks can send to each
+ * other while both receive. */
+enum { LANE_COLLECTIVES, LANE_SENDS, LANE_RECEIVES, LANES };
+
+struct comm_lane {
+    ctrt_comm *comm;
+    struct ctrt_work *first, *last;         /* queue of calls; guarded by comm->lock, as all members below */
+    bool busy;                              /* a call runs */
+    bool stop;
+    bool has_thread;
+    pthread_t thread;
+    ctrt_stream *stream;                    /* of the thread, on an asynchronous device */
+    uint64_t number;                        /* flight record number of the running call */
+    _Atomic int64_t deadline;               /* of the running call, in nanoseconds of CLOCK_MONOTONIC */
+};
+
+/* Where a rank is; the same in all processes after the group was joined. */
+struct comm_member {
+    char host[64];
+    int64_t pid;
+    char device[64];
+};
+
+struct ctrt_comm {
+    atomic_int refs;
+    int rank, size;
+    ctrt_device *device;
+    ctrt_store *store;
+    char *name;                             /* given by the program */
+    char *id;                               /* unique in the store */
+    double timeout;                         /* seconds */
+    struct comm_member *members;            /* [size] */
+    const char *engine_name;
+    const ctrt_comm_engine *engine;
+    void *handle;                           /* the engine's; NULL until it was created */
+    bool direct;                            /* the engine reaches the memory of `device` */
+    ctrt_comm_config config;
+    int64_t create_deadline;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;                 /* lanes: a call was queued or has ended */
+    struct comm_lane lanes[LANES];
+    uint64_t sequence;                      /* collectives so far */
+    uint64_t *sent, *received;              /* messages so far, per rank */
+    uint64_t splits;
+    struct flight_record *record;
+
+    atomic_bool failed;                     /* `status` and `error` are set and do not change any more */
+    bool failing;                           /* a thread composes the report */
+    ctrt_status status;
+    char *error;                            /* message */
+    char *report;                           /* JSON, from the first failure */
+
+    atomic_bool alarmed;                    /* another rank of this process has failed */
+    atomic_bool closing;                    /* ends the watching thread */
+    bool listed, watched;                   /* in the list; has a watching thread */
+    bool local;                             /* all ranks are in this process */
+    pthread_t watcher;
+    ctrt_comm *next;                        /* list of this process's communicators */
+};
+
+struct ctrt_work {
+    atomic_int refs;
+    ctrt_work *next;
+    ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
+    uint64_t number;
+    bool background;                        /* runs in the lane's thread */
+    ctrt_device *device;
+    ctrt_event *event;                      /* asynchronous device: recorded after the call */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done;
+    ctrt_status status;
+    char *error;
+};
+
+/* ---- comm_run.c ---- */
+
+/* Runs the call in its lane. `work` NULL: returns when it has ended. Takes the signature, peer and tensors of `call`. */
+ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, const ctrt_comm_call *call);
+/* Waits until no call is queued or runs, and ends the threads. */
+void comm_lanes_end(ctrt_comm *comm);
+/* Nanoseconds of CLOCK_MONOTONIC, now and after `seconds`. */
+int64_t comm_clock(double seconds);
+
+/* ---- comm_failure.c ---- */
+
+/* Functions of ctrt_comm_config; `state` is a struct comm_lane. */
+ctrt_status comm_poll(void *state);
+ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures);
+
+/* Adds the communicator to the process's list and starts to watch for failures of other ranks. */
+ctrt_status comm_watch(ctrt_comm *comm);
+void comm_unwatch(ctrt_comm *comm);
+/* If the communicator has failed, sets the thread's error message and returns the error. */
+ctrt_status comm_check(ctrt_comm *comm);
+/* Marks the communicator as failed with `status` and the message `error`, tells the other ranks, composes the report.
+ * Returns the communicator's error, which an earlier failure may have set. */
+ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error);
+
+#endif

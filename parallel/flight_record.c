@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/flight_record.c: the last collectives of a communicator, for reports. */
+#include "parallel/flight_record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "ctrt/tensor.h"
+
+static const char *const collective_names[CTRT_COLLECTIVE_COUNT] = {
+    "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+    "send", "recv",
+};
+static const char *const op_names[] = { "sum", "product", "min", "max", "average" };
+static const char *const state_names[] = { "queued", "running", "done", "failed" };
+
+static int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static bool reduces(const ctrt_comm_signature *signature)
+{
+    return signature->collective == CTRT_COLLECTIVE_ALL_REDUCE || signature->collective == CTRT_COLLECTIVE_REDUCE
+           || signature->collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+}
+
+static const char *collective_name(const ctrt_comm_signature *signature)
+{
+    return signature->collective < CTRT_COLLECTIVE_COUNT ? collective_names[signature->collective] : "?";
+}
+
+static const char *op_name(const ctrt_comm_signature *signature)
+{
+    return signature->op < sizeof op_names / sizeof *op_names ? op_names[signature->op] : "?";
+}
+
+uint64_t flight_add(struct flight_record *record, const ctrt_comm_signature *signature, int32_t peer)
+{
+    struct flight *flight = &record->ring[record->count % FLIGHT_RECORDS];
+    *flight = (struct flight){ .number = ++record->count, .signature = *signature, .peer = peer, .queued = now() };
+    return flight->number;
+}
+
+void flight_set(struct flight_record *record, uint64_t number, enum flight_state state)
+{
+    struct flight *flight = &record->ring[(number - 1) % FLIGHT_RECORDS];
+    if (flight->number != number)
+        return;
+    flight->state = state;
+    *(state == FLIGHT_RUNNING ? &flight->started : &flight->ended) = now();
+}
+
+static uint64_t oldest(const struct flight_record *record)
+{
+    return record->count > FLIGHT_RECORDS ? record->count - FLIGHT_RECORDS : 0;
+}
+
+const struct flight *flight_last_done(const struct flight_record *record)
+{
+    for (uint64_t i = record->count; i > oldest(record); i--)
+        if (record->ring[(i - 1) % FLIGHT_RECORDS].state == FLIGHT_DONE)
+            return &record->ring[(i - 1) % FLIGHT_RECORDS];
+    return NULL;
+}
+
+const struct flight *flight_pending(const struct flight_record *record)
+{
+    for (uint64_t i = oldest(record); i < record->count; i++)
+        if (record->ring[i % FLIGHT_RECORDS].state != FLIGHT_DONE)
+            return &record->ring[i % FLIGHT_RECORDS];
+    return NULL;
+}
+
+const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signature)
+{
+    int length = snprintf(text, FLIGHT_TEXT, "%s %" PRIu64, collective_name(signature), signature->sequence);
+    char *rest = text + length;
+    const size_t room = FLIGHT_TEXT - (size_t)length;
+    if (signature->dtype == 0)
+        return text;
+    const char *dtype = ctrt_dtype_name((ctrt_dtype)signature->dtype);
+    if (reduces(signature))
+        length = snprintf(rest, room, " (%s, %" PRIu64 " %s", op_name(signature), signature->count, dtype);
+    else
+        length = snprintf(rest, room, " (%" PRIu64 " %s", signature->count, dtype);
+    if (signature->root >= 0)
+        snprintf(rest + length, room - (size_t)length, ", %s %d)",
+                 signature->collective == CTRT_COLLECTIVE_SEND ? "from" : "root", signature->root);
+    else
+        snprintf(rest + length, room - (size_t)length, ")");
+    return text;
+}
+
+void flight_json_one(struct strbuf *json, const struct flight *flight)
+{
+    const ctrt_comm_signature *signature = &flight->signature;
+    strbuf_add(json, "{\"number\": %" PRIu64 ", \"collective\": \"%s\", \"sequence\": %" PRIu64, flight->number,
+               collective_name(signature), signature->sequence);
+    if (signature->dtype != 0)
+        strbuf_add(json, ", \"dtype\": \"%s\", \"count\": %" PRIu64, ctrt_dtype_name((ctrt_dtype)signature->dtype),
+                   signature->count);
+    if (reduces(signature))
+        strbuf_add(json, ", \"op\": \"%s\"", op_name(signature));
+    if (signature->root >= 0)
+        strbuf_add(json, ", \"root\": %d", signature->root);
+    if (flight->peer >= 0)
+        strbuf_add(json, ", \"peer\": %d", flight->peer);
+    strbuf_add(json, ", \"state\": \"%s\", \"queued_ns\": %" PRId64 ", \"started_ns\": %" PRId64 ", \"ended_ns\": %" PRId64
+               "}", state_names[flight->state], flight->queued, flight->started, flight->ended);
+}
+
+void flight_json(struct strbuf *json, const struct flight_record *record)
+{
+    strbuf_add_string(json, "[");
+    for (uint64_t i = oldest(record); i < record->count; i++) {
+        strbuf_add_string(json, i == oldest(record) ? "\n  " : ",\n  ");
+        flight_json_one(json, &record->ring[i % FLIGHT_RECORDS]);
+    }
+    strbuf_add_string(json, "]");
+}

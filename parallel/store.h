@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/store.h: key-value stores, internal interface.
+ *
+ * store.c checks arguments and results and calls the functions of the store's kind: store_local.c, store_file.c and
+ * store_tcp.c. A request is a struct store_message (store_message.h); all kinds execute it with store_map_execute
+ * (store_map.h), in this process or, tcp, in the server (store_server.h).
+ *
+ * Fork. The child gets copies of the parent's stores that it can only release: store_kind.forked has closed their
+ * descriptors, so that the parent's connections end when the parent ends and not when the child does. */
+#ifndef PARALLEL_STORE_H
+#define PARALLEL_STORE_H
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "ctrt/comm.h"
+#include "parallel/store_message.h"
+
+struct store_kind {
+    const char *scheme;                 /* "tcp" */
+    /* Opens the store. `rest`: the address after "scheme://". Allocates a struct whose first member is ctrt_store, sets
+     * the members that `open` is responsible for, and writes it to *out. */
+    ctrt_status (*open)(ctrt_store **out, const char *rest, bool serve, int64_t deadline);
+    /* Executes a request. STORE_GET waits for the key; after the deadline *result is STORE_UNSET. The caller gets a
+     * reference to *value, NULL if there is none. CTRT_ERR_COMM if the store cannot be reached or does not answer
+     * before the deadline. Thread-safe. */
+    ctrt_status (*request)(enum store_result *result, struct store_value **value, ctrt_store *store,
+                           const struct store_message *message, int64_t deadline);
+    /* Ends the use of the store and frees everything except the struct itself. Not called in the child of a fork. */
+    void (*close)(ctrt_store *store);
+    /* Called in the child of a fork: closes descriptors and does nothing else. May be NULL. */
+    void (*forked)(ctrt_store *store);
+    /* Called before a fork and after it in the parent: makes the data that `forked` uses consistent. May be NULL. */
+    void (*before_fork)(ctrt_store *store);
+    void (*after_fork)(ctrt_store *store);
+    bool detects_disconnect;            /* STORE_AT_DISCONNECT is supported */
+};
+
+extern const struct store_kind store_local_kind, store_file_kind, store_tcp_kind;
+
+struct ctrt_store {
+    const struct store_kind *kind;      /* set by store.c */
+    _Atomic int references;
+    bool forked;                        /* this process is a child of the one that opened the store */
+    char *address;                      /* host_alloc; set by `open` */
+    double seconds;                     /* time limit of requests without their own */
+    ctrt_store *previous, *next;        /* list of all stores of the process */
+};
+
+/* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later
+ * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 256
+ * such keys, with values of at most 4 KiB. *supported: whether the kind of store can do it (tcp); if not, the call has
+ * no effect. Thread-safe. */
+ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
+                                    size_t bytes);
+
+/* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
+#define STORE_ANSWER_TIME INT64_C(5000000000)
+
+/* Times are in nanoseconds of CLOCK_MONOTONIC. store_deadline: `seconds` from now, at most 30 years.
+ * store_poll_timeout: milliseconds until the deadline, rounded up, for poll(). */
+int64_t store_now(void);
+int64_t store_deadline(double seconds);
+int store_poll_timeout(int64_t deadline);
+struct timespec store_timespec(int64_t time);
+/* Sleeps for *pause nanoseconds, but not past the deadline, and doubles *pause up to `most`. False: it is past. */
+bool store_sleep(int64_t *pause, int64_t most, int64_t deadline);
+
+/* Initialises a condition variable whose timed waits use CLOCK_MONOTONIC. */
+void store_cond_init(pthread_cond_t *cond);
+
+/* Reads HOST:PORT or [HOST]:PORT. host: at least 256 bytes. */
+ctrt_status store_parse_host(char *host, int *port, const char *rest);
+/* getaddrinfo for a stream socket. `serve`: for bind. Returns its error code. */
+int store_resolve(struct addrinfo **out, const char *host, int port, bool serve);
+
+#endif
