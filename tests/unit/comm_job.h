@@ -29,6 +29,7 @@ struct board {
 struct rank {
     ctrt_comm *comm;
     ctrt_device *device;
+    ctrt_store *store;                      /* of processes */
     int number, size;
     enum kind kind;
     struct board *board;
@@ -118,6 +119,7 @@ static inline void process_of(struct rank *rank, double timeout)
     if (CHECK_OK(ctrt_device_get(&rank->device, "cpu"))
         && CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
         options.device = rank->device;
+        rank->store = options.store;
         if (CHECK_OK(ctrt_comm_new(&rank->comm, &options)))
             rank->body(rank);
         ctrt_comm_release(&rank->comm);

@@ -169,9 +169,9 @@ TEST_MAIN
                     run_quiet(kind, size, 10, mismatch, &difference, -1);
         group("%s: a rank that does not come, or has left", kind_names[kind]);
         IN_CHILD("CTRT_SIM=devices=4") {
-            run_quiet(kind, 3, 0.5, late, NULL, -1);
-            run_quiet(kind, 3, 0.5, left, NULL, -1);
-            run_quiet(kind, 3, 0.5, interrupted, NULL, -1);
+            run_quiet(kind, 3, 0.3, late, NULL, -1);
+            run_quiet(kind, 3, 0.3, left, NULL, -1);
+            run_quiet(kind, 3, 0.3, interrupted, NULL, -1);
         }
         group("%s: abort", kind_names[kind]);
         IN_CHILD("CTRT_SIM=devices=4")
