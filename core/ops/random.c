@@ -332,7 +332,7 @@ static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self
     struct inplace_token token = { NULL };
     const bool grad = op_needs_grad(&self, 1);
     if (grad)
-        CTRT_TRY(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
+        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
     ctrt_status status = fill_random(op, self, &attributes);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
