@@ -25,6 +25,8 @@ INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_
 PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 INTERNAL_LIBS     = libctrt-core.la
 TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
+# Compiling a test takes longer than running it, so tests are not optimised.
+TEST_CFLAGS       = $(AM_CFLAGS) -O0
 # Without libtool's wrapper scripts.
 NO_WRAPPER        = $(AM_LDFLAGS) -no-install
 
@@ -195,11 +197,13 @@ run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/wo
     tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-split.c \
     tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+run_public_CFLAGS   = $(TEST_CFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
 # test-block-table expects its own functions in backtraces.
 run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_internal_CFLAGS   = $(TEST_CFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
@@ -209,18 +213,22 @@ endif
 run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_plugins_CFLAGS   = $(TEST_CFLAGS)
 run_plugins_LDFLAGS  = $(NO_WRAPPER)
 run_plugins_LDADD    =
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_threads_CFLAGS   = $(TEST_CFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 test_cpu_threads_LDADD    =
 test_counters_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-counters-peaks.c
 test_counters_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_counters_peaks_CFLAGS     = $(TEST_CFLAGS)
 test_counters_peaks_LDFLAGS    = $(NO_WRAPPER)
 test_counters_peaks_LDADD      = $(INTERNAL_LIBS)
 test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_registry_faults_CFLAGS   = $(TEST_CFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
 CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c \
@@ -228,18 +236,22 @@ CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c back
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
 test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_CFLAGS   = $(TEST_CFLAGS)
 test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
 test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
 test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_reasons_CFLAGS     = $(TEST_CFLAGS)
 test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
 test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
 # bench/gpu.sh installs these two for a machine with a GPU, so they need libtool's wrapper scripts.
 test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
 test_train_reference_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_train_reference_CFLAGS   = $(TEST_CFLAGS)
 test_train_reference_LDADD    = $(PUBLIC_LIBS)
 test_capture_SOURCES  = $(TEST_RUNNER) tests/integration/test-capture.c
 test_capture_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_capture_CFLAGS   = $(TEST_CFLAGS)
 test_capture_LDADD    = $(PUBLIC_LIBS)
 
 # A training loop makes no system calls.
@@ -371,7 +383,7 @@ check-long: all
 check-smoke: all
 	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
 distcheck-smoke:
-	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O1"
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O0"
 
 # Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
 # the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.

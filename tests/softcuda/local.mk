@@ -96,6 +96,7 @@ run_softcuda_SOURCES  = $(TEST_RUNNER) tests/softcuda/fixture.h tests/softcuda/t
     tests/softcuda/test-softcuda-streams.c tests/softcuda/facts-backend.c tests/softcuda/facts.def
 run_softcuda_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit $(CUDA_HEADERS) \
                         -D_GNU_SOURCE -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
+run_softcuda_CFLAGS   = $(TEST_CFLAGS)
 run_softcuda_LDFLAGS  = $(NO_WRAPPER) -Wl,-rpath,$(abs_builddir)/tests/softcuda
 run_softcuda_LDADD    = $(soft)/libcuda.so.1
 run_softcuda_DEPENDENCIES = $(softcuda_libraries)
