@@ -11,6 +11,20 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+/* Returns the value from the calling function if the condition is true. */
+#define RETURN_IF(condition, value) \
+    do {                            \
+        if (condition)              \
+            return (value);         \
+    } while (0)
+/* Returns the result or status of a call from the calling function unless it is 0, success. */
+#define TRY(call)                    \
+    do {                             \
+        const int status_ = (call);  \
+        RETURN_IF(status_ != 0, status_); \
+    } while (0)
+
 typedef int result;                         /* CUresult */
 typedef unsigned long long address;         /* CUdeviceptr */
 typedef struct { unsigned char bytes[16]; } uuid;

@@ -104,5 +104,5 @@ static result run(void *argument)
 
 result dnn_put(const struct dnn_job *job, void *stream)
 {
-    return library_enqueue(stream, run, job, sizeof *job);
+    return softcuda_enqueue(stream, run, job, sizeof *job);
 }

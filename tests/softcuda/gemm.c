@@ -164,5 +164,5 @@ int product_check(const struct product *p)
 
 int product_put(const struct product *p, void *stream)
 {
-    return library_enqueue(stream, run, p, sizeof *p) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
+    return softcuda_enqueue(stream, run, p, sizeof *p) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
 }

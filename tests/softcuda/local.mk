@@ -4,19 +4,17 @@
 # LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
 
 softcuda_driver = \
-    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/context.c tests/softcuda/copy.c \
-    tests/softcuda/device.c tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c \
-    tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/host.c \
-    tests/softcuda/launch.c tests/softcuda/matrix.c tests/softcuda/memory.c tests/softcuda/module.c \
-    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
-    tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
+    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/copy.c tests/softcuda/device.c \
+    tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c tests/softcuda/fiber.c \
+    tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/kernel.c tests/softcuda/matrix.c \
+    tests/softcuda/memory.c tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
+    tests/softcuda/ranges.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
     tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
     tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/library.h \
-    tests/softcuda/nvml_hooks.h tests/softcuda/order.h tests/softcuda/runner.h tests/softcuda/test-kernels.h \
-    tests/softcuda/warp.h
+    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
 softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
     tests/softcuda/gemm.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \

@@ -10,7 +10,7 @@
 enum runner_order { ORDER_FORWARD, ORDER_RANDOM };
 
 struct launch {
-    const struct softcuda_kernel *kernel;
+    _Alignas(16) const struct softcuda_kernel *kernel;
     const struct softcuda_library *library;
     const void *arguments;
     size_t argument_bytes;

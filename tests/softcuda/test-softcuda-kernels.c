@@ -80,7 +80,7 @@ static void run_faults(void)
     float pageable[4] = { 0 };
     const struct number_args barrier = { numbers(4096), 0 };
     group("a barrier or a warp operation that not all threads reach");
-    softcuda_control.tell(false);
+    softcuda_control.print_faults(false);
     check_fault("bad_barrier", 64, &barrier, CUDA_ERROR_LAUNCH_FAILED, "test-kernels.cu:");
     const struct number_args barriers = { numbers(4096), 0 };
     check_fault("bad_two_barriers", 64, &barriers, CUDA_ERROR_LAUNCH_FAILED, "diverges");
@@ -108,7 +108,7 @@ static void run_faults(void)
     check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) reads what thread (0,0,0) wrote in");
     args = (struct vector_args){ .out = floats(256), .n = 1 };
     check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) writes what thread (0,0,0) read in");
-    softcuda_control.tell(true);
+    softcuda_control.print_faults(true);
 
     group("new shared memory is not zero");
     const struct number_args zeros = { numbers(8), 2 };

@@ -128,7 +128,7 @@ static void run_virtual(void)
     group("virtual memory: a page without access rights");
     const struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5 },
                              beyond = { (uint64_t *)(uintptr_t)(begin + page), 5 };
-    softcuda_control.tell(false);
+    softcuda_control.print_faults(false);
     CHECK_EQ(cuMemcpyHtoDAsync_v2(begin, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemSetAccess(begin, page, &access, 1));
     OK(cuMemsetD8Async(begin, 0, page, stream));
