@@ -6,9 +6,7 @@
  *
  * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" sets the version, "bias=no" makes the epilogue with a bias
  * unsupported, "create=no" makes cublasLtCreate fail. */
-#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
-#endif
 #include <dlfcn.h>
 
 #include "gemm.h"
@@ -69,29 +67,27 @@ EXPORT const char *cublasLtGetStatusName(int status)
         { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
         { BLAS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR" }, { BLAS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED" },
     };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].status == status)
-            return names[i].name;
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        RETURN_IF(names[i].status == status, names[i].name);
     return "unknown cuBLAS status";
 }
 
 EXPORT int cublasLtCreate(struct handle **out)
 {
     ENTER(cublasLtCreate);
-    if (option("create") == 0)
-        return BLAS_NOT_INITIALIZED;
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return BLAS_ALLOC_FAILED;
+    RETURN_IF(option("create") == 0, BLAS_NOT_INITIALIZED);
+    *out = malloc(sizeof **out);
+    RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);
     (*out)->magic = MAGIC;
     return BLAS_OK;
 }
 
+#define REQUIRE_HANDLE(handle) RETURN_IF((handle) == NULL || (handle)->magic != MAGIC, BLAS_NOT_INITIALIZED)
+
 EXPORT int cublasLtDestroy(struct handle *handle)
 {
     ENTER(cublasLtDestroy);
-    if (handle == NULL || handle->magic != MAGIC)
-        return BLAS_NOT_INITIALIZED;
+    REQUIRE_HANDLE(handle);
     handle->magic = 0;
     free(handle);
     return BLAS_OK;
@@ -99,106 +95,75 @@ EXPORT int cublasLtDestroy(struct handle *handle)
 
 /* ---- objects with attributes ---- */
 
-static int set(void *attribute, size_t width, const void *from, size_t bytes)
+struct attribute { int which; size_t place, width; };
+
+static int set(void *object, const struct attribute *attributes, int which, const void *from, size_t bytes)
 {
-    if (attribute == NULL || from == NULL || bytes < width)
-        return BLAS_INVALID_VALUE;
-    memcpy(attribute, from, width);
+    const struct attribute *a = attributes;
+    while (a->width != 0 && a->which != which)
+        a++;
+    RETURN_IF(a->width == 0, BLAS_NOT_SUPPORTED);
+    RETURN_IF(from == NULL || bytes < a->width, BLAS_INVALID_VALUE);
+    memcpy((char *)object + a->place, from, a->width);
     return BLAS_OK;
 }
 
-#define DESTROY(name, type)          \
-    EXPORT int name(type *object)    \
-    {                                \
-        ENTER(name);                 \
-        free(object);                \
-        return BLAS_OK;              \
+/* The functions that create, destroy and change objects of a type. `...`: its attributes. */
+#define OBJECT(kind, type, parameters, initial, ...)                                                   \
+    EXPORT int kind##Create parameters                                                                 \
+    {                                                                                                  \
+        ENTER(kind##Create);                                                                           \
+        *out = malloc(sizeof **out);                                                                   \
+        RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);                                                    \
+        **out = initial;                                                                               \
+        return BLAS_OK;                                                                                \
+    }                                                                                                  \
+    EXPORT int kind##Destroy(type *object)                                                             \
+    {                                                                                                  \
+        ENTER(kind##Destroy);                                                                          \
+        free(object);                                                                                  \
+        return BLAS_OK;                                                                                \
+    }                                                                                                  \
+    EXPORT int kind##SetAttribute(type *object, int which, const void *from, size_t bytes)             \
+    {                                                                                                  \
+        static const struct attribute attributes[] = { __VA_ARGS__, { 0, 0, 0 } };                     \
+        ENTER(kind##SetAttribute);                                                                     \
+        return set(object, attributes, which, from, bytes);                                            \
     }
-DESTROY(cublasLtMatmulDescDestroy, struct operation)
-DESTROY(cublasLtMatrixLayoutDestroy, struct layout)
-DESTROY(cublasLtMatmulPreferenceDestroy, struct preference)
+#define ATTRIBUTE(which, type, member) { which, offsetof(type, member), sizeof(((type *)NULL)->member) }
 
-EXPORT int cublasLtMatmulDescCreate(struct operation **out, int compute, int scale)
-{
-    ENTER(cublasLtMatmulDescCreate);
-    struct operation *o = calloc(1, sizeof *o);
-    if (o == NULL)
-        return BLAS_ALLOC_FAILED;
-    *o = (struct operation){ .compute = compute, .scale = scale, .epilogue = EPILOGUE_NONE };
-    *out = o;
-    return BLAS_OK;
-}
-
-EXPORT int cublasLtMatmulDescSetAttribute(struct operation *o, int which, const void *from, size_t bytes)
-{
-    ENTER(cublasLtMatmulDescSetAttribute);
-    switch (which) {
-    case PRODUCT_TRANSPOSE_A: return set(&o->transpose_a, 4, from, bytes);
-    case PRODUCT_TRANSPOSE_B: return set(&o->transpose_b, 4, from, bytes);
-    case PRODUCT_EPILOGUE: return set(&o->epilogue, 4, from, bytes);
-    case PRODUCT_BIAS: return set(&o->bias, 8, from, bytes);
-    default: return BLAS_NOT_SUPPORTED;
-    }
-}
-
-EXPORT int cublasLtMatrixLayoutCreate(struct layout **out, int type, uint64_t rows, uint64_t columns, int64_t step)
-{
-    ENTER(cublasLtMatrixLayoutCreate);
-    struct layout *l = calloc(1, sizeof *l);
-    if (l == NULL)
-        return BLAS_ALLOC_FAILED;
-    *l = (struct layout){ { type, (int64_t)rows, (int64_t)columns, step, 0 }, 1 };
-    *out = l;
-    return BLAS_OK;
-}
-
-EXPORT int cublasLtMatrixLayoutSetAttribute(struct layout *l, int which, const void *from, size_t bytes)
-{
-    ENTER(cublasLtMatrixLayoutSetAttribute);
-    switch (which) {
-    case LAYOUT_BATCHES: return set(&l->batches, 4, from, bytes);
-    case LAYOUT_BATCH_STEP: return set(&l->matrix.batch_step, 8, from, bytes);
-    default: return BLAS_NOT_SUPPORTED;
-    }
-}
-
-EXPORT int cublasLtMatmulPreferenceCreate(struct preference **out)
-{
-    ENTER(cublasLtMatmulPreferenceCreate);
-    struct preference *p = calloc(1, sizeof *p);
-    if (p == NULL)
-        return BLAS_ALLOC_FAILED;
-    *p = (struct preference){ .alignments = { 256, 256, 256, 256 } };
-    *out = p;
-    return BLAS_OK;
-}
-
-EXPORT int cublasLtMatmulPreferenceSetAttribute(struct preference *p, int which, const void *from, size_t bytes)
-{
-    ENTER(cublasLtMatmulPreferenceSetAttribute);
-    if (which == PREFER_WORKSPACE)
-        return set(&p->workspace, 8, from, bytes);
-    if (which == PREFER_REDUCTIONS)
-        return set(&p->reductions, 4, from, bytes);
-    if (which >= PREFER_ALIGN_A && which <= PREFER_ALIGN_D)
-        return set(&p->alignments[which - PREFER_ALIGN_A], 4, from, bytes);
-    return BLAS_NOT_SUPPORTED;
-}
+OBJECT(cublasLtMatmulDesc, struct operation, (struct operation **out, int compute, int scale),
+       ((struct operation){ .compute = compute, .scale = scale, .epilogue = EPILOGUE_NONE }),
+       ATTRIBUTE(PRODUCT_TRANSPOSE_A, struct operation, transpose_a),
+       ATTRIBUTE(PRODUCT_TRANSPOSE_B, struct operation, transpose_b),
+       ATTRIBUTE(PRODUCT_EPILOGUE, struct operation, epilogue), ATTRIBUTE(PRODUCT_BIAS, struct operation, bias))
+OBJECT(cublasLtMatrixLayout, struct layout,
+       (struct layout **out, int type, uint64_t rows, uint64_t columns, int64_t step),
+       ((struct layout){ { type, (int64_t)rows, (int64_t)columns, step, 0 }, 1 }),
+       ATTRIBUTE(LAYOUT_BATCHES, struct layout, batches),
+       ATTRIBUTE(LAYOUT_BATCH_STEP, struct layout, matrix.batch_step))
+OBJECT(cublasLtMatmulPreference, struct preference, (struct preference **out),
+       ((struct preference){ .alignments = { 256, 256, 256, 256 } }),
+       ATTRIBUTE(PREFER_WORKSPACE, struct preference, workspace),
+       ATTRIBUTE(PREFER_REDUCTIONS, struct preference, reductions),
+       ATTRIBUTE(PREFER_ALIGN_A, struct preference, alignments[0]),
+       ATTRIBUTE(PREFER_ALIGN_A + 1, struct preference, alignments[1]),
+       ATTRIBUTE(PREFER_ALIGN_A + 2, struct preference, alignments[2]),
+       ATTRIBUTE(PREFER_ALIGN_D, struct preference, alignments[3]))
 
 /* ---- products ---- */
 
 static int describe(struct product *p, const struct operation *o, const struct layout *a, const struct layout *b,
                     const struct layout *c, const struct layout *d)
 {
-    if (a->batches != d->batches || b->batches != d->batches || c->batches != d->batches)
-        return BLAS_INVALID_VALUE;
+    RETURN_IF(a->batches != d->batches || b->batches != d->batches || c->batches != d->batches, BLAS_INVALID_VALUE);
     *p = (struct product){
         .a = a->matrix, .b = b->matrix, .c = c->matrix, .d = d->matrix, .transpose_a = o->transpose_a != 0,
         .transpose_b = o->transpose_b != 0, .compute = o->compute, .scale_type = o->scale, .batches = d->batches,
         .epilogue = o->epilogue, .bias_at = o->bias,
     };
-    if (p->epilogue != EPILOGUE_NONE && (p->epilogue != EPILOGUE_BIAS || option("bias") == 0))
-        return BLAS_NOT_SUPPORTED;
+    RETURN_IF(p->epilogue != EPILOGUE_NONE && (p->epilogue != EPILOGUE_BIAS || option("bias") == 0),
+              BLAS_NOT_SUPPORTED);
     return product_check(p);
 }
 
@@ -229,24 +194,17 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operatio
 {
     ENTER(cublasLtMatmulAlgoGetHeuristic);
     struct product p;
-    if (handle == NULL || handle->magic != MAGIC)
-        return BLAS_NOT_INITIALIZED;
+    REQUIRE_HANDLE(handle);
     *found = 0;
-    const int status = describe(&p, o, a, b, c, d);
-    if (status != BLAS_OK)
-        return status;
+    TRY(describe(&p, o, a, b, c, d));
     /* Operands are aligned at least to their element size. */
     const struct matrix *const operands[4] = { &p.a, &p.b, &p.c, &p.d };
     for (int i = 0; i < 4; i++)
-        if (preference->alignments[i] < element_bytes(operands[i]->type))
-            return BLAS_NOT_SUPPORTED;
-    for (int i = ALGORITHMS; i-- > 0;) {            /* the algorithm with the largest workspace is reported as the
-                                                     * best */
-        if (*found == limit || workspaces[i] > preference->workspace)
-            continue;
-        choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } },
-                                        .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };
-    }
+        RETURN_IF(preference->alignments[i] < element_bytes(operands[i]->type), BLAS_NOT_SUPPORTED);
+    for (int i = ALGORITHMS; i-- > 0;)              /* first the algorithm with the largest workspace, as the best */
+        if (*found < limit && workspaces[i] <= preference->workspace)
+            choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } },
+                                            .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };
     return BLAS_OK;
 }
 
@@ -256,10 +214,8 @@ EXPORT int cublasLtMatmulAlgoCheck(struct handle *handle, struct operation *o, s
     ENTER(cublasLtMatmulAlgoCheck);
     struct product p;
     const int n = number_of_algorithm(chosen);
-    if (handle == NULL || handle->magic != MAGIC)
-        return BLAS_NOT_INITIALIZED;
-    if (chosen == NULL || out == NULL || n < 0)
-        return BLAS_INVALID_VALUE;
+    REQUIRE_HANDLE(handle);
+    RETURN_IF(chosen == NULL || out == NULL || n < 0, BLAS_INVALID_VALUE);
     const int status = describe(&p, o, a, b, c, d);
     *out = (choice){ .chosen = *chosen, .workspace = workspaces[n], .state = status, .waves = 1.0f };
     return status;
@@ -273,19 +229,13 @@ EXPORT int cublasLtMatmul(struct handle *handle, struct operation *o, const void
     ENTER(cublasLtMatmul);
     struct product p;
     const int n = number_of_algorithm(chosen);
-    if (handle == NULL || handle->magic != MAGIC)
-        return BLAS_NOT_INITIALIZED;
-    const int status = describe(&p, o, a, b, c, d);
-    if (status != BLAS_OK)
-        return status;
-    if (n < 0 || workspaces[n] > workspace_bytes || (workspaces[n] > 0 && workspace == NULL) || alpha == NULL
-        || beta == NULL)
-        return BLAS_INVALID_VALUE;
-    if (((uintptr_t)workspace & 15) != 0 || (p.epilogue == EPILOGUE_BIAS && p.bias_at == 0))
-        return BLAS_INVALID_VALUE;
-    if (!is_aligned(chosen, 0, a_at) || !is_aligned(chosen, 1, b_at) || !is_aligned(chosen, 2, c_at)
-        || !is_aligned(chosen, 3, d_at))
-        return BLAS_INVALID_VALUE;
+    REQUIRE_HANDLE(handle);
+    TRY(describe(&p, o, a, b, c, d));
+    RETURN_IF(n < 0 || workspaces[n] > workspace_bytes || (workspaces[n] > 0 && workspace == NULL) || alpha == NULL
+              || beta == NULL, BLAS_INVALID_VALUE);
+    RETURN_IF(((uintptr_t)workspace & 15) != 0 || (p.epilogue == EPILOGUE_BIAS && p.bias_at == 0), BLAS_INVALID_VALUE);
+    RETURN_IF(!is_aligned(chosen, 0, a_at) || !is_aligned(chosen, 1, b_at) || !is_aligned(chosen, 2, c_at)
+              || !is_aligned(chosen, 3, d_at), BLAS_INVALID_VALUE);
     p.late = option("late") == n;
     p.workspace_at = (uintptr_t)workspace;
     p.workspace_bytes = workspaces[n];

@@ -15,8 +15,7 @@ enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SH
 enum { MATH_DEFAULT = 0, MATH_TENSOR = 1, MATH_PLAIN = 3 };
 
 struct handle { unsigned magic; void *stream; };
-struct tensor { unsigned magic; int format, type, sides[4]; };
-struct filter { unsigned magic; int format, type, sides[4]; };
+struct tensor { unsigned magic; int format, type, sides[4]; };     /* or a filter */
 struct conv { unsigned magic; int padding[2], stride[2], dilation[2], mode, type, groups, math; };
 struct activation { unsigned magic; int mode; };
 
@@ -59,7 +58,7 @@ static long option(const char *name)
         return OK;                                                                                                  \
     }
 OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR)
-OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, filter, FILTER)
+OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, tensor, FILTER)
 OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV)
 OBJECT(cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor, activation, ACTIVATION)
 
@@ -82,13 +81,10 @@ EXPORT int cudnnCreate(struct handle **out)
 {
     void *context = NULL;
     ENTER(cudnnCreate);
-    if (out == NULL)
-        return BAD_NULL;
-    if (option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL)
-        return NOT_INITIALIZED;
+    RETURN_IF(out == NULL, BAD_NULL);
+    RETURN_IF(option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL, NOT_INITIALIZED);
     *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return INTERNAL_ERROR;
+    RETURN_IF(*out == NULL, INTERNAL_ERROR);
     (*out)->magic = (unsigned)HANDLE;
     return OK;
 }
@@ -96,8 +92,7 @@ EXPORT int cudnnCreate(struct handle **out)
 EXPORT int cudnnDestroy(struct handle *handle)
 {
     ENTER(cudnnDestroy);
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
     handle->magic = 0;
     free(handle);
     return OK;
@@ -106,52 +101,42 @@ EXPORT int cudnnDestroy(struct handle *handle)
 EXPORT int cudnnSetStream(struct handle *handle, void *stream)
 {
     ENTER(cudnnSetStream);
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
     handle->stream = stream;
     return OK;
 }
 
-static bool sides_good(int format, int type, const int sides[4])
+static int set_sides(struct tensor *tensor, struct tensor made)
 {
     int64_t all = 1;
     for (int i = 0; i < 4; i++) {
-        if (sides[i] < 1)
-            return false;
-        all *= sides[i];
-        if (all > INT32_MAX)
-            return false;
+        all *= made.sides[i];
+        RETURN_IF(made.sides[i] < 1 || all > INT32_MAX, BAD_PARAM);
     }
-    return (format == 0 || format == 1) && (type == 0 || type == 1 || type == 2 || type == 9);
+    RETURN_IF(!IS(tensor, made.magic) || (made.format != 0 && made.format != 1), BAD_PARAM);
+    RETURN_IF(made.type != 0 && made.type != 1 && made.type != 2 && made.type != 9, BAD_PARAM);
+    *tensor = made;
+    return OK;
 }
 
 EXPORT int cudnnSetTensor4dDescriptor(struct tensor *tensor, int format, int type, int n, int c, int h, int w)
 {
     ENTER(cudnnSetTensor4dDescriptor);
-    const struct tensor made = { TENSOR, format, type, { n, c, h, w } };
-    if (!IS(tensor, TENSOR) || !sides_good(format, type, made.sides))
-        return BAD_PARAM;
-    *tensor = made;
-    return OK;
+    return set_sides(tensor, (struct tensor){ TENSOR, format, type, { n, c, h, w } });
 }
 
-EXPORT int cudnnSetFilter4dDescriptor(struct filter *filter, int type, int format, int o, int c, int h, int w)
+EXPORT int cudnnSetFilter4dDescriptor(struct tensor *filter, int type, int format, int o, int c, int h, int w)
 {
     ENTER(cudnnSetFilter4dDescriptor);
-    const struct filter made = { FILTER, format, type, { o, c, h, w } };
-    if (!IS(filter, FILTER) || !sides_good(format, type, made.sides))
-        return BAD_PARAM;
-    *filter = made;
-    return OK;
+    return set_sides(filter, (struct tensor){ FILTER, format, type, { o, c, h, w } });
 }
 
 EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad_w, int stride_h, int stride_w,
                                            int dilation_h, int dilation_w, int mode, int type)
 {
     ENTER(cudnnSetConvolution2dDescriptor);
-    if (!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1 || dilation_w < 1
-        || (mode != 0 && mode != 1))
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1
+              || dilation_w < 1 || (mode != 0 && mode != 1), BAD_PARAM);
     *conv = (struct conv){ CONV, { pad_h, pad_w }, { stride_h, stride_w }, { dilation_h, dilation_w }, mode, type, 1,
                            MATH_DEFAULT };
     return OK;
@@ -160,8 +145,7 @@ EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad
 EXPORT int cudnnSetConvolutionGroupCount(struct conv *conv, int groups)
 {
     ENTER(cudnnSetConvolutionGroupCount);
-    if (!IS(conv, CONV) || groups < 1)
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || groups < 1, BAD_PARAM);
     conv->groups = groups;
     return OK;
 }
@@ -169,8 +153,7 @@ EXPORT int cudnnSetConvolutionGroupCount(struct conv *conv, int groups)
 EXPORT int cudnnSetConvolutionMathType(struct conv *conv, int math)
 {
     ENTER(cudnnSetConvolutionMathType);
-    if (!IS(conv, CONV) || math < 0 || math > MATH_PLAIN)
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || math < 0 || math > MATH_PLAIN, BAD_PARAM);
     conv->math = math;
     return OK;
 }
@@ -179,33 +162,28 @@ EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode,
 {
     ENTER(cudnnSetActivationDescriptor);
     (void)nan, (void)limit;
-    if (!IS(activation, ACTIVATION))
-        return BAD_PARAM;
+    RETURN_IF(!IS(activation, ACTIVATION), BAD_PARAM);
     activation->mode = mode;
     return OK;
 }
 
 /* ---- description of a convolution ---- */
 
-static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct tensor *w,
                     const struct conv *conv, const struct tensor *y)
 {
-    if (!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV))
-        return BAD_PARAM;
-    if (x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format || conv->mode != 1)
-        return NOT_SUPPORTED;
-    if (conv->type != (x->type == 1 ? 1 : 0))
-        return NOT_SUPPORTED;
+    RETURN_IF(!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV), BAD_PARAM);
+    RETURN_IF(x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format
+              || conv->mode != 1, NOT_SUPPORTED);
+    RETURN_IF(conv->type != (x->type == 1 ? 1 : 0), NOT_SUPPORTED);
     *job = (struct dnn_job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
                              .tf32 = x->type == 0 && conv->math != MATH_PLAIN };
-    if (x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
-        || y->sides[1] != w->sides[0])
-        return BAD_SHAPE;
+    RETURN_IF(x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
+              || y->sides[1] != w->sides[0], BAD_SHAPE);
     for (int i = 0; i < 2; i++) {
         const int64_t positions = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i]
                              - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
-        if (positions < 0 || y->sides[2 + i] != positions / conv->stride[i] + 1)
-            return BAD_SHAPE;
+        RETURN_IF(positions < 0 || y->sides[2 + i] != positions / conv->stride[i] + 1, BAD_SHAPE);
         job->stride[i] = conv->stride[i];
         job->padding[i] = conv->padding[i];
         job->dilation[i] = conv->dilation[i];
@@ -229,15 +207,13 @@ static bool algorithm_is(enum dnn_pass pass, int algorithm)
     return algorithm == 0 || algorithm == 1 || (algorithm == 5 && pass != DNN_FORWARD);
 }
 
-static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct tensor *w,
                   const struct conv *conv, const struct tensor *y, int limit, int *found, struct choice *choices)
 {
     static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
     struct dnn_job job;
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
-    if (limit < 1 || found == NULL || choices == NULL)
-        return BAD_PARAM;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
+    RETURN_IF(limit < 1 || found == NULL || choices == NULL, BAD_PARAM);
     const int status = describe(&job, pass, x, w, conv, y);
     *found = 0;
     for (int i = 0; i < 3 && status == OK && *found < limit; i++) {
@@ -251,25 +227,25 @@ static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor
     return status;
 }
 
-EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w,
-                                                  struct conv *conv, struct tensor *y, int limit,
-                                                  int *found, struct choice *choices)
+EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *w,
+                                                  struct conv *conv, struct tensor *y, int limit, int *found,
+                                                  struct choice *choices)
 {
     ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
     return choose(handle, DNN_FORWARD, x, w, conv, y, limit, found, choices);
 }
 
-EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy,
-                                                       struct conv *conv, struct tensor *dx,
-                                                       int limit, int *found, struct choice *choices)
+EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct tensor *w, struct tensor *dy,
+                                                       struct conv *conv, struct tensor *dx, int limit, int *found,
+                                                       struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
     return choose(handle, DNN_INPUT, dx, w, conv, dy, limit, found, choices);
 }
 
 EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy,
-                                                         struct conv *conv, struct filter *dw,
-                                                         int limit, int *found, struct choice *choices)
+                                                         struct conv *conv, struct tensor *dw, int limit, int *found,
+                                                         struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
     return choose(handle, DNN_WEIGHT, x, dw, conv, dy, limit, found, choices);
@@ -277,96 +253,80 @@ EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, 
 
 /* ---- execution ---- */
 
-static double scale_of(const struct dnn_job *job, const void *at)
+static double scale_of(int type, const void *at)
 {
-    return element_load(job->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
+    return element_load(type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
 }
 
-static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm,
-               void *workspace, size_t bytes)
+static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, const void *x,
+               const void *w, const void *y, int algorithm, void *workspace, size_t bytes)
 {
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
-    if (alpha == NULL || beta == NULL || job->x_at == 0 || job->w_at == 0 || job->y_at == 0)
-        return BAD_NULL;
-    if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm)
-        || (workspace_of(algorithm) > 0 && workspace == NULL))
-        return BAD_PARAM;
-    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels load vectors of 16 bytes */
-        return EXECUTION_FAILED;
-    job->alpha = scale_of(job, alpha);
-    job->beta = scale_of(job, beta);
+    const size_t needed = workspace_of(algorithm);
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
+    RETURN_IF(alpha == NULL || beta == NULL || x == NULL || w == NULL || y == NULL, BAD_NULL);
+    RETURN_IF(!algorithm_is(job->pass, algorithm) || bytes < needed || (needed > 0 && workspace == NULL), BAD_PARAM);
+    job->x_at = (uintptr_t)x, job->w_at = (uintptr_t)w, job->y_at = (uintptr_t)y;
+    /* as cuDNN, whose kernels load vectors of 16 bytes */
+    RETURN_IF((job->x_at | job->w_at | job->y_at) % 16 != 0, EXECUTION_FAILED);
+    job->alpha = scale_of(job->type, alpha);
+    job->beta = scale_of(job->type, beta);
     job->workspace_at = (uintptr_t)workspace;
-    job->workspace_bytes = workspace_of(algorithm);
+    job->workspace_bytes = needed;
     job->varies = algorithm == 0 && job->pass != DNN_FORWARD;
     job->late = option("late") == algorithm;
     return dnn_put(job, handle->stream) == 0 ? OK : EXECUTION_FAILED;
 }
 
 EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                   struct filter *w_is, const void *w,
-                                   struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta,
-                                   struct tensor *y_is, void *y)
+                                   struct tensor *w_is, const void *w, struct conv *conv, int algorithm,
+                                   void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionForward);
-    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
+    return put(handle, &job, alpha, beta, x, w, y, algorithm, workspace, bytes);
 }
 
 EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is,
-                                                 const void *x, struct filter *w_is,
-                                                 const void *w, struct conv *conv, int algorithm, void *workspace,
-                                                 size_t bytes, const void *alpha2,
+                                                 const void *x, struct tensor *w_is, const void *w, struct conv *conv,
+                                                 int algorithm, void *workspace, size_t bytes, const void *alpha2,
                                                  struct tensor *z_is, const void *z, struct tensor *bias_is,
-                                                 const void *bias,
-                                                 struct activation *activation, struct tensor *y_is, void *y)
+                                                 const void *bias, struct activation *activation, struct tensor *y_is,
+                                                 void *y)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionBiasActivationForward);
-    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
-    if (status != OK)
-        return status;
-    if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
-        || alpha2 == NULL)
-        return BAD_PARAM;
+    TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
+    RETURN_IF(!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
+              || alpha2 == NULL, BAD_PARAM);
     /* Without an activation, only the precomputed algorithm is supported. */
-    if (activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(&job, alpha2) != 0)
-        return NOT_SUPPORTED;
-    if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1
-        || bias_is->sides[3] != 1 || bias_is->type != x_is->type)
-        return BAD_SHAPE;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y, job.bias_at = (uintptr_t)bias;
-    return put(handle, &job, alpha, alpha2, algorithm, workspace, bytes);
+    RETURN_IF(activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(job.type, alpha2) != 0,
+              NOT_SUPPORTED);
+    const int *const sides = bias_is->sides;
+    RETURN_IF(sides[0] != 1 || sides[1] != w_is->sides[0] || sides[2] != 1 || sides[3] != 1
+              || bias_is->type != x_is->type, BAD_SHAPE);
+    job.bias_at = (uintptr_t)bias;
+    return put(handle, &job, alpha, alpha2, x, w, y, algorithm, workspace, bytes);
 }
 
-EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct filter *w_is, const void *w,
-                                        struct tensor *dy_is, const void *dy,
-                                        struct conv *conv, int algorithm, void *workspace, size_t bytes,
-                                        const void *beta, struct tensor *dx_is, void *dx)
+EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct tensor *w_is, const void *w,
+                                        struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
+                                        void *workspace, size_t bytes, const void *beta, struct tensor *dx_is,
+                                        void *dx)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionBackwardData);
-    const int status = describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)dx, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)dy;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is));
+    return put(handle, &job, alpha, beta, dx, w, dy, algorithm, workspace, bytes);
 }
 
 EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                          struct tensor *dy_is, const void *dy,
-                                          struct conv *conv, int algorithm, void *workspace, size_t bytes,
-                                          const void *beta, struct filter *dw_is, void *dw)
+                                          struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
+                                          void *workspace, size_t bytes, const void *beta, struct tensor *dw_is,
+                                          void *dw)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionBackwardFilter);
-    const int status = describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)dw, job.y_at = (uintptr_t)dy;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is));
+    return put(handle, &job, alpha, beta, x, dw, dy, algorithm, workspace, bytes);
 }

@@ -21,7 +21,7 @@ static dgemm host_dgemm;
 __attribute__((constructor)) static void find_blas(void)
 {
     static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && host_sgemm == NULL; i++) {
+    for (size_t i = 0; i < COUNT_OF(names) && host_sgemm == NULL; i++) {
         void *file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (file != NULL) {
             *(void **)&host_sgemm = dlsym(file, "cblas_sgemm");
@@ -66,8 +66,7 @@ static void multiply_loops(int64_t m, int64_t n, int64_t k, const double *a, con
 static bool multiply_floats(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
 {
     float *floats = malloc(sizeof *floats * (size_t)(m * k + k * n + m * n));
-    if (floats == NULL)
-        return false;
+    RETURN_IF(floats == NULL, false);
     float *fa = floats, *fb = fa + m * k, *fc = fb + k * n;
     for (int64_t i = 0; i < m * k; i++)
         fa[i] = (float)a[i];
@@ -101,23 +100,20 @@ static result run_batch(const struct product *p, int batch, double *work)
     const int64_t m = p->d.rows, n = p->d.columns, k = columns_of(&p->a, p->transpose_a);
     const bool tf32 = p->compute == COMPUTE_32F_FAST_TF32;
     double *a = work, *b = a + m * k, *x = b + k * n, *c = x + m * n, *bias = c + m * n;
-    result made = read_matrix(a, &p->a, p->a_at, batch, p->transpose_a, tf32);
-    if (made == CUDA_SUCCESS)
-        made = read_matrix(b, &p->b, p->b_at, batch, p->transpose_b, tf32);
-    if (made == CUDA_SUCCESS && p->beta != 0)
-        made = read_matrix(c, &p->c, p->c_at, batch, false, false);
-    if (made == CUDA_SUCCESS && p->epilogue == EPILOGUE_BIAS)
-        made = library_read(bias, p->bias_at, p->d.type, (size_t)m, false);
-    if (made != CUDA_SUCCESS)
-        return made;
+    TRY(read_matrix(a, &p->a, p->a_at, batch, p->transpose_a, tf32));
+    TRY(read_matrix(b, &p->b, p->b_at, batch, p->transpose_b, tf32));
+    if (p->beta != 0)
+        TRY(read_matrix(c, &p->c, p->c_at, batch, false, false));
+    if (p->epilogue == EPILOGUE_BIAS)
+        TRY(library_read(bias, p->bias_at, p->d.type, (size_t)m, false));
     multiply(p, m, n, k, a, b, x);
     for (int64_t i = 0; i < m * n; i++) {
         x[i] = p->alpha * x[i] + (p->beta != 0 ? p->beta * c[i] : 0);
         x[i] += p->epilogue == EPILOGUE_BIAS ? bias[i % m] : 0;
     }
-    for (int64_t j = 0; j < n && made == CUDA_SUCCESS; j++)
-        made = library_write(&x[j * m], column_at(&p->d, p->d_at, batch, j), p->d.type, (size_t)m);
-    return made;
+    for (int64_t j = 0; j < n; j++)
+        TRY(library_write(&x[j * m], column_at(&p->d, p->d_at, batch, j), p->d.type, (size_t)m));
+    return CUDA_SUCCESS;
 }
 
 static result run(void *argument)
@@ -126,8 +122,7 @@ static result run(void *argument)
     const size_t m = (size_t)p->d.rows, n = (size_t)p->d.columns, k = (size_t)columns_of(&p->a, p->transpose_a);
     result made = library_workspace(p->workspace_at, p->workspace_bytes, p->late);
     double *work = malloc(sizeof *work * (m * k + k * n + 2 * m * n + m + 1));
-    if (work == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    RETURN_IF(work == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     for (int i = 0; i < p->batches && made == CUDA_SUCCESS; i++)
         made = run_batch(p, i, work);
     free(work);
@@ -148,17 +143,14 @@ int product_check(const struct product *p)
 {
     const int64_t m = rows_of(&p->a, p->transpose_a), k = columns_of(&p->a, p->transpose_a),
                   n = columns_of(&p->b, p->transpose_b);
-    if (!fits(&p->a) || !fits(&p->b) || !fits(&p->c) || !fits(&p->d) || p->batches < 0)
-        return BLAS_INVALID_VALUE;
-    if (rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m
-        || p->c.columns != n)
-        return BLAS_INVALID_VALUE;
+    RETURN_IF(!fits(&p->a) || !fits(&p->b) || !fits(&p->c) || !fits(&p->d) || p->batches < 0, BLAS_INVALID_VALUE);
+    RETURN_IF(rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m
+              || p->c.columns != n, BLAS_INVALID_VALUE);
     const bool doubles = p->compute == COMPUTE_64F;
-    if (!is_type(p->a.type) || !is_type(p->d.type) || p->a.type != p->b.type || p->c.type != p->d.type
-        || doubles != (p->a.type == TYPE_F64) || doubles != (p->d.type == TYPE_F64)
-        || doubles != (p->scale_type == TYPE_F64)
-        || (!doubles && p->compute != COMPUTE_32F && p->compute != COMPUTE_32F_FAST_TF32))
-        return BLAS_NOT_SUPPORTED;
+    RETURN_IF(!is_type(p->a.type) || !is_type(p->d.type) || p->a.type != p->b.type || p->c.type != p->d.type
+              || doubles != (p->a.type == TYPE_F64) || doubles != (p->d.type == TYPE_F64)
+              || doubles != (p->scale_type == TYPE_F64)
+              || (!doubles && p->compute != COMPUTE_32F && p->compute != COMPUTE_32F_FAST_TF32), BLAS_NOT_SUPPORTED);
     return BLAS_OK;
 }
 

@@ -100,7 +100,8 @@ EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *p
     }
     pthread_mutex_unlock(&lock);
     TRY(made);
-    return stream_put(stream, op_new(run_alloc, NULL, NODE_ALLOC, &(struct piece){ *out, bytes }, sizeof(struct piece)));
+    const struct piece piece = { *out, bytes };
+    return stream_put(stream, op_new(run_alloc, NULL, NODE_ALLOC, &piece, sizeof piece));
 }
 
 static void run_free(void *argument, struct stream *stream)

@@ -81,8 +81,8 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
                   end = (uintptr_t)softcuda_space.base + softcuda_space.bytes / GRANULE * GRANULE;
     LOCKED(&lock);
     const address found = range_place(&reservations, hint % GRANULE == 0 ? hint : 0, first, end, bytes, GRANULE);
-    RETURN_IF(found == 0 || !range_add(&reservations, (struct range){ .begin = found, .bytes = bytes, .extent = bytes }),
-              CUDA_ERROR_OUT_OF_MEMORY);
+    const struct range range = { .begin = found, .bytes = bytes, .extent = bytes };
+    RETURN_IF(found == 0 || !range_add(&reservations, range), CUDA_ERROR_OUT_OF_MEMORY);
     *out = found;
     return CUDA_SUCCESS;
 }
