@@ -6,7 +6,9 @@
  * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
  * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
  * "workspace=N" sets the required workspace in MiB. */
-#include "dnn.h"
+#include <stdatomic.h>
+
+#include "library.h"
 
 #define MAGIC(kind) (0xd22a0000u | (kind))
 enum { HANDLE = MAGIC(1), TENSOR = MAGIC(2), FILTER = MAGIC(3), CONV = MAGIC(4), ACTIVATION = MAGIC(5) };
@@ -24,6 +26,21 @@ struct choice {                             /* cudnnConvolution*AlgoPerf_t */
     float time;
     size_t workspace;
     int deterministic, math, reserved[3];
+};
+
+enum pass { DNN_FORWARD, DNN_INPUT, DNN_WEIGHT };
+
+/* x[n,c,h,w], w[o,c/groups,kh,kw], y[n,o,oh,ow]; `pass` determines which one is written. */
+struct job {
+    enum pass pass;
+    int type;                               /* cudnnDataType_t */
+    bool last;                              /* channels-last */
+    bool tf32, varies, late;                /* varies: the order of summation changes with each run */
+    int x[4], w[4], y[4];
+    int groups, stride[2], padding[2], dilation[2];
+    address x_at, w_at, y_at, bias_at, workspace_at;
+    size_t workspace_bytes;
+    double alpha, beta;
 };
 
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
@@ -167,16 +184,112 @@ EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode,
     return OK;
 }
 
+/* ---- convolutions by plain loops, in stream order ---- */
+
+/* Every combination of an input pixel, a weight and an output pixel is visited once, and the product is added to the
+ * tensor that the pass computes. */
+
+static size_t count_of(const int sides[4])
+{
+    return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
+}
+
+/* Returns the index of element [a,b,c,d]. */
+static size_t place(const struct job *j, const int s[4], int a, int b, int c, int d)
+{
+    return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
+                   : (((size_t)a * (size_t)s[1] + (size_t)b) * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d;
+}
+
+static void add(const struct job *j, double *sum, double product)
+{
+    *sum = j->type == TYPE_F64 ? *sum + product : (double)((float)*sum + (float)product);
+}
+
+/* Adds all products that belong to one output pixel. */
+static void pixel(const struct job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
+{
+    const int group = o / (j->y[1] / j->groups);
+    double *const out = &y[place(j, j->y, n, o, oh, ow)];
+    for (int c = 0; c < j->w[1]; c++)
+        for (int kh = 0; kh < j->w[2]; kh++)
+            for (int kw = 0; kw < j->w[3]; kw++) {
+                const int64_t h = (int64_t)oh * j->stride[0] - j->padding[0] + (int64_t)kh * j->dilation[0];
+                const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
+                if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
+                    continue;
+                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)],
+                              *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                if (j->pass == DNN_FORWARD)
+                    add(j, out, *in * *weight);
+                else if (j->pass == DNN_INPUT)
+                    add(j, in, *out * *weight);
+                else
+                    add(j, weight, *out * *in);
+            }
+}
+
+static void all_pixels(const struct job *j, double *x, double *w, double *y)
+{
+    static atomic_uint turn;
+    const bool backwards = j->varies && (atomic_fetch_add(&turn, 1) & 1u);
+    const int count = (int)count_of(j->y), image = j->y[2] * j->y[3];
+    for (int i = 0; i < count; i++) {
+        const int at = backwards ? count - 1 - i : i, plane = at / image;
+        pixel(j, x, w, y, plane / j->y[1], plane % j->y[1], at % image / j->y[3], at % j->y[3]);
+    }
+}
+
+/* `work` is zero and has space for x, w, y, the former values of the result, and the bias. */
+static result compute(const struct job *j, double *work)
+{
+    const int *const sides[3] = { j->x, j->w, j->y };
+    const address at[3] = { j->x_at, j->w_at, j->y_at };
+    const int written = j->pass == DNN_INPUT ? 0 : j->pass == DNN_WEIGHT ? 1 : 2;
+    const size_t n = count_of(sides[written]), channels = (size_t)j->y[1], image = (size_t)j->y[2] * (size_t)j->y[3];
+    double *values[3], *before, *bias;
+    TRY(library_workspace(j->workspace_at, j->workspace_bytes, j->late));
+    for (int i = 0; i < 3; i++, work += count_of(sides[i - 1])) {
+        values[i] = work;
+        if (i != written)
+            TRY(library_read(values[i], at[i], j->type, count_of(sides[i]), j->tf32));
+    }
+    before = work, bias = work + n;
+    if (j->beta != 0)
+        TRY(library_read(before, at[written], j->type, n, false));
+    if (j->bias_at != 0)
+        TRY(library_read(bias, j->bias_at, j->type, channels, false));
+    all_pixels(j, values[0], values[1], values[2]);
+    for (size_t i = 0; i < n; i++) {
+        values[written][i] *= j->alpha;
+        if (j->beta != 0)
+            values[written][i] += j->beta * before[i];
+        if (j->bias_at != 0)
+            values[written][i] += bias[j->last ? i % channels : i / image % channels];
+    }
+    return library_write(values[written], at[written], j->type, n);
+}
+
+static result run(void *argument)
+{
+    const struct job *j = argument;
+    const size_t all = count_of(j->x) + count_of(j->w) + count_of(j->y), most = all + (size_t)j->y[1] + 1;
+    double *work = calloc(all + most, sizeof *work);
+    const result made = work == NULL ? CUDA_ERROR_OUT_OF_MEMORY : compute(j, work);
+    free(work);
+    return made;
+}
+
 /* ---- description of a convolution ---- */
 
-static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct tensor *w,
+static int describe(struct job *job, enum pass pass, const struct tensor *x, const struct tensor *w,
                     const struct conv *conv, const struct tensor *y)
 {
     RETURN_IF(!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV), BAD_PARAM);
     RETURN_IF(x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format
               || conv->mode != 1, NOT_SUPPORTED);
     RETURN_IF(conv->type != (x->type == 1 ? 1 : 0), NOT_SUPPORTED);
-    *job = (struct dnn_job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
+    *job = (struct job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
                              .tf32 = x->type == 0 && conv->math != MATH_PLAIN };
     RETURN_IF(x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
               || y->sides[1] != w->sides[0], BAD_SHAPE);
@@ -202,16 +315,16 @@ static size_t workspace_of(int algorithm)
     return algorithm == 1 ? (size_t)(mib > 0 ? mib : 1) << 20 : 0;
 }
 
-static bool algorithm_is(enum dnn_pass pass, int algorithm)
+static bool algorithm_is(enum pass pass, int algorithm)
 {
     return algorithm == 0 || algorithm == 1 || (algorithm == 5 && pass != DNN_FORWARD);
 }
 
-static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct tensor *w,
+static int choose(struct handle *handle, enum pass pass, const struct tensor *x, const struct tensor *w,
                   const struct conv *conv, const struct tensor *y, int limit, int *found, struct choice *choices)
 {
     static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
-    struct dnn_job job;
+    struct job job;
     RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
     RETURN_IF(limit < 1 || found == NULL || choices == NULL, BAD_PARAM);
     const int status = describe(&job, pass, x, w, conv, y);
@@ -258,7 +371,7 @@ static double scale_of(int type, const void *at)
     return element_load(type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
 }
 
-static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, const void *x,
+static int put(struct handle *handle, struct job *job, const void *alpha, const void *beta, const void *x,
                const void *w, const void *y, int algorithm, void *workspace, size_t bytes)
 {
     const size_t needed = workspace_of(algorithm);
@@ -274,14 +387,14 @@ static int put(struct handle *handle, struct dnn_job *job, const void *alpha, co
     job->workspace_bytes = needed;
     job->varies = algorithm == 0 && job->pass != DNN_FORWARD;
     job->late = option("late") == algorithm;
-    return dnn_put(job, handle->stream) == 0 ? OK : EXECUTION_FAILED;
+    return softcuda_enqueue(handle->stream, run, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
 }
 
 EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
                                    struct tensor *w_is, const void *w, struct conv *conv, int algorithm,
                                    void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionForward);
     TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
     return put(handle, &job, alpha, beta, x, w, y, algorithm, workspace, bytes);
@@ -294,7 +407,7 @@ EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const vo
                                                  const void *bias, struct activation *activation, struct tensor *y_is,
                                                  void *y)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBiasActivationForward);
     TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
     RETURN_IF(!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
@@ -314,7 +427,7 @@ EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha
                                         void *workspace, size_t bytes, const void *beta, struct tensor *dx_is,
                                         void *dx)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBackwardData);
     TRY(describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is));
     return put(handle, &job, alpha, beta, dx, w, dy, algorithm, workspace, bytes);
@@ -325,7 +438,7 @@ EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alp
                                           void *workspace, size_t bytes, const void *beta, struct tensor *dw_is,
                                           void *dw)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBackwardFilter);
     TRY(describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is));
     return put(handle, &job, alpha, beta, x, dw, dy, algorithm, workspace, bytes);

@@ -4,10 +4,10 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include <stdlib.h>
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { EXTRA = 128 };                       /* functions of the other libraries */
 
@@ -144,32 +144,41 @@ EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version
 
 /* ---- error names ---- */
 
-static const struct words { int number; const char *name, *text; } words[] = {
-#define ROW(name, number, text) { number, "CUDA_" #name, text },
+static struct words { int number; const char *name; char text[64]; } words[] = {
+#define ROW(name, number) { number, "CUDA_" #name, #name },
     RESULTS(ROW)
 #undef ROW
-    { 0, NULL, NULL },
 };
+
+/* Makes the texts: "invalid value" of ERROR_INVALID_VALUE. */
+__attribute__((constructor)) static void make_texts(void)
+{
+    for (size_t i = 1; i < COUNT_OF(words); i++) {
+        memmove(words[i].text, words[i].text + strlen("ERROR_"), sizeof words[i].text - strlen("ERROR_"));
+        for (char *c = words[i].text; *c != '\0'; c++)
+            *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
+    }
+}
 
 static const struct words *words_of(result error)
 {
     const struct words *w = words;
-    while (w->name != NULL && w->number != error)
+    while (w < &words[COUNT_OF(words)] && w->number != error)
         w++;
-    return w;
+    return w < &words[COUNT_OF(words)] ? w : NULL;
 }
 
 EXPORT result cuGetErrorName(result error, const char **text)
 {
     CALL(cuGetErrorName, 0);
-    *text = words_of(error)->name;
+    *text = words_of(error) != NULL ? words_of(error)->name : NULL;
     return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuGetErrorString(result error, const char **text)
 {
     CALL(cuGetErrorString, 0);
-    *text = words_of(error)->text;
+    *text = words_of(error) != NULL ? words_of(error)->text : NULL;
     return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

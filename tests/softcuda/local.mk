@@ -11,12 +11,11 @@ softcuda_driver = \
     tests/softcuda/ranges.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
-    tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
-    tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
+    tests/softcuda/device_half.h tests/softcuda/device_math.h \
+    tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
     tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
     tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
-    tests/softcuda/gemm.c
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/gemm.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
@@ -70,8 +69,8 @@ $(soft)/libcublasLt.so.13 $(soft)/cuda12/libcublasLt.so.12: $(softcuda_lt_object
 $(soft)/lacking/libcublasLt.so.13: $(softcuda_lt_objects) $(soft)/libcuda.so.1
 	@$(MKDIR_P) $(@D) && echo '{ local: cublasLtMatmulAlgoCheck; };' >$@.map
 	$(SOFTCUDA_BLAS) $(softcuda_lt_objects) -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
-$(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(SOFTCUDA_BLAS_LIBS)
+$(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(SOFTCUDA_BLAS_LIBS)
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
 $(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o
 	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o \
