@@ -206,8 +206,7 @@ result capture_unsafe_call(void)
 
 EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 {
-    CALL(cuStreamBeginCapture_v2, ENTER_READY);
-    RETURN_IF(mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuStreamBeginCapture_v2, ENTER_READY, mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED);
     STREAM(stream, handle);
     LOCKED(&lock);
     RETURN_IF(stream->capture != NULL, CUDA_ERROR_ILLEGAL_STATE);
@@ -228,8 +227,7 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 
 EXPORT result cuStreamEndCapture(void *handle, struct graph **out)
 {
-    CALL(cuStreamEndCapture, ENTER_READY);
-    RETURN_IF(out == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuStreamEndCapture, ENTER_READY, out == NULL);
     STREAM(stream, handle);
     *out = NULL;
     LOCKED(&lock);

@@ -58,8 +58,7 @@ struct device *device_current(void)
 
 EXPORT result cuDeviceGetCount(int *count)
 {
-    CALL(cuDeviceGetCount, ENTER_INIT);
-    RETURN_IF(count == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuDeviceGetCount, ENTER_INIT, count == NULL);
     *count = n_devices;
     return CUDA_SUCCESS;
 }
@@ -169,8 +168,7 @@ EXPORT result cuDevicePrimaryCtxRelease_v2(int ordinal)
 
 EXPORT result cuDevicePrimaryCtxGetState(int ordinal, unsigned *flags, int *active)
 {
-    CALL(cuDevicePrimaryCtxGetState, ENTER_INIT);
-    RETURN_IF(flags == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuDevicePrimaryCtxGetState, ENTER_INIT, flags == NULL);
     DEVICE(device, ordinal, active);
     *flags = 0;
     *active = device->retained > 0;
@@ -187,8 +185,7 @@ EXPORT result cuCtxSetCurrent(struct device *context)
 
 EXPORT result cuCtxGetCurrent(struct device **context)
 {
-    CALL(cuCtxGetCurrent, ENTER_INIT);
-    RETURN_IF(context == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuCtxGetCurrent, ENTER_INIT, context == NULL);
     *context = current;
     return CUDA_SUCCESS;
 }
@@ -214,8 +211,7 @@ EXPORT result cuCtxGetStreamPriorityRange(int *least, int *greatest)
 
 EXPORT result cuCtxEnablePeerAccess(struct device *peer, unsigned flags)
 {
-    CALL(cuCtxEnablePeerAccess, ENTER_READY);
-    RETURN_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuCtxEnablePeerAccess, ENTER_READY, flags != 0);
     RETURN_IF(!has_context(peer) || peer == current, CUDA_ERROR_INVALID_CONTEXT);
     RETURN_IF(current->peers >> peer->index & 1, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     current->peers |= 1u << peer->index;

@@ -115,8 +115,7 @@ __attribute__((destructor)) static void end(void)
 
 EXPORT result cuDriverGetVersion(int *version)
 {
-    CALL(cuDriverGetVersion, 0);
-    RETURN_IF(version == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuDriverGetVersion, 0, version == NULL);
     *version = options.version;
     return CUDA_SUCCESS;
 }

@@ -43,6 +43,12 @@ result driver_enter(const char *symbol, atomic_llong *calls, int needs);
             __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE); \
         TRY(driver_enter(#symbol, counter, needs));                                \
     } while (0)
+/* In addition, returns CUDA_ERROR_INVALID_VALUE if `wrong` is true. */
+#define CHECKED_CALL(symbol, needs, wrong)           \
+    do {                                             \
+        CALL(symbol, needs);                         \
+        RETURN_IF(wrong, CUDA_ERROR_INVALID_VALUE);  \
+    } while (0)
 atomic_llong *driver_counter(const char *symbol);
 /* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));

@@ -79,8 +79,7 @@ struct timepoint *event_timepoint(struct event *event)
 
 EXPORT result cuEventCreate(struct event **out, unsigned flags)
 {
-    CALL(cuEventCreate, ENTER_READY);
-    RETURN_IF(out == NULL || flags > 3, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuEventCreate, ENTER_READY, out == NULL || flags > 3);
     struct event *event = calloc(1, sizeof *event);
     RETURN_IF(event == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     event->device = device_current();
@@ -154,8 +153,7 @@ EXPORT result cuEventSynchronize(struct event *event)
 
 EXPORT result cuEventElapsedTime(float *ms, struct event *from, struct event *to)
 {
-    CALL(cuEventElapsedTime, ENTER_INIT);
-    RETURN_IF(ms == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuEventElapsedTime, ENTER_INIT, ms == NULL);
     REQUIRE_HANDLE(HANDLE_EVENT, from);
     REQUIRE_HANDLE(HANDLE_EVENT, to);
     LOCKED(&lock);

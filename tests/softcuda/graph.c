@@ -121,8 +121,7 @@ static void release_exec(void *argument)
 
 EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph, unsigned long long flags)
 {
-    CALL(cuGraphInstantiateWithFlags, ENTER_READY);
-    RETURN_IF(out == NULL || flags > 15, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuGraphInstantiateWithFlags, ENTER_READY, out == NULL || flags > 15);
     REQUIRE_HANDLE(HANDLE_GRAPH, graph);
     struct exec *exec = malloc(sizeof *exec);
     RETURN_IF(exec == NULL, CUDA_ERROR_OUT_OF_MEMORY);
@@ -161,8 +160,7 @@ EXPORT result cuGraphDestroy(struct graph *graph)
 /* If `nodes` is NULL, sets *n to the number of nodes; else stores *n nodes, followed by NULL. */
 EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
 {
-    CALL(cuGraphGetNodes, ENTER_READY);
-    RETURN_IF(n == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuGraphGetNodes, ENTER_READY, n == NULL);
     REQUIRE_HANDLE(HANDLE_GRAPH, graph);
     for (size_t i = 0; nodes != NULL && i < *n; i++)
         nodes[i] = i < (size_t)graph->n ? &graph->nodes[i] : NULL;

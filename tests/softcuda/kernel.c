@@ -123,8 +123,7 @@ EXPORT result cuLibraryUnload(struct image *image)
 
 EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, const char *name)
 {
-    CALL(cuLibraryGetKernel, ENTER_INIT);
-    RETURN_IF(out == NULL || name == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuLibraryGetKernel, ENTER_INIT, out == NULL || name == NULL);
     REQUIRE_HANDLE(HANDLE_LIBRARY, image);
     *out = function_find(image, name);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

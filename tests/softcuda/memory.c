@@ -183,8 +183,7 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
 
 EXPORT result cuMemGetInfo_v2(size_t *unused, size_t *total)
 {
-    CALL(cuMemGetInfo_v2, ENTER_READY);
-    RETURN_IF(unused == NULL || total == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemGetInfo_v2, ENTER_READY, unused == NULL || total == NULL);
     *total = options.memory;
     *unused = options.memory - device_current()->live;
     return CUDA_SUCCESS;
@@ -242,8 +241,7 @@ EXPORT result cuMemFreeHost(void *begin)
 
 EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned flags)
 {
-    CALL(cuMemHostGetDevicePointer_v2, ENTER_READY);
-    RETURN_IF(out == NULL || flags != 0 || !memory_pinned(host, 1, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemHostGetDevicePointer_v2, ENTER_READY, out == NULL || flags != 0 || !memory_pinned(host, 1, NULL));
     *out = (uintptr_t)host;                     /* the same address on all devices, as with unified addressing */
     return CUDA_SUCCESS;
 }

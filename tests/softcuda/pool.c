@@ -158,8 +158,7 @@ EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properti
 /* Existing allocations remain valid. The pool is freed with the last of them. */
 EXPORT result cuMemPoolDestroy(struct pool *pool)
 {
-    CALL(cuMemPoolDestroy, ENTER_INIT);
-    RETURN_IF(!handle_remove(HANDLE_POOL, pool), CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemPoolDestroy, ENTER_INIT, !handle_remove(HANDLE_POOL, pool));
     LOCKED(&lock);
     pool->destroyed = true;
     drop_if_over(pool);
@@ -177,8 +176,7 @@ EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
 /* Keeps at least `bytes` reserved, including allocated memory. */
 EXPORT result cuMemPoolTrimTo(struct pool *pool, size_t bytes)
 {
-    CALL(cuMemPoolTrimTo, ENTER_INIT);
-    RETURN_IF(!handle_is(HANDLE_POOL, pool), CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemPoolTrimTo, ENTER_INIT, !handle_is(HANDLE_POOL, pool));
     LOCKED(&lock);
     keep_at_most(pool, bytes > pool->used ? bytes - pool->used : 0);
     return CUDA_SUCCESS;

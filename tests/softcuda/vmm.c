@@ -74,9 +74,8 @@ static bool whole(size_t bytes)
 
 EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address hint, unsigned long long flags)
 {
-    CALL(cuMemAddressReserve, ENTER_INIT);
-    RETURN_IF(out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0,
-              CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemAddressReserve, ENTER_INIT,
+                 out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0);
     const address first = (space_virtual() + GRANULE - 1) / GRANULE * GRANULE,
                   end = (uintptr_t)softcuda_space.base + softcuda_space.bytes / GRANULE * GRANULE;
     LOCKED(&lock);
@@ -107,8 +106,7 @@ static struct device *device_at(location where)
 
 EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties *p, int option)
 {
-    CALL(cuMemGetAllocationGranularity, ENTER_INIT);
-    RETURN_IF(bytes == NULL || p == NULL || (option != 0 && option != 1), CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemGetAllocationGranularity, ENTER_INIT, bytes == NULL || p == NULL || (option != 0 && option != 1));
     RETURN_IF(device_at(p->where) == NULL, CUDA_ERROR_INVALID_DEVICE);
     *bytes = GRANULE;
     return CUDA_SUCCESS;
@@ -167,8 +165,7 @@ EXPORT result cuMemRelease(struct allocation *a)
 
 EXPORT result cuMemExportToShareableHandle(void *out, struct allocation *a, int type, unsigned long long flags)
 {
-    CALL(cuMemExportToShareableHandle, ENTER_INIT);
-    RETURN_IF(out == NULL || flags != 0 || type != HANDLE_POSIX, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemExportToShareableHandle, ENTER_INIT, out == NULL || flags != 0 || type != HANDLE_POSIX);
     REQUIRE_HANDLE(HANDLE_ALLOCATION, a);
     RETURN_IF((a->handle_types & HANDLE_POSIX) == 0, CUDA_ERROR_INVALID_VALUE);
     const int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
@@ -251,8 +248,7 @@ EXPORT result cuMemUnmap(address begin, size_t bytes)
 
 EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_description *list, size_t n)
 {
-    CALL(cuMemSetAccess, ENTER_INIT);
-    RETURN_IF(!whole(bytes) || list == NULL, CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemSetAccess, ENTER_INIT, !whole(bytes) || list == NULL);
     for (size_t i = 0; i < n; i++)
         RETURN_IF(device_at(list[i].where) == NULL, CUDA_ERROR_INVALID_DEVICE);
     size_t first, end;
