@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fiber.h"
-#include "warp.h"
-
 __thread struct softcuda_here softcuda_here __attribute__((tls_model("initial-exec")));
 struct softcuda_space softcuda_space;
 

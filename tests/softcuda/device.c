@@ -6,20 +6,25 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct device devices[DEVICES];
 int n_devices;
 static __thread struct device *current __attribute__((tls_model("initial-exec")));
 
 /* The UUID of a hardware device is the same in all processes. */
-void uuid_of(uuid *id, int hardware)
+uuid uuid_of(int hardware)
 {
-    static const unsigned char base[16] = { 0x5f, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0,
-                                            0 };
-    memcpy(id->bytes, base, sizeof base);
-    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* makes short prefixes unique */
-    id->bytes[15] = (unsigned char)hardware;
+    uuid id = { { 0, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0, (unsigned char)hardware } };
+    id.bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);      /* makes short prefixes unique */
+    return id;
+}
+
+void uuid_text(char text[48], int hardware)
+{
+    const uuid id = uuid_of(hardware);
+    int used = sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        used += sprintf(text + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", id.bytes[i]);
 }
 
 void devices_start(void)
@@ -29,7 +34,6 @@ void devices_start(void)
     for (int i = 0; i < n_devices; i++) {
         devices[i].index = i;
         devices[i].hardware = visible[i];
-        uuid_of(&devices[i].id, visible[i]);
         pthread_mutex_init(&devices[i].lock, NULL);
     }
 }
@@ -90,7 +94,7 @@ EXPORT result cuDeviceGetUuid(uuid *out, int ordinal)
 {
     CALL(cuDeviceGetUuid, ENTER_INIT);
     DEVICE(device, ordinal, out);
-    *out = device->id;
+    *out = uuid_of(device->hardware);
     return CUDA_SUCCESS;
 }
 
@@ -155,7 +159,6 @@ EXPORT result cuDevicePrimaryCtxRelease_v2(int ordinal)
     RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     RETURN_IF(device->retained == 0, CUDA_ERROR_INVALID_CONTEXT);
     if (device->retained == 1) {
-        device_wait_idle(device);
         streams_close(device);
         memory_drop_all(device);
         pools_drop(device);
@@ -240,7 +243,7 @@ EXPORT bool softcuda_hardware(struct softcuda_hardware *out, int number)
     *out = (struct softcuda_hardware){ .major = options.major, .minor = options.minor,
                                        .multiprocessors = options.multiprocessors,
                                        .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
-    uuid_of((uuid *)out->uuid, number);
+    uuid_text(out->uuid, number);
     for (int i = 0; i < n_devices; i++)
         if (devices[i].hardware == number) {
             out->used = atomic_load(&devices[i].live);

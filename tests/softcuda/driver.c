@@ -38,22 +38,31 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialised, forked, over;
 __thread bool driver_in_callback;
 
-atomic_llong *driver_counter(const char *symbol)
+static struct entry *entry_of(const char *symbol)
 {
-    LOCKED(&lock);
-    int at = 0;
-    while (at < n_entries && strcmp(entries[at].symbol, symbol) != 0)
-        at++;
-    if (at == n_entries && n_entries < OWN + EXTRA) {
-        entries[at].name = entries[at].symbol = strdup(symbol);
-        n_entries++;
-    }
-    return &entries[at < n_entries ? at : n_entries - 1].calls;
+    for (struct entry *e = entries; e < &entries[n_entries]; e++)
+        RETURN_IF(strcmp(e->symbol, symbol) == 0, e);
+    return NULL;
 }
 
-result driver_enter(const char *symbol, atomic_llong *calls, int needs)
+/* Adds the function of another library. If there are too many, the last one stands for all others. */
+static struct entry *new_entry(const char *symbol)
 {
-    const long long call = atomic_fetch_add(calls, 1) + 1;
+    LOCKED(&lock);
+    struct entry *e = entry_of(symbol);
+    RETURN_IF(e != NULL || n_entries == OWN + EXTRA, e != NULL ? e : &entries[OWN + EXTRA - 1]);
+    e = &entries[n_entries];
+    e->name = e->symbol = strdup(symbol);
+    n_entries++;
+    return e;
+}
+
+result driver_enter(const char *symbol, int needs)
+{
+    struct entry *e = entry_of(symbol);
+    if (e == NULL)
+        e = new_entry(symbol);
+    const long long call = atomic_fetch_add(&e->calls, 1) + 1;
     RETURN_IF(over, CUDA_ERROR_DEINITIALIZED);
     RETURN_IF(forked, CUDA_ERROR_NOT_INITIALIZED);
     RETURN_IF(driver_in_callback && (needs & ENTER_INIT), CUDA_ERROR_NOT_PERMITTED);
@@ -69,7 +78,7 @@ result driver_enter(const char *symbol, atomic_llong *calls, int needs)
 /* Called by the fake libraries for cuBLAS, cuDNN and NVML. */
 EXPORT result softcuda_enter(const char *symbol)
 {
-    return driver_enter(symbol, driver_counter(symbol), 0);
+    return driver_enter(symbol, 0);
 }
 
 static void forget_in_child(void)

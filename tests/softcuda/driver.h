@@ -35,21 +35,14 @@ static inline void lock_release(pthread_mutex_t *const *mutex)
 /* cuInit was called; a context is current; the context has no error; all of them */
 enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4, ENTER_READY = 7 };
 /* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
-result driver_enter(const char *symbol, atomic_llong *calls, int needs);
-#define CALL(symbol, needs)                                                        \
-    do {                                                                           \
-        static atomic_llong *counter;                                              \
-        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                   \
-            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE); \
-        TRY(driver_enter(#symbol, counter, needs));                                \
-    } while (0)
+result driver_enter(const char *symbol, int needs);
+#define CALL(symbol, needs) TRY(driver_enter(#symbol, needs))
 /* In addition, returns CUDA_ERROR_INVALID_VALUE if `wrong` is true. */
 #define CHECKED_CALL(symbol, needs, wrong)           \
     do {                                             \
         CALL(symbol, needs);                         \
         RETURN_IF(wrong, CUDA_ERROR_INVALID_VALUE);  \
     } while (0)
-atomic_llong *driver_counter(const char *symbol);
 /* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
 
@@ -85,7 +78,6 @@ struct stream;
 
 struct device {                         /* a pointer to it is a CUcontext */
     int index, hardware;                /* number as programs see it; number of the hardware */
-    uuid id;
     pthread_mutex_t lock;               /* guards all fields below */
     atomic_int retained;
     atomic_int error;                   /* sticky error, or CUDA_SUCCESS */
@@ -102,7 +94,8 @@ struct device *device_of(int ordinal);              /* NULL: no such device */
 struct device *device_current(void);                /* of the thread's context; NULL: none */
 bool device_is(const struct device *context);       /* whether it is an address of a device */
 void device_fail(struct device *device, result error);
-void uuid_of(uuid *id, int hardware);
+uuid uuid_of(int hardware);
+void uuid_text(char text[48], int hardware);
 
 /* ---- space.c ---- */
 
@@ -202,7 +195,7 @@ struct stream {
     pthread_cond_t work, done;
     struct op *first, *last;
     uint64_t put, finished;
-    bool closing, detached;
+    bool closing;
     struct capture *capture;            /* records the operations instead; NULL: none */
     struct node_set tail;               /* of the capture: the nodes that the next one depends on */
     unsigned seed;

@@ -13,9 +13,9 @@ softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
     tests/softcuda/device_half.h tests/softcuda/device_math.h \
     tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
-    tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c tests/softcuda/gemm.c
+    tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/runner.h tests/softcuda/test-kernels.h
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
@@ -60,14 +60,13 @@ $(soft)/libcuda.so.1: $(softcuda_driver_objects)
 	    $(softcuda_driver_objects) -lpthread -ldl
 SOFTCUDA_BLAS = $(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,$(@F) -o $@
 SOFTCUDA_BLAS_LIBS = -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -lm -lpthread -ldl
-softcuda_gemm_objects = $(soft)/blas.soft.o $(soft)/gemm.soft.o
 # In separate folders, for tests that add them to the library path: version 12, and a version without one function.
-$(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/cuda12/libcublasLt.so.12: $(softcuda_gemm_objects) \
+$(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/cuda12/libcublasLt.so.12: $(soft)/blas.soft.o \
     $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(softcuda_gemm_objects) $(SOFTCUDA_BLAS_LIBS)
-$(soft)/lacking/libcublasLt.so.13: $(softcuda_gemm_objects) $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(SOFTCUDA_BLAS_LIBS)
+$(soft)/lacking/libcublasLt.so.13: $(soft)/blas.soft.o $(soft)/libcuda.so.1
 	@$(MKDIR_P) $(@D) && echo '{ local: cublasLtMatmulAlgoCheck; };' >$@.map
-	$(SOFTCUDA_BLAS) $(softcuda_gemm_objects) -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
+	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
 $(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(SOFTCUDA_BLAS_LIBS)
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h

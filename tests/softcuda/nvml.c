@@ -83,26 +83,16 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)
     return OK;
 }
 
-static void write_uuid(char text[64], const struct softcuda_hardware *facts)
-{
-    int used = sprintf(text, "GPU-");
-    for (int i = 0; i < 16; i++)
-        used += sprintf(text + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", facts->uuid[i]);
-}
-
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
 {
     struct softcuda_hardware facts;
-    char text[64];
     ENTER();
     RETURN_IF(uuid == NULL || device == NULL, INVALID_ARGUMENT);
-    for (int i = 0; hardware(&facts, i); i++) {
-        write_uuid(text, &facts);
-        if (strcmp(text, uuid) == 0) {
+    for (int i = 0; hardware(&facts, i); i++)
+        if (strcmp(facts.uuid, uuid) == 0) {
             *device = (handle)(intptr_t)(i + 1);
             return OK;
         }
-    }
     return NOT_FOUND;
 }
 
@@ -115,11 +105,9 @@ EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
 
 EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
 {
-    char uuid[64];
     ENTER();
     LOOK(facts, device);
-    write_uuid(uuid, &facts);
-    return put_text(text, bytes, uuid);
+    return put_text(text, bytes, facts.uuid);
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)

@@ -114,14 +114,8 @@ static int by_uuid(const char *text, int hardware)
 {
     int found = -1;
     for (int i = 0; i < hardware; i++) {
-        char name[48] = "GPU-";
-        uuid id;
-        uuid_of(&id, i);
-        for (int k = 0, at = 4; k < 16; k++) {
-            at += sprintf(&name[at], "%02x", id.bytes[k]);
-            if (k == 3 || k == 5 || k == 7 || k == 9)
-                name[at++] = '-', name[at] = '\0';
-        }
+        char name[48];
+        uuid_text(name, i);
         if (strncasecmp(name, text, strlen(text)) == 0) {
             if (found >= 0)
                 return -1;                      /* ambiguous prefix */

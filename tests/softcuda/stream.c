@@ -95,11 +95,9 @@ static void *run_stream(void *argument)
         order_end(stream);
         pthread_cond_broadcast(&stream->done);
     }
-    const bool detached = stream->detached;
     pthread_mutex_unlock(&stream->lock);
     runner_end_thread();
-    if (detached)
-        free_stream(stream);
+    free_stream(stream);
     threads--;
     return NULL;
 }
@@ -122,47 +120,40 @@ static struct stream *stream_new(struct device *device)
         return NULL;
     }
     pthread_setname_np(stream->thread, "softcuda");
+    pthread_detach(stream->thread);
     LOCKED(&device->lock);
     stream->next = device->streams;
     return device->streams = stream;
 }
 
-/* Operations in the queue are still completed. Until then, the stream remains in its device's list, so that
- * device_wait_idle waits for the stream. */
-static void stream_close(struct stream *stream, bool wait)
+/* Operations in the queue are still completed, then the thread frees the stream. Until then, the stream remains in its
+ * device's list, so that device_wait_idle waits for the stream. */
+static void stream_close(struct stream *stream)
 {
-    struct device *device = stream->device;
-    const pthread_t thread = stream->thread;
-    pthread_mutex_lock(&device->lock);
+    LOCKED(&stream->device->lock);              /* prevents that the thread already frees the stream */
     pthread_mutex_lock(&stream->lock);
-    const bool detached = !wait || pthread_equal(thread, pthread_self());
     stream->closing = true;
-    stream->detached = detached;
     pthread_cond_broadcast(&stream->work);
     pthread_mutex_unlock(&stream->lock);
-    pthread_mutex_unlock(&device->lock);
-    if (detached) {
-        pthread_detach(thread);
-    } else {
-        pthread_join(thread, NULL);
-        free_stream(stream);
-    }
+}
+
+static struct stream *first_open(struct device *device)
+{
+    LOCKED(&device->lock);
+    struct stream *stream = device->streams;
+    while (stream != NULL && stream->closing)
+        stream = stream->next;
+    return stream;
 }
 
 void streams_close(struct device *device)
 {
-    for (;;) {
-        pthread_mutex_lock(&device->lock);
-        struct stream *stream = device->streams;
-        while (stream != NULL && stream->closing)
-            stream = stream->next;
-        pthread_mutex_unlock(&device->lock);
-        if (stream == NULL)
-            break;
+    for (struct stream *stream; (stream = first_open(device)) != NULL;) {
         handle_remove(HANDLE_STREAM, stream);
         capture_abandon(stream);
-        stream_close(stream, true);
+        stream_close(stream);
     }
+    device_wait_idle(device);
 }
 
 struct stream *stream_of(void *handle)
@@ -268,7 +259,7 @@ EXPORT result cuStreamDestroy_v2(void *handle)
     struct stream *stream = handle;
     const result error = stream->device->error;
     capture_abandon(stream);
-    stream_close(stream, false);
+    stream_close(stream);
     return error;
 }
 
