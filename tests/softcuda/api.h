@@ -19,9 +19,9 @@
             return (value);         \
     } while (0)
 /* Returns the result or status of a call from the calling function unless it is 0, success. */
-#define TRY(call)                    \
-    do {                             \
-        const int status_ = (call);  \
+#define TRY(call)                         \
+    do {                                  \
+        const int status_ = (call);       \
         RETURN_IF(status_ != 0, status_); \
     } while (0)
 

@@ -299,26 +299,26 @@ static int set(void *object, const struct attribute *attributes, int which, cons
 }
 
 /* The functions that create, destroy and change objects of a type. `...`: its attributes. */
-#define OBJECT(kind, type, parameters, initial, ...)                                                   \
-    EXPORT int kind##Create parameters                                                                 \
-    {                                                                                                  \
-        ENTER(kind##Create);                                                                           \
-        *out = malloc(sizeof **out);                                                                   \
-        RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);                                                    \
-        **out = initial;                                                                               \
-        return BLAS_OK;                                                                                \
-    }                                                                                                  \
-    EXPORT int kind##Destroy(type *object)                                                             \
-    {                                                                                                  \
-        ENTER(kind##Destroy);                                                                          \
-        free(object);                                                                                  \
-        return BLAS_OK;                                                                                \
-    }                                                                                                  \
-    EXPORT int kind##SetAttribute(type *object, int which, const void *from, size_t bytes)             \
-    {                                                                                                  \
-        static const struct attribute attributes[] = { __VA_ARGS__, { 0, 0, 0 } };                     \
-        ENTER(kind##SetAttribute);                                                                     \
-        return set(object, attributes, which, from, bytes);                                            \
+#define OBJECT(kind, type, parameters, initial, ...)                                       \
+    EXPORT int kind##Create parameters                                                     \
+    {                                                                                      \
+        ENTER(kind##Create);                                                               \
+        *out = malloc(sizeof **out);                                                       \
+        RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);                                        \
+        **out = initial;                                                                   \
+        return BLAS_OK;                                                                    \
+    }                                                                                      \
+    EXPORT int kind##Destroy(type *object)                                                 \
+    {                                                                                      \
+        ENTER(kind##Destroy);                                                              \
+        free(object);                                                                      \
+        return BLAS_OK;                                                                    \
+    }                                                                                      \
+    EXPORT int kind##SetAttribute(type *object, int which, const void *from, size_t bytes) \
+    {                                                                                      \
+        static const struct attribute attributes[] = { __VA_ARGS__, { 0, 0, 0 } };         \
+        ENTER(kind##SetAttribute);                                                         \
+        return set(object, attributes, which, from, bytes);                                \
     }
 #define ATTRIBUTE(which, type, member) { which, offsetof(type, member), sizeof(((type *)NULL)->member) }
 

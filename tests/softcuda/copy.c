@@ -89,14 +89,14 @@ static result put_copy(void *handle, address to_at, address from_at, size_t byte
 }
 
 /* A copy without bytes is valid with any address. */
-#define COPY(name, type_to, type_from, to_device, from_device)                                             \
-    EXPORT result name(type_to to, type_from from, size_t bytes, void *stream)                             \
-    {                                                                                                      \
-        CALL(name, ENTER_READY);                                                                           \
-        const address to_at = (address)(uintptr_t)to, from_at = (address)(uintptr_t)from;                  \
-        RETURN_IF(space_is(to_at) != (to_device) || space_is(from_at) != (from_device),                    \
-                  bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);                                   \
-        return put_copy(stream, to_at, from_at, bytes);                                                    \
+#define COPY(name, type_to, type_from, to_device, from_device)                            \
+    EXPORT result name(type_to to, type_from from, size_t bytes, void *stream)            \
+    {                                                                                     \
+        CALL(name, ENTER_READY);                                                          \
+        const address to_at = (address)(uintptr_t)to, from_at = (address)(uintptr_t)from; \
+        RETURN_IF(space_is(to_at) != (to_device) || space_is(from_at) != (from_device),   \
+                  bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);                  \
+        return put_copy(stream, to_at, from_at, bytes);                                   \
     }
 COPY(cuMemcpyHtoDAsync_v2, address, const void *, true, false)
 COPY(cuMemcpyDtoHAsync_v2, void *, address, false, true)

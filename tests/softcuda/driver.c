@@ -17,10 +17,10 @@ enum { EXTRA = 128 };                       /* functions of the other libraries 
 #undef ENTRY
 
 enum {
-#define ENTRY(name, version, suffix) PLACE_##name##version,
+    OWN = 0
+#define ENTRY(name, version, suffix) +1
 #include "entry.def"
 #undef ENTRY
-    OWN
 };
 
 static struct entry {

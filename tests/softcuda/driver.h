@@ -2,7 +2,7 @@
 /* tests/softcuda/driver.h: declarations shared by the files of libcuda.so.1.
  *
  * A device is a range of addresses (space.c) and a sticky error. A stream is a thread that runs operations from a queue
- * (stream.c). Kernels come from libraries compiled by g++ (module.c) and run on the stream's thread (block.c). */
+ * (stream.c). Kernels come from libraries compiled by g++ (kernel.c) and run on the stream's thread (block.c). */
 #ifndef SOFTCUDA_DRIVER_H
 #define SOFTCUDA_DRIVER_H
 
@@ -38,10 +38,10 @@ enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4, ENTER_READY = 7 };
 result driver_enter(const char *symbol, int needs);
 #define CALL(symbol, needs) TRY(driver_enter(#symbol, needs))
 /* In addition, returns CUDA_ERROR_INVALID_VALUE if `wrong` is true. */
-#define CHECKED_CALL(symbol, needs, wrong)           \
-    do {                                             \
-        CALL(symbol, needs);                         \
-        RETURN_IF(wrong, CUDA_ERROR_INVALID_VALUE);  \
+#define CHECKED_CALL(symbol, needs, wrong)          \
+    do {                                            \
+        CALL(symbol, needs);                        \
+        RETURN_IF(wrong, CUDA_ERROR_INVALID_VALUE); \
     } while (0)
 /* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
