@@ -38,7 +38,10 @@ struct softcuda_control {
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
     /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */
-    void (*tell)(bool on);
+    union {
+        void (*print_faults)(bool on);
+        void (*tell)(bool on);                  /* the former name */
+    };
 };
 
 #endif
