@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-input.h: macros and test objects shared by the files of test-bad-input.
  *
- *     BAD(SHAPE, ctrt_add(&out, a, b));        checks that the call returns CTRT_ERR_SHAPE, sets its own message and
- *                                              leaves `out` unchanged
- *     FINE(ctrt_tensor_ndim(NULL) == 0);       checks that the expression is true
+ *     BAD(SHAPE, ctrt_add(&out, a, b), ...);       checks that each call returns CTRT_ERR_SHAPE, sets its own message
+ *                                                  and leaves `out` unchanged
+ *     BAD_X(SHAPE, ctrt_reshape, (CTRT_SHAPE(7)), ...);    the same for calls f(&out, p.x, ...)
+ *     FINE(ctrt_tensor_ndim(NULL) == 0, ...);      checks that each expression is true
  *
- * Both macros record the public function that is called, so that the program can list the functions without a test. */
+ * The macros record the public function that is called, so that the program can list the functions without a test. */
 #ifndef CTRT_TESTS_BAD_INPUT_H
 #define CTRT_TESTS_BAD_INPUT_H
 
@@ -29,11 +30,34 @@ void check_bad(const char *expression, ctrt_status got, int want);
 void check_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
-/* Two macros, so that macros in the expression are expanded to the name of the function that they call. */
-#define BAD(want, expression) BAD_CALL(want, expression)
-#define BAD_CALL(want, expression)                                                                          \
-    (count_call(#expression), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#expression, expression, BAD_##want))
-#define FINE(expression) (count_call(#expression), check_fine(#expression, expression))
+/* EACH(f, a, b, x, y): f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first, so
+ * that BAD_CALL has the name of the function that a macro in the expression calls. */
+#define EACH1(f, a, b, x)       f(a, b, x)
+#define EACH2(f, a, b, x, ...)  f(a, b, x), EACH1(f, a, b, __VA_ARGS__)
+#define EACH3(f, a, b, x, ...)  f(a, b, x), EACH2(f, a, b, __VA_ARGS__)
+#define EACH4(f, a, b, x, ...)  f(a, b, x), EACH3(f, a, b, __VA_ARGS__)
+#define EACH5(f, a, b, x, ...)  f(a, b, x), EACH4(f, a, b, __VA_ARGS__)
+#define EACH6(f, a, b, x, ...)  f(a, b, x), EACH5(f, a, b, __VA_ARGS__)
+#define EACH7(f, a, b, x, ...)  f(a, b, x), EACH6(f, a, b, __VA_ARGS__)
+#define EACH8(f, a, b, x, ...)  f(a, b, x), EACH7(f, a, b, __VA_ARGS__)
+#define EACH9(f, a, b, x, ...)  f(a, b, x), EACH8(f, a, b, __VA_ARGS__)
+#define EACH10(f, a, b, x, ...) f(a, b, x), EACH9(f, a, b, __VA_ARGS__)
+#define EACH11(f, a, b, x, ...) f(a, b, x), EACH10(f, a, b, __VA_ARGS__)
+#define EACH12(f, a, b, x, ...) f(a, b, x), EACH11(f, a, b, __VA_ARGS__)
+#define EACH_N(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, each, ...) each
+#define EACH(f, a, b, ...)                                                                                       \
+    EACH_N(__VA_ARGS__, EACH12, EACH11, EACH10, EACH9, EACH8, EACH7, EACH6, EACH5, EACH4, EACH3, EACH2, EACH1, ) \
+    (f, a, b, __VA_ARGS__)
+
+#define BAD(want, ...)               EACH(BAD_CALL, want, , __VA_ARGS__)
+#define BAD_X(want, f, ...)          EACH(BAD_X_CALL, want, f, __VA_ARGS__)
+#define BAD_X_CALL(want, f, list)    BAD_CALL(want, , f(&out, p.x, BAD_ARGUMENTS list))
+#define BAD_ARGUMENTS(...)           __VA_ARGS__
+#define BAD_CALL(want, _, call)      BAD_RUN(want, call)
+#define BAD_RUN(want, call) \
+    (count_call(#call), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#call, call, BAD_##want))
+#define FINE(...)                    EACH(FINE_ONE, , , __VA_ARGS__)
+#define FINE_ONE(a, b, expression)   (count_call(#expression), check_fine(#expression, expression))
 
 /* Calls f(out, a, ...), f(out, a, b, ...) or f(out, a, b, c, ...) with each of out, a, b and c NULL. */
 #define NULLS0(f, ...)          BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__))
