@@ -62,7 +62,7 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_compare.h \
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/cuda_compare.h \
     tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
     tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
     tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \

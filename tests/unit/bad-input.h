@@ -10,6 +10,7 @@
 #ifndef CTRT_TESTS_BAD_INPUT_H
 #define CTRT_TESTS_BAD_INPUT_H
 
+#include "calls.h"
 #include "ctrt/ctrt.h"
 
 /* Valid objects for calls with bad input. They exist during the whole test. */
@@ -30,25 +31,7 @@ void check_bad(const char *expression, ctrt_status got, int want);
 void check_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
-/* EACH(f, a, b, x, y): f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first, so
- * that BAD_CALL has the name of the function that a macro in the expression calls. */
-#define EACH1(f, a, b, x)       f(a, b, x)
-#define EACH2(f, a, b, x, ...)  f(a, b, x), EACH1(f, a, b, __VA_ARGS__)
-#define EACH3(f, a, b, x, ...)  f(a, b, x), EACH2(f, a, b, __VA_ARGS__)
-#define EACH4(f, a, b, x, ...)  f(a, b, x), EACH3(f, a, b, __VA_ARGS__)
-#define EACH5(f, a, b, x, ...)  f(a, b, x), EACH4(f, a, b, __VA_ARGS__)
-#define EACH6(f, a, b, x, ...)  f(a, b, x), EACH5(f, a, b, __VA_ARGS__)
-#define EACH7(f, a, b, x, ...)  f(a, b, x), EACH6(f, a, b, __VA_ARGS__)
-#define EACH8(f, a, b, x, ...)  f(a, b, x), EACH7(f, a, b, __VA_ARGS__)
-#define EACH9(f, a, b, x, ...)  f(a, b, x), EACH8(f, a, b, __VA_ARGS__)
-#define EACH10(f, a, b, x, ...) f(a, b, x), EACH9(f, a, b, __VA_ARGS__)
-#define EACH11(f, a, b, x, ...) f(a, b, x), EACH10(f, a, b, __VA_ARGS__)
-#define EACH12(f, a, b, x, ...) f(a, b, x), EACH11(f, a, b, __VA_ARGS__)
-#define EACH_N(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, each, ...) each
-#define EACH(f, a, b, ...)                                                                                       \
-    EACH_N(__VA_ARGS__, EACH12, EACH11, EACH10, EACH9, EACH8, EACH7, EACH6, EACH5, EACH4, EACH3, EACH2, EACH1, ) \
-    (f, a, b, __VA_ARGS__)
-
+/* Arguments are expanded before BAD_RUN, so that `call` has the name of the function that a macro in it calls. */
 #define BAD(want, ...)               EACH(BAD_CALL, want, , __VA_ARGS__)
 #define BAD_X(want, f, ...)          EACH(BAD_X_CALL, want, f, __VA_ARGS__)
 #define BAD_X_CALL(want, f, list)    BAD_CALL(want, , f(&out, p.x, BAD_ARGUMENTS list))

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "child.h"
 #include "softcuda/control.h"
 #include "tensors.h"

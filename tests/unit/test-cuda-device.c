@@ -62,9 +62,8 @@ static void test_questions(void)
         load();
         CHECK(ctrt_is_available("cuda", &why) && why[0] == '\0', "not available: %s", why);
         CHECK_EQ(ctrt_device_count("cuda"), 3);
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
-        CHECK_OK(ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
+        OK(ctrt_device_get_properties(&facts, "cuda:2"), ctrt_device_get_usage(&usage, "cuda:1"),
+           ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
         CHECK_EQ(link.direct, 1);
         CHECK_EQ(INITS(), 0);
         CHECK_EQ(CONTEXTS(), 0);
@@ -108,8 +107,7 @@ static void *ask_all_the_time(void *unused)
         ctrt_usage usage;
         ctrt_device_properties facts;
         (void)ctrt_device_count("cuda");
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
+        OK(ctrt_device_get_usage(&usage, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:1"));
     }
     return unused;
 }
@@ -163,8 +161,7 @@ static void test_facts(void)
     IN_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
         ctrt_device_properties facts;
         load();
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:0"));
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
+        OK(ctrt_device_get_properties(&facts, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:2"));
         use("cuda:1");
         CHECK_EQ(CONTEXTS(), 1);
         CHECK_TRUE(soft->context_active(1) && !soft->context_active(0) && !soft->context_active(2));
@@ -192,9 +189,8 @@ static void test_usage(void)
         CHECK_EQ(count, 1);
         CHECK_STR(picked.type, "cuda");
         CHECK_EQ(picked.index, 0);
-        CHECK_OK(ctrt_device_get(&gpu, "cuda:0"));
-        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu));
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
+        OK(ctrt_device_get(&gpu, "cuda:0"), ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu),
+           ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
         CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
         CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700
@@ -256,8 +252,7 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory > 0);
         CHECK_EQ(usage.processes, 1);
-        CHECK_OK(ctrt_shutdown());
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
+        OK(ctrt_shutdown(), ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_EQ(usage.used_memory, 0);
         CHECK_EQ(usage.processes, 0);
         CHECK_TRUE(!soft->context_active(0));

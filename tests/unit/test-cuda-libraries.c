@@ -8,8 +8,7 @@
 /* Creates the operands ones[1,4,6,6] and ones[4,4,3,3] of a convolution whose result is 36 everywhere. */
 static void operands(ctrt_tensor **x, ctrt_tensor **w)
 {
-    CHECK_OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu));
-    CHECK_OK(ctrt_ones(w, CTRT_SHAPE(4, 4, 3, 3), CTRT_F32, gpu));
+    OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu), ctrt_ones(w, CTRT_SHAPE(4, 4, 3, 3), CTRT_F32, gpu));
 }
 
 static void check_sum(ctrt_tensor *y, double want, const char *what)
@@ -30,11 +29,8 @@ static void test_captures(void)
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         CTRT_AUTO(graph) graph = NULL;
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
-        CHECK_OK(ctrt_capture_begin(gpu));
-        CHECK_OK(ctrt_matmul(&y, x, x));
-        CHECK_OK(ctrt_capture_end(&graph, gpu));
-        CHECK_OK(ctrt_capture_replay(graph));
+        OK(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, gpu), ctrt_capture_begin(gpu), ctrt_matmul(&y, x, x),
+           ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
         check_sum(y, 512, "the product");
         CHECK_EQ(calls(CREATE), 0);
     }
@@ -50,15 +46,12 @@ static void test_captures(void)
                 void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* inject() needs the library loaded */
                 CHECK_TRUE(library != NULL && soft->inject(CREATE, 1, 1001, false));
             }
-            CHECK_OK(ctrt_capture_begin(gpu));
-            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            CHECK_OK(ctrt_capture_end(&graph, gpu));
+            OK(ctrt_capture_begin(gpu), ctrt_conv2d(&y, x, w, NULL, NULL), ctrt_conv2d(&y, x, w, NULL, NULL),
+               ctrt_capture_end(&graph, gpu));
             CHECK_EQ(calls(CREATE), 1);
             CHECK_EQ(calls(FORWARD), refused ? 0 : 2);
             for (int i = 1; i < 3; i++) {
-                CHECK_OK(ctrt_fill_(w, ctrt_float(i)));
-                CHECK_OK(ctrt_capture_replay(graph));
+                OK(ctrt_fill_(w, ctrt_float(i)), ctrt_capture_replay(graph));
                 check_sum(y, i * CONVOLVED, "a replay");
             }
             ctrt_graph_release(&graph);
@@ -110,8 +103,7 @@ static void test_workspace(void)
                 CHECK_OK(ctrt_capture_begin(gpu));
             CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
             if (cases[i].capture) {
-                CHECK_OK(ctrt_capture_end(&graph, gpu));
-                CHECK_OK(ctrt_capture_replay(graph));
+                OK(ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
             }
             const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
             CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what,

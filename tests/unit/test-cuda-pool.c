@@ -56,8 +56,7 @@ static void test_order(void)
         const int64_t waited = waits(), allocs = calls("cuMemAllocFromPoolAsync"), others = calls("cuMemAlloc");
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
         for (int i = 0; i < 50; i++) {
-            CHECK_OK(ctrt_exp(&y, x));
-            CHECK_OK(ctrt_log(&x, y));
+            OK(ctrt_exp(&y, x), ctrt_log(&x, y));
         }
         CHECK_EQ(waits(), waited);
         CHECK_EQ(calls("cuMemAllocFromPoolAsync"), allocs + 101);
@@ -72,19 +71,16 @@ static void test_order(void)
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=500us,free=strict", ORDERED) {
         ctrt_stream *a = NULL, *b = NULL;
         double value = 0;
-        CHECK_OK(ctrt_stream_new(&a, gpu, 0));
-        CHECK_OK(ctrt_stream_new(&b, gpu, 0));
+        OK(ctrt_stream_new(&a, gpu, 0), ctrt_stream_new(&b, gpu, 0));
         for (int i = 0; i < 20; i++) {
             CTRT_AUTO(tensor) x = NULL, y = NULL;
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
             CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu));        /* written on another stream */
-            CHECK_OK(ctrt_stream_pop());
-            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+            OK(ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)));
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? b : a));
             CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
             ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_stream_pop());
-            CHECK_OK(ctrt_item(&value, y));
+            OK(ctrt_stream_pop(), ctrt_item(&value, y));
             CHECK_EQ(value, i * 65536.0);
         }
         CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
@@ -102,12 +98,9 @@ static void test_memory(void)
         ctrt_tensor *a = NULL, *b = NULL;
         ctrt_stream *side = NULL;
         const uint64_t before = soft->live_bytes(0);
-        CHECK_OK(ctrt_stream_new(&side, gpu, 0));
-        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
+        OK(ctrt_stream_new(&side, gpu, 0), ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu));
-        CHECK_OK(ctrt_stream_pop());
+        OK(ctrt_stream_push(side), ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu), ctrt_stream_pop());
         ctrt_tensor_release(&b);
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(60 * MIB), CTRT_F32, gpu));
@@ -163,8 +156,8 @@ static void test_pieces(void)
         const int64_t creates = calls("cuMemCreate"), bytes = (int64_t)soft->live_bytes(0);
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(200 * MIB), CTRT_F32, gpu));
         check_chunks(creates, bytes, 10, 200);
-        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu));
-        CHECK_OK(ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
+        OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu),
+           ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
         check_chunks(creates, bytes, 13, 260);
         ctrt_tensor_release(&a);                                        /* shares a chunk with the other block */
         CHECK_OK(ctrt_memory_empty_cache(gpu));
@@ -217,22 +210,18 @@ static void test_capture(void)
         ctrt_tensor *x = NULL, *y = NULL, *old = NULL;
         ctrt_graph *graph = NULL;
         double value = 0;
-        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
-        CHECK_OK(ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
+        OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu),
+           ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
         const int64_t frees = calls("cuMemFreeAsync");
         CHECK_OK(ctrt_capture_begin(gpu));
         ctrt_tensor_release(&old);
         CHECK_EQ(calls("cuMemFreeAsync"), frees);
-        CHECK_OK(ctrt_add_scalar(&y, x, ctrt_float(1)));
-        CHECK_OK(ctrt_mul(&y, y, y));
-        CHECK_OK(ctrt_capture_end(&graph, gpu));
+        OK(ctrt_add_scalar(&y, x, ctrt_float(1)), ctrt_mul(&y, y, y), ctrt_capture_end(&graph, gpu));
         CHECK_EQ(calls("cuMemFreeAsync"), frees + 1);
         for (int i = 0; i < 3; i++) {
-            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
-            CHECK_OK(ctrt_capture_replay(graph));
+            OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
             CTRT_AUTO(tensor) sum = NULL;
-            CHECK_OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_item(&value, sum));
+            OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS), ctrt_item(&value, sum));
             CHECK_EQ(value, (double)((i + 1) * (i + 1)));
             check_chain("between replays");
         }

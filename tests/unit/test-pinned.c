@@ -3,6 +3,7 @@
  * missing device. */
 #include "core/memory/pinned_cache.h"
 
+#include "calls.h"
 #include "memory_checks.h"
 #include "sims.h"
 
@@ -33,14 +34,12 @@ static void test_reuse(void)
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
         bool left = false;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
+        OK(ctrt_device_get(&cpu, "cpu"), ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
         void *place = ctrt_tensor_data(a);
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
         CHECK_TRUE(ctrt_tensor_data(a) == place);
-        CHECK_OK(ctrt_fill_(a, ctrt_float(2)));
-        CHECK_OK(ctrt_to_non_blocking(&there, a, device, &left));
+        OK(ctrt_fill_(a, ctrt_float(2)), ctrt_to_non_blocking(&there, a, device, &left));
         CHECK_TRUE(left);                               /* the copy is asynchronous */
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
@@ -82,8 +81,7 @@ static void test_reuse(void)
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200000), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
         ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device));
-        CHECK_OK(sim->inject(0, "host:1"));
+        OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), sim->inject(0, "host:1"));
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));      /* the retry succeeds */
         ctrt_tensor_release(&a);
         CHECK_OK(sim->inject(0, "host:1+"));
