@@ -384,7 +384,6 @@ static struct found discover(const char *const *settings, bool unprivileged, boo
         if (unprivileged && getuid() == 0 && (seteuid(0) != 0 || setegid(0) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0))
             _exit(97);
     }
-    CHILD_END;
     return *shared;
 }
 

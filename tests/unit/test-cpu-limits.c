@@ -12,6 +12,7 @@
 
 #include "backends/cpu/host/internal.h"
 #include "backends/cpu/host/numa.h"
+#include "calls.h"
 #include "fake_host.h"
 
 const ctrt_host *cpu_host = &host_table;
@@ -20,8 +21,6 @@ const ctrt_host *cpu_host = &host_table;
 #define GIB ((uint64_t)1 << 30)
 #define NONE UINT64_MAX
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-/* ---- trees ---- */
 
 /* The files of a machine end at the first one without a path. */
 struct file {
@@ -81,8 +80,6 @@ static const struct machine container = { {
                    "inactive_file 536870912\nactive_file 536870912\nslab_reclaimable 0\nslab 0"),
 } };
 
-/* ---- available memory ---- */
-
 static void test_available(void)
 {
     const struct {
@@ -134,9 +131,8 @@ static void test_available(void)
         group("total, free and grantable memory come from the tightest limit: %s", cases[i].name);
         show(&cases[i].machine);
         cpu_memory_limits(&available);
-        CHECK_EQ(available.total / MIB, cases[i].total / MIB);
-        CHECK_EQ(available.free / MIB, cases[i].free / MIB);
-        CHECK_EQ(available.grantable / MIB, cases[i].grantable / MIB);
+        EQUALS((available.total / MIB, cases[i].total / MIB), (available.free / MIB, cases[i].free / MIB),
+               (available.grantable / MIB, cases[i].grantable / MIB));
         CHECK_STR(available.bound, cases[i].bound);
     }
 }
@@ -189,15 +185,13 @@ static void test_promises(void)
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
     CHECK_HAS(host_error, "not yet written 1.99 GiB");
     cpu_memory_returned(256 * MIB);
-    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_OK);
-    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+    EQUALS((cpu_memory_grant(256 * MIB), CTRT_OK), (cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY));
 
     /* Written blocks are in the group's usage and in the process's; half of the process's memory is swapped out. */
     show(&(struct machine){ {
         MEMINFO("67108864", "50331648", "0"), STATUS("1048576", "1048576"), IN_GROUP("0::/"),
         V2("", "max", "4294967296"), V2("", "current", "3221225472") } });
-    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_OK);
-    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
+    EQUALS((cpu_memory_grant(1 * GIB), CTRT_OK), (cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY));
     cpu_memory_returned(3 * GIB);
 }
 

@@ -16,6 +16,8 @@ static void use(const char *path)
     fake_load(NULL);
 }
 
+#define AUTO __attribute__((cleanup(fake_free))) fake_tensor
+
 static fake_tensor matrix(int64_t rows, int64_t columns)
 {
     return fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, rows, columns });
@@ -24,7 +26,7 @@ static fake_tensor matrix(int64_t rows, int64_t columns)
 /* Multiplies matrices of small integers, whose product is exact, and returns whether it is right. */
 static bool good_product(int64_t m, int64_t n, int64_t k)
 {
-    fake_tensor a = matrix(m, k), b = matrix(k, n), c = matrix(m, n);
+    AUTO a = matrix(m, k), b = matrix(k, n), c = matrix(m, n);
     const float *va = a.view.data, *vb = b.view.data, *vc = c.view.data;
     for (int64_t i = 0; i < m * k; i++)
         fake_put(&a.view, i, (double)(i % 7 + m % 5));
@@ -37,9 +39,6 @@ static bool good_product(int64_t m, int64_t n, int64_t k)
             want += va[i / n * k + q] * vb[q * n + i % n];
         good = vc[i] == want;
     }
-    fake_free(&a);
-    fake_free(&b);
-    fake_free(&c);
     return good;
 }
 

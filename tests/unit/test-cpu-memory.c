@@ -143,8 +143,6 @@ static void test_unmapped(void)
     CHECK(left <= 4 * (long)MIB, "2000 freed blocks left %ld bytes mapped", left);
 }
 
-/* ---- huge pages ---- */
-
 static void test_huge_pages(void)
 {
     const size_t bytes = 64 * MIB;
@@ -190,8 +188,6 @@ static void test_huge_pages(void)
     load_with("CTRT_HUGE_PAGES", NULL);
 }
 
-/* ---- parameters ---- */
-
 static void test_parameters(void)
 {
     static const struct { const char *setting; bool good; } cases[] = {
@@ -210,7 +206,6 @@ static void test_parameters(void)
             CHECK_EQ(host_open("backend-cpu")->init(&host_table), cases[i].good ? CTRT_OK : CTRT_ERR_INVALID_ARGUMENT);
             CHECK_HAS(host_error, cases[i].good ? "" : name);
         }
-        CHILD_END;
     }
 }
 
@@ -253,7 +248,6 @@ static void test_address_space(void)
         memory->free(NULL, block, 128 * MIB);
         memory->free(NULL, get(192 * MIB), 192 * MIB);              /* the failed request took no memory */
     }
-    CHILD_END;
 }
 
 /* Allocates pinned memory, writes it, and checks how many bytes are locked now. */
@@ -294,7 +288,6 @@ static void test_pinned(void)
         memory->host_free(NULL, large, 8 * MIB);
         pin(1, before + 4096);
     }
-    CHILD_END;
 }
 
 /* ---- many threads ---- */

@@ -87,7 +87,6 @@ static void test_choices(void)
         IN_CUDA_CHILD(settings, c->settings[0], c->settings[1]) {
             check_choice(c);
         }
-        CHILD_END;
     }
     group("fused kernels are used instead of composite attention when the scores need half the device's memory");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=4m", "CTRT_CUDA_TF32=matmul") {        /* 2 x 512 x 512 x 4 bytes */
@@ -95,10 +94,7 @@ static void test_choices(void)
         OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0), ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("attention_f32_32"), 1);
     }
-    CHILD_END;
 }
-
-/* ---- strides of results ---- */
 
 static void test_heads(void)
 {
@@ -116,10 +112,7 @@ static void test_heads(void)
         OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
         CHECK_TRUE(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT));
     }
-    CHILD_END;
 }
-
-/* ---- memory ---- */
 
 /* Runs forward and backward. The L x S scores would need 256 KiB. */
 static ctrt_status train(ctrt_tensor *x)
@@ -150,10 +143,7 @@ static void test_memory(const char *device)
             CHECK_EQ(found.peak_allocated, peaks.allocated_bytes);
         }
     }
-    CHILD_END;
 }
-
-/* ---- determinism ---- */
 
 static void test_same_bits(void)
 {
@@ -172,7 +162,6 @@ static void test_same_bits(void)
                   half ? "f16" : "f32");
         }
     }
-    CHILD_END;
 }
 
 /* ---- failures ---- */
@@ -217,7 +206,6 @@ static void test_failures(void)
         }
         CHECK_EQ(ctrt_memory_allocated(gpu), 0);
     }
-    CHILD_END;
 }
 
 TEST_MAIN

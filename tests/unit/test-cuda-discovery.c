@@ -2,9 +2,8 @@
 /* Tests the device discovery of the cuda backend: which GPUs it finds, their order and properties, and the messages
  * that say why there is no device. The driver and NVML are fake libraries; /proc, /sys and /dev are recorded trees. */
 #include "core/device/visible.h"
+#include "calls.h"
 #include "cuda_discovery.h"
-
-/* ---- CUDA_VISIBLE_DEVICES ---- */
 
 static void test_lists(void)
 {
@@ -63,12 +62,9 @@ static void test_lists(void)
             break;
     }
     group("the kind of a list: all, indices, UUIDs, MIG");
-    CHECK_EQ(cuda_visible_kind(NULL), CUDA_LIST_ALL);
-    CHECK_EQ(cuda_visible_kind(""), CUDA_LIST_NUMBERS);
-    CHECK_EQ(cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS);
-    CHECK_EQ(cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS);
-    CHECK_EQ(cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG);
-    CHECK_EQ(cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG);
+    EQUALS((cuda_visible_kind(NULL), CUDA_LIST_ALL), (cuda_visible_kind(""), CUDA_LIST_NUMBERS),
+           (cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS), (cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS),
+           (cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG), (cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG));
 }
 
 /* ---- discovery ---- */
@@ -115,8 +111,7 @@ static void test_counting(void)
     three_gpus(false);
     struct found a = discover(NULL, false, true);
     CHECK(a.status == CTRT_OK && a.count == 3, "status %d, %d devices: %s", (int)a.status, a.count, a.message);
-    CHECK_EQ(a.inits, 0);
-    CHECK_EQ(a.nvml_inits, 1);
+    EQUALS((a.inits, 0), (a.nvml_inits, 1));
     CHECK_STR(a.uuids[0], UUID(0));
     CHECK_STR(a.uuids[2], UUID(2));
     CHECK_STR(a.first.name, "NVIDIA H200");
@@ -203,7 +198,6 @@ static void test_opening(void)
               && strstr(host_error, "there are 3 CUDA devices") != NULL, "%s", host_error);
         CHECK(cuda_ordinal_of(&device, -1) == CTRT_ERR_NO_DEVICE, "cuda:-1 did not give CTRT_ERR_NO_DEVICE");
     }
-    CHILD_END;
 
     group("a change of CUDA_VISIBLE_DEVICES after counting is reported, and no other device is used instead");
     fake_machine_reset();
@@ -217,7 +211,6 @@ static void test_opening(void)
         CHECK(strstr(host_logged, "driver shows 0") != NULL || strstr(host_logged, "too late") != NULL, "logged: %s",
               host_logged);
     }
-    CHILD_END;
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
         CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0
@@ -227,7 +220,6 @@ static void test_opening(void)
                                                                "CUDA_VISIBLE_DEVICES has changed to 0") != NULL,
                                                                "logged: %s", host_logged);
     }
-    CHILD_END;
 
     group("a failed discovery keeps its error when NVML works later");
     fake_machine_reset();
@@ -239,7 +231,6 @@ static void test_opening(void)
         CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(host_error, "[not-ready]", 11) == 0
               && fake_machine.inits == 1, "%s", host_error);
     }
-    CHILD_END;
 }
 
 static void test_usage(void)
@@ -261,7 +252,6 @@ static void test_usage(void)
         CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
               "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
     }
-    CHILD_END;
     fake_machine.processes = 1000;
     IN_DISCOVERY(NULL) {
         ctrt_device_process list[1500];
@@ -270,14 +260,12 @@ static void test_usage(void)
               && list[1000].pid == 2000, "%d processes",
               usage.process_count);
     }
-    CHILD_END;
     fake_machine.nvml = false;
     IN_DISCOVERY(NULL) {
         ctrt_device_usage usage = { .size = sizeof usage };
         CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(host_error, "libnvidia-ml.so.1") != NULL, "%s",
               host_error);
     }
-    CHILD_END;
 
     group("links between devices come from NVML, and from the driver once it is initialised");
     three_gpus(false);
@@ -292,14 +280,12 @@ static void test_usage(void)
         CHECK_TRUE(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1);
         CHECK_EQ(cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE);
     }
-    CHILD_END;
 
     group("the CPUs near a device, as a list of ranges");
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
         CHECK(cuda_describe(1, &info) == CTRT_OK && strcmp(info.cpus, "0-64") == 0, "%s", info.cpus);
     }
-    CHILD_END;
     static const struct file placed[] = { { "/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "4-7,12\n", 0 },
                                           { "/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n", 0 }, END };
     make_tree(placed);
@@ -313,7 +299,6 @@ static void test_usage(void)
         CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a
               && info.size == offsetof(ctrt_device_info, cpus), "cuda_describe wrote beyond info.size, or changed it");
     }
-    CHILD_END;
 }
 
 /* ---- reasons: each case sets files and driver results, and expects a code and a text ---- */
@@ -430,7 +415,6 @@ static void test_reasons(void)
             CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s",
                   reasons[i].words, text);
         }
-        CHILD_END;
     }
     char text[256] = "?";
     fake_machine_reset();

@@ -132,8 +132,6 @@ static void test_copies(void)
         }
 }
 
-/* ---- attributes ---- */
-
 enum { POWER, CLAMP, TRIL, TRIU };
 
 static const struct { const char *name; int op; double value, near; } attributes[] = {
@@ -166,8 +164,6 @@ static void test_attributes(void)
                     false);
         }
 }
-
-/* ---- quotients ---- */
 
 static const struct {
     const char *name;
@@ -207,8 +203,6 @@ static void test_quotients(void)
                 CTRT_ERR_INVALID_ARGUMENT, "a divisor is 0");
     OK(ctrt_stream_current(&stream, gpu), ctrt_stream_reset(stream));
 }
-
-/* ---- random numbers ---- */
 
 enum source { RANDINT, HALF_OF_ALL, MANY, BERNOULLI, NORMAL, UNIFORM, UNALIGNED, DROPOUT, SOURCES };
 static const char *const source_names[SOURCES] = { "randint", "randint of half of all", "randint of many", "bernoulli",
@@ -254,8 +248,6 @@ static void test_random(void)
                                         .tolerance = source == NORMAL ? 8 : 0 }, false);
             }
 }
-
-/* ---- the software driver's counters ---- */
 
 static void test_used(void)
 {

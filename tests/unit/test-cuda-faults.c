@@ -89,7 +89,6 @@ static void one_fails(const char *name, int error, bool opening)
         if (gpu != NULL && status != CTRT_ERR_DEVICE_LOST)
             shut_down(name);
     }
-    CHILD_END;
 }
 
 static void test_each(int error, bool opening)
@@ -108,8 +107,6 @@ static void test_each(int error, bool opening)
     CHECK(tried > 50, "only %d functions were tested", tried);
 }
 
-/* ---- out of memory, lost devices and deferred errors ---- */
-
 static void test_memory(void)
 {
     group("out of memory: the cache is freed, then an error is reported, and the device stays usable");
@@ -122,7 +119,6 @@ static void test_memory(void)
         ctrt_tensor_release(&b);
         check_step("after the error");
     }
-    CHILD_END;
 
     group("out of memory in a capture does not free memory of recorded work");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m", "CTRT_MEMORY=caching") {
@@ -142,7 +138,6 @@ static void test_memory(void)
         ctrt_tensor_release(&b);
         check_step("after the capture");
     }
-    CHILD_END;
 }
 
 static void test_illegal(void)
@@ -163,10 +158,7 @@ static void test_illegal(void)
         CHECK_OK(ctrt_item(&value, x));
         CHECK_EQ(value, 5.0);
     }
-    CHILD_END;
 }
-
-/* ---- replays ---- */
 
 static void test_replay(void)
 {
@@ -203,7 +195,6 @@ static void test_replay(void)
         ctrt_tensor_release(&x);
         shut_down("replay");
     }
-    CHILD_END;
 
     group("an index out of range in a replay fails only the stream of the replay");
     IN_CUDA_CHILD("CTRT_MEMORY=caching") {
@@ -230,7 +221,6 @@ static void test_replay(void)
         }
         OK(ctrt_capture_replay(graph), ctrt_item(&value, sum));
     }
-    CHILD_END;
 }
 
 TEST_MAIN

@@ -58,14 +58,11 @@ static void test_order(void)
         for (int i = 0; i < 50; i++) {
             OK(ctrt_exp(&y, x), ctrt_log(&x, y));
         }
-        CHECK_EQ(waits(), waited);
-        CHECK_EQ(calls("cuMemAllocFromPoolAsync"), allocs + 101);
-        CHECK_EQ(calls("cuMemAlloc"), others);
+        EQUALS((waits(), waited), (calls("cuMemAllocFromPoolAsync"), allocs + 101), (calls("cuMemAlloc"), others));
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
         close_clean("order");
     }
-    CHILD_END;
 
     group("a block allocated on one stream, written on a second and freed on a third is ordered on the device");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=500us,free=strict", ORDERED) {
@@ -88,7 +85,6 @@ static void test_order(void)
         ctrt_stream_release(&b);
         close_clean("streams");
     }
-    CHILD_END;
 }
 
 static void test_memory(void)
@@ -113,18 +109,15 @@ static void test_memory(void)
         ctrt_stream_release(&side);
         close_clean("memory");
     }
-    CHILD_END;
 
     group("segments of caching come from the pool, expandable segments from mapped pages");
     for (int pages = 0; pages < 2; pages++)
         IN_CUDA_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching",
                       "SOFTCUDA=devices=1,streams=error") {
             check_chain("caching");
-            CHECK_EQ(calls("cuMemAllocFromPoolAsync") > 0, !pages);
-            CHECK_EQ(calls("cuMemCreate") > 0, pages);
+            EQUALS((calls("cuMemAllocFromPoolAsync") > 0, !pages), (calls("cuMemCreate") > 0, pages));
             close_clean("caching");
         }
-        CHILD_END;
 }
 
 static void check_all(ctrt_tensor *x, double want, const char *what)
@@ -175,7 +168,6 @@ static void test_pieces(void)
         ctrt_tensor_release(&small);
         close_clean("pieces");
     }
-    CHILD_END;
 }
 
 static void test_cannot(void)
@@ -185,7 +177,6 @@ static void test_cannot(void)
         CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_NOT_SUPPORTED,
                     "CTRT_CUDA_POOL=yes, but the driver has no memory pools on this device");
     }
-    CHILD_END;
     IN_CHILD("SOFTCUDA=devices=1", ORDERED, "CTRT_CUDA_SHARE=yes") {
         ctrt_log_set_callback(keep_log, NULL);
         if (soft_open("cuda:0")) {
@@ -194,13 +185,11 @@ static void test_cannot(void)
             CHECK_EQ(calls("cuMemPoolCreate") + calls("cuMemAllocFromPoolAsync"), 0);
         }
     }
-    CHILD_END;
     IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct") {
         check_chain("plain");
         CHECK_EQ(calls("cuMemPoolCreate"), 0);
         CHECK_TRUE(calls("cuMemAlloc") > 0);
     }
-    CHILD_END;
 }
 
 static void test_capture(void)
@@ -230,7 +219,6 @@ static void test_capture(void)
         ctrt_tensor_release(&x);
         close_clean("capture");
     }
-    CHILD_END;
 }
 
 /* ---- failures ---- */
@@ -269,7 +257,6 @@ static void one_fails(const char *name, bool opening)
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    CHILD_END;
 }
 
 static void test_failures(void)

@@ -182,19 +182,15 @@ static void test_timing(void)
         CHECK_EQ(calls(DNN_FILTER), filter_calls + 1);
         CHECK_TRUE(lines("\t") >= 4);
         CHECK_EQ(lines("\t50f7 ") + lines("\t50f8 "), 1);      /* algorithms 0 and 1 of 3 */
-        CHECK_EQ(lines("conv2d f32 x2,4,9,9"), 1);
-        CHECK_EQ(lines("g1\t1 "), 0);
+        EQUALS((lines("conv2d f32 x2,4,9,9"), 1), (lines("g1\t1 "), 0));
     }
-    CHILD_END;
 
     group("choices in the tuning file are used without timing");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
         one_product();
         convolution(ONE, CTRT_F32, false);
-        CHECK_EQ(calls("cublasLtMatmul"), 1);
-        CHECK_EQ(calls(DNN_FILTER), 1);
+        EQUALS((calls("cublasLtMatmul"), 1), (calls(DNN_FILTER), 1));
     }
-    CHILD_END;
 
     group("choices for another library version are ignored, and their lines and the file's mode stay");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
@@ -203,12 +199,10 @@ static void test_timing(void)
         CHECK(chmod(tuning, 0600) == 0, "chmod: %s", strerror(errno));
         one_product();
         CHECK_TRUE(calls("cublasLtMatmul") > 6);
-        CHECK_EQ(lines("130002"), 1);
-        CHECK_EQ(lines("130105"), 1);
+        EQUALS((lines("130002"), 1), (lines("130105"), 1));
         stat(tuning, &about);
         CHECK_EQ(about.st_mode & 0777, 0600);
     }
-    CHILD_END;
 
     group("existing files and links with the names of the temporary file are not overwritten");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130106") {
@@ -225,16 +219,13 @@ static void test_timing(void)
         unlink(names[0]);
         unlink(names[1]);
     }
-    CHILD_END;
 
     group("a file that is not a tuning file is not overwritten");
     write_file(tuning, "precious\n");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes") {
         one_product();
-        CHECK_EQ(lines("precious"), 1);
-        CHECK_EQ(lines("\t"), 0);
+        EQUALS((lines("precious"), 1), (lines("\t"), 0));
     }
-    CHILD_END;
     unlink(tuning);
 
     group("deterministic mode times no algorithm");
@@ -245,7 +236,6 @@ static void test_timing(void)
         CHECK_TRUE(calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2);
         CHECK_EQ(lines("\t"), -1);
     }
-    CHILD_END;
 }
 
 /* Returns whether a weight gradient is the same in 6 runs. The values are random, so the sums depend on their order. */
@@ -273,7 +263,6 @@ static void test_choices(void)
         IN_CUDA_CHILD(fixed ? "CTRT_CUDA_DETERMINISTIC=auto" : "CTRT_CUDA_DETERMINISTIC=no") {
             CHECK_EQ(gradient_repeats(), fixed);
         }
-        CHILD_END;
     }
 
     group("workspaces do not exceed CTRT_CUDA_WORKSPACE");
@@ -283,7 +272,6 @@ static void test_choices(void)
         CHECK_TRUE(calls("cublasLtMatmul") > 10);
         CHECK_EQ(calls("cudnnConvolutionForward"), 1);
     }
-    CHILD_END;
 
     group("f32 products use full precision unless CTRT_CUDA_TF32=yes");
     for (int tf32 = 0; tf32 < 2; tf32++) {
@@ -295,7 +283,6 @@ static void test_choices(void)
                ctrt_matmul(&y, a, b), ctrt_to_host(got, sizeof got, y, CTRT_F32));
             CHECK_EQ(got[0], tf32 ? 1.0 : fine);
         }
-        CHILD_END;
     }
 }
 
@@ -326,7 +313,6 @@ static void test_failures(void)
         launched("matmul_f32_small", true);
         launched("conv2d_f32_dense", true);
     }
-    CHILD_END;
     IN_CUDA_CHILD("SOFTCUDA_BLAS=bias=no", "SOFTCUDA_DNN=bias=no") {
         product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_F32, false);
         product((struct product){ 1, 20, 7, 30 }, PLAIN, PLAIN, CTRT_F64, false);
@@ -343,7 +329,6 @@ static void test_failures(void)
         CHECK_TRUE(calls("cublasLtMatmul") >= 3);
         launched("matmul_f32_small", false);
     }
-    CHILD_END;
 
     group("work that a library refuses at run time is done by the built-in kernels");
     IN_CUDA_CHILD("CTRT_LOG=error") {
@@ -351,10 +336,8 @@ static void test_failures(void)
         refuse_convolutions();
         one_product();
         convolution(ONE, CTRT_F32, false);
-        CHECK_EQ(soft->launches("matmul_f32_small"), 1);
-        CHECK_EQ(soft->launches("conv2d_weight_grad_f32_dense"), 1);
+        EQUALS((soft->launches("matmul_f32_small"), 1), (soft->launches("conv2d_weight_grad_f32_dense"), 1));
     }
-    CHILD_END;
 
     group("a convolution that cuDNN refuses is computed by matrix products, and cuDNN is not called again");
     IN_CUDA_CHILD("CTRT_LOG=error") {
@@ -375,7 +358,6 @@ static void test_failures(void)
         launched("conv2d_weight_grad_f32_dense", false);
         launched("conv2d_input_grad_f32_dense", false);
     }
-    CHILD_END;
 
     group("a product that gets a smaller workspace once does not change the choice for later products");
     IN_CUDA_CHILD("CTRT_LOG=error", "CTRT_MEMORY=direct") {
@@ -394,7 +376,6 @@ static void test_failures(void)
         CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0],
               (long long)peaks[1]);
     }
-    CHILD_END;
 
     group("when cuDNN reports out of memory in any call, it is skipped for that convolution only");
     static const char *const places[] = { DNN_FILTER, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
@@ -410,7 +391,6 @@ static void test_failures(void)
             CHECK(calls("cublasLtMatmul") == product_calls && calls(DNN_FILTER) == before + 1,
                   "%s: cuDNN was not called again", places[i]);
         }
-        CHILD_END;
 
     group("an error message names the failed operation");
     IN_CUDA_CHILD("CTRT_LOG=error") {
@@ -424,10 +404,7 @@ static void test_failures(void)
         CHECK_FAILS(ctrt_conv2d(&y, a, b, NULL, NULL), CTRT_ERR_BACKEND, "conv2d");
         CHECK_OK(ctrt_conv2d(&y, a, b, NULL, NULL));
     }
-    CHILD_END;
 }
-
-/* ---- implementations ---- */
 
 static void test_implementations(void)
 {
@@ -436,13 +413,11 @@ static void test_implementations(void)
         products(COUNT(all_dtypes) - 1);
         CHECK_EQ(calls("cublasLtMatmul"), 0);
     }
-    CHILD_END;
     group("products by cuBLASLt");
     IN_CUDA_CHILD("CTRT_CUDA_GEMM=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
         products(FLOATING);
         CHECK_TRUE(calls("cublasLtMatmul") > 50);
     }
-    CHILD_END;
     group("products of f32 matrices on cuda-fp16 have f32 results");
     for (int builtin = 0; builtin < 2; builtin++)
         for (int bias = 0; bias < 2; bias++) {
@@ -457,7 +432,6 @@ static void test_implementations(void)
                     CHECK_EQ(calls("cublasLtMatmul") > 5, !builtin);
                 }
             }
-            CHILD_END;
         }
 
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
@@ -477,7 +451,6 @@ static void test_implementations(void)
             CHECK_TRUE(calls("cublasLtMatmul") >= convolving[i].products);
             CHECK_EQ(calls("cudnnConvolutionForward"), 0);
         }
-        CHILD_END;
     }
 }
 

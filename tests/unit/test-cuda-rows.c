@@ -23,8 +23,6 @@ static ctrt_tensor *indices(ctrt_ints shape, int64_t limit, bool skewed)
     return x;
 }
 
-/* ---- reductions ---- */
-
 typedef ctrt_status reduction_function(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keep);
 
 static const struct {
@@ -220,8 +218,6 @@ static void check_norms(void)
         }
 }
 
-/* ---- pooling ---- */
-
 /* n[0]: whether channels last */
 static ctrt_status pool(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
@@ -300,8 +296,6 @@ static int64_t run_sorted(struct trial t)
     compare(t, false);
     return soft != NULL ? (int64_t)soft->launches("index_sort_add_f32") - before : -1;
 }
-
-/* ---- indices out of range ---- */
 
 static void check_range(void)
 {

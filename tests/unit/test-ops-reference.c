@@ -139,8 +139,6 @@ static ctrt_status cast(struct ref_case *c)
     return ctrt_to_dtype(OUT, IN("x"), dtype);
 }
 
-/* ---- reductions ---- */
-
 CASE(variance, ctrt_var(OUT, IN("x"), integers(c, "dim"), (int)number(c, "correction", 1),
               number(c, "keepdim", 0) != 0))
 
@@ -234,8 +232,6 @@ static ctrt_status batch_norm(struct ref_case *c)
                            c->out[2], training, number(c, "momentum", 0.1), number(c, "eps", 1e-5));
 }
 
-/* ---- losses, activations ---- */
-
 static ctrt_reduction reduction(const struct ref_case *c)
 {
     if (is_word(c, "reduction", "none"))
@@ -257,8 +253,6 @@ static ctrt_status cross_entropy(struct ref_case *c)
 
 CASE(mse_loss, ctrt_mse_loss(OUT, IN("x"), IN("target"), reduction(c)))
 CASE(gelu, ctrt_gelu(OUT, IN("x"), is_word(c, "approximate", "tanh")))
-
-/* ---- attention, embedding ---- */
 
 CASE(attention, ctrt_scaled_dot_product_attention(OUT, IN("q"), IN("k"), IN("v"), IN("mask"), 0,
                                                   number(c, "causal", 0) != 0, number(c, "scale", 0)))

@@ -24,12 +24,10 @@ static void too_large(void)
     CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
     CTRT_AUTO(tensor) tall = NULL, wide = NULL;
     ctrt_tensor_assign(&y, old);
-    CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
-    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
-    CHECK_FAILS(ctrt_linear(&y, column, column, NULL), CTRT_ERR_OVERFLOW, "linear");
-    CHECK_FAILS(ctrt_to_dtype(&y, bytes, CTRT_F32), CTRT_ERR_OVERFLOW, "to: a tensor of shape");
-    CHECK_FAILS(ctrt_exp(&y, bytes), CTRT_ERR_OVERFLOW, "exp");
-    CHECK_FAILS(ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), CTRT_ERR_OVERFLOW, NULL);
+    FAILS(OVERFLOW, (ctrt_add(&y, column, row), "add: a tensor of shape [2147483648, 2147483648]"),
+          (ctrt_matmul(&y, column, row), "matmul"), (ctrt_linear(&y, column, column, NULL), "linear"),
+          (ctrt_to_dtype(&y, bytes, CTRT_F32), "to: a tensor of shape"), (ctrt_exp(&y, bytes), "exp"),
+          (ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), NULL));
     OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu), ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_matmul(&y, tall, wide), CTRT_ERR_OVERFLOW, "matmul: a tensor of shape [2147483648, 2147483648]");
     OK(ctrt_unsqueeze(&bytes, bytes, 0), ctrt_t(&tall, bytes));

@@ -73,7 +73,6 @@ static void test_reuse(void)
         CHECK_STAT(device, "host.allocated_bytes.peak", 0);
         CHECK_EQ(sim_read(0).host_bytes, 0);
     }
-    CHILD_END;
     group("out of pinned memory: unused blocks are freed and the allocation is retried");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
@@ -87,7 +86,6 @@ static void test_reuse(void)
         CHECK_OK(sim->inject(0, "host:1+"));
         CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
     }
-    CHILD_END;
 }
 
 /* ---- limits shared with device memory ---- */
@@ -130,10 +128,8 @@ static void test_limit(void)
         metrics_have("limit", 32 * MIB);
         metrics_have("pinned", 8 * MIB);
         metrics_have("reserved", 20 * MIB);
-        CHECK_FAILS(ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "32.00 MiB allowed");
-        CHECK_FAILS(ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "32.00 MiB allowed");
+        FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
+              (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
         ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
         CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
@@ -145,7 +141,6 @@ static void test_limit(void)
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
         CHECK_EQ(pinned_held(device), 20 * MIB);
     }
-    CHILD_END;
     group("out of pinned memory is reported like out of device memory");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
@@ -156,8 +151,7 @@ static void test_limit(void)
                     "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
         CHECK_HAS(ctrt_error_message(), "Release pinned tensors");
         CHECK_HAS(ctrt_error_message(), "832.00 KiB of the host pinned");
-        CHECK_EQ(report.calls, 1);
-        CHECK_EQ(report.bytes, 416 * KIB);
+        EQUALS((report.calls, 1), (report.bytes, 416 * KIB));
         CHECK_HAS(report.text, "\"kind\": \"pinned\"");
         CHECK_HAS(report.text, "\"pinned\": 851968");
         CHECK_STR(last_oom_of(device), report.text);
@@ -168,10 +162,7 @@ static void test_limit(void)
         CHECK_HAS(report.text, "\"refused_by_limit\": true");
         CHECK_STAT(device, "num_oom_rejections", 1);
     }
-    CHILD_END;
 }
-
-/* ---- reasons for a missing device ---- */
 
 /* Other reasons are tested in test-device.c and test-registry.c. */
 static void test_reasons(void)
@@ -193,7 +184,6 @@ static void test_reasons(void)
             CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
             CHECK_HAS(ctrt_error_message(), causes[i].reason);
         }
-        CHILD_END;
     }
 }
 

@@ -99,6 +99,5 @@ TEST_MAIN
                 if (tap_state.failed > 0)
                     printf("# in the case: %s, %s\n", policies[p], cases[i].what);
             }
-            CHILD_END;
     return done();
 }
