@@ -19,8 +19,8 @@ static void base(void)
     BAD(NOT_FOUND, ctrt_param_set("CTRT_NO_SUCH_THING", "1"), ctrt_param_set("", "1"));
     BAD(INVALID_ARGUMENT, ctrt_param_set(NULL, "1"), ctrt_param_set("CTRT_LOG", "loud"));
     FINE(strstr(ctrt_error_message(), "CTRT_LOG") != NULL);
-    BAD(INVALID_ARGUMENT, ctrt_param_set("CTRT_FALLBACK", "maybe"), ctrt_param_get_info(NULL, 0),
-        ctrt_constant_find(NULL, "CTRT_OK"), ctrt_constant_find(&value, NULL));
+    NULL_IN2(ctrt_constant_find, &value, "CTRT_OK");
+    BAD(INVALID_ARGUMENT, ctrt_param_set("CTRT_FALLBACK", "maybe"), ctrt_param_get_info(NULL, 0));
     BAD(NOT_FOUND, ctrt_param_get_info(&info, SIZE_MAX), ctrt_status_get(NULL, NULL, SIZE_MAX),
         ctrt_constant_get(NULL, NULL, SIZE_MAX), ctrt_constant_find(&value, "CTRT_CHANELS_LAST"));
     FINE(strstr(ctrt_error_message(), "CTRT_CHANNELS_LAST") != NULL);
@@ -35,9 +35,9 @@ static void device(void)
     char buffer[64];
     char long_name[4000] = "";
     memset(long_name, 'a', sizeof long_name - 1);
-    BAD(INVALID_ARGUMENT, ctrt_device_parse(NULL, "cpu"), ctrt_device_parse(&spec, NULL), ctrt_device_parse(&spec, ""),
-        ctrt_device_parse(&spec, long_name), ctrt_device_format(NULL, 10, &spec),
-        ctrt_device_format(buffer, sizeof buffer, NULL),
+    NULL_IN2(ctrt_device_parse, &spec, "cpu");
+    BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, ""), ctrt_device_parse(&spec, long_name),
+        ctrt_device_format(NULL, 10, &spec), ctrt_device_format(buffer, sizeof buffer, NULL),
         ctrt_device_format(buffer, 0, &(ctrt_device_spec){ "cpu", -1 }), ctrt_device_get(NULL, "cpu"),
         ctrt_device_get(&device, "cpu:7"));
     BAD(NO_DEVICE, ctrt_device_get(&device, "quantum"));
@@ -67,8 +67,8 @@ static void device(void)
     BAD(INVALID_ARGUMENT, ctrt_show_utilization(NULL, "cpu", false), ctrt_show_utilization(&table, long_name, true));
     FINE(table == NULL);
     ctrt_pick_options pick = { .type = "cpu", .max_load = (double)NAN };
-    BAD(INVALID_ARGUMENT, ctrt_pick_devices(NULL, &count, 1, NULL), ctrt_pick_devices(&spec, NULL, 1, NULL),
-        ctrt_pick_devices(&spec, &count, 1, &pick));
+    NULL_IN2(ctrt_pick_devices, &spec, &count, 1, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
     pick = (ctrt_pick_options){ .type = "cpu", .interval = (double)INFINITY };
     BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
     pick = (ctrt_pick_options){ .type = "quantum" };
@@ -150,8 +150,8 @@ static void memory_owners(void)
     FINE(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, SIZE_MAX / 8) == CTRT_ERR_OUT_OF_MEMORY,
         ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0) == CTRT_OK);
     BAD(IO, ctrt_memory_snapshot_write("/nowhere/snapshot.json", NULL));
-    BAD(INVALID_ARGUMENT, ctrt_memory_annotate(NULL, NULL), ctrt_memory_owners(NULL, &count, NULL),
-        ctrt_memory_owners(&owners, NULL, NULL), ctrt_memory_snapshot(NULL, NULL),
+    NULL_IN2(ctrt_memory_owners, &owners, &count, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_memory_annotate(NULL, NULL), ctrt_memory_snapshot(NULL, NULL),
         ctrt_memory_snapshot_write(NULL, NULL), ctrt_memory_last_oom(NULL, NULL));
     FINE((ctrt_memory_set_oom_callback(quiet_oom, NULL), ctrt_memory_set_oom_callback(NULL, NULL), true),
         text == NULL && owners == NULL);
@@ -172,11 +172,5 @@ static void memory(void)
 
 void bad_base(void)
 {
-    base();
-    device();
-    memory();
-    memory_stats();
-    memory_scopes_and_limits();
-    memory_owners();
-    memory_release();
+    RUN_ALL(base, device, memory, memory_stats, memory_scopes_and_limits, memory_owners, memory_release);
 }

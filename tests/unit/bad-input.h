@@ -42,10 +42,12 @@ enum { BAD_ANY = 1 };
 #define FINE(...)                    EACH(FINE_ONE, , , __VA_ARGS__)
 #define FINE_ONE(a, b, expression)   (count_call(#expression), check_fine(#expression, expression))
 
-/* Calls f(out, a, ...), f(out, a, b, ...) or f(out, a, b, c, ...) with each of out, a, b and c NULL. */
-#define NULLS0(f, ...)          BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__))
-#define NULLS1(f, a, ...)       NULLS0(f, a, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, NULL, ##__VA_ARGS__))
-#define NULLS2(f, a, b, ...)    NULLS1(f, a, b, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, NULL, ##__VA_ARGS__))
+/* Calls f with one of its first two or three arguments NULL. NULLS1, NULLS2, NULLS3: the first of them is &out. */
+#define NULL_IN2(f, a, b, ...)        BAD(INVALID_ARGUMENT, f(NULL, b, ##__VA_ARGS__), f(a, NULL, ##__VA_ARGS__))
+#define NULL_IN3(f, a, b, c, ...) \
+    NULL_IN2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(a, b, NULL, ##__VA_ARGS__))
+#define NULLS1(f, a, ...)             NULL_IN2(f, &out, a, ##__VA_ARGS__)
+#define NULLS2(f, a, b, ...)          NULL_IN3(f, &out, a, b, ##__VA_ARGS__)
 #define NULLS3(f, a, b, c, ...) \
     NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
 /* Calls an op in place, f(self, ...), with NULL and with a leaf that requires grad. */

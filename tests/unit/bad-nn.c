@@ -58,10 +58,8 @@ void bad_autograd(void)
     BAD(INVALID_ARGUMENT, ctrt_backward(NULL));
     BAD(AUTOGRAD, ctrt_backward(p.number));
     BAD(ANY, ctrt_backward(made));                      /* more than one element */
+    NULL_IN3(ctrt_grad, grads, made, &p.leaf, 1, p.x, true, false, false);
     BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false),
-        ctrt_grad(NULL, made, &p.leaf, 1, p.x, true, false, false),
-        ctrt_grad(grads, NULL, &p.leaf, 1, p.x, true, false, false),
-        ctrt_grad(grads, made, NULL, 1, p.x, true, false, false),
         ctrt_grad(grads, made, &p.leaf, -1, p.x, true, false, false));
     BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false), ctrt_grad(grads, made, &p.x, 1, p.x, true, false, false));
     BAD(ANY, ctrt_grad(grads, made, (ctrt_tensor *const[]){ p.leaf, NULL }, 2, p.x, true, false, false));
@@ -71,11 +69,11 @@ void bad_autograd(void)
     BAD(AUTOGRAD, ctrt_grad(&grads[1], made, &p.leaf, 1, p.x, false, false, false)); /* the graph was freed */
     ctrt_tensor_release(&grads[0]);
     FINE(ctrt_set_grad_enabled(true) && ctrt_grad_enabled());
-    BAD(INVALID_ARGUMENT, ctrt_tensor_add_hook(NULL, no_hook, NULL, &id), ctrt_tensor_add_hook(p.leaf, NULL, NULL, &id),
-        ctrt_tensor_add_accumulate_hook(NULL, no_accumulate, NULL, &id),
-        ctrt_tensor_add_accumulate_hook(p.leaf, NULL, NULL, &id), ctrt_tensor_remove_hook(NULL, 1),
-        ctrt_function_apply(NULL, NULL, results, 1, &p.leaf, 1), ctrt_function_apply(&lazy, NULL, NULL, 1, &p.leaf, 1),
-        ctrt_function_apply(&lazy, NULL, results, 1, NULL, 1), ctrt_function_apply(&lazy, NULL, results, 0, &p.leaf, 1),
+    NULL_IN2(ctrt_tensor_add_hook, p.leaf, no_hook, NULL, &id);
+    NULL_IN2(ctrt_tensor_add_accumulate_hook, p.leaf, no_accumulate, NULL, &id);
+    BAD(INVALID_ARGUMENT, ctrt_tensor_remove_hook(NULL, 1), ctrt_function_apply(NULL, NULL, results, 1, &p.leaf, 1),
+        ctrt_function_apply(&lazy, NULL, NULL, 1, &p.leaf, 1), ctrt_function_apply(&lazy, NULL, results, 1, NULL, 1),
+        ctrt_function_apply(&lazy, NULL, results, 0, &p.leaf, 1),
         ctrt_function_apply(&lazy, NULL, results, 1, &p.leaf, -1));
     BAD(AUTOGRAD, ctrt_tensor_add_hook(p.x, no_hook, NULL, &id),
         ctrt_tensor_add_accumulate_hook(p.x, no_accumulate, NULL, &id));
@@ -144,9 +142,7 @@ static void modules(void)
     ctrt_tensor *borrowed = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_forward(NULL, p.linear, p.x), ctrt_forward(&out, NULL, p.x),
-        ctrt_forward(&out, p.linear, NULL), ctrt_forward_n(NULL, p.linear, &p.x, 1),
-        ctrt_forward_n(&out, NULL, &p.x, 1), ctrt_forward_n(&out, p.linear, NULL, 1));
+    NULL_IN3(ctrt_forward, &out, p.linear, p.x), NULL_IN3(ctrt_forward_n, &out, p.linear, &p.x, 1);
     BAD(ANY, ctrt_forward_n(&out, p.linear, &p.x, 0), ctrt_forward_n(&out, p.linear, &p.x, -1));
     FINE(!strcmp(ctrt_module_kind(NULL), "(null)"));
     BAD(INVALID_ARGUMENT, ctrt_module_parameter(&name, &borrowed, NULL, 0));
@@ -156,15 +152,12 @@ static void modules(void)
     BAD(NOT_FOUND, ctrt_module_buffer(&name, &borrowed, p.linear, SIZE_MAX));
     FINE(ctrt_module_parameter_count(NULL) == 0 && ctrt_module_buffer_count(NULL) == 0 && ctrt_module_numel(NULL) == 0);
     BAD(ANY, ctrt_module_to(p.linear, NULL, (ctrt_dtype)77));
-    BAD(INVALID_ARGUMENT, ctrt_module_tensor(NULL, p.linear, "weight"), ctrt_module_tensor(&borrowed, NULL, "weight"),
-        ctrt_module_tensor(&borrowed, p.linear, NULL), ctrt_module_child(&name, &child, NULL, 0),
-        ctrt_module_to(NULL, p.cpu, CTRT_F32), ctrt_module_device(NULL, p.linear), ctrt_module_device(&device, NULL));
+    NULL_IN3(ctrt_module_tensor, &borrowed, p.linear, "weight"), NULL_IN2(ctrt_module_device, &device, p.linear);
+    BAD(INVALID_ARGUMENT, ctrt_module_child(&name, &child, NULL, 0), ctrt_module_to(NULL, p.cpu, CTRT_F32));
     FINE((ctrt_module_train(NULL, true), ctrt_module_is_training(NULL) || true));
     BAD(INVALID_ARGUMENT, ctrt_module_zero_grad(NULL, true));
     FINE(ctrt_module_state(NULL) == NULL);
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(NULL, "a", p.x), ctrt_module_add_parameter(p.linear, NULL, p.x),
-        ctrt_module_add_parameter(p.linear, "a", NULL), ctrt_module_add_buffer(NULL, "a", p.x, true),
-        ctrt_module_add_buffer(p.linear, NULL, p.x, true), ctrt_module_add_buffer(p.linear, "a", NULL, true));
+    NULL_IN3(ctrt_module_add_parameter, p.linear, "a", p.x), NULL_IN3(ctrt_module_add_buffer, p.linear, "a", p.x, true);
     BAD(ANY, ctrt_module_add_module(NULL, "a", CTRT_NEW(relu)), ctrt_module_add_module(p.linear, NULL, CTRT_NEW(relu)));
 #define INIT(name, no_floats, ...)                                   \
     BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, __VA_ARGS__)),   \
@@ -181,23 +174,23 @@ static void optimizers(void)
     ctrt_optimizer *optimizer = NULL;
     ctrt_tensor *pair[2] = { p.leaf, NULL }, *borrowed = NULL;
     double norm = 0;
+    NULL_IN2(ctrt_sgd_add_group, p.sgd, pair, 1, NULL);
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }),
         ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }),
         ctrt_adamw_new(NULL, p.linear, NULL), ctrt_adam_new(NULL, p.linear, NULL),
         ctrt_rmsprop_new(NULL, p.linear, NULL), ctrt_adagrad_new(NULL, p.linear, NULL),
-        ctrt_nadam_new(NULL, p.linear, NULL), ctrt_sgd_add_group(NULL, pair, 1, NULL),
-        ctrt_sgd_add_group(p.sgd, NULL, 1, NULL),
+        ctrt_nadam_new(NULL, p.linear, NULL),
         ctrt_sgd_add_group(p.sgd, pair, 1, &(ctrt_sgd_options){ .nesterov = true }));
     BAD(STATE, ctrt_adam_add_group(p.sgd, pair, 1, NULL), ctrt_adamw_add_group(p.sgd, pair, 1, NULL),
         ctrt_rmsprop_add_group(p.sgd, pair, 1, NULL), ctrt_adagrad_add_group(p.sgd, pair, 1, NULL),
         ctrt_nadam_add_group(p.sgd, pair, 1, NULL));
     FINE(ctrt_optimizer_group_count(NULL) == 0 && ctrt_optimizer_group_count(p.sgd) == 1);
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(NULL, p.sgd, 0, "lr"), ctrt_optimizer_option(&norm, NULL, 0, "lr"),
-        ctrt_optimizer_option(&norm, p.sgd, 0, NULL), ctrt_optimizer_set_group_lr(NULL, 0, 1));
+    NULL_IN2(ctrt_optimizer_option, &norm, p.sgd, 0, "lr");
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, p.sgd, 0, NULL), ctrt_optimizer_set_group_lr(NULL, 0, 1));
     BAD(NOT_FOUND, ctrt_optimizer_set_group_lr(p.sgd, 1, 1));
     FINE((ctrt_optimizer_release(&optimizer), ctrt_optimizer_release(NULL), optimizer == NULL));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(NULL, pair, 1), ctrt_optimizer_add(p.sgd, NULL, 1),
-        ctrt_optimizer_step(NULL), ctrt_optimizer_zero_grad(NULL, true));
+    NULL_IN2(ctrt_optimizer_add, p.sgd, pair, 1);
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL), ctrt_optimizer_zero_grad(NULL, true));
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1), ctrt_optimizer_set_lr(p.sgd, NAN),
         ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN));
@@ -216,12 +209,11 @@ static void checkpoints(void)
         ctrt_optimizer_save(p.sgd, nowhere), ctrt_optimizer_load(p.sgd, nowhere),
         ctrt_save_tensors(nowhere, names, pair, 2));
     BAD(ANY, ctrt_load(p.linear, "/"), ctrt_load(p.linear, "/dev/null"));
-    BAD(INVALID_ARGUMENT, ctrt_save(NULL, nowhere), ctrt_save(p.linear, NULL), ctrt_load(NULL, nowhere),
-        ctrt_load(p.linear, NULL), ctrt_optimizer_save(NULL, nowhere), ctrt_optimizer_save(p.sgd, NULL),
-        ctrt_optimizer_load(NULL, nowhere), ctrt_optimizer_load(p.sgd, NULL), ctrt_save_tensors(NULL, names, pair, 2),
-        ctrt_save_tensors(nowhere, NULL, pair, 2), ctrt_save_tensors(nowhere, names, NULL, 2),
-        ctrt_save_tensors(nowhere, names, hole, 2));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(NULL, nowhere), ctrt_tensor_file_open(&file, NULL));
+    NULL_IN2(ctrt_save, p.linear, nowhere), NULL_IN2(ctrt_load, p.linear, nowhere);
+    NULL_IN2(ctrt_optimizer_save, p.sgd, nowhere), NULL_IN2(ctrt_optimizer_load, p.sgd, nowhere);
+    NULL_IN3(ctrt_save_tensors, nowhere, names, pair, 2);
+    BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, hole, 2));
+    NULL_IN2(ctrt_tensor_file_open, &file, nowhere);
     FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL),
         ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
              && ctrt_tensor_file_metadata(NULL, "a") == NULL);
@@ -230,8 +222,5 @@ static void checkpoints(void)
 
 void bad_nn(void)
 {
-    constructors();
-    modules();
-    optimizers();
-    checkpoints();
+    RUN_ALL(constructors, modules, optimizers, checkpoints);
 }

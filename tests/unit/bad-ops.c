@@ -235,11 +235,5 @@ static void others(void)
 
 void bad_ops(void)
 {
-    listed();
-    elementwise();
-    views();
-    joining();
-    reductions();
-    networks();
-    others();
+    RUN_ALL(listed, elementwise, views, joining, reductions, networks, others);
 }

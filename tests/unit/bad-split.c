@@ -34,8 +34,8 @@ static void splits(void)
 {
     ctrt_split *split = NULL, *none = NULL;
     ctrt_split_result result;
-    BAD(INVALID_ARGUMENT, ctrt_split_new(NULL, p.linear, NULL), ctrt_split_new(&split, NULL, NULL),
-        ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .pieces = -1 }),
+    NULL_IN2(ctrt_split_new, &split, p.linear, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .pieces = -1 }),
         ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .canonical = -4 }));
     FINE(split == NULL, ctrt_split_new(&split, p.linear, NULL) == CTRT_OK && ctrt_split_pieces(split) == 1);
     BAD(INVALID_ARGUMENT, ctrt_split_step(&result, NULL, 4, runs, NULL), ctrt_split_step(&result, split, 0, runs, NULL),

@@ -41,7 +41,7 @@ static void accessors(void)
         !ctrt_dtype_is_floating(no_dtype) && !ctrt_dtype_is_floating((ctrt_dtype)-1));
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
     BAD(NOT_FOUND, ctrt_dtype_get(NULL, NULL, SIZE_MAX));
-    BAD(INVALID_ARGUMENT, ctrt_dtype_parse(NULL, "f32"), ctrt_dtype_parse(&dtype, NULL));
+    NULL_IN2(ctrt_dtype_parse, &dtype, "f32");
     BAD(ANY, ctrt_dtype_parse(&dtype, "f33"), ctrt_dtype_parse(&dtype, ""));
     FINE(ctrt_promote_types(no_dtype, CTRT_F32) == CTRT_DTYPE_DEFAULT || true);
     BAD(INVALID_ARGUMENT, ctrt_result_type(NULL, &p.x, 1, NULL), ctrt_result_type(&dtype, NULL, 2, NULL),
@@ -127,9 +127,9 @@ static void conversion(void)
     NULLS1(ctrt_to_dtype, p.x, CTRT_F64), NULLS1(ctrt_cpu, p.x), NULLS1(ctrt_contiguous, p.x, CTRT_CONTIGUOUS_FORMAT);
     NULLS1(ctrt_clone, p.x), IN_PLACE(ctrt_copy_, p.x), IN_PLACE(ctrt_fill_, ctrt_int(1)), IN_PLACE(ctrt_zero_);
     IN_PLACE(ctrt_from_host_, host, 6, CTRT_F32);
+    NULL_IN2(ctrt_item, &value, p.number), NULL_IN2(ctrt_item_int, &whole, p.number);
     BAD(INVALID_ARGUMENT, ctrt_to(&out, p.x, NULL, CTRT_F64, false, (ctrt_memory_format)99),
-        ctrt_contiguous(&out, p.x, (ctrt_memory_format)99), ctrt_copy_(p.x, NULL), ctrt_item(NULL, p.number),
-        ctrt_item(&value, NULL), ctrt_item_int(NULL, p.number), ctrt_item_int(&whole, NULL),
+        ctrt_contiguous(&out, p.x, (ctrt_memory_format)99), ctrt_copy_(p.x, NULL),
         ctrt_to_host(NULL, sizeof host, p.x, CTRT_F32), ctrt_to_host(host, sizeof host, NULL, CTRT_F32),
         ctrt_to_host(host, sizeof host - 1, p.x, CTRT_F32), ctrt_to_host(host, 0, p.x, CTRT_F32),
         ctrt_from_host_(p.x, NULL, 6, CTRT_F32));
@@ -140,10 +140,10 @@ static void conversion(void)
         ctrt_to_host(host, sizeof host, p.x, no_dtype), ctrt_from_host_(p.x, host, 5, CTRT_F32),
         ctrt_from_host_(p.x, host, -6, CTRT_F32), ctrt_from_host_(p.x, host, 6, no_dtype));
     char *text = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_tensor_format(NULL, p.x), ctrt_tensor_format(&text, NULL));
+    NULL_IN2(ctrt_tensor_format, &text, p.x);
     FINE(text == NULL);
     struct DLManagedTensorVersioned *managed = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_to_dlpack(NULL, p.x), ctrt_to_dlpack(&managed, NULL));
+    NULL_IN2(ctrt_to_dlpack, &managed, p.x);
     BAD(ANY, ctrt_to_dlpack(&managed, p.leaf));
     FINE(managed == NULL);
     BAD(INVALID_ARGUMENT, ctrt_from_dlpack(NULL, NULL), ctrt_from_dlpack(&out, NULL));
@@ -160,9 +160,5 @@ static void scopes(void)
 
 void bad_tensor(void)
 {
-    accessors();
-    factories();
-    alike();
-    conversion();
-    scopes();
+    RUN_ALL(accessors, factories, alike, conversion, scopes);
 }

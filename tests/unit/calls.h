@@ -6,6 +6,7 @@
  *     EQUALS((a, 1), (b, 2), ...);                         CHECK_EQ of each pair
  *     GIVES(ctrt_exp(&y, x), 1, 1, 1);                     the call returns CTRT_OK, and y has these values
  *     GIVES_SHAPE(ctrt_t(&y, x), 3, 2);                    this shape; or GIVES_STRIDES
+ *     RUN_ALL(test_sizes, test_copies);                    calls these functions in this order
  *
  * EACH(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first. */
 #ifndef CTRT_TESTS_CALLS_H
@@ -40,5 +41,12 @@
 #define GIVES(call, ...)         (tap_ok((call), __FILE__, __LINE__, #call), VALUES_ARE(y, __VA_ARGS__))
 #define GIVES_SHAPE(call, ...)   (tap_ok((call), __FILE__, __LINE__, #call), SHAPE_IS(y, __VA_ARGS__))
 #define GIVES_STRIDES(call, ...) (tap_ok((call), __FILE__, __LINE__, #call), STRIDES_ARE(y, __VA_ARGS__))
+
+#define RUN_ALL(...)                                                            \
+    do {                                                                        \
+        void (*const functions_[])(void) = { __VA_ARGS__ };                     \
+        for (size_t i_ = 0; i_ < sizeof functions_ / sizeof *functions_; i_++)  \
+            functions_[i_]();                                                   \
+    } while (0)
 
 #endif

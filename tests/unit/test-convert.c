@@ -310,14 +310,7 @@ TEST_MAIN
     for (int k = TOY_BARE; k <= TOY_FULL; k++)
         if (!CHECK_OK(toy_open(&devices[k], k)))
             return done();
-    layouts();
-    casts();
-    in_place();
-    host();
-    routes();
-    missing_kernels();
-    public_functions();
-    failing();
+    RUN_ALL(layouts, casts, in_place, host, routes, missing_kernels, public_functions, failing);
     ctrt_tensor_release(&y);
     return done();
 }

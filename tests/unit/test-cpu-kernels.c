@@ -400,10 +400,7 @@ TEST_MAIN
     for (int isa = 0; isa < FAKE_ISAS; isa++)
         large_results(fake_isas[isa]);
     fake_load("auto");
-    accuracy();
-    adding();
-    errors();
-    negative_strides();
+    RUN_ALL(accuracy, adding, errors, negative_strides);
 #ifdef __x86_64__
     undefined_casts();
 #endif

@@ -328,13 +328,7 @@ TEST_MAIN
 {
     cpu_root = mkdtemp(tree);
     REQUIRE(cpu_root != NULL, "cannot create folder %s", tree);
-    test_available();
-    test_refusal();
-    test_promises();
-    test_small_requests();
-    test_lists();
-    test_nodes();
-    test_placing();
+    RUN_ALL(test_available, test_refusal, test_promises, test_small_requests, test_lists, test_nodes, test_placing);
     show(&nothing);
     CHECK(rmdir(tree) == 0, "%s is not empty", tree);
     return done();

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "fake_check.h"
 
 static const char *const paths[] = { "builtin", "onednn", "blas" };
@@ -120,9 +121,6 @@ static void after_fork(void)
 
 TEST_MAIN
 {
-    many_threads();
-    many_shapes();
-    no_memory();
-    after_fork();
+    RUN_ALL(many_threads, many_shapes, no_memory, after_fork);
     return done();
 }

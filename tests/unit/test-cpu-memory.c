@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "calls.h"
 #include "child.h"
 #include "fake_host.h"
 
@@ -324,14 +325,7 @@ static void test_threads(void)
 TEST_MAIN
 {
     load_with("CTRT_HUGE_PAGES", NULL);
-    test_sizes();
-    test_unmapped();
-    test_copies();
-    test_huge_pages();
-    test_parameters();
-    test_too_much();
-    test_address_space();
-    test_pinned();
-    test_threads();
+    RUN_ALL(test_sizes, test_unmapped, test_copies, test_huge_pages, test_parameters, test_too_much, test_address_space,
+            test_pinned, test_threads);
     return done();
 }

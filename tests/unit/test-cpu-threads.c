@@ -338,12 +338,7 @@ TEST_MAIN
     pool_threads = mmap(NULL, sizeof *pool_threads, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE_TRUE(pool_threads != MAP_FAILED);
     fake_load(NULL);
-    test_count();
-    test_recovers();
-    test_fork();
-    test_fork_beside_work();
-    test_fork_beside_start();
-    test_fork_beside_load();
-    test_many_callers();
+    RUN_ALL(test_count, test_recovers, test_fork, test_fork_beside_work, test_fork_beside_start, test_fork_beside_load,
+            test_many_callers);
     return done();
 }

@@ -200,12 +200,7 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    constants();
-    sequences();
-    from_data();
-    from_blob();
-    like();
-    references();
+    RUN_ALL(constants, sequences, from_data, from_blob, like, references);
     ctrt_tensor_release(&y);
     return done();
 }

@@ -260,10 +260,6 @@ TEST_MAIN
 {
     unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
-    test_questions();
-    test_threads();
-    test_facts();
-    test_usage();
-    test_reasons();
+    RUN_ALL(test_questions, test_threads, test_facts, test_usage, test_reasons);
     return done();
 }

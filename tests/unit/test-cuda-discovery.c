@@ -458,12 +458,6 @@ static void test_table(void)
 
 TEST_MAIN
 {
-    discovery_begin();
-    test_lists();
-    test_counting();
-    test_opening();
-    test_usage();
-    test_reasons();
-    test_table();
+    RUN_ALL(discovery_begin, test_lists, test_counting, test_opening, test_usage, test_reasons, test_table);
     return discovery_end();
 }

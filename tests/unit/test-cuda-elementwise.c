@@ -269,11 +269,6 @@ TEST_MAIN
     group("the devices open");
     if (!soft_open("cuda:0"))
         return done();
-    test_forms();
-    test_copies();
-    test_attributes();
-    test_quotients();
-    test_random();
-    test_used();
+    RUN_ALL(test_forms, test_copies, test_attributes, test_quotients, test_random, test_used);
     return done();
 }

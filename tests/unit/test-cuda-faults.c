@@ -231,8 +231,6 @@ TEST_MAIN
     test_each(UNKNOWN, false);
     test_each(OUT_OF_MEMORY, false);
     test_each(UNKNOWN, true);
-    test_memory();
-    test_illegal();
-    test_replay();
+    RUN_ALL(test_memory, test_illegal, test_replay);
     return done();
 }

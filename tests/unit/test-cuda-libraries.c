@@ -137,8 +137,6 @@ TEST_MAIN
     if (getenv("CTRT_TEST_GPU") != NULL)
         return skip_rest("requires the software driver");
     soft_begin(argv);
-    test_captures();
-    test_workspace();
-    test_transient();
+    RUN_ALL(test_captures, test_workspace, test_transient);
     return done();
 }

@@ -273,11 +273,6 @@ TEST_MAIN
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         return skip_rest("the counters of the software driver are not available");
-    test_order();
-    test_memory();
-    test_pieces();
-    test_cannot();
-    test_capture();
-    test_failures();
+    RUN_ALL(test_order, test_memory, test_pieces, test_cannot, test_capture, test_failures);
     return done();
 }

@@ -383,12 +383,7 @@ TEST_MAIN
         return done();
     }
     const uint64_t before = ctrt_fallback_count(NULL);
-    check_reductions();
-    check_softmax();
-    check_loss();
-    check_norms();
-    check_pool();
-    check_index();
+    RUN_ALL(check_reductions, check_softmax, check_loss, check_norms, check_pool, check_index);
     group("the gradient of gather is sorted where tiles would read too many indices");
     const int64_t sorts = run_sorted(gather_trial("one sort", 1, 1 << 22, 1, 140000, true, CTRT_F32));
     CHECK(sorts < 0 || sorts == 1, "%lld sorts, expected 1", (long long)sorts);

@@ -410,18 +410,8 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    too_large();
-    layouts();
-    products();
-    windows();
-    scalars();
-    numbers();
-    half_numbers();
-    halves();
-    names();
-    shapes();
-    itself();
-    twice();
+    RUN_ALL(too_large, layouts, products, windows, scalars, numbers, half_numbers, halves, names, shapes, itself,
+            twice);
     ctrt_tensor_release(&y);
     return done();
 }

@@ -189,9 +189,6 @@ static void test_reasons(void)
 
 TEST_MAIN
 {
-    test_classes();
-    test_reuse();
-    test_limit();
-    test_reasons();
+    RUN_ALL(test_classes, test_reuse, test_limit, test_reasons);
     return done();
 }

@@ -247,16 +247,7 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    reshaping();
-    squeezing();
-    ordering();
-    expanding();
-    parts();
-    chunks();
-    strided();
-    sharing();
-    properties();
-    joining();
+    RUN_ALL(reshaping, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties, joining);
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&y);
     return done();
