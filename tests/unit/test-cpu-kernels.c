@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
- * written with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, and
- * the table of the device. */
+ * written with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, the
+ * table of the device; products by each library with several threads, a fork and no memory. */
 #include <dirent.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "calls.h"
 #include "fake_check.h"
 
 #define AUTO  __attribute__((cleanup(fake_free))) fake_tensor
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A call that must succeed. */
+#define RUN(op, dtype, out, in, attributes)                                                                     \
+    fake_must(fake_run(op, dtype, FAKE_VIEWS out, COUNT(FAKE_VIEWS out), FAKE_VIEWS in, COUNT(FAKE_VIEWS in),   \
+                       attributes), op)
 
 static fake_tensor new_f32(int ndim, const int64_t *shape)
 {
@@ -37,12 +45,9 @@ static void one_thread(void)
         AUTO x = new_image(run & 1, images), w = new_image(run & 1, filters), y = new_image(run & 1, results);
         setenv("CTRT_CPU_GEMM", paths[run / 2], 1);
         fake_load(NULL);
-        fake_must(fake_run("conv2d", CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view, &w.view, NULL), 3,
-                           &conv_attributes), "conv2d");
-        fake_must(fake_run("conv2d_input_grad", CTRT_F32, FAKE_VIEWS(&x.view), 1, FAKE_VIEWS(&y.view, &w.view), 2,
-                           &conv_attributes), "conv2d_input_grad");
-        fake_must(fake_run("conv2d_weight_grad", CTRT_F32, FAKE_VIEWS(&w.view), 1, FAKE_VIEWS(&y.view, &x.view), 2,
-                           &conv_attributes), "conv2d_weight_grad");
+        RUN("conv2d", CTRT_F32, (&y.view), (&x.view, &w.view, NULL), &conv_attributes);
+        RUN("conv2d_input_grad", CTRT_F32, (&x.view), (&y.view, &w.view), &conv_attributes);
+        RUN("conv2d_weight_grad", CTRT_F32, (&w.view), (&y.view, &x.view), &conv_attributes);
     }
     unsetenv("CTRT_NUM_THREADS");
     unsetenv("CTRT_CPU_GEMM");
@@ -185,7 +190,7 @@ static void large_results(const char *isa)
     AUTO in = fake_new(CTRT_F32, FAKE_TRANSPOSED, 2, shape), out = new_f32(2, shape);
     for (int64_t i = 0; i < in.view.numel; i++)
         fake_put(&in.view, i, (double)i);
-    fake_must(fake_run("copy", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), "copy");
+    RUN("copy", CTRT_F32, (&out.view), (&in.view), NULL);
     for (int64_t i = 0; i < in.view.numel; i++)
         if (!CHECK(((float *)out.view.data)[i] == (float)i, "transposed copy: element %lld is %g", (long long)i,
                    ((float *)out.view.data)[i]))
@@ -204,7 +209,7 @@ static void accuracy(void)
         ((float *)in.view.data)[i] = x;
         want += x;
     }
-    fake_must(fake_run("sum", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, &attributes), "sum");
+    RUN("sum", CTRT_F32, (&out.view), (&in.view), &attributes);
     CHECK_EQ(fake_get(&out.view, 0), (float)want);
     fake_free(&in);
     fake_free(&out);
@@ -217,7 +222,7 @@ static void accuracy(void)
         out = new_f32(2, shape);
         out.view.strides[d] = 0;
         attributes.dims = 1u << d;
-        fake_must(fake_run("mean", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, &attributes), "mean");
+        RUN("mean", CTRT_F32, (&out.view), (&in.view), &attributes);
         for (int64_t i = 0; i < out.view.numel; i += 500) {
             double sum = 0;
             for (int64_t k = 0; k < square[d]; k++)
@@ -250,8 +255,7 @@ static void add_at_indices(const struct index_case *c, ctrt_dtype dtype, bool sc
         fake_put(&dy.view, i, (double)(fake_random() % 4));             /* sums are exact */
     for (int64_t i = 0; i < index.view.numel; i++)
         fake_put(&index.view, i, (double)(fake_random() % (uint64_t)c->size));
-    fake_must(fake_run(op, dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2,
-                       scatter ? NULL : &skip), what);
+    RUN(op, dtype, (&dx.view), (&dy.view, &index.view), scatter ? NULL : &skip);
     for (int64_t i = 0; i < dy.view.numel; i++) {
         const int64_t slice = i / c->inner, to = (int64_t)fake_get(&index.view, scatter ? i : slice % c->count);
         if (scatter || to != 1)
@@ -342,7 +346,7 @@ static void undefined_casts(void)
         AUTO in = fake_new(cases[k].from, FAKE_CONTIGUOUS, 0, NULL),
             out = fake_new(cases[k].to, FAKE_CONTIGUOUS, 0, NULL);
         fake_put(&in.view, 0, cases[k].x);
-        fake_must(fake_run("copy", cases[k].from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), "copy");
+        RUN("copy", cases[k].from, (&out.view), (&in.view), NULL);
         CHECK_EQ(fake_get(&out.view, 0), cases[k].want);
     }
 }
@@ -359,12 +363,12 @@ static void negative_strides(void)
             double *want = fake_values(&a.view);
             unsigned char *before = malloc(b.bytes);
             memcpy(before, b.memory, b.bytes);
-            fake_must(fake_run("copy", dtype, FAKE_VIEWS(&b.view), 1, FAKE_VIEWS(&a.view), 1, NULL), "copy");
+            RUN("copy", dtype, (&b.view), (&a.view), NULL);
             fake_compare("copy", &b.view, want, NULL, 0);
             CHECK(fake_margins_kept(&b, before), "copy of %s wrote outside of its result", fake_names[dtype]);
             for (int64_t i = 0; dtype < CTRT_BOOL && i < a.view.numel; i++)
                 want[i] *= 2;
-            fake_must(fake_run("add", dtype, FAKE_VIEWS(&b.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL), "add");
+            RUN("add", dtype, (&b.view), (&a.view, &b.view), NULL);
             fake_compare("add", &b.view, want, NULL, dtype < CTRT_I8 ? fake_tolerance(dtype) : 0);
             free(before);
             free(want);
@@ -393,6 +397,113 @@ static void device_table(void)
     EQUALS((table->describe(0, &info), CTRT_OK), (info.uuid[0], 0x77), (info.size, offsetof(ctrt_device_info, uuid)));
 }
 
+/* ---- products by each library ---- */
+
+static const char *const gemms[] = { "builtin", "onednn", "blas" };
+
+static void use(const char *path)
+{
+    setenv("CTRT_CPU_GEMM", path, 1);
+    fake_load(NULL);
+}
+
+
+/* Multiplies matrices of small integers, whose product is exact, and returns whether it is right. */
+static bool good_product(int64_t m, int64_t n, int64_t k)
+{
+    AUTO a = new_f32(3, (int64_t[]){ 1, m, k }), b = new_f32(3, (int64_t[]){ 1, k, n }),
+         c = new_f32(3, (int64_t[]){ 1, m, n });
+    const float *va = a.view.data, *vb = b.view.data, *vc = c.view.data;
+    for (int64_t i = 0; i < m * k; i++)
+        fake_put(&a.view, i, (double)(i % 7 + m % 5));
+    for (int64_t i = 0; i < k * n; i++)
+        fake_put(&b.view, i, (double)(i % 5 - 2));
+    bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) == CTRT_OK;
+    for (int64_t i = 0; i < m * n && good; i += 1 + m * n / 400) {
+        float want = 0;
+        for (int64_t q = 0; q < k; q++)
+            want += va[i / n * k + q] * vb[q * n + i % n];
+        good = vc[i] == want;
+    }
+    return good;
+}
+
+static void *products(void *argument)
+{
+    const int64_t self = *(int *)argument;
+    for (int64_t i = 0; i < 12; i++)
+        if (!good_product(20 + self, 130 + i, 77))
+            return "a product is wrong";
+    return NULL;
+}
+
+static void many_threads(void)
+{
+    group("several threads compute products at once");
+    for (size_t p = 0; p < COUNT(gemms); p++) {
+        pthread_t threads[6];
+        int numbers[6];
+        use(gemms[p]);
+        for (int i = 0; i < 6; i++) {
+            numbers[i] = i;
+            REQUIRE_EQ(pthread_create(&threads[i], NULL, products, &numbers[i]), 0);
+        }
+        for (int i = 0; i < 6; i++) {
+            void *complaint = NULL;
+            pthread_join(threads[i], &complaint);
+            CHECK(complaint == NULL, "%s, thread %d: %s", gemms[p], i, (char *)complaint);
+        }
+    }
+}
+
+static void many_shapes(void)
+{
+    group("more shapes than a code cache holds");
+    use("onednn");
+    for (int round = 0; round < 2; round++)
+        for (int64_t n = 1; n < 400; n++)
+            CHECK(good_product(2, n, 3), "round %d: [2, 3] x [3, %lld] is wrong", round, (long long)n);
+}
+
+static void *product_without_memory(void *unused)
+{
+    (void)unused;
+    host_allocs_left = 1;               /* this thread has made no allocation yet */
+    CHECK(!good_product(20, 20, 600), "a product without memory succeeded");
+    CHECK_HAS(host_error, "matmul");
+    host_allocs_left = 0;
+    CHECK(good_product(20, 20, 600), "a product fails also when there is memory: %s", host_error);
+    return NULL;
+}
+
+static void no_memory(void)
+{
+    group("a product without memory for packed blocks fails, and a later one succeeds");
+    pthread_t thread;
+    use("builtin");
+    REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
+    pthread_join(thread, NULL);
+}
+
+static void after_fork(void)
+{
+    group("parent and child compute products after a fork");
+    setenv("CTRT_NUM_THREADS", "2", 1);
+    for (size_t p = 0; p < COUNT(gemms); p++) {
+        int status = -1;
+        use(gemms[p]);
+        CHECK(good_product(300, 200, 100), "%s: the product before the fork is wrong", gemms[p]);
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            _exit(!good_product(300, 200, 100));
+        }
+        waitpid(child, &status, 0);
+        CHECK(status == 0, "%s: the child ended with status %#x", gemms[p], (unsigned)status);
+        CHECK(good_product(300, 200, 100), "%s: the parent's product is wrong after a fork", gemms[p]);
+    }
+}
+
 TEST_MAIN
 {
     one_thread();
@@ -404,6 +515,6 @@ TEST_MAIN
 #ifdef __x86_64__
     undefined_casts();
 #endif
-    device_table();
+    RUN_ALL(device_table, many_threads, many_shapes, no_memory, after_fork);
     return done();
 }
