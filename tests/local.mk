@@ -62,11 +62,12 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/cuda_compare.h \
-    tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
-    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
-    tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
-    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h \
+    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
+    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h \
+    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
+    tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -106,8 +107,7 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c \
-    tests/unit/test-cpu-memory.c
+    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
@@ -170,8 +170,7 @@ single_tests += tests/unit/test-cuda-discovery.c
 if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
-    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c \
-    tests/unit/test-cuda-products.c
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif

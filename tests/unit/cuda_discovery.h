@@ -12,11 +12,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 
 #include "backends/cuda/host/discovery.h"
 #include "backends/cuda/libs/nvml_api.h"
 #include "child.h"
+#include "file_tree.h"
 #include "plugin_host.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"         /* of the fake functions */
@@ -253,41 +253,6 @@ static void fake_machine_reset(void)
 }
 
 /* ---- recorded file trees ---- */
-
-struct file {
-    const char *path, *text;                    /* text NULL: a folder; "-> x": a symbolic link to x */
-    int mode;                                   /* 0: 0666 */
-};
-
-static char tree[] = "/tmp/ctrt-gpus-XXXXXX";
-
-/* Replaces the tree by these files. */
-static void make_tree(const struct file *files)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "rm -rf %s/* %s/.dockerenv", tree, tree);
-    if (system(path) != 0)
-        exit(99);
-    for (; files != NULL && files->path != NULL; files++) {
-        snprintf(path, sizeof path, "%s%s", tree, files->path);
-        for (char *slash = path + strlen(tree) + 1; (slash = strchr(slash, '/')) != NULL; *slash++ = '/') {
-            *slash = '\0';
-            (void)mkdir(path, 0755);
-        }
-        const bool link = files->text != NULL && strncmp(files->text, "-> ", 3) == 0;
-        if (link || files->text == NULL) {
-            if ((link ? symlink(files->text + 3, path) : mkdir(path, 0755)) != 0 && link)
-                exit(99);
-            continue;
-        }
-        FILE *out = fopen(path, "w");
-        if (out == NULL)
-            exit(99);
-        fputs(files->text, out);
-        fclose(out);
-        chmod(path, files->mode != 0 ? (mode_t)files->mode : 0666);
-    }
-}
 
 #define CARD(address, driver)                                                               \
     { "/sys/bus/pci/devices/" address "/vendor", "0x10de\n", 0 },                           \

@@ -51,13 +51,8 @@ static void layouts(void)
 
 static void casts(void)
 {
-    group("to: rounds, truncates, keeps the layout, and returns the same tensor if nothing changes");
-    CTRT_AUTO(tensor) x = NULL, t = NULL;
-    const float numbers[6] = { -2.9f, 2.9f, 0.5f, 65520, 1e9f, NAN };
-    OK(ctrt_from_data(&x, numbers, 6, CTRT_SHAPE(6), CTRT_F32, cpu), ctrt_narrow(&y, x, 0, 0, 3));
-    GIVES(ctrt_to_dtype(&y, y, CTRT_I32), -2, 2, 0);
-    GIVES(ctrt_to_dtype(&y, x, CTRT_F16), (double)(-2.900390625), 2.900390625, 0.5, INFINITY, INFINITY, NAN);
-    GIVES(ctrt_to_dtype(&y, x, CTRT_BOOL), 1, 1, 1, 1, 1, 1);
+    group("to: keeps the layout, and returns the same tensor if nothing changes");
+    CTRT_AUTO(tensor) x = COUNTING(6), t = NULL;
 #ifdef __x86_64__                           /* undefined in C; the values are PyTorch's */
     const float beyond[4] = { 1e30f, -1e30f, NAN, INFINITY };
     CHECK_OK(ctrt_from_data(&y, beyond, 4, CTRT_SHAPE(4), CTRT_F32, cpu));
@@ -67,12 +62,9 @@ static void casts(void)
         OK(ctrt_zeros(&t, CTRT_SHAPE(2), (ctrt_dtype)dtype, cpu), ctrt_to_dtype(&y, t, (ctrt_dtype)dtype));
         CHECK(y == t, "a copy of %s was made", ctrt_dtype_name((ctrt_dtype)dtype));
     }
-    CHECK_OK(ctrt_to(&y, x, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT));
-    CHECK_TRUE(y == x);
-    CHECK_OK(ctrt_to_device(&y, x, cpu));
-    CHECK_TRUE(y == x);
-    CHECK_OK(ctrt_cpu(&y, x));
-    CHECK_TRUE(y == x);
+    CHECK_TRUE(ctrt_to(&y, x, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT) == CTRT_OK && y == x);
+    CHECK_TRUE(ctrt_to_device(&y, x, cpu) == CTRT_OK && y == x);
+    CHECK_TRUE(ctrt_cpu(&y, x) == CTRT_OK && y == x);
     OK(ctrt_reshape(&t, x, CTRT_SHAPE(2, 3)), ctrt_t(&t, t), ctrt_to_dtype(&y, t, CTRT_F64));
     STRIDES_ARE(y, 1, 3);                       /* CTRT_PRESERVE_FORMAT keeps the strides */
     GIVES_STRIDES(ctrt_to(&y, t, NULL, CTRT_DTYPE_DEFAULT, false, CTRT_CONTIGUOUS_FORMAT), 2, 1);

@@ -142,12 +142,9 @@ static const struct large_case {
     int ndim, inputs, outputs;
     const void *attributes;
 } large_cases[] = {
-    { "add", CTRT_F32, 3, 2, 1, NULL },
-    { "add", CTRT_BF16, 3, 2, 1, NULL },
-    { "gelu", CTRT_F32, 3, 1, 1, &gelu_attributes },
-    { "gelu", CTRT_BF16, 3, 1, 1, &gelu_attributes },
-    { "softmax", CTRT_F32, 3, 1, 1, NULL },
-    { "log_softmax", CTRT_F32, 3, 1, 1, NULL },
+    { "add", CTRT_F32, 3, 2, 1, NULL }, { "add", CTRT_BF16, 3, 2, 1, NULL },
+    { "gelu", CTRT_F32, 3, 1, 1, &gelu_attributes }, { "gelu", CTRT_BF16, 3, 1, 1, &gelu_attributes },
+    { "softmax", CTRT_F32, 3, 1, 1, NULL }, { "log_softmax", CTRT_F32, 3, 1, 1, NULL },
     { "layer_norm", CTRT_F32, 2, 3, 3, &norm_attributes },
 };
 enum { N = 1001, ROWS = 9000 };

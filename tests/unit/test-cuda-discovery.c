@@ -9,20 +9,11 @@ static void test_lists(void)
 {
     /* PyTorch's test cases for CUDA_VISIBLE_DEVICES on a machine with 6 GPUs. */
     static const struct { const char *text; int want[6], wanted; } cases[] = {
-        { "0, 1, 2, -1, 3", { 0, 1, 2 }, 3 },
-        { "0, 1, 2, 1", { 0 }, 0 },
-        { "2, +3, -0, 5", { 2, 3, 0, 5 }, 4 },
-        { "one,two,3,4", { 0 }, 0 },
-        { "4,3,two,one", { 4, 3 }, 2 },
-        { "1gpu2,2ampere", { 1, 2 }, 2 },
-        { "0,2", { 0, 2 }, 2 },
-        { "", { 0 }, 0 },
-        { NULL, { 0, 1, 2, 3, 4, 5 }, 6 },
-        { "GPU-a2,GPU-a0010203-0000", { 2, 0 }, 2 },
-        { "GPU-a", { 0 }, 0 },
-        { "GPU-a1,GPU-a1", { 0 }, 0 },
-        { "GPU-a3,2", { 3 }, 1 },
-        { "0,9,1", { 0 }, 1 },
+        { "0, 1, 2, -1, 3", { 0, 1, 2 }, 3 }, { "0, 1, 2, 1", { 0 }, 0 }, { "2, +3, -0, 5", { 2, 3, 0, 5 }, 4 },
+        { "one,two,3,4", { 0 }, 0 }, { "4,3,two,one", { 4, 3 }, 2 }, { "1gpu2,2ampere", { 1, 2 }, 2 },
+        { "0,2", { 0, 2 }, 2 }, { "", { 0 }, 0 }, { NULL, { 0, 1, 2, 3, 4, 5 }, 6 },
+        { "GPU-a2,GPU-a0010203-0000", { 2, 0 }, 2 }, { "GPU-a", { 0 }, 0 }, { "GPU-a1,GPU-a1", { 0 }, 0 },
+        { "GPU-a3,2", { 3 }, 1 }, { "0,9,1", { 0 }, 1 },
     };
     struct cuda_gpu gpus[6];
     const char *uuids[6];

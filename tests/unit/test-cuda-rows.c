@@ -31,14 +31,10 @@ static const struct {
     enum values kind;
     bool floating, one;                     /* floating dtypes only; one dimension only */
 } reductions[] = {
-    { "sum", ctrt_sum_dims, SMOOTH, false, false },
-    { "mean", ctrt_mean_dims, SMOOTH, true, false },
-    { "prod", ctrt_prod_dims, WHOLE, false, false },
-    { "amax", ctrt_amax, TIES, false, false },
-    { "amin", ctrt_amin, TIES, false, false },
-    { "any", ctrt_any, TIES, false, false },
-    { "all", ctrt_all, TIES, false, false },
-    { "argmax", ctrt_argmax, TIES, false, true },
+    { "sum", ctrt_sum_dims, SMOOTH, false, false }, { "mean", ctrt_mean_dims, SMOOTH, true, false },
+    { "prod", ctrt_prod_dims, WHOLE, false, false }, { "amax", ctrt_amax, TIES, false, false },
+    { "amin", ctrt_amin, TIES, false, false }, { "any", ctrt_any, TIES, false, false },
+    { "all", ctrt_all, TIES, false, false }, { "argmax", ctrt_argmax, TIES, false, true },
     { "argmin", ctrt_argmin, TIES, false, true },
 };
 
@@ -58,14 +54,10 @@ static ctrt_status reduce(ctrt_tensor **out, ctrt_tensor *const *in, const int64
 }
 
 static const struct { const char *what; int64_t shape[4], dims, view; bool every_dtype; } reduced[] = {
-    { "two parts of a row", { 1, 8200 }, 2, 0, true },
-    { "more than 8 parts of a row", { 1, 37007 }, 2, 0, false },
-    { "parts of even columns", { 600, 64 }, 1, 0, true },
-    { "parts of odd columns", { 600, 67 }, 1, 0, false },
-    { "outer and long inner", { 3, 2, 200 }, 5, 0, false },
-    { "two middles", { 3, 5, 4, 7 }, 6, 0, false },
-    { "every second", { 3, 2301 }, 2, 1, false },
-    { "every second, columns", { 130, 21 }, 1, 1, false },
+    { "two parts of a row", { 1, 8200 }, 2, 0, true }, { "more than 8 parts of a row", { 1, 37007 }, 2, 0, false },
+    { "parts of even columns", { 600, 64 }, 1, 0, true }, { "parts of odd columns", { 600, 67 }, 1, 0, false },
+    { "outer and long inner", { 3, 2, 200 }, 5, 0, false }, { "two middles", { 3, 5, 4, 7 }, 6, 0, false },
+    { "every second", { 3, 2301 }, 2, 1, false }, { "every second, columns", { 130, 21 }, 1, 1, false },
 };
 
 static void check_reductions(void)
@@ -104,14 +96,10 @@ static ctrt_status softmax(ctrt_tensor **out, ctrt_tensor *const *in, const int6
 static void check_softmax(void)
 {
     static const struct { const char *what; int64_t shape[3]; int dim; } shapes[] = {
-        { "vectors in registers", { 9, 64 }, 1 },
-        { "full registers", { 3, 1024 }, 1 },
-        { "uneven rows in memory", { 3, 1025 }, 1 },
-        { "shared memory", { 2, 1040 }, 1 },
-        { "large blocks", { 2, 4112 }, 1 },
-        { "shared memory for one operand only", { 1, 14000 }, 1 },
-        { "a thread per column", { 2, 10, 300 }, 1 },
-        { "tiles of columns", { 2, 80, 33 }, 1 },
+        { "vectors in registers", { 9, 64 }, 1 }, { "full registers", { 3, 1024 }, 1 },
+        { "uneven rows in memory", { 3, 1025 }, 1 }, { "shared memory", { 2, 1040 }, 1 },
+        { "large blocks", { 2, 4112 }, 1 }, { "shared memory for one operand only", { 1, 14000 }, 1 },
+        { "a thread per column", { 2, 10, 300 }, 1 }, { "tiles of columns", { 2, 80, 33 }, 1 },
     };
     static const double rows[5][4] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { INFINITY, 0, 1, 2 },
                                        { NAN, 0, 1, 2 }, { -INFINITY, 0, -INFINITY, 1 }, { 3e38, -3e38, 0, 3e38 } };
@@ -265,10 +253,8 @@ static void check_index(void)
 {
     /* With more than 512 indices the sums are computed in parts. */
     static const struct { const char *what; int64_t o, v, i, count; bool skewed, every_float; } cases[] = {
-        { "vectors", 1, 10, 8, 30, false, false },
-        { "tiles of columns", 2, 7, 300, 90, true, false },
-        { "parts", 1, 10, 33, 1300, true, true },
-        { "parts of narrow columns", 4, 3, 1, 600, true, true },
+        { "vectors", 1, 10, 8, 30, false, false }, { "tiles of columns", 2, 7, 300, 90, true, false },
+        { "parts", 1, 10, 33, 1300, true, true }, { "parts of narrow columns", 4, 3, 1, 600, true, true },
         { "parts of groups of rows", 1, 9000, 1, 2500, false, false },
         { "groups of rows", 1, 1500, 16, 500, false, false },
     };

@@ -168,8 +168,7 @@ static void test_limit(void)
 static void test_reasons(void)
 {
     static const struct { const char *setting, *reason; } causes[] = {
-        { "CTRT_SIM=devices=0", "no visible device" },
-        { "CTRT_SIM=device=3", "did you mean devices?" },
+        { "CTRT_SIM=devices=0", "no visible device" }, { "CTRT_SIM=device=3", "did you mean devices?" },
         { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
         { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
     };
