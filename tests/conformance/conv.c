@@ -15,6 +15,7 @@ static const struct variant convs[] = {
     { "1x1", NORMAL, .in = { S(2, 3, 3, 4), S(5, 3, 1, 1), S(5) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 5, 6), S(4, 3, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "no channels", ZERO_SIZE, .in = { S(2, 0, 5, 6), S(4, 0, 3, 2), NONE }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "no channels, bias", ZERO_SIZE, .in = { S(2, 0, 5, 6), S(4, 0, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "", LARGE, .in = { S(3, 16, 17, 19), S(32, 16, 3, 3), S(32) }, .n = { 1, 1, 1, 1, 1, 1, 1 } },
 };
 

@@ -307,6 +307,10 @@ static ctrt_status w_masked_fill(ctrt_tensor *v) { return with_constant(v, fill_
 static ctrt_status (*const writes[])(ctrt_tensor *v) = {
     w_add, ctrt_relu_, ctrt_zero_, w_normal, w_clamp, w_from_host, w_mul, w_copy, w_masked_fill,
 };
+static const char *const write_names[] = {
+    "add_scalar_: ", "relu_: ", "zero_: ", "normal_: ", "clamp_min_: ", "from_host_: ", "mul_: ", "copy_: ",
+    "masked_fill_: ",
+};
 
 static void views(void)
 {
@@ -316,10 +320,13 @@ static void views(void)
         group("%s", c->name);
         for (size_t w = 0; w < COUNT(writes); w++) {
             begin_view(&t, c);
-            if (c->refusal)
+            if (c->refusal) {
                 CHECK_FAILS(writes[w](t.v), CTRT_ERR_AUTOGRAD, c->refusal);
-            else
+                CHECK(strncmp(ctrt_error_message(), write_names[w], strlen(write_names[w])) == 0,
+                      "the message begins with another name than %s%s", write_names[w], ctrt_error_message());
+            } else {
                 CHECK_OK(writes[w](t.v));
+            }
             ctrt_no_grad CHECK_OK(writes[w](t.v));
             end_view(&t);
         }

@@ -262,11 +262,15 @@ static void test_fork_beside_start(void)
  * dnnl_version() calls at_opening and reports an unknown version. */
 static void (*at_opening)(void);
 static void (*in_version)(void);
+static int creations_to_fail, creations;
+static void *onednn;                        /* test_creation_without_memory: the library, whose symbols are global */
 
 __attribute__((visibility("default"))) void *dlopen(const char *file, int flags)
 {
     void *(*next)(const char *, int) = NULL;
     *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    if (creations_to_fail > 0 && file != NULL && strstr(file, "dnnl") != NULL)
+        return (onednn = next(file, RTLD_NOW | RTLD_GLOBAL)) != NULL ? next(NULL, flags) : NULL;
     if (at_opening == NULL || file == NULL || strstr(file, "dnnl") == NULL)
         return next(file, flags);
     in_version = at_opening;
@@ -278,6 +282,11 @@ __attribute__((visibility("default"))) const void *dnnl_version(void);
 const void *dnnl_version(void)
 {
     static const char zeros[256];
+    const void *(*real)(void) = NULL;
+    if (onednn != NULL) {
+        *(void **)&real = dlsym(onednn, "dnnl_version");
+        return real();
+    }
     void (*const hook)(void) = in_version;
     in_version = NULL;
     if (hook != NULL)
@@ -322,6 +331,41 @@ static void test_fork_beside_load(void)
         in_child(opens);
 }
 
+/* Between the backend and oneDNN 2, and oneDNN 3: the creation of the descriptor of a product. 1: out of memory. */
+__attribute__((visibility("default"))) int dnnl_primitive_desc_create(void **, void *, void *, void *, void *);
+int dnnl_primitive_desc_create(void **pd, void *a, void *b, void *c, void *d)
+{
+    int (*real)(void **, void *, void *, void *, void *) = NULL;
+    *(void **)&real = dlsym(onednn, __func__);
+    return ++creations <= creations_to_fail ? 1 : real(pd, a, b, c, d);
+}
+
+__attribute__((visibility("default"))) int dnnl_matmul_primitive_desc_create(void **, void *, void *, void *, void *,
+                                                                            void *, void *);
+int dnnl_matmul_primitive_desc_create(void **pd, void *a, void *b, void *c, void *d, void *e, void *f)
+{
+    int (*real)(void **, void *, void *, void *, void *, void *, void *) = NULL;
+    *(void **)&real = dlsym(onednn, __func__);
+    return ++creations <= creations_to_fail ? 1 : real(pd, a, b, c, d, e, f);
+}
+
+static void creates_later(void)
+{
+    setenv("CTRT_CPU_GEMM", "onednn", 1);
+    set_threads("2");
+    creations_to_fail = 1;
+    for (int i = 0; i < 3; i++)
+        CHECK_TRUE(multiply());
+    if (onednn != NULL)
+        CHECK_EQ(creations, 2);
+}
+
+static void test_creation_without_memory(void)
+{
+    group("a product whose oneDNN primitive could not be created for lack of memory gets one later");
+    in_child(creates_later);
+}
+
 static void test_many_callers(void)
 {
     struct caller callers[4];
@@ -339,6 +383,6 @@ TEST_MAIN
     REQUIRE_TRUE(pool_threads != MAP_FAILED);
     fake_load(NULL);
     RUN_ALL(test_count, test_recovers, test_fork, test_fork_beside_work, test_fork_beside_start, test_fork_beside_load,
-            test_many_callers);
+            test_many_callers, test_creation_without_memory);
     return done();
 }

@@ -168,6 +168,8 @@ static void test_picking(void)
         const ctrt_pick_options patient = { .type = "sim", .min_free = 1 << 30, .attempts = 3, .interval = 0.05 };
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &patient), CTRT_ERR_NOT_FOUND, NULL);
         CHECK(seconds_now() - began >= 0.1, "three attempts took %.3f s", seconds_now() - began);
+        CHECK_OK(ctrt_pick_devices(&spec, &count, 0, &(ctrt_pick_options){ .type = "sim", .attempts = 2 }));
+        CHECK_EQ(count, 0);                             /* without waiting 900 seconds between the attempts */
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &(ctrt_pick_options){ .order = (ctrt_pick_order)9 }),
                     CTRT_ERR_INVALID_ARGUMENT, "not a ctrt_pick_order");
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &(ctrt_pick_options){ .max_load = -1 }),
