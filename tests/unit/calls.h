@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* calls.h: lists of calls. Uses tap.h; GIVES_... use tensors.h and the test's variable `y`.
  *
- *     OK(ctrt_t(&a, a), ctrt_exp(&b, a));           each call must return CTRT_OK
- *     FAILS(SHAPE, (ctrt_t(&y, x), "[2, 3, 4]"), ...);     each call returns CTRT_ERR_SHAPE and a message with this text
+ *     OK(ctrt_t(&a, a), ctrt_exp(&b, a));                  each call returns CTRT_OK
+ *     FAILS(SHAPE, (ctrt_t(&y, x), "[2, 3, 4]"), ...);     each returns CTRT_ERR_SHAPE and a message with this text
  *     EQUALS((a, 1), (b, 2), ...);                         CHECK_EQ of each pair
  *     GIVES(ctrt_exp(&y, x), 1, 1, 1);                     the call returns CTRT_OK, and y has these values
  *     GIVES_SHAPE(ctrt_t(&y, x), 3, 2);                    this shape; or GIVES_STRIDES
@@ -31,9 +31,9 @@
 
 #define OK(...)                  EACH(OK_ONE, , , __VA_ARGS__)
 #define OK_ONE(a, b, call)       CHECK_OK(call)
-#define FAILS(status, ...)       EACH(FAILS_ONE, status, , __VA_ARGS__)
-#define FAILS_ONE(status, b, pair)   FAILS_CALL(status, CALLS_PAIR pair)
-#define FAILS_CALL(...)              FAILS_CHECK(__VA_ARGS__)
+#define FAILS(status, ...)               EACH(FAILS_ONE, status, , __VA_ARGS__)
+#define FAILS_ONE(status, b, pair)       FAILS_CALL(status, CALLS_PAIR pair)
+#define FAILS_CALL(...)                  FAILS_CHECK(__VA_ARGS__)
 #define FAILS_CHECK(status, call, words) CHECK_FAILS(call, CTRT_ERR_##status, words)
 #define EQUALS(...)              EACH(EQUALS_ONE, , , __VA_ARGS__)
 #define EQUALS_ONE(a, b, pair)   CHECK_EQ pair

@@ -194,7 +194,7 @@ static void test_usage(void)
         CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(32 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY,
                     "(most by process 99994242: 32.00 MiB)");
         CHECK_OK(ctrt_memory_last_oom(&report, gpu));
-        CHECK_HAS(report, "\"processes\": [{\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"}, "
+        CHECK_HAS(report, "\"processes\": [\n    {\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"},\n    "
                           "{\"pid\": 99990077,");
         free(report);
     }
