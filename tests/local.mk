@@ -64,11 +64,12 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_compare.h \
-    tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
-    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
-    tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
-    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h \
+    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
+    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/plugin_host.h tests/unit/sim_host.h \
+    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
+    tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -108,8 +109,7 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c \
-    tests/unit/test-cpu-memory.c
+    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
@@ -168,12 +168,11 @@ endif
 endif
 
 # The cuda backend: discovery with fake libraries, and devices with the driver and NVML in software (tests/softcuda).
-single_tests += tests/unit/test-cuda-discovery.c tests/unit/test-cuda-reasons.c
+single_tests += tests/unit/test-cuda-discovery.c
 if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
-    tests/unit/test-cuda-faults.c tests/unit/test-cuda-libraries.c tests/unit/test-cuda-pool.c \
-    tests/unit/test-cuda-products.c
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif
@@ -190,7 +189,7 @@ TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
 
 # ---- the programs ----
 
-single_programs = test-counters-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
+single_programs = test-counters-peaks test-cuda-discovery test-registry-faults test-train-reference
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
@@ -239,11 +238,6 @@ test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS
 test_cuda_discovery_CFLAGS   = $(TEST_CFLAGS)
 test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
-test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
-test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
-test_cuda_reasons_CFLAGS     = $(TEST_CFLAGS)
-test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
-test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
 # bench/gpu.sh installs these two for a machine with a GPU, so they need libtool's wrapper scripts.
 test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
 test_train_reference_CPPFLAGS = $(PUBLIC_CPPFLAGS)
