@@ -57,6 +57,16 @@ static inline const char *folder_join(const char *folder, const char *name)
     return path;
 }
 
+/* Returns the number of bytes read from the file, 0 if it cannot be opened. */
+static inline size_t folder_read(void *bytes, size_t capacity, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const size_t size = file != NULL ? fread(bytes, 1, capacity, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    return size;
+}
+
 /* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {

@@ -19,14 +19,7 @@
 
 static const char *folder;
 
-static const char *in_folder(const char *name)
-{
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
+#define in_folder(name) folder_join(folder, name)
 
 /* Saves one tensor of `count` elements. */
 static ctrt_status save(const char *path, int64_t count)
@@ -308,10 +301,7 @@ static void *copy_over(void *unused)
 {
     static unsigned char bytes[1 << 20];
     (void)unused;
-    FILE *file = fopen(in_folder("from"), "rb");
-    const size_t size = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
-    if (file != NULL)
-        fclose(file);
+    const size_t size = folder_read(bytes, sizeof bytes, in_folder("from"));
     while (!stop) {
         const int fd = open(in_folder("to"), O_WRONLY | O_TRUNC | O_CREAT, 0600);
         for (size_t put = 0; put < size; put += 64 << 10)

@@ -61,12 +61,8 @@ static void travelling(bool adamw)
     CHECK_OK(small_net_new(&home));
     CHECK_OK(small_net_new(&away));
     copy_of(away, home);
-    for (int i = 0; i < 2; i++) {
-        ctrt_optimizer **out = i ? &away_optimizer : &home_optimizer;
-        ctrt_module *net = i ? away : home;
-        CHECK_OK(adamw ? ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 })
-                       : ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
-    }
+    CHECK_OK(small_net_optimizer(&home_optimizer, home, adamw));
+    CHECK_OK(small_net_optimizer(&away_optimizer, away, adamw));
     CHECK_OK(ctrt_module_tensor(&weight, away, "0.weight"));
     for (int turn = 0; turn < 5; turn++) {
         CHECK_OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT));
@@ -117,32 +113,21 @@ static void mixed(void)
     CHECK_NEAR(got[0], 4 / norm, 1e-5);
 }
 
-static size_t file_read(unsigned char *bytes, size_t capacity, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    size_t size = file ? fread(bytes, 1, capacity, file) : 0;
-    if (file)
-        fclose(file);
-    return size;
-}
-
 static void checkpoints(void)
 {
     group("checkpoints from and to a device");
     static unsigned char from_cpu[8192], from_toy[8192];
-    const char *folder = folder_new();
-    char path[256];
-    snprintf(path, sizeof path, "%s/net", folder);
+    const char *folder = folder_new(), *path = folder_join(folder, "net");
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(tensor) t = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     CHECK_OK(small_net_new(&a));
     CHECK_OK(small_net_new(&b));
     CHECK_OK(ctrt_save(a, path));
-    size_t size = file_read(from_cpu, sizeof from_cpu, path);
+    size_t size = folder_read(from_cpu, sizeof from_cpu, path);
     CHECK_OK(ctrt_module_to(a, toy, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_save(a, path));
-    CHECK(size > 100 && file_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
+    CHECK(size > 100 && folder_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
           "the checkpoint of the device differs from that of the cpu");
     CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_load(b, path));
