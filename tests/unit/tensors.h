@@ -78,6 +78,14 @@ static inline void check_values(const char *what, int line, ctrt_tensor *x, cons
 
 static ctrt_device *cpu;
 
+/* The result of an op or of another function that creates a tensor: OP(mul, a, b). The caller releases the tensor. */
+#define OP(name, ...)                                           \
+    __extension__({                                             \
+        ctrt_tensor *result_ = NULL;                            \
+        CHECK_OK(ctrt_##name(&result_, __VA_ARGS__));           \
+        result_;                                                \
+    })
+
 /* Creates a tensor from f64 values, which are converted to the dtype. */
 static inline ctrt_tensor *tensor_with(const double *values, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {

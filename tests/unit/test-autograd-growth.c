@@ -67,8 +67,7 @@ static void train(int steps, enum sum sum)
 {
     CTRT_AUTO(tensor) w = LEAF(1, 1, 1), x = VECTOR(1, 1, 1), total = sum == ADD_IN_PLACE ? NULL : VECTOR(0);
     for (int i = 0; i < steps; i++) {
-        CTRT_AUTO(tensor) y = NULL, loss = NULL, grad = NULL;
-        CHECK_OK(ctrt_mul(&y, w, x));
+        CTRT_AUTO(tensor) loss = NULL, grad = NULL, y = OP(mul, w, x);
         for (int k = 0; k < 40 && sum == WITHIN_A_STEP; k++)        /* like a recurrent network */
             CHECK_OK(ctrt_add(&y, y, w));
         CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));

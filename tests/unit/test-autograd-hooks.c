@@ -44,8 +44,7 @@ static void hooks(void)
 {
     struct hook first = { .factor = 2 }, second = { 0 }, leaf = { .factor = 10 }, after = { 0 };
     uint64_t ids[4];
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(4)));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4));
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &first, &ids[0]));
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &second, &ids[1]));
     CHECK_OK(ctrt_tensor_add_hook(x, run_hook, &leaf, &ids[2]));
@@ -73,9 +72,7 @@ static void hooks(void)
 static void failing_hook(void)
 {
     struct hook bad = { .result = CTRT_ERR_STATE };
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_exp(&u, x));
-    CHECK_OK(ctrt_mul(&y, u, x));
+    CTRT_AUTO(tensor) x = LEAF(3), u = OP(exp, x), y = OP(mul, u, x);
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &bad, NULL));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_STATE, "does not like it");
     CHECK_TRUE(ctrt_grad_enabled());
@@ -133,8 +130,7 @@ static ctrt_status backward_inside(void *user, ctrt_tensor **grad)
 static void nested_backward(void)
 {
     double inner = 0;
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_exp(&u, x));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(exp, x);
     CHECK_OK(ctrt_tensor_add_hook(u, backward_inside, &inner, NULL));
     CHECK_OK(ctrt_square(&y, u));
     CHECK_OK(ctrt_backward(y));
@@ -144,9 +140,7 @@ static void nested_backward(void)
 
 static void retained_gradients(void)
 {
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, v = NULL, y = NULL;
-    CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(4)));
-    CHECK_OK(ctrt_mul_scalar(&v, u, ctrt_float(5)));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4)), v = OP(mul_scalar, u, ctrt_float(5));
     CHECK_OK(ctrt_tensor_retain_grad(u));
     CHECK_OK(ctrt_tensor_retain_grad(u));
     CHECK_OK(ctrt_tensor_retain_grad(v));

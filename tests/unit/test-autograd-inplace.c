@@ -60,8 +60,7 @@ static void former_leaves(void)
 
 static void no_grad_views(void)
 {
-    CTRT_AUTO(tensor) x = filled(2, true), y = NULL, v = NULL, k = NULL, e = NULL;
-    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
+    CTRT_AUTO(tensor) x = filled(2, true), v = NULL, k = NULL, e = NULL, y = OP(mul_scalar, x, ctrt_float(2));
     ctrt_no_grad CHECK_OK(ctrt_select(&v, y, 0, 0));
     CHECK_FAILS(ctrt_mul_(v, y), CTRT_ERR_SHAPE, NULL);
     CHECK_OK(ctrt_select(&k, x, 0, 1));
@@ -113,9 +112,7 @@ static void versions(void)
 
 static void cycle(void)
 {
-    CTRT_AUTO(tensor) x = filled(2, true), u = NULL, y = NULL;
-    CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(2)));
-    CHECK_OK(ctrt_mul(&y, u, u));
+    CTRT_AUTO(tensor) x = filled(2, true), u = OP(mul_scalar, x, ctrt_float(2)), y = OP(mul, u, u);
     CHECK_OK(ctrt_add_(u, y));                          /* u's history now contains the node that saved u */
     CHECK_FAILS(backward_of_sum(u), CTRT_ERR_AUTOGRAD, "changed in place");
 }
@@ -156,8 +153,7 @@ static void hooks(void)
 {
     double before = 0, after = 0;
     uint64_t id;
-    CTRT_AUTO(tensor) x = filled(2, true), y = NULL, v = NULL;
-    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
+    CTRT_AUTO(tensor) x = filled(2, true), v = NULL, y = OP(mul_scalar, x, ctrt_float(2));
     CHECK_OK(ctrt_tensor_add_hook(y, add_sum, &before, &id));
     CHECK_OK(ctrt_tensor_retain_grad(y));
     CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(5)));
@@ -176,8 +172,7 @@ static void hooks(void)
 
 static void overwritten(void)
 {
-    CTRT_AUTO(tensor) x = filled(2, true), y = NULL;
-    CHECK_OK(ctrt_exp(&y, x));
+    CTRT_AUTO(tensor) x = filled(2, true), y = OP(exp, x);
     CHECK_OK(ctrt_mul_scalar(&y, y, ctrt_float(1)));
     CHECK_OK(ctrt_uniform_(y, 0, 1));
     CHECK_OK(backward_of_sum(y));

@@ -64,9 +64,8 @@ static void accumulation(void)
 
 static void shapes_and_dtypes(void)
 {
-    CTRT_AUTO(tensor) p = NULL, q = NULL, s = NULL;
-    CHECK_OK(ctrt_ones(&p, CTRT_SHAPE(3, 1), CTRT_F32, NULL));
-    CHECK_OK(ctrt_full(&q, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL));
+    CTRT_AUTO(tensor) s = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
+        q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
     CHECK_OK(ctrt_tensor_require_grad(p, true));
     CHECK_OK(ctrt_tensor_require_grad(q, true));
     CHECK_OK(ctrt_mul(&s, p, q));
@@ -116,8 +115,7 @@ static void layouts(void)
 
 static void errors(void)
 {
-    CTRT_AUTO(tensor) x = LEAF(1, 2), k = VECTOR(1, 2), g = VECTOR(1, 1, 1), y = NULL, h = NULL;
-    CHECK_OK(ctrt_mul(&y, x, x));
+    CTRT_AUTO(tensor) x = LEAF(1, 2), k = VECTOR(1, 2), g = VECTOR(1, 1, 1), h = NULL, y = OP(mul, x, x);
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "[2]");
     CHECK_FAILS(ctrt_backward_with(y, g, false, false), CTRT_ERR_SHAPE, "[3]");
     CHECK_OK(ctrt_to_dtype(&h, k, CTRT_F32));
@@ -131,8 +129,7 @@ static void errors(void)
 
 static void retained(void)
 {
-    CTRT_AUTO(tensor) x = LEAF(3), y = NULL;
-    CHECK_OK(ctrt_exp(&y, x));
+    CTRT_AUTO(tensor) x = LEAF(3), y = OP(exp, x);
     CHECK_OK(ctrt_mul(&y, y, x));
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     CHECK_EQ(ctrt_autograd_saved_bytes(), 24);
@@ -145,8 +142,7 @@ static void retained(void)
 static void higher(void)
 {
     static const double derivatives[] = { 32, 48, 48, 24 };         /* of x^4 at 2 */
-    CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = NULL;
-    CHECK_OK(ctrt_pow_scalar(&d, x, ctrt_int(4)));
+    CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = OP(pow_scalar, x, ctrt_int(4));
     for (int i = 0; i < 4; i++) {
         CHECK_OK(ctrt_grad(&d, d, &x, 1, NULL, false, true, false));
         VALUES_ARE(d, derivatives[i]);
@@ -164,10 +160,8 @@ static void higher(void)
 
 static void grad_of(void)
 {
-    CTRT_AUTO(tensor) a = LEAF(2), b = LEAF(3), k = VECTOR(3), u = NULL, y = NULL;
+    CTRT_AUTO(tensor) a = LEAF(2), b = LEAF(3), k = VECTOR(3), u = OP(mul, a, a), y = OP(exp, u);
     ctrt_tensor *out[3] = { NULL }, *in[3];
-    CHECK_OK(ctrt_mul(&u, a, a));
-    CHECK_OK(ctrt_exp(&y, u));
     in[0] = a, in[1] = u, in[2] = a;
     CHECK_OK(ctrt_grad(out, y, in, 3, NULL, true, false, false));
     VALUES_NEAR(out[0], exp(4) * 4);
@@ -263,9 +257,8 @@ static void depth(void)
 
 static void growth(void)
 {
-    CTRT_AUTO(tensor) x = LEAF(1, 2, 3), loss = NULL, total = NULL, y = NULL;
+    CTRT_AUTO(tensor) x = LEAF(1, 2, 3), loss = NULL, y = NULL, total = OP(zeros, CTRT_SCALAR_SHAPE, CTRT_F64, NULL);
     double kept = 0, value;
-    CHECK_OK(ctrt_zeros(&total, CTRT_SCALAR_SHAPE, CTRT_F64, NULL));
     for (int i = 1; i <= 50; i++) {
         CHECK_OK(ctrt_sum(&loss, x, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_add(&total, total, loss));        /* keeps the graph of every step */
@@ -288,8 +281,7 @@ static void growth(void)
 
 static void saved(void)
 {
-    CTRT_AUTO(tensor) w = LEAF(1, 2), k = VECTOR(3, 4), y = NULL;
-    CHECK_OK(ctrt_mul(&y, w, k));
+    CTRT_AUTO(tensor) w = LEAF(1, 2), k = VECTOR(3, 4), y = OP(mul, w, k);
     CHECK_EQ(ctrt_autograd_saved_bytes(), 16);          /* k */
     CHECK_OK(ctrt_div_scalar(&y, w, ctrt_float(3)));
     CHECK_OK(ctrt_add(&y, y, w));

@@ -215,8 +215,7 @@ static void bad_sizes(void)
         CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "flipped bit %zu: %s",
               bit, ctrt_error_message());
         for (size_t i = 0; status == CTRT_OK && i < ctrt_tensor_file_count(file); i++) {
-            CTRT_AUTO(tensor) t = NULL;
-            CHECK_OK(ctrt_tensor_file_read(&t, file, ctrt_tensor_file_name(file, i), cpu));
+            CTRT_AUTO(tensor) t = OP(tensor_file_read, file, ctrt_tensor_file_name(file, i), cpu);
         }
         refused += status != CTRT_OK;
     }
@@ -309,10 +308,9 @@ static void tensors(void)
 static void failing(void)
 {
     group("a failed write keeps the old file");
-    CTRT_AUTO(tensor) t = NULL;
+    CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(3), CTRT_F32, cpu);
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("kept.safetensors"), *name = "t";
-    CHECK_OK(ctrt_ones(&t, CTRT_SHAPE(3), CTRT_F32, cpu));
     CHECK_OK(ctrt_save_tensors(path, &name, &t, 1));
     CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
     size_t before = folder_files(folder);
@@ -476,8 +474,7 @@ static void state_dtypes(void)
                   files[f].dtype,
                   ctrt_dtype_name(dtypes[d]), ctrt_dtype_name(ctrt_tensor_dtype(state)));
             CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
-            CTRT_AUTO(tensor) g = NULL;
-            CHECK_OK(ctrt_zeros(&g, CTRT_SHAPE(1, 1), dtypes[d], cpu));
+            CTRT_AUTO(tensor) g = OP(zeros, CTRT_SHAPE(1, 1), dtypes[d], cpu);
             CHECK_OK(ctrt_tensor_set_grad(w, g));
             CHECK_OK(ctrt_optimizer_step(optimizer));
             CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));

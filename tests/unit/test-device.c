@@ -14,13 +14,15 @@
 static const char *several;     /* backends fake (3 devices), better (score 200, 3 devices), unasked (score -1) */
 static const char *fake_only;   /* backend fake */
 
-/* Names of the device that `text` selects, of the current device of a type, and of the default device. */
-static const char *selected(const char *text)
+static ctrt_device *get(const char *text)
 {
     ctrt_device *device = NULL;
     CHECK_OK(ctrt_device_get(&device, text));
-    return ctrt_device_name(device);
+    return device;
 }
+
+/* Names of the device that `text` selects, of the current device of a type, and of the default device. */
+static const char *selected(const char *text) { return ctrt_device_name(get(text)); }
 
 static const char *current(const char *type)
 {
@@ -277,7 +279,6 @@ static void keep_log(void *user, ctrt_log_level level, const char *component, co
 
 static void test_late_changes(void)
 {
-    ctrt_device *device = NULL;
     static const struct { const char *name, *value, *words; } cases[] = {
         { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it was read" },
         { "CTRT_BACKENDS", "fake", "CTRT_BACKENDS was changed after it was read" },
@@ -295,7 +296,7 @@ static void test_late_changes(void)
             ctrt_log_set_callback(keep_log, NULL);
             CHECK_EQ(ctrt_device_count("fake"), 3);
             if (opened)
-                CHECK_OK(ctrt_device_get(&device, "fake:0"));
+                get("fake:0");
             CHECK_STR(logged, "");
             setenv(name, cases[i / 2].value, 1);
             for (int again = 0; again < 2; again++)
@@ -312,7 +313,7 @@ static void test_late_changes(void)
         CHECK_EQ(ctrt_device_count("fake"), 2);
         CHECK_OK(ctrt_param_set("CTRT_VISIBLE_DEVICES", "1"));
         CHECK_EQ(ctrt_device_count("fake"), 1);
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        ctrt_device *const device = get("fake:0");
         CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "already in use as \"1\"");
         CHECK_EQ(ctrt_device_count("fake"), 1);
         /* The lookup of an open device does not read the environment, which another thread may be changing. */
@@ -332,33 +333,26 @@ static void test_properties(void)
     };
     group("device properties, before and after opening the device");
     IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_MEMORY=1m") {
-        ctrt_device_properties properties;
+        ctrt_device_properties p;
         ctrt_device_spec spec;
-        ctrt_device *device = NULL;
-        CHECK_OK(ctrt_device_get_properties(&properties, "fake:1"));
-        CHECK_STR(properties.name, "fake device 1 of fake");
-        CHECK_STR(properties.uuid, "GPU-0a22beef");
-        CHECK_STR(properties.pci, "0000:01:00.0");
-        CHECK_EQ(properties.total_memory, 1 << 20);
-        CHECK_EQ(properties.compute_major, 9);
-        CHECK_EQ(properties.processors, 11);
-        CHECK_EQ(properties.clock_khz, 1000000);
-        CHECK_EQ(properties.numa_node, -1);
-        CHECK_EQ(properties.ecc, 1);
-        CHECK_TRUE(!properties.host_memory && !properties.asynchronous);
-        CHECK_FAILS(ctrt_device_get_properties(&properties, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
-        CHECK_FAILS(ctrt_device_get_properties(&properties, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
-        CHECK_OK(ctrt_device_get_properties(&properties, NULL));
+        char text[200];
+        CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
+        snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d", p.name,
+                 p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors, (int)p.clock_khz,
+                 (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
+        CHECK_STR(text, "fake device 1 of fake, GPU-0a22beef, 0000:01:00.0: 1048576 bytes, 9.x, 11 processors, "
+                        "1000000 kHz, node -1, ecc 1, 0 0");
+        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
+        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
+        CHECK_OK(ctrt_device_get_properties(&p, NULL));
         for (size_t i = 0; i < COUNT_OF(order); i++) {
-            char text[48];
             CHECK_OK(ctrt_device_list(&spec, i));
             CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
             CHECK_STR(text, order[i]);
         }
         CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
-        CHECK_OK(ctrt_device_get(&device, "fake:2"));
-        CHECK_STR(ctrt_device_type(device), "fake");
-        CHECK_EQ(ctrt_device_index(device), 2);
+        CHECK_STR(ctrt_device_type(get("fake:2")), "fake");
+        CHECK_EQ(ctrt_device_index(get("fake:2")), 2);
     }
 }
 
@@ -374,11 +368,9 @@ static void test_current(void)
 {
     group("the current device: per thread, restored by guards");
     IN_CHILD(folder_path(fake_only, NULL)) {
-        ctrt_device *zero = NULL, *one = NULL, *two = NULL, *now = NULL;
+        ctrt_device *now = NULL;
         CHECK_STR(selected("fake"), "fake:0");
-        CHECK_OK(ctrt_device_get(&zero, "fake:0"));
-        CHECK_OK(ctrt_device_get(&one, "fake:1"));
-        CHECK_OK(ctrt_device_get(&two, "fake:2"));
+        ctrt_device *const zero = get("fake:0"), *const one = get("fake:1"), *const two = get("fake:2");
         CHECK_OK(ctrt_device_set_current(one));
         CHECK_STR(selected("fake"), "fake:1");
         CHECK_FAILS(ctrt_device_get(&now, "fake:7"), CTRT_ERR_NO_DEVICE, NULL);
@@ -409,9 +401,7 @@ static void test_current(void)
     }
     group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(several, NULL)) {
-        ctrt_device *fake = NULL, *better = NULL;
-        CHECK_OK(ctrt_device_get(&fake, "fake:2"));
-        CHECK_OK(ctrt_device_get(&better, "better:1"));
+        ctrt_device *const fake = get("fake:2"), *const better = get("better:1");
         CHECK_OK(ctrt_device_push(fake));
         CHECK_OK(ctrt_device_push(better));
         CHECK_STR(selected("fake"), "fake:2");
@@ -432,16 +422,15 @@ static void test_fork(void)
 {
     group("a device opened before the fork gives an error in the child and works in the parent");
     IN_CHILD(folder_path(fake_only, NULL)) {
-        ctrt_device *device = NULL, *other = NULL;
+        ctrt_device *other = NULL;
+        uint64_t bytes;
         CHECK_EQ(ctrt_device_count("fake"), 3);
         IN_FORK {                                       /* the parent has only counted the devices */
-            CHECK_OK(ctrt_device_get(&device, "fake:1"));
-            CHECK_OK(ctrt_device_synchronize(device));
+            CHECK_OK(ctrt_device_synchronize(get("fake:1")));
         }
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        ctrt_device *const device = get("fake:0");
         CHECK_OK(ctrt_set_default_device(device));
         IN_FORK {
-            uint64_t bytes;
             CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
             CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_device_push(device), CTRT_ERR_FORKED, "fake:0");
@@ -449,19 +438,16 @@ static void test_fork(void)
             CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_default_device(&other), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
-            CHECK_OK(ctrt_device_get(&other, "fake:1"));
+            get("fake:1");
             CHECK_TRUE(ctrt_is_available("fake", NULL));
         }
-        CHECK_OK(ctrt_device_get(&other, "fake:0"));
-        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_device_synchronize(get("fake:0")));
     }
     group("a device with host memory works in the forked child");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_HOST=1") {
-        ctrt_device *device = NULL;
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        get("fake:0");
         IN_FORK {
-            CHECK_OK(ctrt_device_get(&device, "fake:0"));
-            CHECK_OK(ctrt_device_set_current(device));
+            CHECK_OK(ctrt_device_set_current(get("fake:0")));
         }
     }
 }
@@ -483,11 +469,11 @@ static void *forks(void *unused)
 static void *opens(void *stop)
 {
     ctrt_device *device = NULL;
+    ctrt_param_info info;
     const char *why;
     while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
         ctrt_device_get(&device, "fake:0");
         ctrt_is_available("nothing", &why);
-        ctrt_param_info info;
         ctrt_param_get_info(&info, 3);
     }
     return NULL;

@@ -32,8 +32,7 @@ static void test_export(void)
     DLManagedTensorVersioned *managed = NULL;
     group("export of every dtype");
     for (size_t i = 0; i < COUNT(cases); i++) {
-        CTRT_AUTO(tensor) x = NULL;
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), cases[i].dtype, cpu));
+        CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), cases[i].dtype, cpu);
         if (!CHECK_OK(ctrt_to_dlpack(&managed, x)))
             continue;
         const DLTensor *t = &managed->dl_tensor;

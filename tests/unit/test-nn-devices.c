@@ -93,8 +93,7 @@ static void mixed(void)
     CHECK_OK(ctrt_module_to(child, toy, CTRT_DTYPE_DEFAULT));
     CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on toy:");
     CHECK(device == NULL, "a failed call set the device");
-    CTRT_AUTO(tensor) x = NULL;
-    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
+    CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), CTRT_F32, cpu);
     CHECK_FAILS(ctrt_forward(&x, net, x), CTRT_ERR_DEVICE, "Sequential: 3: Linear: ");
 
     /* One norm of all gradients, on several devices. */
@@ -102,8 +101,7 @@ static void mixed(void)
     CHECK_OK(ctrt_module_tensor(&first, net, "0.bias"));
     CHECK_OK(ctrt_module_tensor(&last, net, "3.weight"));
     for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) grad = NULL;
-        CHECK_OK(ctrt_full_like(&grad, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_AUTO(tensor) grad = OP(full_like, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL);
         CHECK_OK(ctrt_tensor_set_grad(i ? last : first, grad));
     }
     double norm, got[8];

@@ -188,9 +188,8 @@ static void batch_norm_shapes(void)
 
 static double mean_square(ctrt_tensor *tensor)
 {
-    CTRT_AUTO(tensor) mean = NULL;
+    CTRT_AUTO(tensor) mean = OP(square, tensor);
     double value = NAN;
-    CHECK_OK(ctrt_square(&mean, tensor));
     CHECK_OK(ctrt_mean(&mean, mean, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_item(&value, mean));
     return value;
@@ -232,8 +231,7 @@ static void activations(void)
     };
     ctrt_module *modules[] = { CTRT_NEW(relu), CTRT_NEW(gelu, false), CTRT_NEW(tanh), CTRT_NEW(sigmoid),
                                CTRT_NEW(softmax, -1), CTRT_NEW(gelu, true) };
-    CTRT_AUTO(tensor) x = NULL, y = NULL;
-    CHECK_OK(ctrt_from_data(&x, (const float[]){ -1, 0, 2 }, 3, CTRT_SHAPE(3), CTRT_F32, cpu));
+    CTRT_AUTO(tensor) y = NULL, x = OP(from_data, (const float[]){ -1, 0, 2 }, 3, CTRT_SHAPE(3), CTRT_F32, cpu);
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECK_STR(ctrt_module_kind(modules[i]), cases[i].kind);
         CHECK_OK(ctrt_forward(&y, modules[i], x));

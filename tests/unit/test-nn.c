@@ -201,10 +201,9 @@ static void running(void)
 {
     group("forward with one and two inputs, and its failures");
     CTRT_AUTO(module) module = probe();
-    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_AUTO(tensor) y = NULL, x = OP(full, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu);
     struct probe *state = ctrt_module_state(module);
     ctrt_tensor *inputs[2];
-    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, module, x));                         /* x = (x + 1) x */
     VALUES_ARE(x, 12);
     inputs[0] = inputs[1] = x;
@@ -276,8 +275,7 @@ static void expressions(void)
     CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
     CHECK_FAILS(ctrt_sequential_add(net, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
     CHECK_FAILS(ctrt_sequential_add(net, ctrt_module_retain(net)), CTRT_ERR_STATE, "contains");
-    CTRT_AUTO(tensor) x = ones(3), y = NULL;
-    CHECK_OK(ctrt_forward(&y, net, x));
+    CTRT_AUTO(tensor) x = ones(3), y = OP(forward, net, x);
     CHECK(y == x, "an empty Sequential did not return its input");
     CHECK_OK(ctrt_sequential_add(net, CTRT_NEW(softmax, 5)));
     CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_SHAPE, "Sequential: 0: Softmax: ");
