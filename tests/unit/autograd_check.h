@@ -55,20 +55,10 @@ static inline void nothing_left(void)
     CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
-/* One group of a test. It must leave no graph. Without a name: several groups, which `run` opens. */
-struct autograd_test { const char *name; void (*run)(void); };
-
-static inline int run_autograd_tests(const struct autograd_test *tests, size_t count)
+/* Runs the TESTs. Each must leave no graph. */
+static inline int run_autograd_tests(void)
 {
-    if (!cpu_opened())
-        return done();
-    for (size_t i = 0; i < count; i++) {
-        if (tests[i].name != NULL)
-            group("%s", tests[i].name);
-        tests[i].run();
-        nothing_left();
-    }
-    return done();
+    return cpu_opened() ? run_tests_and(nothing_left) : done();
 }
 
 #endif

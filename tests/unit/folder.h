@@ -31,16 +31,34 @@ static inline size_t folder_files(const char *folder)
     return count;
 }
 
-/* Creates a folder under $TMPDIR. folder_remove removes it. */
+static struct { char names[64][128]; int count; pid_t owner; } folders;
+
+static inline void folder_remove(const char *folder)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", folder);
+}
+
+static inline void folders_remove(void)
+{
+    for (int i = 0; i < folders.count && folders.owner == getpid(); i++)
+        folder_remove(folders.names[i]);
+}
+
+/* Creates a folder under $TMPDIR. It is removed when the process that created the first one exits. */
 static inline char *folder_new(void)
 {
-    static char folders[8][128];
-    static int used;
-    char *folder = folders[used++ % 8];
+    char *folder = folders.names[folders.count++];
     const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folders[0], "%s/ctrt-test-XXXXXX",
+    if (folders.count == 1) {
+        folders.owner = getpid();
+        atexit(folders_remove);
+    }
+    snprintf(folder, sizeof folders.names[0], "%s/ctrt-test-XXXXXX",
              parent != NULL && strlen(parent) < 96 ? parent : "/tmp");
-    if (mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
+    if (folders.count == 64 || mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
         perror(folder);
         exit(99);
     }
@@ -118,14 +136,6 @@ static inline void folder_text(const char *folder, const char *name, const char 
         fputs(text, out);
         fclose(out);
     }
-}
-
-static inline void folder_remove(const char *folder)
-{
-    char command[4096];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0)
-        fprintf(stderr, "cannot remove %s\n", folder);
 }
 
 /* Returns "CTRT_PLUGIN_PATH=a:b"; b may be NULL. */

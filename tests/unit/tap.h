@@ -12,6 +12,9 @@
  *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
  *
+ * Instead of calling functions, a file may define TEST(slices, "slices of lists") { ... }: run_tests() runs the TESTs
+ * of the file in their order, each in a group of that name (NULL: the function opens groups), and returns done().
+ *
  * A group ends where the next one begins. A group without any check fails. To skip a group, call group(...) and then
  * skip_group(reason). skip_rest(reason) reports the rest of the program as one skipped group, prints the plan and
  * returns the exit status. */
@@ -151,6 +154,36 @@ static inline int done(void)
     tap_close();
     printf("1..%d\n", tap_state.groups);
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
+}
+
+static struct { void (*run)(void); const char *name; } tap_tests[32];
+static size_t tap_test_count;
+
+#define TEST(function, title)                                                       \
+    static void function(void);                                                     \
+    __attribute__((constructor)) static void function##_register(void)              \
+    {                                                                               \
+        tap_tests[tap_test_count].name = title;                                     \
+        tap_tests[tap_test_count++].run = function;                                 \
+    }                                                                               \
+    static void function(void)
+
+/* Calls `after` at the end of each test. */
+static inline int run_tests_and(void (*after)(void))
+{
+    for (size_t i = 0; i < tap_test_count; i++) {
+        if (tap_tests[i].name != NULL)
+            group("%s", tap_tests[i].name);
+        tap_tests[i].run();
+        if (after != NULL)
+            after();
+    }
+    return done();
+}
+
+static inline int run_tests(void)
+{
+    return run_tests_and(NULL);
 }
 
 /* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */

@@ -12,7 +12,7 @@ static ctrt_tensor *filled(double value, bool grad)
     return t;
 }
 
-static void leaves(void)
+TEST(leaves, "in-place writes to leaves that require grad are errors")
 {
     CTRT_AUTO(tensor) x = filled(1, true), v = NULL;
     CHECK_FAILS(ctrt_add_scalar_(x, ctrt_float(1)), CTRT_ERR_AUTOGRAD, "leaf");
@@ -34,7 +34,7 @@ static void leaves(void)
 /* Which tensor is written: a leaf, a view of it, the leaf without grad mode, the leaf's base. */
 enum written { LEAF_ITSELF, VIEW, WITHOUT_GRAD_MODE, BASE };
 
-static void former_leaves(void)
+TEST(former_leaves, "in-place writes that turn a leaf of a graph into a result")
 {
     for (int written = LEAF_ITSELF; written <= BASE; written++) {
         CTRT_AUTO(tensor) w = filled(3, true), base = filled(2, false), leaf = NULL, v = NULL, k = NULL, e = NULL;
@@ -58,7 +58,7 @@ static void former_leaves(void)
     }
 }
 
-static void no_grad_views(void)
+TEST(no_grad_views, "writes to views made without grad mode and to expanded tensors are errors")
 {
     CTRT_AUTO(tensor) x = filled(2, true), v = NULL, k = NULL, e = NULL, y = OP(mul_scalar, x, ctrt_float(2));
     ctrt_no_grad CHECK_OK(ctrt_select(&v, y, 0, 0));
@@ -73,7 +73,7 @@ static void no_grad_views(void)
     CHECK_FAILS(ctrt_add_scalar_(e, ctrt_float(1)), CTRT_ERR_INVALID_ARGUMENT, "share memory");
 }
 
-static void versions(void)
+TEST(versions, "backward detects changes of saved operands and results, also through other tensors")
 {
     CTRT_AUTO(tensor) x = filled(2, true), u = NULL, y = NULL, d = NULL, v = NULL, w = filled(3, false);
     CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(2)));
@@ -110,7 +110,7 @@ static void versions(void)
     CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 18);
 }
 
-static void cycle(void)
+TEST(cycle, "a graph with a reference cycle is freed")
 {
     CTRT_AUTO(tensor) x = filled(2, true), u = OP(mul_scalar, x, ctrt_float(2)), y = OP(mul, u, u);
     CHECK_OK(ctrt_add_(u, y));                          /* u's history now contains the node that saved u */
@@ -119,7 +119,7 @@ static void cycle(void)
 
 /* ---- histories ---- */
 
-static void constants(void)
+TEST(constants, "an in-place write gives constants and their views a history")
 {
     CTRT_AUTO(tensor) x = filled(2, true), c = filled(3, false), v = NULL, w = NULL, y = NULL;
     CHECK_OK(ctrt_mul_(c, x));
@@ -149,7 +149,7 @@ static ctrt_status add_sum(void *user, ctrt_tensor **grad)
     return CTRT_OK;
 }
 
-static void hooks(void)
+TEST(hooks, "hooks and retained gradients of a tensor that is written in place")
 {
     double before = 0, after = 0;
     uint64_t id;
@@ -170,7 +170,7 @@ static void hooks(void)
     CHECK_EQ(after, 2 * 6 * 7);
 }
 
-static void overwritten(void)
+TEST(overwritten, "an overwritten tensor loses its history")
 {
     CTRT_AUTO(tensor) x = filled(2, true), y = OP(exp, x);
     CHECK_OK(ctrt_mul_scalar(&y, y, ctrt_float(1)));
@@ -303,7 +303,7 @@ static ctrt_status (*const writes[])(ctrt_tensor *v) = {
     w_add, ctrt_relu_, ctrt_zero_, w_normal, w_clamp, w_from_host, w_mul, w_copy, w_masked_fill,
 };
 
-static void views(void)
+TEST(views, NULL)
 {
     struct view_tensors t;
     for (size_t i = 0; i < COUNT(view_cases); i++) {
@@ -338,16 +338,5 @@ static void views(void)
 
 TEST_MAIN
 {
-    static const struct autograd_test tests[] = {
-        { "in-place writes to leaves that require grad are errors", leaves },
-        { "in-place writes that turn a leaf of a graph into a result", former_leaves },
-        { "writes to views made without grad mode and to expanded tensors are errors", no_grad_views },
-        { "backward detects changes of saved operands and results, also through other tensors", versions },
-        { "a graph with a reference cycle is freed", cycle },
-        { "an in-place write gives constants and their views a history", constants },
-        { "hooks and retained gradients of a tensor that is written in place", hooks },
-        { "an overwritten tensor loses its history", overwritten },
-        { NULL, views },
-    };
-    return run_autograd_tests(tests, COUNT(tests));
+    return run_autograd_tests();
 }

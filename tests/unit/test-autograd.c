@@ -7,7 +7,7 @@
 
 /* ---- leaves ---- */
 
-static void leaves(void)
+TEST(leaves, "which tensors require grad and which are leaves")
 {
     CTRT_AUTO(tensor) x = VECTOR(1, 2), y = NULL, d = NULL;
     CHECK_TRUE(!ctrt_tensor_requires_grad(x) && ctrt_tensor_is_leaf(x));
@@ -28,7 +28,7 @@ static void leaves(void)
     CHECK_TRUE(!ctrt_tensor_requires_grad(x) && !ctrt_tensor_is_leaf(NULL));
 }
 
-static void set_grad(void)
+TEST(set_grad, "grad is set and cleared")
 {
     CTRT_AUTO(tensor) x = LEAF(1, 2), g = VECTOR(5, 6), h = VECTOR(1, 2, 3), f = NULL;
     CHECK_OK(ctrt_tensor_set_grad(x, g));
@@ -44,7 +44,7 @@ static void set_grad(void)
 
 /* ---- backward ---- */
 
-static void accumulation(void)
+TEST(accumulation, "backward accumulates into the leaves and frees saved tensors")
 {
     CTRT_AUTO(tensor) a = LEAF(1, 2), b = LEAF(3, 4), c = LEAF(5, 6), y = NULL;
     for (int pass = 1; pass <= 2; pass++) {
@@ -62,7 +62,7 @@ static void accumulation(void)
     CHECK_TRUE(!ctrt_tensor_shares_storage(ctrt_tensor_grad(a), ctrt_tensor_grad(c)));
 }
 
-static void shapes_and_dtypes(void)
+TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
 {
     CTRT_AUTO(tensor) s = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
         q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
@@ -76,7 +76,7 @@ static void shapes_and_dtypes(void)
     VALUES_ARE(ctrt_tensor_grad(q), 3, 3, 3, 3, 3, 3, 3, 3);
 }
 
-static void leaf_at_backward(void)
+TEST(leaf_at_backward, "backward of a leaf, and of one that no longer requires grad")
 {
     CTRT_AUTO(tensor) x = LEAF(2), y = NULL;
     CHECK_OK(ctrt_backward(x));                 /* of a leaf */
@@ -99,7 +99,7 @@ static ctrt_tensor *image(bool channels_last)
     return t;
 }
 
-static void layouts(void)
+TEST(layouts, "a leaf's gradient has the leaf's strides")
 {
     for (int last = 0; last < 2; last++)
         for (int other_last = 0; other_last < 2; other_last++) {
@@ -113,7 +113,7 @@ static void layouts(void)
         }
 }
 
-static void errors(void)
+TEST(errors, "backward reports invalid arguments")
 {
     CTRT_AUTO(tensor) x = LEAF(1, 2), k = VECTOR(1, 2), g = VECTOR(1, 1, 1), h = NULL, y = OP(mul, x, x);
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "[2]");
@@ -127,7 +127,7 @@ static void errors(void)
     VALUES_ARE(ctrt_tensor_grad(x), 2, 8);
 }
 
-static void retained(void)
+TEST(retained, "retain_graph keeps the saved tensors")
 {
     CTRT_AUTO(tensor) x = LEAF(3), y = OP(exp, x);
     CHECK_OK(ctrt_mul(&y, y, x));
@@ -139,7 +139,7 @@ static void retained(void)
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "freed");
 }
 
-static void higher(void)
+TEST(higher, "higher derivatives")
 {
     static const double derivatives[] = { 32, 48, 48, 24 };         /* of x^4 at 2 */
     CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = OP(pow_scalar, x, ctrt_int(4));
@@ -158,7 +158,7 @@ static void higher(void)
     VALUES_NEAR(ctrt_tensor_grad(x), exp(2));
 }
 
-static void grad_of(void)
+TEST(grad_of, "ctrt_grad returns gradients and does not write to leaves")
 {
     CTRT_AUTO(tensor) a = LEAF(2), b = LEAF(3), k = VECTOR(3), u = OP(mul, a, a), y = OP(exp, u);
     ctrt_tensor *out[3] = { NULL }, *in[3];
@@ -185,7 +185,7 @@ static void grad_of(void)
         ctrt_tensor_release(&out[i]);
 }
 
-static void modes(void)
+TEST(modes, "grad mode is nested and restored")
 {
     CTRT_AUTO(tensor) x = LEAF(1, 2), y = NULL, w = NULL;
     CHECK_TRUE(ctrt_grad_enabled());
@@ -244,7 +244,7 @@ static void *deep_chain(void *unused)
     return NULL;
 }
 
-static void depth(void)
+TEST(depth, "graphs of 200000 nodes on a stack of 128 KiB")
 {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -255,7 +255,7 @@ static void depth(void)
     pthread_attr_destroy(&attributes);
 }
 
-static void growth(void)
+TEST(growth, "a graph keeps nodes and saved tensors until it is released")
 {
     CTRT_AUTO(tensor) x = LEAF(1, 2, 3), loss = NULL, y = NULL, total = OP(zeros, CTRT_SCALAR_SHAPE, CTRT_F64, NULL);
     double kept = 0, value;
@@ -279,7 +279,7 @@ static void growth(void)
     CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
-static void saved(void)
+TEST(saved, "only what a gradient needs is saved")
 {
     CTRT_AUTO(tensor) w = LEAF(1, 2), k = VECTOR(3, 4), y = OP(mul, w, k);
     CHECK_EQ(ctrt_autograd_saved_bytes(), 16);          /* k */
@@ -290,21 +290,5 @@ static void saved(void)
 
 TEST_MAIN
 {
-    static const struct autograd_test tests[] = {
-        { "which tensors require grad and which are leaves", leaves },
-        { "grad is set and cleared", set_grad },
-        { "backward accumulates into the leaves and frees saved tensors", accumulation },
-        { "gradients take the operand's shape and dtype", shapes_and_dtypes },
-        { "backward of a leaf, and of one that no longer requires grad", leaf_at_backward },
-        { "a leaf's gradient has the leaf's strides", layouts },
-        { "backward reports invalid arguments", errors },
-        { "retain_graph keeps the saved tensors", retained },
-        { "higher derivatives", higher },
-        { "ctrt_grad returns gradients and does not write to leaves", grad_of },
-        { "grad mode is nested and restored", modes },
-        { "graphs of 200000 nodes on a stack of 128 KiB", depth },
-        { "a graph keeps nodes and saved tensors until it is released", growth },
-        { "only what a gradient needs is saved", saved },
-    };
-    return run_autograd_tests(tests, COUNT(tests));
+    return run_autograd_tests();
 }

@@ -11,92 +11,13 @@
 #include "base/ptr_map.h"
 #include "child.h"
 
-/* ---- messages ---- */
-
-static void *message_of_thread(void *out)
+static void *run_thread(void *(*body)(void *), void *argument)
 {
-    strcpy(out, ctrt_error_message());
-    ctrt_fail(CTRT_ERR_IO, "the thread's own");
-    return NULL;
-}
-
-static void test_messages(void)
-{
-    char long_text[9000], other[64] = "?";
-    group("error messages are per thread, can be prefixed with context, and are truncated");
-    CHECK_STR(ctrt_error_message(), "");
-    CHECK_FAILS(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3), CTRT_ERR_SHAPE, NULL);
-    CHECK_FAILS(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add"), CTRT_ERR_SHAPE, NULL);
-    CHECK_STR(ctrt_error_message(), "op add: shape 3");
-    CHECK_OK(ctrt_context(CTRT_OK, "nothing"));
-    CHECK_STR(ctrt_error_message(), "op add: shape 3");
-    ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK_STR(ctrt_error_message(), "again: op add: shape 3");
-    memset(long_text, 'x', sizeof long_text);
-    long_text[sizeof long_text - 1] = '\0';
-    ctrt_fail(CTRT_ERR_IO, "%s", long_text);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
-    CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
-    ctrt_context(CTRT_ERR_IO, "before");
-    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
-    ctrt_fail(CTRT_ERR_IO, NULL);
-    CHECK_STR(ctrt_error_message(), "input or output failed");
-    CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
     pthread_t thread;
-    pthread_create(&thread, NULL, message_of_thread, other);
-    pthread_join(thread, NULL);
-    CHECK_STR(other, "");
-    CHECK_HAS(ctrt_error_message(), "x is NULL");
-    CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
-
-    group("every status code has a text and a name");
-    size_t codes = 0;
-    const char *name = NULL;
-    ctrt_status value = CTRT_OK;
-    for (; ctrt_status_get(&name, &value, codes) == CTRT_OK; codes++) {
-        int64_t found = 1;
-        CHECK(strcmp(ctrt_status_string(value), "unknown status") != 0, "%s has no text", name);
-        CHECK_OK(ctrt_constant_find(&found, name));
-        CHECK_EQ(found, value);
-    }
-    CHECK_EQ(codes, 19);
-    CHECK_STR(name, "CTRT_ERR_DEVICE_LOST");
-    CHECK_EQ(value, CTRT_ERR_DEVICE_LOST);
-    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
-    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
-    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
-    CHECK_HAS(ctrt_version(), ".");
-}
-
-static void test_nearest(void)
-{
-    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
-    static const struct { const char *word, *want; } cases[] = {
-        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
-        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
-        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
-        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
-    };
-    group("nearest_word returns the candidate with the smallest edit distance");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
-        CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
-              cases[i].word, got ? got : "none", want ? want : "none");
-    }
-    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
-}
-
-static void test_intern(void)
-{
-    char text[] = "a text";
-    group("equal strings are interned once");
-    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
-    CHECK_TRUE(a != NULL && a != text && a == b);
-    text[0] = 'b';
-    CHECK_STR(a, "a text");
-    CHECK_TRUE(intern_string(text) != a);
-    CHECK_TRUE(intern_string(NULL) == NULL);
+    void *result = NULL;
+    REQUIRE_EQ(pthread_create(&thread, NULL, body, argument), 0);
+    pthread_join(thread, &result);
+    return result;
 }
 
 /* ---- log ---- */
@@ -118,9 +39,8 @@ static void check_log(int lines, const char *words)
           log_lines, last_line, lines, words);
 }
 
-static void test_log(void)
+TEST(test_log, "the callback receives log lines up to the log level")
 {
-    group("the callback receives log lines up to the log level");
     IN_CHILD("CTRT_LOG=info") {
         ctrt_log_set_callback(keep_line, NULL);
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
@@ -144,6 +64,194 @@ static void test_log(void)
     }
 }
 
+/* ---- parameters ---- */
+
+static const ctrt_param number = {
+    sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
+};
+static const ctrt_param text_param = {
+    sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL, "a text for tests",
+};
+
+/* Checks the value of CTRT_TEST_NUMBER and whether it is set. */
+static void check_number(int64_t want, bool is_set)
+{
+    ctrt_param_value value = { 0 };
+    CHECK_OK(param_read(&value, &number, "test"));
+    CHECK_EQ(value.integer, want);
+    CHECK_EQ(value.is_set, is_set);
+}
+
+TEST(test_param_origins, NULL)
+{
+    static const struct { const char *environment, *set; int64_t want; bool is_set; } cases[] = {
+        { "CTRT_OTHER=1", NULL, 5, false }, { "CTRT_OTHER=1", "8", 8, true },
+        { "CTRT_TEST_NUMBER=6", NULL, 6, true }, { "CTRT_TEST_NUMBER=6", "8", 8, true },
+    };
+    ctrt_param_value value;
+    group("a parameter's value comes from the default, the environment or the program");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        IN_CHILD(cases[i].environment) {
+            param_declare(&number, "test");
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
+            CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
+            check_number(cases[i].want, cases[i].is_set);
+        }
+    }
+    IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
+        check_number(6, true);
+        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK_STR(value.text, "");
+        CHECK_TRUE(value.is_set);
+    }
+    IN_CHILD("CTRT_OTHER=1") {
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK_TRUE(value.text == NULL && !value.is_set);
+    }
+    IN_CHILD("CTRT_TEST_NUMBER=six") {
+        const ctrt_param small = { .size = 8, .name = "CTRT_TEST_NUMBER" };
+        for (int i = 0; i < 2; i++)
+            CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
+                        "CTRT_TEST_NUMBER=six: expected an integer");
+        CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
+    }
+    group("parameters are listed");
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        ctrt_param_info info;
+        char line[200];
+        int found = 0;
+        param_declare(&number, "test");
+        for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++) {
+            snprintf(line, sizeof line, "%s %s %s %s %s", info.name, info.value, info.origin, info.owner, info.type);
+            found += strncmp(line, "CTRT_LOG ", 9) == 0 && strstr(line, " core enum") != NULL;
+            found += strcmp(line, "CTRT_TEST_NUMBER 6 environment test int") == 0
+                     && strcmp(info.help, "a number for tests") == 0;
+        }
+        CHECK_EQ(found, 2);
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing a parameter does not read it */
+    }
+}
+
+TEST(test_param_warnings, NULL)
+{
+    static const struct { const char *setting, *words; } cases[] = {
+        { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
+        { "CTRT_SOMETHING_ELSE=1", NULL },
+        { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
+        { "CUDA_VISIBLE_DEVICES=0", NULL },
+        { "CTRT_LOG=warning", NULL },
+    };
+    group("misspelt environment variables and late changes are logged once");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        IN_CHILD(cases[i].setting) {
+            ctrt_log_set_callback(keep_line, NULL);
+            param_declare(&number, "test");
+            for (int again = 0; again < 2; again++)
+                param_check_environment();
+            check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
+        }
+    }
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        ctrt_log_set_callback(keep_line, NULL);
+        check_number(6, true);
+        setenv("CTRT_TEST_NUMBER", "7", 1);
+        for (int again = 0; again < 2; again++)
+            check_number(6, true);
+        check_log(1, "CTRT_TEST_NUMBER was changed after it was read as \"6\"");
+        param_forget_values();
+        check_number(7, true);
+    }
+}
+
+/* ---- messages ---- */
+
+static void *message_of_thread(void *out)
+{
+    strcpy(out, ctrt_error_message());
+    ctrt_fail(CTRT_ERR_IO, "the thread's own");
+    return NULL;
+}
+
+TEST(test_messages, "error messages are per thread, can be prefixed with context, and are truncated")
+{
+    char long_text[9000], other[64] = "?";
+    CHECK_STR(ctrt_error_message(), "");
+    CHECK_FAILS(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3), CTRT_ERR_SHAPE, "shape 3");
+    CHECK_FAILS(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add"), CTRT_ERR_SHAPE, "op add: shape 3");
+    CHECK_OK(ctrt_context(CTRT_OK, "nothing"));
+    CHECK_STR(ctrt_error_message(), "op add: shape 3");
+    ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
+    CHECK_STR(ctrt_error_message(), "again: op add: shape 3");
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    ctrt_fail(CTRT_ERR_IO, "%s", long_text);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
+    ctrt_context(CTRT_ERR_IO, "before");
+    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    ctrt_fail(CTRT_ERR_IO, NULL);
+    CHECK_STR(ctrt_error_message(), "input or output failed");
+    CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
+    run_thread(message_of_thread, other);
+    CHECK_STR(other, "");
+    CHECK_HAS(ctrt_error_message(), "x is NULL");
+    CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
+
+    group("every status code has a text and a name");
+    size_t codes = 0;
+    const char *name = NULL;
+    ctrt_status value = CTRT_OK;
+    for (; ctrt_status_get(&name, &value, codes) == CTRT_OK; codes++) {
+        int64_t found = 1;
+        CHECK(strcmp(ctrt_status_string(value), "unknown status") != 0, "%s has no text", name);
+        CHECK_OK(ctrt_constant_find(&found, name));
+        CHECK_EQ(found, value);
+    }
+    CHECK_EQ(codes, 19);
+    CHECK_STR(name, "CTRT_ERR_DEVICE_LOST");
+    CHECK_EQ(value, CTRT_ERR_DEVICE_LOST);
+    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
+    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
+    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
+    CHECK_HAS(ctrt_version(), ".");
+}
+
+TEST(test_nearest, NULL)
+{
+    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
+    static const struct { const char *word, *want; } cases[] = {
+        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
+        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
+        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
+        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
+    };
+    group("nearest_word returns the candidate with the smallest edit distance");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
+        CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
+              cases[i].word, got ? got : "none", want ? want : "none");
+    }
+    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
+}
+
+TEST(test_intern, "equal strings are interned once")
+{
+    char text[] = "a text";
+    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
+    CHECK_TRUE(a != NULL && a != text && a == b);
+    text[0] = 'b';
+    CHECK_STR(a, "a text");
+    CHECK_TRUE(intern_string(text) != a);
+    CHECK_TRUE(intern_string(NULL) == NULL);
+}
+
 /* ---- memory ---- */
 
 static void *make_garbage(void *argument)
@@ -157,14 +265,9 @@ static void *make_garbage(void *argument)
     return (void *)(intptr_t)thread_state.free[FREE_NODE].count;
 }
 
-static void test_memory(void)
+TEST(test_memory, "free lists are bounded and are freed with their thread")
 {
-    group("free lists are bounded and are freed with their thread");
-    pthread_t thread;
-    void *kept;
-    pthread_create(&thread, NULL, make_garbage, NULL);
-    pthread_join(thread, &kept);
-    CHECK_EQ((intptr_t)kept, FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
+    CHECK_EQ((intptr_t)run_thread(make_garbage, NULL), FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
     thread_register();
     void *object = free_list_take(FREE_TENSOR, 64);
     free_list_put(FREE_TENSOR, object);
@@ -188,7 +291,7 @@ static void test_memory(void)
 
 /* ---- arrays and tables ---- */
 
-static void test_array(void)
+TEST(test_array, NULL)
 {
     struct { uint32_t number, unused[4]; } *items = NULL;
     size_t capacity = 0, count = 0, failed = 0;
@@ -216,7 +319,7 @@ static void test_array(void)
 }
 
 /* Adds and removes items with random keys and compares each lookup with an array. */
-static void test_ptr_map(void)
+TEST(test_ptr_map, NULL)
 {
     struct item { const void *key; uint32_t value; };
     static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* removed: of 8 steps */
@@ -277,10 +380,9 @@ static void *count_up(void *argument)
     return NULL;
 }
 
-static void test_locks(void)
+TEST(test_locks, "recursive locks exclude other threads and are free in a forked child")
 {
     pthread_t threads[4];
-    group("recursive locks exclude other threads and are free in a forked child");
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, count_up, NULL);
     for (int i = 0; i < 4; i++)
@@ -298,9 +400,7 @@ static void test_locks(void)
     lock_leave(&test_lock);
 }
 
-/* ---- parameters ---- */
-
-static void test_param_values(void)
+TEST(test_param_values, NULL)
 {
     static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
         { CTRT_PARAM_INT, "42", 42 }, { CTRT_PARAM_INT, "-7", -7 }, { CTRT_PARAM_BOOL, "yes", 1 },
@@ -340,122 +440,8 @@ static void test_param_values(void)
     CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
 }
 
-static const ctrt_param number = {
-    sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
-};
-static const ctrt_param text_param = {
-    sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL, "a text for tests",
-};
-
-/* Checks the value of CTRT_TEST_NUMBER and whether it is set. */
-static void check_number(int64_t want, bool is_set)
-{
-    ctrt_param_value value = { 0 };
-    CHECK_OK(param_read(&value, &number, "test"));
-    CHECK_EQ(value.integer, want);
-    CHECK_EQ(value.is_set, is_set);
-}
-
-static void test_param_origins(void)
-{
-    static const struct { const char *environment, *set; int64_t want; bool is_set; } cases[] = {
-        { "CTRT_OTHER=1", NULL, 5, false }, { "CTRT_OTHER=1", "8", 8, true },
-        { "CTRT_TEST_NUMBER=6", NULL, 6, true }, { "CTRT_TEST_NUMBER=6", "8", 8, true },
-    };
-    ctrt_param_value value;
-    group("a parameter's value comes from the default, the environment or the program");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].environment) {
-            param_declare(&number, "test");
-            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
-            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
-            CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
-            check_number(cases[i].want, cases[i].is_set);
-        }
-    }
-    IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
-        check_number(6, true);
-        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
-        CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK_STR(value.text, "");
-        CHECK_TRUE(value.is_set);
-    }
-    IN_CHILD("CTRT_OTHER=1") {
-        CHECK_OK(param_read(&value, &text_param, "test"));
-        CHECK_TRUE(value.text == NULL && !value.is_set);
-    }
-    IN_CHILD("CTRT_TEST_NUMBER=six") {
-        const ctrt_param small = { .size = 8, .name = "CTRT_TEST_NUMBER" };
-        for (int i = 0; i < 2; i++)
-            CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
-                        "CTRT_TEST_NUMBER=six: expected an integer");
-        CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
-    }
-    group("parameters are listed");
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        ctrt_param_info info;
-        char line[200];
-        int found = 0;
-        param_declare(&number, "test");
-        for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++) {
-            snprintf(line, sizeof line, "%s %s %s %s %s", info.name, info.value, info.origin, info.owner, info.type);
-            found += strncmp(line, "CTRT_LOG ", 9) == 0 && strstr(line, " core enum") != NULL;
-            found += strcmp(line, "CTRT_TEST_NUMBER 6 environment test int") == 0
-                     && strcmp(info.help, "a number for tests") == 0;
-        }
-        CHECK_EQ(found, 2);
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing a parameter does not read it */
-    }
-}
-
-static void test_param_warnings(void)
-{
-    static const struct { const char *setting, *words; } cases[] = {
-        { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
-        { "CTRT_SOMETHING_ELSE=1", NULL },
-        { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
-        { "CUDA_VISIBLE_DEVICES=0", NULL },
-        { "CTRT_LOG=warning", NULL },
-    };
-    group("misspelt environment variables and late changes are logged once");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].setting) {
-            ctrt_log_set_callback(keep_line, NULL);
-            param_declare(&number, "test");
-            for (int again = 0; again < 2; again++)
-                param_check_environment();
-            check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
-        }
-    }
-    IN_CHILD("CTRT_TEST_NUMBER=6") {
-        ctrt_log_set_callback(keep_line, NULL);
-        check_number(6, true);
-        setenv("CTRT_TEST_NUMBER", "7", 1);
-        for (int again = 0; again < 2; again++)
-            check_number(6, true);
-        check_log(1, "CTRT_TEST_NUMBER was changed after it was read as \"6\"");
-        param_forget_values();
-        check_number(7, true);
-    }
-}
-
 TEST_MAIN
 {
     unsetenv("CTRT_LOG");
-    test_log();
-    test_param_origins();
-    test_param_warnings();
-    test_messages();
-    test_nearest();
-    test_intern();
-    test_memory();
-    test_array();
-    test_ptr_map();
-    test_locks();
-    test_param_values();
-    return done();
+    return run_tests();
 }

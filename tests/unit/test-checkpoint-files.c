@@ -46,9 +46,8 @@ static int mode_of(const char *path)
     return lstat(path, &about) == 0 ? (int)about.st_mode : -1;
 }
 
-static void permissions(void)
+TEST(permissions, "a new file gets its permissions from the umask, a replaced file keeps its permissions")
 {
-    group("a new file gets its permissions from the umask, a replaced file keeps its permissions");
     static const struct { mode_t before, mask; int after; } cases[] = {
         { 0, 022, 0644 }, { 0, 077, 0600 }, { 0600, 022, 0600 }, { 0640, 077, 0640 }, { 0664, 022, 0664 },
     };
@@ -106,9 +105,8 @@ static void permissions(void)
     CHECK_EQ(saved(path), 4);
 }
 
-static void links(void)
+TEST(links, "saving to a symbolic link replaces its target and keeps the link")
 {
-    group("saving to a symbolic link replaces its target and keeps the link");
     static const struct { const char *link, *content, *file; } cases[] = {
         { "link", "target", "target" },
         { "link2", "link", "target" },
@@ -156,9 +154,8 @@ static void *read_nothing(void *path)
     return NULL;
 }
 
-static void devices(void)
+TEST(devices, "saving to a pipe writes into the pipe and does not replace it")
 {
-    group("saving to a pipe writes into the pipe and does not replace it");
     pthread_t thread;
     void *got = NULL;
     char pipe[512];
@@ -198,9 +195,8 @@ static void devices(void)
 }
 
 /* Kills a child process that saves in a loop, as soon as its temporary file exists. */
-static void interrupted(void)
+TEST(interrupted, "a killed save leaves a complete file")
 {
-    group("a killed save leaves a complete file");
     const char *path = in_folder("killed");
     CHECK_OK(save(path, 7));
     const size_t before = folder_files(folder);
@@ -236,9 +232,8 @@ static void *leave_folder(void *unused)
     return (void *)(intptr_t)chdir("/");
 }
 
-static void moving(void)
+TEST(moving, "a save to a relative path completes when the working directory changes during the save")
 {
-    group("a save to a relative path completes when the working directory changes during the save");
     pthread_t thread;
     void *failed = NULL;
     int before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -269,9 +264,8 @@ static void moving(void)
 
 /* ---- files that change ---- */
 
-static void shrinking(void)
+TEST(shrinking, "reading a file that was truncated after it was opened gives CTRT_ERR_IO")
 {
-    group("reading a file that was truncated after it was opened gives CTRT_ERR_IO");
     CTRT_AUTO(tensor_file) file = NULL;
     CTRT_AUTO(tensor) t = NULL;
     const char *path = in_folder("shrinks");
@@ -333,9 +327,8 @@ static bool weights_are(ctrt_module *net, double value)
     return are;
 }
 
-static void loading_meanwhile(void)
+TEST(loading_meanwhile, "a module is loaded completely or not at all from a file that is being overwritten")
 {
-    group("a module is loaded completely or not at all from a file that is being overwritten");
     CTRT_AUTO(module) net = NULL;
     pthread_t thread;
     int failed = 0, loaded = 0;
@@ -362,9 +355,8 @@ static void loading_meanwhile(void)
 
 /* Comparing every name of the file with every name of the module would take more than 10^9 comparisons, several
  * seconds. */
-static void many_names(void)
+TEST(many_names, "loading a file with many names that the module does not have is fast")
 {
-    group("loading a file with many names that the module does not have is fast");
     enum { N = 40000, CHILDREN = 200 };
     static char names[N][16];
     static const char *list[N];
@@ -399,19 +391,6 @@ static void many_names(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
     folder = folder_new();
-    permissions();
-    links();
-    devices();
-    interrupted();
-    moving();
-    shrinking();
-    loading_meanwhile();
-    many_names();
-    group("the test folder is removed");
-    folder_remove(folder);
-    CHECK(access(folder, F_OK) != 0, "%s still exists", folder);
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

@@ -47,9 +47,8 @@ static ctrt_status open_header(ctrt_tensor_file **file, const char *header, size
     return open_bytes(file, bytes, compose(bytes, header, data));
 }
 
-static void good_files(void)
+TEST(good_files, "hand-written files can be opened")
 {
-    group("hand-written files can be opened");
     static const struct { const char *header; size_t data, count; } cases[] = {
         { "{}", 0, 0 },
         { "{}      ", 0, 0 },
@@ -100,9 +99,8 @@ static void good_files(void)
 #define ONE(fields) "{\"a\":{" fields "}}"
 #define F32_2       "\"dtype\":\"F32\",\"shape\":[2],"
 
-static void bad_files(void)
+TEST(bad_files, "corrupt headers are errors")
 {
-    group("corrupt headers are errors");
     static const struct file_case { const char *header; size_t data; const char *words; } cases[] = {
         { "", 0, "expected '{'" },
         { " {}", 0, "expected '{'" },
@@ -188,9 +186,8 @@ static void bad_files(void)
     CHECK(file == NULL, "a failed open set the output");
 }
 
-static void bad_sizes(void)
+TEST(bad_sizes, "corrupt header lengths are errors")
 {
-    group("corrupt header lengths are errors");
     static const char header[] =
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"I8\",\"shape\":[3],"
                                  "\"data_offsets\":[8,11]},\"__metadata__\":{\"x\":\"\\u00e4\"}}";
@@ -232,9 +229,8 @@ static void bad_sizes(void)
 
 /* ---- writing ---- */
 
-static void tensors(void)
+TEST(tensors, "named tensors of all dtypes are saved and read")
 {
-    group("named tensors of all dtypes are saved and read");
     static const ctrt_dtype dtypes[] = { CTRT_BOOL, CTRT_F32, CTRT_I8, CTRT_F64, CTRT_F16, CTRT_U8, CTRT_BF16, CTRT_I64,
                                          CTRT_I16, CTRT_I32 };
     static const double values[6] = { 0, 1, 1, 0, 1, 1 };
@@ -305,9 +301,8 @@ static void tensors(void)
         ctrt_tensor_release(&list[i]);
 }
 
-static void failing(void)
+TEST(failing, "a failed write keeps the old file")
 {
-    group("a failed write keeps the old file");
     CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(3), CTRT_F32, cpu);
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("kept.safetensors"), *name = "t";
@@ -341,9 +336,8 @@ static void failing(void)
 
 /* ---- modules ---- */
 
-static void modules(void)
+TEST(modules, "a module is saved and loaded")
 {
-    group("a module is saved and loaded");
     CTRT_AUTO(module) a = NULL, b = NULL, other = NULL;
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
@@ -396,9 +390,8 @@ static void modules(void)
 
 /* ---- optimizers ---- */
 
-static void optimizers(bool adamw)
+static void load_optimizer(bool adamw)
 {
-    group("a loaded %s optimizer continues from the saved state", adamw ? "AdamW" : "SGD");
     /* The kind of the parameters that cannot load the file: of another kind, with fewer, with other ones. */
     static const struct { bool same_kind; int64_t in; const char *words[2]; } wrong[] = {
         { false, 0, { "SGD, the optimizer is AdamW", "AdamW, the optimizer is SGD" } },
@@ -431,10 +424,15 @@ static void optimizers(bool adamw)
     }
 }
 
-/* Loads files whose state has the parameter's dtype or another dtype. */
-static void state_dtypes(void)
+TEST(optimizers, "a loaded optimizer continues from the saved state")
 {
-    group("optimizer state of another dtype is converted");
+    load_optimizer(false);
+    load_optimizer(true);
+}
+
+/* Loads files whose state has the parameter's dtype or another dtype. */
+TEST(state_dtypes, "optimizer state of another dtype is converted")
+{
     static const struct { const char *dtype; size_t bytes; unsigned char one[8]; } files[] = {      /* 1 */
         { "F16", 2, { 0, 0x3c } }, { "BF16", 2, { 0x80, 0x3f } }, { "F32", 4, { 0, 0, 0x80, 0x3f } },
         { "F64", 8, { 0, 0, 0, 0, 0, 0, 0xf0, 0x3f } },
@@ -486,18 +484,6 @@ static void state_dtypes(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
     folder = folder_new();
-    good_files();
-    bad_files();
-    bad_sizes();
-    tensors();
-    failing();
-    modules();
-    optimizers(false);
-    optimizers(true);
-    state_dtypes();
-    folder_remove(folder);
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

@@ -40,7 +40,7 @@ static const char *fallback(void)
 
 /* ---- names ---- */
 
-static void test_names(void)
+TEST(test_names, NULL)
 {
     static const struct { const char *text, *type; int index; } good[] = {
         { "cpu", "cpu", -1 }, { "cpu:0", "cpu", 0 }, { "cuda", "cuda", -1 }, { "cuda:1", "cuda", 1 },
@@ -100,7 +100,7 @@ static void test_names(void)
 #define GPU3 "GPU-eee1dfbc-0a0f-6ad8-5ff6-dc942a8b9d98"
 static const char *const uuids[] = { GPU0, GPU1, GPU2, GPU3 };
 
-static void test_visible_lists(void)
+TEST(test_visible_lists, NULL)
 {
     /* type NULL: visible_parse. count: of devices; -1 does not limit the indices. want NULL: an error. */
     static const struct { const char *list, *type; int count; const char *want; } cases[] = {
@@ -154,7 +154,7 @@ static void test_visible_lists(void)
     CHECK_EQ(few[1], 1);
 }
 
-static void test_visible_devices(void)
+TEST(test_visible_devices, NULL)
 {
     /* The n-th device of a backend has 10 + n processors. */
     static const struct { const char *setting, *best; int count, hidden, processors[2]; } cases[] = {
@@ -191,7 +191,7 @@ static void test_visible_devices(void)
 
 /* ---- selection ---- */
 
-static void test_choice(void)
+TEST(test_choice, NULL)
 {
     ctrt_device *device = NULL;
     static const struct { const char *setting, *device, *words; ctrt_status status; } cases[] = {
@@ -237,10 +237,9 @@ static void test_choice(void)
         CHECK_STR(ctrt_error_message(), "what was there before");
         CHECK_EQ(ctrt_device_count("cuda"), 0);
     }
-    folder_remove(empty);
 }
 
-static void test_suggestions(void)
+TEST(test_suggestions, NULL)
 {
     char *types = folder_new();
     static const struct { const char *name, *without_cuda, *with_cuda; } cases[] = {
@@ -263,7 +262,6 @@ static void test_suggestions(void)
             }
         }
     }
-    folder_remove(types);
 }
 
 extern char **environ;
@@ -277,7 +275,7 @@ static void keep_log(void *user, ctrt_log_level level, const char *component, co
     strcat(logged, "\n");
 }
 
-static void test_late_changes(void)
+TEST(test_late_changes, NULL)
 {
     static const struct { const char *name, *value, *words; } cases[] = {
         { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it was read" },
@@ -326,16 +324,15 @@ static void test_late_changes(void)
     }
 }
 
-static void test_properties(void)
+TEST(test_properties, "device properties, before and after opening the device")
 {
     static const char *const order[] = {
         "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0",
     };
-    group("device properties, before and after opening the device");
     IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_MEMORY=1m") {
         ctrt_device_properties p;
         ctrt_device_spec spec;
-        char text[200];
+        char text[400];
         CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
         snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d", p.name,
                  p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors, (int)p.clock_khz,
@@ -364,9 +361,8 @@ static void *current_in_thread(void *name)
     return NULL;
 }
 
-static void test_current(void)
+TEST(test_current, "the current device: per thread, restored by guards")
 {
-    group("the current device: per thread, restored by guards");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *now = NULL;
         CHECK_STR(selected("fake"), "fake:0");
@@ -418,9 +414,8 @@ static void test_current(void)
 
 /* ---- fork ---- */
 
-static void test_fork(void)
+TEST(test_fork, "a device opened before the fork gives an error in the child and works in the parent")
 {
-    group("a device opened before the fork gives an error in the child and works in the parent");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *other = NULL;
         uint64_t bytes;
@@ -479,9 +474,8 @@ static void *opens(void *stop)
     return NULL;
 }
 
-static void test_fork_threads(void)
+TEST(test_fork_threads, "a fork while other threads are inside the library")
 {
-    group("a fork while other threads are inside the library");
     if (!forks_beside_threads())
         return;
     IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_HOST=1") {
@@ -502,17 +496,5 @@ TEST_MAIN
     search_installed_folder = "/nonexistent";       /* ignore an installed ctrt */
     several = FOLDER_OF("backend-fake", "backend-better", "backend-unasked", "memory-direct", "memory-caching");
     fake_only = FOLDER_OF("backend-fake", "memory-direct", "memory-caching");
-    test_names();
-    test_visible_lists();
-    test_visible_devices();
-    test_choice();
-    test_suggestions();
-    test_late_changes();
-    test_properties();
-    test_current();
-    test_fork();
-    test_fork_threads();
-    folder_remove(several);
-    folder_remove(fake_only);
-    return done();
+    return run_tests();
 }

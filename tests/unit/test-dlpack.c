@@ -23,7 +23,7 @@ AT(DLManagedTensorVersioned, deleter, 16);
 AT(DLManagedTensorVersioned, flags, 24);
 AT(DLManagedTensorVersioned, dl_tensor, 32);
 
-static void test_export(void)
+TEST(test_export, NULL)
 {
     static const struct { ctrt_dtype dtype; uint8_t code, bits; } cases[] = {
         { CTRT_F32, 2, 32 }, { CTRT_F64, 2, 64 }, { CTRT_F16, 2, 16 }, { CTRT_BF16, 4, 16 }, { CTRT_I8, 0, 8 },
@@ -99,9 +99,8 @@ static DLManagedTensorVersioned produced(void)
     };
 }
 
-static void test_import(void)
+TEST(test_import, "import of values, strides, offsets and ownership")
 {
-    group("import of values, strides, offsets and ownership");
     ctrt_tensor *part = NULL;
     DLManagedTensorVersioned managed = produced();
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
@@ -166,7 +165,7 @@ static void test_import(void)
     CHECK_EQ(deleted, 7);                                       /* all but the one without a deleter */
 }
 
-static void test_refused(void)
+TEST(test_refused, NULL)
 {
     static int64_t negative[2] = { 2, -3 }, huge[2] = { INT64_MAX, 3 }, negative_stride[2] = { -3, 1 };
     static int64_t huge_stride[2] = { INT64_MAX, INT64_MAX };
@@ -207,10 +206,5 @@ static void test_refused(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
-    test_export();
-    test_import();
-    test_refused();
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

@@ -9,7 +9,7 @@
 /* Checks dtypes by their names. */
 #define CHECK_DTYPE(got, want) CHECK_STR(ctrt_dtype_name(got), ctrt_dtype_name(want))
 
-static void names(void)
+TEST(names, NULL)
 {
     static const struct { ctrt_dtype dtype; const char *name; size_t bytes; bool floating; } cases[] = {
         { CTRT_F32, "f32", 4, true }, { CTRT_F64, "f64", 8, true }, { CTRT_F16, "f16", 2, true },
@@ -34,7 +34,7 @@ static void names(void)
     CHECK_EQ(ctrt_dtype_size((ctrt_dtype)11), 0);
 }
 
-static void parsing(void)
+TEST(parsing, NULL)
 {
     static const struct { const char *name; ctrt_dtype dtype; } good[] = {
         { "f32", CTRT_F32 }, { "float32", CTRT_F32 }, { "torch.float32", CTRT_F32 }, { "float", CTRT_F32 },
@@ -57,11 +57,10 @@ static void parsing(void)
     CHECK_EQ(got, CTRT_I8);                     /* as before the failed calls */
 }
 
-static void the_default(void)
+TEST(the_default, "the default dtype")
 {
     static const ctrt_dtype refused[] = { CTRT_I64, CTRT_BOOL, CTRT_DTYPE_DEFAULT, (ctrt_dtype)99, (ctrt_dtype)-1 };
     ctrt_dtype got;
-    group("the default dtype");
     CHECK_DTYPE(ctrt_default_dtype(), CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_BF16));
     for (size_t i = 0; i < COUNT_OF(refused); i++)
@@ -82,7 +81,7 @@ static const struct half {
     { "f16", f16_of_float, float_of_f16, 0x7c00 }, { "bf16", bf16_of_float, float_of_bf16, 0x7f80 },
 };
 
-static void half_types(void)
+TEST(half_types, NULL)
 {
     static const struct { float value; uint16_t bits[2]; } cases[] = {          /* f16, bf16 */
         { -0.0f, { 0x8000, 0x8000 } }, { 1.0f, { 0x3c00, 0x3f80 } }, { -2.0f, { 0xc000, 0xc000 } },
@@ -126,7 +125,7 @@ static bool same(ctrt_scalar a, ctrt_scalar b)
     return a.kind == CTRT_SCALAR_FLOAT ? a.f == b.f || (isnan(a.f) && isnan(b.f)) : a.i == b.i;
 }
 
-static void elements(void)
+TEST(elements, NULL)
 {
     const struct { ctrt_dtype dtype; ctrt_scalar stored, loaded; } cases[] = {
         { CTRT_F32, ctrt_float(0.1), ctrt_float((double)0.1f) }, { CTRT_F64, ctrt_float(0.1), ctrt_float(0.1) },
@@ -197,9 +196,8 @@ static ctrt_dtype parsed(const char *name)
     return dtype;
 }
 
-static void pairs(void)
+TEST(pairs, "the result types of all pairs are PyTorch's")
 {
-    group("the result types of all pairs are PyTorch's");
     char path[4096], line[256];
     const char *srcdir = getenv("srcdir");
     int count = 0;
@@ -231,9 +229,8 @@ static void pairs(void)
     CHECK(count >= 400, "only %d pairs in the file", count);
 }
 
-static void three_buckets(void)
+TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a number")
 {
-    group("promotion of a tensor with dimensions, a 0-dim tensor and a number");
     static const struct { ctrt_dtype dim, zero, number, wanted; } cases[] = {
         /* same category: the tensor with dimensions decides */
         { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },
@@ -272,14 +269,5 @@ static void three_buckets(void)
 
 TEST_MAIN
 {
-    names();
-    parsing();
-    the_default();
-    half_types();
-    elements();
-    if (cpu_opened()) {
-        pairs();
-        three_buckets();
-    }
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

@@ -40,9 +40,8 @@ static void *laid_out(ctrt_view *view, const struct ref_record *record, ctrt_dty
     return memory;
 }
 
-static void reference(void)
+TEST(reference, "tensors print as in PyTorch")
 {
-    group("tensors print as in PyTorch");
     struct ref_file *file = ref_load("printing.txt");
     if (!CHECK(file != NULL, "no reference file"))
         return;
@@ -94,7 +93,7 @@ static void check_suffix(const struct format_suffix *suffix, int64_t numel, int 
     free(got);
 }
 
-static void suffixes(void)
+TEST(suffixes, NULL)
 {
     static const struct { struct format_suffix suffix; int64_t numel; const char *wanted; } cases[] = {
         { { "cuda:0", NULL, false }, 2, "tensor([1., 2.], device='cuda:0')" },
@@ -114,9 +113,8 @@ static void suffixes(void)
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
 }
 
-static void public_function(void)
+TEST(public_function, "ctrt_tensor_format formats a transposed tensor")
 {
-    group("ctrt_tensor_format formats a transposed tensor");
     CTRT_AUTO(tensor) x = NULL;
     ctrt_device *cpu = NULL;
     char *text = NULL;
@@ -131,8 +129,5 @@ static void public_function(void)
 
 TEST_MAIN
 {
-    reference();
-    suffixes();
-    public_function();
-    return done();
+    return run_tests();
 }

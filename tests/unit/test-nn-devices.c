@@ -82,9 +82,8 @@ static void travelling(bool adamw)
     }
 }
 
-static void mixed(void)
+TEST(mixed, "a module on two devices")
 {
-    group("a module on two devices");
     CTRT_AUTO(module) net = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
@@ -111,9 +110,8 @@ static void mixed(void)
     CHECK_NEAR(got[0], 4 / norm, 1e-5);
 }
 
-static void checkpoints(void)
+TEST(checkpoints, "checkpoints from and to a device")
 {
-    group("checkpoints from and to a device");
     static unsigned char from_cpu[8192], from_toy[8192];
     const char *folder = folder_new(), *path = folder_join(folder, "net");
     CTRT_AUTO(module) a = NULL, b = NULL;
@@ -133,7 +131,6 @@ static void checkpoints(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", toy));
     CHECK_STR(ctrt_device_name(ctrt_tensor_device(t)), ctrt_device_name(toy));
-    folder_remove(folder);
 }
 
 TEST_MAIN
@@ -146,7 +143,5 @@ TEST_MAIN
     ctrt_log_set_level(CTRT_LOG_ERROR);             /* hides the warnings about fallbacks */
     travelling(false);
     travelling(true);
-    mixed();
-    checkpoints();
-    return done();
+    return run_tests();
 }

@@ -63,9 +63,8 @@ static void check_same(const char *what, int line, ctrt_tensor *got, ctrt_status
 
 /* ---- linear, convolution, embedding ---- */
 
-static void linear(void)
+TEST(linear, "Linear")
 {
-    group("Linear");
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 4, 3)), y = NULL, none = NULL;
     CHECK_OK(ctrt_linear_new(&module, 3, 5, true, cpu));
@@ -87,9 +86,8 @@ static void linear(void)
     VALUES_ARE(y, 0, 0);
 }
 
-static void conv2d(void)
+TEST(conv2d, "Conv2d")
 {
-    group("Conv2d");
     const ctrt_conv2d_options options = { .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 1, 2 }, .groups = 2 };
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 4, 5, 6)), y = NULL, image = numbers(CTRT_SHAPE(1, 1, 9, 9));
@@ -102,9 +100,8 @@ static void conv2d(void)
     SHAPE_IS(y, 1, 7, 5, 5);
 }
 
-static void embedding(void)
+TEST(embedding, "Embedding")
 {
-    group("Embedding");
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) index = NULL, y = NULL, loss = NULL, ones = NULL;
     const int64_t rows[] = { 4, 0, 2, 2 }, outside = 5;
@@ -125,9 +122,8 @@ static void embedding(void)
 
 /* ---- norms ---- */
 
-static void layer_norm(void)
+TEST(layer_norm, "LayerNorm")
 {
-    group("LayerNorm");
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(4, 2, 3)), y = NULL;
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), 0.01, true, cpu));
@@ -168,9 +164,8 @@ static void batch_norm(const char *what, double momentum, double factor)
     }
 }
 
-static void batch_norm_shapes(void)
+TEST(batch_norm_shapes, "BatchNorm rejects bad shapes")
 {
-    group("BatchNorm rejects bad shapes");
     CTRT_AUTO(module) one = NULL, two = NULL;
     CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2)), image = numbers(CTRT_SHAPE(4, 2, 3, 3)),
         single = numbers(CTRT_SHAPE(1, 2));
@@ -195,9 +190,8 @@ static double mean_square(ctrt_tensor *tensor)
     return value;
 }
 
-static void zero_options(void)
+TEST(zero_options, "epsilon and scale: 0 selects the default, CTRT_ZERO selects 0")
 {
-    group("epsilon and scale: 0 selects the default, CTRT_ZERO selects 0");
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(5, 3)), y = NULL, q = numbers(CTRT_SHAPE(2, 4)), mean = NULL;
     CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(1e-5)));         /* a variance far below the default epsilon, 1e-5 */
     for (int zero = 0; zero < 2; zero++) {
@@ -218,9 +212,8 @@ static void zero_options(void)
 
 /* ---- functions as modules ---- */
 
-static void activations(void)
+TEST(activations, "activations")
 {
-    group("activations");
     static const struct { const char *kind; double want[3]; } cases[] = {       /* want: results for -1, 0, 2 */
         { "ReLU", { 0, 0, 2 } },
         { "GELU", { -0.15865525393, 0, 1.95449973610 } },
@@ -243,9 +236,8 @@ static void activations(void)
     }
 }
 
-static void shapes(void)
+TEST(shapes, "Flatten, MaxPool2d, Dropout")
 {
-    group("Flatten, MaxPool2d, Dropout");
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 4, 4)), y = NULL, ones = NULL, sum = NULL;
     CHECK_OK(ctrt_flatten_new(&module, 1, -1));
@@ -337,9 +329,8 @@ static void attention(bool bias, bool causal)
 /* ---- options ---- */
 
 /* bad-nn.c tests NULL and the status of more bad options. */
-static void bad_options(void)
+TEST(bad_options, "messages for bad options name them")
 {
-    group("messages for bad options name them");
     const ctrt_conv2d_options two_groups = { .groups = 2 }, backward = { .stride = { 1, -1 } };
     const ctrt_pool2d_options no_kernel = { .kernel = { 2, 0 } };
     CTRT_AUTO(module) m = NULL;
@@ -393,9 +384,8 @@ static void moments(double *largest, double *mean, double *variance, ctrt_tensor
 static ctrt_status uniform(ctrt_tensor *tensor, double half) { return ctrt_init_uniform_(tensor, 3 - half, 3 + half); }
 static ctrt_status normal(ctrt_tensor *tensor, double std) { return ctrt_init_normal_(tensor, 5, std); }
 
-static void initial(void)
+TEST(initial, "initial values")
 {
-    group("initial values");
     CTRT_AUTO(tensor) w = NULL;
     /* w is [200, 50, 2, 2], so fan in is 200 and fan out is 800. A bound of 0 means a normal distribution. */
     const struct { const char *name; ctrt_status (*init)(ctrt_tensor *, double); double argument, mean, variance,
@@ -453,21 +443,11 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     ctrt_manual_seed(7);
-    linear();
-    conv2d();
-    embedding();
-    layer_norm();
     batch_norm("momentum 0.1", 0, 0.1);
     batch_norm("cumulative average", -1, 0);
     batch_norm("momentum 0", CTRT_ZERO, 0);
-    zero_options();
-    batch_norm_shapes();
-    activations();
-    shapes();
     attention(true, false);
     attention(true, true);
     attention(false, false);
-    bad_options();
-    initial();
-    return done();
+    return run_tests();
 }

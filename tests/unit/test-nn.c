@@ -54,9 +54,8 @@ static ctrt_tensor *ones(int64_t n)
     return tensor;
 }
 
-static void classes(void)
+TEST(classes, "module classes are validated, and the last release destroys a module")
 {
-    group("module classes are validated, and the last release destroys a module");
     ctrt_module *module = NULL;
     ctrt_module_class bad = probe_class;
     bad.forward = NULL;
@@ -84,9 +83,8 @@ static void classes(void)
     ctrt_module_release(&second);
 }
 
-static void names(void)
+TEST(names, "invalid and duplicate names are rejected")
 {
-    group("invalid and duplicate names are rejected");
     static const char *const refused[] = { "", ".", "a.b", "weight.", ".weight" };
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(2), result = NULL;
@@ -113,9 +111,8 @@ static void names(void)
     CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter requires grad");
 }
 
-static void cycles(void)
+TEST(cycles, "a module cannot contain itself")
 {
-    group("a module cannot contain itself");
     ctrt_module *a = probe(), *b = probe(), *c = probe();
     CHECK_FAILS(ctrt_module_add_module(a, "self", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
     CHECK_OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)));
@@ -130,9 +127,8 @@ static void cycles(void)
     CHECK_EQ(probes_destroyed, 3);
 }
 
-static void walking(void)
+TEST(walking, "parameters are listed by name, each once")
 {
-    group("parameters are listed by name, each once");
     static const char *const want[] = { "w", "left.w", "left.inner.w" };
     CTRT_AUTO(module) root = probe();
     ctrt_module *left = probe(), *inner = probe(), *right = probe(), *child;
@@ -181,9 +177,8 @@ static void walking(void)
         ctrt_tensor_release(&t[i]);
 }
 
-static void many(void)
+TEST(many, "a module with 1000 parameters")
 {
-    group("a module with 1000 parameters");
     CTRT_AUTO(module) root = probe();
     const char *name = NULL;
     for (int i = 0; i < 1000; i++) {
@@ -197,9 +192,8 @@ static void many(void)
     CHECK_STR(name, "p999");
 }
 
-static void running(void)
+TEST(running, "forward with one and two inputs, and its failures")
 {
-    group("forward with one and two inputs, and its failures");
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) y = NULL, x = OP(full, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu);
     struct probe *state = ctrt_module_state(module);
@@ -230,9 +224,8 @@ static ctrt_status counted_new(ctrt_module **out, int *made)
     return ctrt_module_new(out, &probe_class);
 }
 
-static void expressions(void)
+TEST(expressions, "nested constructor expressions release all modules after a failure")
 {
-    group("nested constructor expressions release all modules after a failure");
     CTRT_AUTO(module) net = NULL, other = probe();
     int made = 0;
     probes_destroyed = 0;
@@ -283,9 +276,8 @@ static void expressions(void)
 
 /* ---- moves to another dtype ---- */
 
-static void moving(void)
+TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state in place")
 {
-    group("ctrt_module_to converts parameters, gradients and optimizer state in place");
     CTRT_AUTO(module) net = NULL, bare = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *weight, *mean, *batches, *now, *state;
@@ -325,9 +317,8 @@ static void moving(void)
     CHECK_FAILS(ctrt_module_device(&device, bare), CTRT_ERR_NOT_FOUND, "no parameters");
 }
 
-static void zeroing(void)
+TEST(zeroing, "zero_grad fills or drops gradients")
 {
-    group("zero_grad fills or drops gradients");
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(3), loss = NULL;
     CHECK_OK(ctrt_module_add_parameter(module, "w", w));
@@ -368,9 +359,8 @@ static void *nested_on_a_small_stack(void *unused)
     return unused;
 }
 
-static void deep(void)
+TEST(deep, "modules nested 20000 deep, on a stack of 512 KiB")
 {
-    group("modules nested 20000 deep, on a stack of 512 KiB");
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
@@ -382,17 +372,5 @@ static void deep(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
-    classes();
-    names();
-    cycles();
-    walking();
-    many();
-    running();
-    expressions();
-    moving();
-    zeroing();
-    deep();
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

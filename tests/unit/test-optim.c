@@ -34,9 +34,8 @@ static void converted(bool adamw)
     CHECK_NEAR(values[1], (adamw ? 0.999 : 0.5) * values[0], 1e-5 * values[0]);
 }
 
-static void strides(void)
+TEST(strides, "steps with gradients and parameters that are not contiguous")
 {
-    group("steps with gradients and parameters that are not contiguous");
     const double *const values = DOUBLES(1, 2, 3, 4, 5, 6), *const grads = DOUBLES(1, -1, 2, -2, 3, -3);
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) base = tensor_with(values, CTRT_SHAPE(2, 3), CTRT_F64, cpu), turned = NULL,
@@ -61,9 +60,8 @@ static void strides(void)
     VALUES_ARE(plain, -0.25, 4.5, 4.25, 0.25, 2.5, 9.75);
 }
 
-static void versions(void)
+TEST(versions, "backward detects a step after forward")
 {
-    group("backward detects a step after forward");
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F32, cpu), y = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
@@ -77,9 +75,8 @@ static void versions(void)
     CHECK_TRUE(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w));
 }
 
-static void rates(void)
+TEST(rates, "set_lr changes the learning rate; zero_grad fills with zeros or drops gradients")
 {
-    group("set_lr changes the learning rate; zero_grad fills with zeros or drops gradients");
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F64, cpu);
     CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
@@ -101,9 +98,8 @@ static void rates(void)
     CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
 }
 
-static void bad(void)
+TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
 {
-    group("parameters that cannot be added, and Nesterov without momentum");
     static const ctrt_sgd_options nesterov[] = {
         { .nesterov = true }, { .nesterov = true, .momentum = 0.9, .dampening = 0.1 },
         { .nesterov = true, .momentum = CTRT_ZERO },
@@ -128,9 +124,8 @@ static void bad(void)
 
 /* ---- an explicit zero ---- */
 
-static void zeros(void)
+TEST(zeros, "an option of 0 is the default, and CTRT_ZERO is 0")
 {
-    group("an option of 0 is the default, and CTRT_ZERO is 0");
     /* One step from 2 with gradient 0.5; expected values computed with PyTorch. */
     static const struct {
         bool adam, buffer;
@@ -166,9 +161,8 @@ static void zeros(void)
 
 /* ---- clipping ---- */
 
-static void clipping(void)
+TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the norm")
 {
-    group("clip_grad_norm_ scales gradients above max_norm and returns the norm");
     static const struct { double max_norm, factor; } cases[] = {
         { 100, 1 }, { 13, 13 / 13.000001 }, { 6.5, 6.5 / 13.000001 }, { 0, 0 },
     };
@@ -212,11 +206,5 @@ TEST_MAIN
         return done();
     converted(false);
     converted(true);
-    strides();
-    versions();
-    rates();
-    bad();
-    zeros();
-    clipping();
-    return done();
+    return run_tests();
 }

@@ -98,7 +98,7 @@ static void make_trust_tree(const char *root)
     folder_copy(root, FILE_PATH, built_path("actor"), -1);
 }
 
-static void test_trust_paths(void)
+TEST(test_trust_paths, NULL)
 {
     char *root = folder_new(), reason[512];
     const uid_t user = geteuid();
@@ -125,7 +125,6 @@ static void test_trust_paths(void)
         if (!S_ISLNK(before.st_mode))
             chmod(what, before.st_mode & 07777);
     }
-    folder_remove(root);
 }
 
 /* Two folders with different files called backend-fake.so: a plugin, and an object that is none. */
@@ -158,7 +157,6 @@ static void test_trust_swap(void)
         CHECK_OK(use("fake"));
         CHECK_STR(loaded_from(), path);
     }
-    folder_remove(root_folder);
 
     make_two_folders();
     folder_actor(other_folder, "backend-better");
@@ -186,7 +184,6 @@ static void test_trust_swap(void)
         }
         CHECK(objects[0] != objects[1], "both files gave the same object");
     }
-    folder_remove(root_folder);
 }
 
 /* Another user swaps two folders while processes of root load plugins from them. */
@@ -213,7 +210,6 @@ static void test_trust_race(void)
     }
     kill(racer, SIGKILL);
     waitpid(racer, NULL, 0);
-    folder_remove(root_folder);
 }
 
 /* The user IDs of a process, and whether it loads a plugin of user 4321. */
@@ -236,16 +232,14 @@ static void test_trust_users(void)
                 CHECK(cases[i].real != 0 && cases[i].saved != 0, "setresuid failed");
         }
     }
-    folder_remove(folder);
 }
 
-static void test_search(void)
+TEST(test_search, "missing and relative folders of the search path are reported, the others are searched")
 {
     static const char *const ignored[] = {
         "backend-.so", "Backend-x.so", "backend-x.so.1", "backend-X.so", "libx.so", ".so", "wrong-kind.so",
     };
     char *folder = FOLDER_OF("backend-fake"), setting[8192];
-    group("missing and relative folders of the search path are reported, the others are searched");
     snprintf(setting, sizeof setting, "CTRT_PLUGIN_PATH=:relative:/no/such/folder:%s:%s", folder, folder);
     IN_CHILD(setting, QUIET) {
         CHECK(chdir(folder) == 0, "chdir failed");
@@ -269,7 +263,6 @@ static void test_search(void)
         CHECK(here == 1, "%zu files were treated as plugins", here);
         registry_leave();
     }
-    folder_remove(folder);
 }
 
 /* The loader knows this program, which contains the library, by argv[0]. Runs the program as `name` in folder `one`;
@@ -291,7 +284,7 @@ static int searched_after_chdir(const char *folder, const char *expected)
     return tap_state.failed > 0;
 }
 
-static void test_search_beside(void)
+TEST(test_search_beside, NULL)
 {
     char *one = folder_new(), *two = folder_new(), command[1024], real[4096], expected[4200];
     snprintf(command, sizeof command,
@@ -308,21 +301,16 @@ static void test_search_beside(void)
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("p", two, one, search_installed_folder);
     }
-    folder_remove(one);
-    folder_remove(two);
 }
 
 TEST_MAIN
 {
     if (argc == 4 && strcmp(argv[1], "searched") == 0)
         return searched_after_chdir(argv[2], argv[3]);
-    test_trust_paths();
     if (geteuid() == 0) {
         test_trust_swap();
         test_trust_race();
         test_trust_users();
     }
-    test_search();
-    test_search_beside();
-    return done();
+    return run_tests();
 }

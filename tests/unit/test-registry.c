@@ -83,7 +83,7 @@ static const struct bad_plugin { const char *name, *state, *reason; } bad_plugin
     { "folder", "refused", "not a regular file" },
 };
 
-static void test_bad_plugins(void)
+TEST(test_bad_plugins, NULL)
 {
     char *folder = FOLDER_OF("backend-fake"), file[64];
     struct stat actor;
@@ -116,10 +116,9 @@ static void test_bad_plugins(void)
         CHECK_STR(info.plugin, "actor");
         CHECK_STR(info.version, "1");
     }
-    folder_remove(folder);
 }
 
-static void test_refused_at_first_use(void)
+TEST(test_refused_at_first_use, NULL)
 {
     static const struct { const char *name, *reason; } cases[] = {
         { "init-fails", "init failed: the driver is from another century" },
@@ -143,10 +142,9 @@ static void test_refused_at_first_use(void)
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "init-fails:0"), CTRT_ERR_NO_DEVICE, "the driver is from another century");
     }
-    folder_remove(folder);
 }
 
-static void test_alloc_without_address(void)
+TEST(test_alloc_without_address, NULL)
 {
     char *folder = FOLDER_OF("backend-fake", "backend-alloc-null", "memory-policy-hollow", "memory-direct",
                              "memory-caching");
@@ -166,17 +164,16 @@ static void test_alloc_without_address(void)
             CHECK_HAS(ctrt_error_message(), ": alloc returned success without an address for");
         }
     }
-    folder_remove(folder);
 }
 
 /* ---- names, versions, parameters ---- */
 
-static void test_names(void)
+TEST(test_names, "requesting a backend opens only the files of that name, and one of two components with one name is "
+                 "used")
 {
     /* The component of backend-other-name is called fake and has score 50. */
     char *one = FOLDER_OF("backend-fake", "backend-other-name");
     char *two = FOLDER_OF("backend-fake", "backend-better", "memory-direct");
-    group("requesting a backend opens only the files of that name, and one of two components with one name is used");
     IN_CHILD(folder_path(one, two)) {
         CHECK_OK(use("fake"));
         CHECK_HAS(component->file->path, one);
@@ -203,14 +200,11 @@ static void test_names(void)
             found = strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && info.file[0] == '\0';
         CHECK(found, "the listing has no entry for the unknown name");
     }
-    folder_remove(one);
-    folder_remove(two);
 }
 
-static void test_versions(void)
+TEST(test_versions, "a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only")
 {
     char *folder = FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra");
-    group("a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only");
     IN_CHILD(folder_path(folder, NULL)) {
         CHECK_OK(use("grown"));
         CHECK_OK(use("grown-too"));
@@ -223,10 +217,9 @@ static void test_versions(void)
         CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
         CHECK_EQ(count, 0);
     }
-    folder_remove(folder);
 }
 
-static void test_selection(void)
+TEST(test_selection, NULL)
 {
     char *folder = FOLDER_OF("backend-fake", "backend-better");
     static const struct { const char *setting; ctrt_status fake, better; } cases[] = {
@@ -249,7 +242,6 @@ static void test_selection(void)
             check_listed("backend-fake.so", cases[i].fake != CTRT_OK ? "disabled" : "loaded", "");
         }
     }
-    folder_remove(folder);
 }
 
 /* Sets *warned if the line is a warning about CTRT_FAKE_DEVICES that names both plugins that declare it. */
@@ -261,7 +253,7 @@ static void find_warning(void *warned, ctrt_log_level level, const char *from, c
         *(bool *)warned = true;
 }
 
-static void test_params(void)
+TEST(test_params, NULL)
 {
     char *conflict = FOLDER_OF("backend-fake", "backend-init-thief"), *absent = FOLDER_OF("backend-probe-no");
     char *valid = FOLDER_OF("backend-fake", "backend-better");
@@ -307,15 +299,11 @@ static void test_params(void)
                     "CTRT_FAKE_DEVICES=many: expected an integer");
         CHECK_OK(use("fake"));
     }
-    folder_remove(conflict);
-    folder_remove(absent);
-    folder_remove(valid);
 }
 
-static void test_repeated(void)
+TEST(test_repeated, "a probe or an init that fails temporarily is called again")
 {
     char *folder = FOLDER_OF("backend-probe-later", "backend-init-short", "backend-late-kernel", "backend-over");
-    group("a probe or an init that fails temporarily is called again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         CHECK_FAILS(use("probe-later"), CTRT_ERR_IO, "no descriptor is left to look");
         CHECK_OK(use("probe-later"));
@@ -329,7 +317,6 @@ static void test_repeated(void)
         CHECK_FAILS(use("late-kernel"), CTRT_ERR_NOT_FOUND, "kernel 1 (abs): required slot run is NULL");
         check_listed("backend-over.so", "absent", "nobody");
     }
-    folder_remove(folder);
 }
 
 /* ---- threads and forks ---- */
@@ -346,10 +333,9 @@ static void *use_all(void *unused)
     return unused;
 }
 
-static void test_threads(void)
+TEST(test_threads, "eight threads load plugins at the same time")
 {
     char *folder = FOLDER_OF("backend-fake", "backend-better", "backend-init-fails");
-    group("eight threads load plugins at the same time");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         pthread_t threads[8];
         for (int i = 0; i < 8; i++)
@@ -357,7 +343,6 @@ static void test_threads(void)
         for (int i = 0; i < 8; i++)
             pthread_join(threads[i], NULL);
     }
-    folder_remove(folder);
 }
 
 /* Uses a backend in a thread. join_use returns the status. */
@@ -392,12 +377,11 @@ const char *__tsan_default_options(void)
 }
 #endif
 
-static void test_init(void)
+TEST(test_init, "an init can start and join a thread that calls the host table")
 {
     char *folder = FOLDER_OF("backend-fake", "backend-init-thread", "backend-init-slow", "backend-init-ping",
                              "backend-init-pong", "backend-init-forks", "backend-init-thread-forks",
                              "backend-needs-fork", "backend-needs-fork-late");
-    group("an init can start and join a thread that calls the host table");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         alarm(60);
         CHECK_OK(use("init-thread"));
@@ -447,20 +431,9 @@ static void test_init(void)
                 CHECK_OK(use("init-thread-forks"));
         }
     }
-    folder_remove(folder);
 }
 
 TEST_MAIN
 {
-    test_bad_plugins();
-    test_refused_at_first_use();
-    test_alloc_without_address();
-    test_names();
-    test_versions();
-    test_selection();
-    test_params();
-    test_repeated();
-    test_threads();
-    test_init();
-    return done();
+    return run_tests();
 }

@@ -12,11 +12,10 @@ static const char *text(const int64_t *shape, int ndim)
     return shape_text(buffers[next++ % 4], shape, ndim);
 }
 
-static void texts(void)
+TEST(texts, "shape_text formats shapes and truncates long ones")
 {
     char buffer[SHAPE_TEXT_BYTES];
     int64_t many[100];
-    group("shape_text formats shapes and truncates long ones");
     CHECK_STR(shape_text(buffer, NULL, 0), "[]");
     CHECK_STR(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]");
     for (int i = 0; i < 100; i++)
@@ -27,9 +26,8 @@ static void texts(void)
 }
 
 /* Shapes that are too large, or have negative sizes, are in test-bad-input. */
-static void checks(void)
+TEST(checks, "shape_check accepts the largest shapes, and names what is wrong")
 {
-    group("shape_check accepts the largest shapes, and names what is wrong");
     const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     CHECK_OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32));
     CHECK_OK(shape_check("test", LIST(INT64_MAX), CTRT_I8));
@@ -40,7 +38,7 @@ static void checks(void)
     CHECK_FAILS(shape_check("test", LIST(0, INT64_C(1) << 40, INT64_C(1) << 40), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
 }
 
-static void strides(void)
+TEST(strides, NULL)
 {
     static const struct { int ndim; int64_t shape[4], row_major[4], channels_last[4]; } cases[] = {
         { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, { 60, 1, 15, 3 } },
@@ -86,7 +84,7 @@ static void strides(void)
     }
 }
 
-static void dims(void)
+TEST(dims, NULL)
 {
     static const struct { int64_t dim; int ndim; const char *words; } bad[] = {
         { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" },
@@ -115,7 +113,7 @@ static void dims(void)
     CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, -2), 3), CTRT_ERR_INVALID_ARGUMENT, "-2");
 }
 
-static void broadcasting(void)
+TEST(broadcasting, NULL)
 {
     static const struct { int a_ndim, b_ndim, ndim; int64_t a[4], b[4], want[4]; } cases[] = {
         { 1, 3, 3, { 3 }, { 5, 2, 1 }, { 5, 2, 3 } }, { 0, 2, 2, { 0 }, { 4, 0 }, { 4, 0 } },
@@ -150,7 +148,7 @@ static void broadcasting(void)
           "expanded onto itself: %s", text(view.strides, 3));
 }
 
-static void inferring(void)
+TEST(inferring, NULL)
 {
     static const struct { int64_t numel; int ndim; int64_t wanted[4]; const char *words; } bad[] = {
         { 6, 2, { 4, -1 }, "[4, -1] does not match a tensor of 6 elements" }, { 6, 2, { -1, -1 }, "only one size" },
@@ -168,7 +166,7 @@ static void inferring(void)
     CHECK_EQ(got[0], 0);
 }
 
-static void viewing(void)
+TEST(viewing, NULL)
 {
     static const struct { int in_ndim, ndim; int64_t shape[4], strides[4], to[5], want[5]; bool possible; } cases[] = {
         { 2, 1, { 2, 3 }, { 3, 1 }, { 6 }, { 1 }, true },
@@ -206,7 +204,7 @@ static void viewing(void)
     }
 }
 
-static void spans(void)
+TEST(spans, NULL)
 {
     static const struct {
         int ndim;
@@ -244,13 +242,5 @@ static void spans(void)
 
 TEST_MAIN
 {
-    texts();
-    checks();
-    strides();
-    dims();
-    broadcasting();
-    inferring();
-    viewing();
-    spans();
-    return done();
+    return run_tests();
 }
