@@ -144,8 +144,7 @@ static inline const char *folder_path(const char *a, const char *b)
     static char settings[8][4096];
     static int used;
     char *setting = settings[used++ % 8];
-    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "",
-             b != NULL ? b : "");
+    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "", b != NULL ? b : "");
     return setting;
 }
 

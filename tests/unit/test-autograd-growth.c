@@ -128,17 +128,13 @@ static void test_threads(void)
 TEST_MAIN
 {
     static const struct { const char *name; enum sum sum; const char *op; } cases[] = {
-        { "total_loss += loss", ADD, "add" },
-        { "a custom function adds the loss", FUNCTION, "adder" },
+        { "total_loss += loss", ADD, "add" }, { "a custom function adds the loss", FUNCTION, "adder" },
         { "total_loss += loss, in place", ADD_IN_PLACE, "add" },
-        { "total_loss = 0.9 total_loss + loss", ADD_INDIRECTLY, "mul" },
-        { "the maximum loss", MAXIMUM, "maximum" },
-        { "ctrt_item(loss) is added", ITEM, NULL },
-        { "a detached loss is added", DETACH, NULL },
+        { "total_loss = 0.9 total_loss + loss", ADD_INDIRECTLY, "mul" }, { "the maximum loss", MAXIMUM, "maximum" },
+        { "ctrt_item(loss) is added", ITEM, NULL }, { "a detached loss is added", DETACH, NULL },
         { "the loss is added in no-grad mode", NO_GRAD, NULL },
         { "ctrt_grad does not count as a backward pass", GRAD_ONLY, NULL },
-        { "a long chain within a step", WITHIN_A_STEP, NULL },
-        { "a retained graph", RETAIN, NULL },
+        { "a long chain within a step", WITHIN_A_STEP, NULL }, { "a retained graph", RETAIN, NULL },
     };
     ctrt_log_set_callback(count_warning, NULL);
     group("growth is not reported by default");

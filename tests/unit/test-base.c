@@ -142,10 +142,8 @@ TEST(test_param_warnings, NULL)
 {
     static const struct { const char *setting, *words; } cases[] = {
         { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
-        { "CTRT_SOMETHING_ELSE=1", NULL },
-        { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
-        { "CUDA_VISIBLE_DEVICES=0", NULL },
-        { "CTRT_LOG=warning", NULL },
+        { "CTRT_SOMETHING_ELSE=1", NULL }, { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
+        { "CUDA_VISIBLE_DEVICES=0", NULL }, { "CTRT_LOG=warning", NULL },
     };
     group("misspelt environment variables and late changes are logged once");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

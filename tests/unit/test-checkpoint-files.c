@@ -108,9 +108,7 @@ TEST(permissions, "a new file gets its permissions from the umask, a replaced fi
 TEST(links, "saving to a symbolic link replaces its target and keeps the link")
 {
     static const struct { const char *link, *content, *file; } cases[] = {
-        { "link", "target", "target" },
-        { "link2", "link", "target" },
-        { "dangling", "new", "new" },
+        { "link", "target", "target" }, { "link2", "link", "target" }, { "dangling", "new", "new" },
         { "below/link", "../target", "target" },
     };
     CHECK(mkdir(in_folder("below"), 0700) == 0, "mkdir: %s", strerror(errno));

@@ -195,12 +195,9 @@ TEST(test_choice, NULL)
 {
     ctrt_device *device = NULL;
     static const struct { const char *setting, *device, *words; ctrt_status status; } cases[] = {
-        { "CTRT_DEVICE=", "better:0", "", CTRT_OK },
-        { "CTRT_DEVICE=auto", "better:0", "", CTRT_OK },
-        { "CTRT_DEVICE=fake:2", "fake:2", "", CTRT_OK },
-        { "CTRT_DEVICE=fake", "fake:0", "", CTRT_OK },
-        { "CTRT_DEVICE=2", "better:2", "", CTRT_OK },
-        { "CTRT_DEVICE=unasked", "unasked:0", "", CTRT_OK },
+        { "CTRT_DEVICE=", "better:0", "", CTRT_OK }, { "CTRT_DEVICE=auto", "better:0", "", CTRT_OK },
+        { "CTRT_DEVICE=fake:2", "fake:2", "", CTRT_OK }, { "CTRT_DEVICE=fake", "fake:0", "", CTRT_OK },
+        { "CTRT_DEVICE=2", "better:2", "", CTRT_OK }, { "CTRT_DEVICE=unasked", "unasked:0", "", CTRT_OK },
         { "CTRT_BACKENDS=-better", "fake:0", "", CTRT_OK },
         { "CTRT_DEVICE=fkae", NULL, "did you mean fake?", CTRT_ERR_NO_DEVICE },
         { "CTRT_DEVICE=fake:01", NULL, "CTRT_DEVICE=fake:01", CTRT_ERR_INVALID_ARGUMENT },

@@ -162,8 +162,7 @@ TEST(elements, NULL)
         { CTRT_F16, ctrt_float(65504), true }, { CTRT_F16, ctrt_float(65505), false },
         { CTRT_F16, ctrt_float(INFINITY), true },
         { CTRT_F32, ctrt_float(1e39), false }, { CTRT_F32, ctrt_float(NAN), true }, { CTRT_BOOL, ctrt_int(7), true },
-        { CTRT_F64, ctrt_float(1e308), true },
-        { CTRT_BF16, ctrt_float(3.4e38), false },
+        { CTRT_F64, ctrt_float(1e308), true }, { CTRT_BF16, ctrt_float(3.4e38), false },
     };
     group("numbers out of a dtype's range are rejected");
     for (size_t i = 0; i < COUNT_OF(ranges); i++) {
@@ -233,13 +232,10 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
 {
     static const struct { ctrt_dtype dim, zero, number, wanted; } cases[] = {
         /* same category: the tensor with dimensions decides */
-        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 },
-        { CTRT_I32, CTRT_F16, CTRT_DTYPE_DEFAULT, CTRT_F16 },
+        { CTRT_I32, CTRT_I64, CTRT_DTYPE_DEFAULT, CTRT_I32 }, { CTRT_I32, CTRT_F16, CTRT_DTYPE_DEFAULT, CTRT_F16 },
         { CTRT_I32, CTRT_F16, CTRT_F64, CTRT_F16 },                 /* the 0-dim tensor decides, not the number */
-        { CTRT_I32, CTRT_I64, CTRT_F64, CTRT_F32 },
-        { CTRT_BOOL, CTRT_BOOL, CTRT_I64, CTRT_I64 },
-        { CTRT_BOOL, CTRT_U8, CTRT_I64, CTRT_U8 },
-        { CTRT_BF16, CTRT_F64, CTRT_F64, CTRT_BF16 },
+        { CTRT_I32, CTRT_I64, CTRT_F64, CTRT_F32 }, { CTRT_BOOL, CTRT_BOOL, CTRT_I64, CTRT_I64 },
+        { CTRT_BOOL, CTRT_U8, CTRT_I64, CTRT_U8 }, { CTRT_BF16, CTRT_F64, CTRT_F64, CTRT_BF16 },
         { CTRT_U8, CTRT_BOOL, CTRT_BOOL, CTRT_U8 },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

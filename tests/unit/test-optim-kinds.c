@@ -28,8 +28,7 @@ static ctrt_status lean_open(ctrt_device **out)
     for (size_t i = 0; i < all->count && table.count < COUNT(kernels); i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)all->kernels + i * all->stride);
         if (strcmp(kernel->op, "sgd_step") != 0 && strcmp(kernel->op, "adam_step") != 0)
-            memcpy(&kernels[table.count++], kernel,
-                   kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
+            memcpy(&kernels[table.count++], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
     }
     backend = *cpu->backend;
     backend.kernels = &table;

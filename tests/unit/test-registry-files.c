@@ -47,8 +47,7 @@ static const struct trust_case {
 } trust_cases[] = {
 #define FILE_PATH "above/folder/backend-fake.so"
 #define BY_ALL    " can be written by all users"
-    { FILE_PATH, 0755, -1, -1, FILE_PATH, NULL },
-    { FILE_PATH, 0757, -1, -1, FILE_PATH, "file ROOT/" FILE_PATH BY_ALL },
+    { FILE_PATH, 0755, -1, -1, FILE_PATH, NULL }, { FILE_PATH, 0757, -1, -1, FILE_PATH, "file ROOT/" FILE_PATH BY_ALL },
     { FILE_PATH, 0775, -1, 0, FILE_PATH, "can be written by group 0 (mode 775)" },
     { FILE_PATH, 0775, -1, 4321, FILE_PATH, "can be written by group 4321" },
     { FILE_PATH, -1, 4321, -1, FILE_PATH, "belongs to user 4321" },

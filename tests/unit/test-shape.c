@@ -60,16 +60,12 @@ TEST(strides, NULL)
     }
 
     static const struct { int ndim; int64_t shape[4], strides[4], numel; bool contiguous, channels_last; } views[] = {
-        { 2, { 2, 3 }, { 3, 1 }, 6, true, false },
-        { 2, { 3, 2 }, { 1, 3 }, 6, false, false },
+        { 2, { 2, 3 }, { 3, 1 }, 6, true, false }, { 2, { 3, 2 }, { 1, 3 }, 6, false, false },
         { 2, { 1, 3 }, { 77, 1 }, 3, true, false },          /* a size of 1 has any stride */
-        { 2, { 2, 3 }, { 0, 1 }, 6, false, false },
-        { 2, { 0, 3 }, { 9, 9 }, 0, true, false },
+        { 2, { 2, 3 }, { 0, 1 }, 6, false, false }, { 2, { 0, 3 }, { 9, 9 }, 0, true, false },
         { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, 120, false, true },
-        { 4, { 2, 1, 4, 5 }, { 20, 20, 5, 1 }, 40, true, true },
-        { 4, { 2, 3, 1, 1 }, { 3, 1, 1, 1 }, 6, true, true },
-        { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, 120, true, false },
-        { 0, { 0 }, { 0 }, 1, true, false },
+        { 4, { 2, 1, 4, 5 }, { 20, 20, 5, 1 }, 40, true, true }, { 4, { 2, 3, 1, 1 }, { 3, 1, 1, 1 }, 6, true, true },
+        { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, 120, true, false }, { 0, { 0 }, { 0 }, 1, true, false },
     };
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         ctrt_view view = { .ndim = (uint8_t)views[i].ndim, .dtype = CTRT_F32, .flags = 0xffff };
@@ -173,17 +169,14 @@ TEST(viewing, NULL)
         { 2, 1, { 2, 3 }, { 1, 2 }, { 6 }, { 0 }, false },                             /* transposed */
         { 2, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 }, true },
         /* every second element; without a gap between the rows they can be merged */
-        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },
-        { 2, 2, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 }, false },
+        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true }, { 2, 2, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 }, false },
         { 2, 3, { 2, 6 }, { 13, 2 }, { 2, 3, 2 }, { 13, 4, 2 }, true },
         { 2, 4, { 2, 3 }, { 7, 1 }, { 1, 2, 1, 3 }, { 14, 7, 3, 1 }, true },
         /* the stride of a size of 1 is ignored */
         { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },
         { 2, 1, { 3, 4 }, { 0, 1 }, { 12 }, { 0 }, false },                            /* expanded */
-        { 2, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 }, true },
-        { 1, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 }, true },
-        { 2, 0, { 1, 1 }, { 5, 7 }, { 0 }, { 0 }, true },
-        { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
+        { 2, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 }, true }, { 1, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 }, true },
+        { 2, 0, { 1, 1 }, { 5, 7 }, { 0 }, { 0 }, true }, { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
         { 2, 3, { 0, 3 }, { 9, 2 }, { 3, 0, 2 }, { 2, 2, 1 }, true },
     };
     group("strides of a view with another shape, where one is possible");
