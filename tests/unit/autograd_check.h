@@ -9,10 +9,8 @@
 
 static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
 {
-    ctrt_tensor *t = NULL;
-    CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
-    if (grad)
-        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    ctrt_tensor *t = tensor_with(values, CTRT_SHAPE(n), CTRT_F64, NULL);
+    CHECK_OK(ctrt_tensor_require_grad(t, grad));
     return t;
 }
 #define LEAF(...)   vector((int64_t)COUNT(DOUBLES(__VA_ARGS__)), DOUBLES(__VA_ARGS__), true)

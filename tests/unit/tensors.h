@@ -3,6 +3,8 @@
 #ifndef CTRT_TESTS_TENSORS_H
 #define CTRT_TESTS_TENSORS_H
 
+#include <pthread.h>
+
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
@@ -114,6 +116,24 @@ static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
         values[i] = i;
     return tensor_with(values, shape, dtype, cpu);
 }
+static inline void tensors_release(ctrt_tensor **tensors, int count)
+{
+    for (int i = 0; i < count; i++)
+        ctrt_tensor_release(&tensors[i]);
+}
+
+/* Runs `body` in a thread whose stack has that many bytes. */
+static inline void on_stack(size_t bytes, void *(*body)(void *))
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, bytes);
+    REQUIRE_EQ(pthread_create(&thread, &attributes, body, NULL), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
 #define COUNTING(...) counting_of(CTRT_SHAPE(__VA_ARGS__), CTRT_F32)
 
 /* Opens the CPU device. Returns false on failure, which is reported in a separate group. */

@@ -171,10 +171,9 @@ TEST(order, "backward runs the most recently created ready node first")
     CHECK_OK(ctrt_add(&y, y, u[0]));
     CHECK_OK(ctrt_add(&y, u[2], y));
     CHECK_OK(ctrt_backward(y));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         CHECK(at[i] == 4 - i, "node %d ran as number %d, expected %d", i, at[i], 4 - i);
-        ctrt_tensor_release(&u[i]);
-    }
+    tensors_release(u, 4);
 }
 
 /* ---- user-defined functions ---- */
@@ -274,23 +273,20 @@ static void use_pair(bool save_result)
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "retain_graph");
     CHECK_TRUE(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0);
     ctrt_tensor_release(&y);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
     CHECK_EQ(counts.destroyed, 1);
 
     /* Only the second result is used, so backward gets NULL as gradient of the first one. */
     CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_OK(backward_of_sum(out[1]));
     VALUES_ARE(ctrt_tensor_grad(a), 17, 23);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 
     /* Without grad mode the function is not recorded and is destroyed at once. */
     ctrt_no_grad CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_TRUE(!ctrt_tensor_requires_grad(out[0]));
     CHECK_EQ(counts.destroyed, 3);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 }
 
 TEST(functions, "a user-defined function gives results and gradients and is destroyed once")
@@ -328,8 +324,7 @@ TEST(changed_saved_tensor, "backward fails if a saved tensor of a function was c
     CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_OK(ctrt_add_scalar_(b, ctrt_float(1)));
     CHECK_FAILS(backward_of_sum(out[0]), CTRT_ERR_AUTOGRAD, "changed in place");
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 }
 
 TEST_MAIN

@@ -5,10 +5,8 @@
 
 static ctrt_tensor *filled(double value, bool grad)
 {
-    ctrt_tensor *t = NULL;
-    CHECK_OK(ctrt_full(&t, CTRT_SHAPE(2, 3), ctrt_float(value), CTRT_F64, NULL));
-    if (grad)
-        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    ctrt_tensor *t = OP(full, CTRT_SHAPE(2, 3), ctrt_float(value), CTRT_F64, NULL);
+    CHECK_OK(ctrt_tensor_require_grad(t, grad));
     return t;
 }
 
@@ -143,11 +141,7 @@ TEST(constants, "an in-place write gives constants and their views a history")
     CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 3 * 36);
 }
 
-static ctrt_status add_sum(void *user, ctrt_tensor **grad)
-{
-    *(double *)user += sum_of(*grad);
-    return CTRT_OK;
-}
+static ctrt_status add_sum(void *user, ctrt_tensor **grad) { return *(double *)user += sum_of(*grad), CTRT_OK; }
 
 TEST(hooks, "hooks and retained gradients of a tensor that is written in place")
 {

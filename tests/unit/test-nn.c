@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests modules: registration, names, traversal, forward and moves to another dtype. Layers are tested in
  * test-nn-layers.c. */
-#include <pthread.h>
-
 #include "small_net.h"
 
 /* ---- a module that counts its calls ---- */
@@ -47,12 +45,7 @@ static ctrt_module *probe(void)
     return module;
 }
 
-static ctrt_tensor *ones(int64_t n)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_ones(&tensor, CTRT_SHAPE(n), CTRT_F32, cpu));
-    return tensor;
-}
+static ctrt_tensor *ones(int64_t n) { return OP(ones, CTRT_SHAPE(n), CTRT_F32, cpu); }
 
 TEST(classes, "module classes are validated, and the last release destroys a module")
 {
@@ -175,21 +168,6 @@ TEST(walking, "parameters are listed by name, each once")
           "eval mode did not reach the leaf modules");
     for (int i = 0; i < 4; i++)
         ctrt_tensor_release(&t[i]);
-}
-
-TEST(many, "a module with 1000 parameters")
-{
-    CTRT_AUTO(module) root = probe();
-    const char *name = NULL;
-    for (int i = 0; i < 1000; i++) {
-        CTRT_AUTO(tensor) tensor = ones(1);
-        char text[16];
-        snprintf(text, sizeof text, "p%d", i);
-        CHECK_OK(ctrt_module_add_parameter(root, text, tensor));
-    }
-    CHECK_EQ(ctrt_module_parameter_count(root), 1000);
-    CHECK_OK(ctrt_module_parameter(&name, NULL, root, 999));
-    CHECK_STR(name, "p999");
 }
 
 TEST(running, "forward with one and two inputs, and its failures")
@@ -361,13 +339,7 @@ static void *nested_on_a_small_stack(void *unused)
 
 TEST(deep, "modules nested 20000 deep, on a stack of 512 KiB")
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
-    if (CHECK(pthread_create(&thread, &attributes, nested_on_a_small_stack, NULL) == 0, "cannot create a thread"))
-        pthread_join(thread, NULL);
-    pthread_attr_destroy(&attributes);
+    on_stack(512 << 10, nested_on_a_small_stack);
 }
 
 TEST_MAIN
