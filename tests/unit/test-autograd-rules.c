@@ -46,8 +46,7 @@ IN_PLACE(by_number_in_place, return form->scalar_(y, ctrt_float(0.7));)
 
 /* ---- other functions ---- */
 
-F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));)
-F(power_2, return ctrt_pow_scalar(out, in[0], ctrt_int(2));)
+F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));) F(power_2, return ctrt_pow_scalar(out, in[0], ctrt_int(2));)
 F(power_0, return ctrt_pow_scalar(out, in[0], ctrt_float(0));)
 F(amin, return ctrt_amin(out, in[0], CTRT_DIMS(0, 2), true);)
 F(prod, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)

@@ -24,9 +24,8 @@ static const char *folder;
 /* Saves one tensor of `count` elements. */
 static ctrt_status save(const char *path, int64_t count)
 {
-    CTRT_AUTO(tensor) t = NULL;
+    CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(count), CTRT_F32, cpu);
     const char *name = NAME;
-    CTRT_TRY(ctrt_ones(&t, CTRT_SHAPE(count), CTRT_F32, cpu));
     return ctrt_save_tensors(path, &name, &t, 1);
 }
 
@@ -92,9 +91,7 @@ TEST(permissions, "a new file gets its permissions from the umask, a replaced fi
     struct stat about;
     CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
     CHECK_OK(save(path, 4));
-    CHECK_EQ(stat(path, &about), 0);
-    CHECK_EQ(about.st_uid, 12345);
-    CHECK_EQ(about.st_gid, 23456);
+    CHECK_TRUE(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456);
 
     group("a file without write permission is not replaced");
     CHECK(chmod(path, 0444) == 0 && chmod(folder, 0777) == 0, "chmod: %s", strerror(errno));
@@ -137,13 +134,7 @@ TEST(links, "saving to a symbolic link replaces its target and keeps the link")
 static void *read_all(void *path)
 {
     static char bytes[1 << 16];
-    size_t used = 0;
-    FILE *file = fopen(path, "rb");
-    for (size_t got = 1; file != NULL && got > 0; used += got)
-        got = fread(bytes + used, 1, sizeof bytes - used, file);
-    if (file != NULL)
-        fclose(file);
-    return (void *)(uintptr_t)used;
+    return (void *)(uintptr_t)folder_read(bytes, sizeof bytes, path);
 }
 
 static void *read_nothing(void *path)
@@ -156,8 +147,7 @@ TEST(devices, "saving to a pipe writes into the pipe and does not replace it")
 {
     pthread_t thread;
     void *got = NULL;
-    char pipe[512];
-    snprintf(pipe, sizeof pipe, "%s", in_folder("pipe"));
+    char *pipe = strdup(in_folder("pipe"));
     CHECK(mkfifo(pipe, 0600) == 0, "mkfifo: %s", strerror(errno));
     CHECK(pthread_create(&thread, NULL, read_all, pipe) == 0, "no thread");
     CHECK_OK(save(pipe, 1000));
@@ -173,6 +163,7 @@ TEST(devices, "saving to a pipe writes into the pipe and does not replace it")
     CHECK_FAILS(save(pipe, 1 << 20), CTRT_ERR_IO, "Broken pipe");
     pthread_join(thread, NULL);
     signal(SIGPIPE, before);
+    free(pipe);
 
     group("saving to a device node writes to the device and does not replace the node");
     const char *null = in_folder("null"), *full = in_folder("full");
@@ -360,17 +351,14 @@ TEST(many_names, "loading a file with many names that the module does not have i
     static const char *list[N];
     static ctrt_tensor *tensors[N];
     CTRT_AUTO(module) net = NULL;
-    CTRT_AUTO(tensor) one = NULL;
-    CHECK_OK(ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, cpu));
+    CTRT_AUTO(tensor) one = OP(ones, CTRT_SHAPE(1), CTRT_F32, cpu);
     CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
     for (int i = 0; i < CHILDREN; i++) {
-        ctrt_module *child = NULL;
-        CHECK_OK(ctrt_sequential_new(&child, CTRT_NO_MODULES));
+        ctrt_module *child = CTRT_NEW(sequential, CTRT_NO_MODULES);
         for (int k = 0; k < N / CHILDREN; k++) {
-            CTRT_AUTO(tensor) own = NULL;
+            CTRT_AUTO(tensor) own = OP(clone, one);
             char name[16];
             snprintf(name, sizeof name, "b%d", k);
-            CHECK_OK(ctrt_clone(&own, one));
             CHECK_OK(ctrt_module_add_buffer(child, name, own, true));
         }
         CHECK_OK(ctrt_sequential_add(net, child));

@@ -285,8 +285,7 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
     CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
     CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
     CHECK_EQ(ctrt_tensor_file_count(file), 0);
-    for (size_t i = 0; i < n; i++)
-        ctrt_tensor_release(&list[i]);
+    tensors_release(list, (int)n);
 }
 
 TEST(failing, "a failed write keeps the old file")
@@ -349,15 +348,14 @@ TEST(modules, "a module is saved and loaded")
     group("files that do not match the module are errors");
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
                                                       CTRT_NEW(linear, 4, 2, true, cpu))));
-    double before[15], after[15];
+    double before[15];
     CHECK_OK(ctrt_module_tensor(&w, other, "0.weight"));
     CHECK_OK(ctrt_to_host(before, sizeof before, w, CTRT_F64));
     CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
                 "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
     CHECK_HAS(ctrt_error_message(), "not in the module: ");
     CHECK_HAS(ctrt_error_message(), "1.running_mean");
-    CHECK_OK(ctrt_to_host(after, sizeof after, w, CTRT_F64));
-    CHECK(memcmp(before, after, sizeof before) == 0, "a failed load changed the module");
+    check_values("0.weight after a failed load", __LINE__, w, before, 15);
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
     CHECK(same_modules(b, a), "a failed load changed the module");

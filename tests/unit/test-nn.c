@@ -166,8 +166,7 @@ TEST(walking, "parameters are listed by name, each once")
     ctrt_module_train(root, false);
     CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1,
           "eval mode did not reach the leaf modules");
-    for (int i = 0; i < 4; i++)
-        ctrt_tensor_release(&t[i]);
+    tensors_release(t, 4);
 }
 
 TEST(running, "forward with one and two inputs, and its failures")

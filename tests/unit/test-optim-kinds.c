@@ -325,18 +325,20 @@ static void gradient(ctrt_tensor *p, int step, int which)
     grad_with(p, values);
 }
 
+/* Steps with gradients for the first `count` parameters. */
+static void step_with(ctrt_optimizer *optimizer, ctrt_tensor **p, int count, int step)
+{
+    for (int i = 0; i < count; i++)
+        gradient(p[i], step, i);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+}
+
 static ctrt_tensor *parameter(int which, ctrt_device *device)
 {
     double values[SIZE];
     for (int i = 0; i < SIZE; i++)
         values[i] = cos(which * 5 + i);
     return tensor_with(values, CTRT_SHAPE(SIZE), CTRT_F32, device);
-}
-
-static void release(ctrt_tensor **tensors, int count)
-{
-    for (int i = 0; i < count; i++)
-        ctrt_tensor_release(&tensors[i]);
 }
 
 static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
@@ -379,13 +381,10 @@ static void groups(const struct entry *entry, ctrt_device *device)
         if (step == 4)
             CHECK_TRUE(!ctrt_optimizer_set_lr(both, 0.125) && !ctrt_optimizer_set_lr(one, 0.125)
                        && !ctrt_optimizer_set_lr(two, 0.125));
-        gradient(p[0], step, 0);
-        gradient(q[0], step, 0);
-        gradient(p[1], step, 1);
+        step_with(both, p, 2, step);
+        step_with(one, q, 1, step);
         if (step >= 2)
             gradient(q[1], step, 1);
-        CHECK_OK(ctrt_optimizer_step(both));
-        CHECK_OK(ctrt_optimizer_step(one));
         CHECK_OK(ctrt_optimizer_step(two));
         check_same("group 0", p[0], q[0]);
         check_same("group 1", p[1], q[1]);
@@ -395,8 +394,8 @@ static void groups(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->add_group(both, NULL, 0, NULL));            /* NULL options: those of group 0 */
     CHECK_OK(ctrt_optimizer_option(&lr, both, 2, "lr"));
     CHECK_EQ(lr, 0.125);
-    release(p, 2);
-    release(q, 2);
+    tensors_release(p, 2);
+    tensors_release(q, 2);
 }
 
 /* Parameters without a gradient in some steps equal parameters with optimizers of their own that step only with one. */
@@ -444,8 +443,8 @@ static void late(const struct entry *entry, ctrt_device *device)
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
     for (int i = 0; i < N; i++)
         ctrt_optimizer_release(&alone[i]);
-    release(p, N);
-    release(q, N);
+    tensors_release(p, N);
+    tensors_release(q, N);
 }
 
 /* ---- files ---- */
@@ -465,11 +464,8 @@ static void files(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }));
     CHECK_OK(entry->add_group(first, &p[2], 1, &options));
     CHECK_OK(ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
-    for (int step = 0; step < 3; step++) {
-        for (int i = 0; i < 3; i++)
-            gradient(p[i], step, i);
-        CHECK_OK(ctrt_optimizer_step(first));
-    }
+    for (int step = 0; step < 3; step++)
+        step_with(first, p, 3, step);
     CHECK_OK(ctrt_optimizer_save(first, path));
     for (int i = 0; i < 3; i++)
         ctrt_no_grad CHECK_OK(ctrt_clone(&q[i], p[i]));
@@ -486,12 +482,8 @@ static void files(const struct entry *entry, ctrt_device *device)
             CHECK(got == want, "group %zu: %s is %.17g, expected %.17g", g, option->name, got, want);
         }
     for (int step = 3; step < 6; step++) {
-        for (int i = 0; i < 3; i++) {
-            gradient(p[i], step, i);
-            gradient(q[i], step, i);
-        }
-        CHECK_OK(ctrt_optimizer_step(first));
-        CHECK_OK(ctrt_optimizer_step(second));
+        step_with(first, p, 3, step);
+        step_with(second, q, 3, step);
         for (int i = 0; i < 3; i++)
             check_same("after loading", q[i], p[i]);
     }
@@ -505,8 +497,8 @@ static void files(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->make(&wrong, NULL, NULL));
     CHECK_OK(ctrt_optimizer_add(wrong, q, 3));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "group");
-    release(p, 3);
-    release(q, 3);
+    tensors_release(p, 3);
+    tensors_release(q, 3);
 }
 
 /* ---- failed allocations ---- */
