@@ -138,14 +138,13 @@ TEST(test_param_origins, NULL)
     }
 }
 
-TEST(test_param_warnings, NULL)
+TEST(test_param_warnings, "misspelt environment variables and late changes are logged once")
 {
     static const struct { const char *setting, *words; } cases[] = {
         { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
         { "CTRT_SOMETHING_ELSE=1", NULL }, { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
         { "CUDA_VISIBLE_DEVICES=0", NULL }, { "CTRT_LOG=warning", NULL },
     };
-    group("misspelt environment variables and late changes are logged once");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         IN_CHILD(cases[i].setting) {
             ctrt_log_set_callback(keep_line, NULL);
@@ -221,7 +220,7 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_HAS(ctrt_version(), ".");
 }
 
-TEST(test_nearest, NULL)
+TEST(test_nearest, "nearest_word returns the candidate with the smallest edit distance")
 {
     static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
     static const struct { const char *word, *want; } cases[] = {
@@ -230,7 +229,6 @@ TEST(test_nearest, NULL)
         { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
         { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
     };
-    group("nearest_word returns the candidate with the smallest edit distance");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
         CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
@@ -289,11 +287,10 @@ TEST(test_memory, "free lists are bounded and are freed with their thread")
 
 /* ---- arrays and tables ---- */
 
-TEST(test_array, NULL)
+TEST(test_array, "an array grows; a failed allocation leaves it unchanged")
 {
     struct { uint32_t number, unused[4]; } *items = NULL;
     size_t capacity = 0, count = 0, failed = 0;
-    group("an array grows; a failed allocation leaves it unchanged");
     for (size_t i = 0; i < 1000; i++) {
         alloc_fail_at(i % 3 == 0, true);
         const size_t before = capacity;
@@ -317,14 +314,13 @@ TEST(test_array, NULL)
 }
 
 /* Adds and removes items with random keys and compares each lookup with an array. */
-TEST(test_ptr_map, NULL)
+TEST(test_ptr_map, "a pointer table contains the items that were added and not removed, also after failed allocations")
 {
     struct item { const void *key; uint32_t value; };
     static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* removed: of 8 steps */
         { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
     };
     static uint32_t values[500];
-    group("a pointer table contains the items that were added and not removed, also after failed allocations");
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct ptr_map map = { 0 };
         uint64_t random = 1;
@@ -398,7 +394,7 @@ TEST(test_locks, "recursive locks exclude other threads and are free in a forked
     lock_leave(&test_lock);
 }
 
-TEST(test_param_values, NULL)
+TEST(test_param_values, "parameter values are parsed, and invalid ones are errors")
 {
     static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
         { CTRT_PARAM_INT, "42", 42 }, { CTRT_PARAM_INT, "-7", -7 }, { CTRT_PARAM_BOOL, "yes", 1 },
@@ -418,7 +414,6 @@ TEST(test_param_values, NULL)
         { (ctrt_param_type)9, "x", "not a ctrt_param_type" },
     };
     ctrt_param param = { sizeof param, "CTRT_TEST_X", CTRT_PARAM_INT, NULL, "error|cpu|both", "for tests" };
-    group("parameter values are parsed, and invalid ones are errors");
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         int64_t value = -99;
         param.type = good[i].type;

@@ -40,7 +40,7 @@ static const char *fallback(void)
 
 /* ---- names ---- */
 
-TEST(test_names, NULL)
+TEST(test_names, "device names are parsed, and invalid ones are rejected with a reason")
 {
     static const struct { const char *text, *type; int index; } good[] = {
         { "cpu", "cpu", -1 }, { "cpu:0", "cpu", 0 }, { "cuda", "cuda", -1 }, { "cuda:1", "cuda", 1 },
@@ -62,7 +62,6 @@ TEST(test_names, NULL)
         { "cuda:99999999999999999999", "too large" }, { "a2345678901234567890123456789012", "too long" },
     };
     /* fuzz-device-name checks that a name is printed as it was written, and that a bad one leaves the output alone. */
-    group("device names are parsed, and invalid ones are rejected with a reason");
     IN_CHILD(folder_path(several, NULL)) {
         char text[48];
         ctrt_device_spec spec;
@@ -100,7 +99,7 @@ TEST(test_names, NULL)
 #define GPU3 "GPU-eee1dfbc-0a0f-6ad8-5ff6-dc942a8b9d98"
 static const char *const uuids[] = { GPU0, GPU1, GPU2, GPU3 };
 
-TEST(test_visible_lists, NULL)
+TEST(test_visible_lists, "lists of visible devices")
 {
     /* type NULL: visible_parse. count: of devices; -1 does not limit the indices. want NULL: an error. */
     static const struct { const char *list, *type; int count; const char *want; } cases[] = {
@@ -132,7 +131,6 @@ TEST(test_visible_lists, NULL)
         { "cuda:", "cuda", 4, NULL }, { "cuda:1,2", "cuda", 4, NULL }, { "cuda:1,:2", "cuda", 4, NULL },
     };
     int ids[16], few[2], count = 0;
-    group("lists of visible devices");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *list = cases[i].list, *type = cases[i].type;
         char got[256] = "";

@@ -143,13 +143,12 @@ TEST(test_import, "import of values, strides, offsets and ownership")
     CHECK_EQ(deleted, 8);                                       /* all but the one without a deleter */
 }
 
-TEST(test_refused, NULL)
+TEST(test_refused, "invalid tensors are not imported, and their deleter is not called")
 {
     static int64_t negative[2] = { 2, -3 }, huge[2] = { INT64_MAX, 3 }, negative_stride[2] = { -3, 1 };
     static int64_t huge_stride[2] = { INT64_MAX, INT64_MAX };
     DLManagedTensorVersioned m;
     DLTensor *t = &m.dl_tensor;
-    group("invalid tensors are not imported, and their deleter is not called");
     deleted = 0;
     /* Changes a valid tensor and imports it. */
 #define REFUSED(change, status, words)                                                              \

@@ -9,7 +9,7 @@
 /* Checks dtypes by their names. */
 #define CHECK_DTYPE(got, want) CHECK_STR(ctrt_dtype_name(got), ctrt_dtype_name(want))
 
-TEST(names, NULL)
+TEST(names, "names, sizes and categories, in the order of the list")
 {
     static const struct { ctrt_dtype dtype; const char *name; size_t bytes; bool floating; } cases[] = {
         { CTRT_F32, "f32", 4, true }, { CTRT_F64, "f64", 8, true }, { CTRT_F16, "f16", 2, true },
@@ -17,7 +17,6 @@ TEST(names, NULL)
         { CTRT_I16, "i16", 2, false }, { CTRT_I32, "i32", 4, false }, { CTRT_I64, "i64", 8, false },
         { CTRT_BOOL, "bool", 1, false },
     };
-    group("names, sizes and categories, in the order of the list");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name = NULL;
         ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
@@ -34,7 +33,7 @@ TEST(names, NULL)
     CHECK_EQ(ctrt_dtype_size((ctrt_dtype)11), 0);
 }
 
-TEST(parsing, NULL)
+TEST(parsing, "names and aliases are parsed")
 {
     static const struct { const char *name; ctrt_dtype dtype; } good[] = {
         { "f32", CTRT_F32 }, { "float32", CTRT_F32 }, { "torch.float32", CTRT_F32 }, { "float", CTRT_F32 },
@@ -45,7 +44,6 @@ TEST(parsing, NULL)
     static const char *const bad[] = {
         "", "f", "F32", "torch.", "complex64", "f32 ", " f32", "i6", "torch.torch.f32",
     };
-    group("names and aliases are parsed");
     ctrt_dtype got = CTRT_DTYPE_DEFAULT;
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         CHECK_OK(ctrt_dtype_parse(&got, good[i].name));

@@ -93,7 +93,7 @@ static void check_suffix(const struct format_suffix *suffix, int64_t numel, int 
     free(got);
 }
 
-TEST(suffixes, NULL)
+TEST(suffixes, "suffixes for device, dtype, requires_grad and grad_fn")
 {
     static const struct { struct format_suffix suffix; int64_t numel; const char *wanted; } cases[] = {
         { { "cuda:0", NULL, false }, 2, "tensor([1., 2.], device='cuda:0')" },
@@ -102,7 +102,6 @@ TEST(suffixes, NULL)
           "tensor([1., 2.], device='cuda:1', grad_fn=<LogSoftmaxBackward0>)" },
         { { "cuda:0", NULL, true }, 0, "tensor([], device='cuda:0', requires_grad=True)" },
     };
-    group("suffixes for device, dtype, requires_grad and grad_fn");
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         check_suffix(&cases[i].suffix, cases[i].numel, format_defaults.linewidth, cases[i].wanted);
     /* A suffix that does not fit into the line starts a new line. */

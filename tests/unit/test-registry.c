@@ -68,7 +68,7 @@ static const struct bad_plugin { const char *name, *reason; } bad_plugins[] = {
     { "folder", "not a regular file" },
 };
 
-TEST(test_bad_plugins, NULL)
+TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is requested, and listed with that reason")
 {
     char *folder = FOLDER_OF("backend-fake"), file[64];
     struct stat actor;
@@ -86,7 +86,6 @@ TEST(test_bad_plugins, NULL)
                 "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
     mkdir(folder_join(folder, "backend-folder.so"), 0755);
 
-    group("each invalid plugin is refused with a reason when it is requested, and listed with that reason");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         for (size_t i = 0; i < COUNT_OF(bad_plugins); i++)
             CHECK_FAILS(use(bad_plugins[i].name), CTRT_ERR_NOT_FOUND, bad_plugins[i].reason);
@@ -103,7 +102,7 @@ TEST(test_bad_plugins, NULL)
     }
 }
 
-TEST(test_refused_at_first_use, NULL)
+TEST(test_refused_at_first_use, "errors found at first use refuse the plugin permanently")
 {
     static const struct { const char *name, *reason; } cases[] = {
         { "init-fails", "init failed: the driver is from another century" },
@@ -114,7 +113,6 @@ TEST(test_refused_at_first_use, NULL)
     };
     char *folder = FOLDER_OF("memory-policy-null", "backend-init-fails", "backend-init-silent", "backend-kernel-run",
                              "backend-kernel-stride", "backend-kernel-array", "backend-init-itself");
-    group("errors found at first use refuse the plugin permanently");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         for (size_t i = 0; i < COUNT_OF(cases); i++) {
             CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, cases[i].name));

@@ -12,6 +12,16 @@ static const char *text(const int64_t *shape, int ndim)
     return shape_text(buffers[next++ % 4], shape, ndim);
 }
 
+/* Returns a view of f32 with shape[4] and strides[4]. */
+static ctrt_view view_with(int ndim, const int64_t *shape, const int64_t *strides)
+{
+    ctrt_view view = { .ndim = (uint8_t)ndim, .dtype = CTRT_F32, .flags = 0xffff };
+    memcpy(view.shape, shape, 4 * sizeof *shape);
+    memcpy(view.strides, strides, 4 * sizeof *strides);
+    view_refresh(&view);
+    return view;
+}
+
 TEST(texts, "shape_text formats shapes and truncates long ones")
 {
     char buffer[SHAPE_TEXT_BYTES];
@@ -38,7 +48,7 @@ TEST(checks, "shape_check accepts the largest shapes, and names what is wrong")
     CHECK_FAILS(shape_check("test", LIST(0, INT64_C(1) << 40, INT64_C(1) << 40), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
 }
 
-TEST(strides, NULL)
+TEST(strides, "row-major and channels-last strides, and the flags of a view")
 {
     static const struct { int ndim; int64_t shape[4], row_major[4], channels_last[4]; } cases[] = {
         { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, { 60, 1, 15, 3 } },
@@ -46,7 +56,6 @@ TEST(strides, NULL)
         { 3, { 2, 0, 3 }, { 3, 3, 1 }, { 0 } },              /* a size of 0 counts as 1, as in PyTorch */
         { 0, { 0 }, { 0 }, { 0 } },
     };
-    group("row-major and channels-last strides, and the flags of a view");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t got[4] = { 0 };
         shape_strides(got, cases[i].shape, cases[i].ndim);
@@ -68,10 +77,7 @@ TEST(strides, NULL)
         { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, 120, true, false }, { 0, { 0 }, { 0 }, 1, true, false },
     };
     for (size_t i = 0; i < COUNT_OF(views); i++) {
-        ctrt_view view = { .ndim = (uint8_t)views[i].ndim, .dtype = CTRT_F32, .flags = 0xffff };
-        memcpy(view.shape, views[i].shape, sizeof views[i].shape);
-        memcpy(view.strides, views[i].strides, sizeof views[i].strides);
-        view_refresh(&view);
+        const ctrt_view view = view_with(views[i].ndim, views[i].shape, views[i].strides);
         CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
         CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous
                   && !!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
@@ -80,13 +86,12 @@ TEST(strides, NULL)
     }
 }
 
-TEST(dims, NULL)
+TEST(dims, "dimensions out of range and sets of dimensions")
 {
     static const struct { int64_t dim; int ndim; const char *words; } bad[] = {
         { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" },
         { INT64_MIN, 3, "[-3, 2]" }, { INT64_MAX, 8, "[-8, 7]" },
     };
-    group("dimensions out of range and sets of dimensions");
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         int got = -9;
         CHECK_FAILS(shape_dim(&got, "test", bad[i].dim, bad[i].ndim), CTRT_ERR_SHAPE, bad[i].words);
@@ -109,14 +114,13 @@ TEST(dims, NULL)
     CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, -2), 3), CTRT_ERR_INVALID_ARGUMENT, "-2");
 }
 
-TEST(broadcasting, NULL)
+TEST(broadcasting, "two shapes broadcast as in PyTorch")
 {
     static const struct { int a_ndim, b_ndim, ndim; int64_t a[4], b[4], want[4]; } cases[] = {
         { 1, 3, 3, { 3 }, { 5, 2, 1 }, { 5, 2, 3 } }, { 0, 2, 2, { 0 }, { 4, 0 }, { 4, 0 } },
         { 2, 2, 2, { 1, 0 }, { 7, 1 }, { 7, 0 } }, { 1, 1, 1, { 1 }, { 0 }, { 0 } },
         { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 1, 1, -1, { 2 }, { 0 }, { 0 } },
     };
-    group("two shapes broadcast as in PyTorch");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t got[CTRT_MAX_DIMS] = { -7 }, onto[CTRT_MAX_DIMS];
         int ndim = -7, onto_ndim = cases[i].a_ndim;
@@ -134,9 +138,8 @@ TEST(broadcasting, NULL)
         CHECK(shape_equal(onto, onto_ndim, cases[i].want, cases[i].ndim), "case %zu, onto: %s", i,
               text(onto, onto_ndim));
     }
-    ctrt_view view = { .ndim = 2, .dtype = CTRT_F32, .shape = { 3, 1 }, .strides = { 4, 4 } }, wide;
+    ctrt_view view = view_with(2, (const int64_t[4]){ 3, 1 }, (const int64_t[4]){ 4, 4 }), wide;
     const int64_t target[3] = { 2, 3, 5 }, wanted[3] = { 0, 4, 0 };
-    view_refresh(&view);
     view_expand(&wide, &view, target, 3);
     CHECK(wide.numel == 30 && shape_equal(wide.strides, 3, wanted, 3), "expanded strides %s", text(wide.strides, 3));
     view_expand(&view, &view, target, 3);
@@ -144,7 +147,7 @@ TEST(broadcasting, NULL)
           "expanded onto itself: %s", text(view.strides, 3));
 }
 
-TEST(inferring, NULL)
+TEST(inferring, "sizes that cannot be inferred")
 {
     static const struct { int64_t numel; int ndim; int64_t wanted[4]; const char *words; } bad[] = {
         { 6, 2, { 4, -1 }, "[4, -1] does not match a tensor of 6 elements" }, { 6, 2, { -1, -1 }, "only one size" },
@@ -152,7 +155,6 @@ TEST(inferring, NULL)
         { 6, 2, { -1, 0 }, "does not match" }, { 0, 2, { INT64_MAX, INT64_MAX }, "does not match" },
         { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, "does not match" },
     };
-    group("sizes that cannot be inferred");
     int64_t got[CTRT_MAX_DIMS];
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(bad[i].wanted, bad[i].ndim), bad[i].numel), CTRT_ERR_SHAPE,
@@ -162,7 +164,7 @@ TEST(inferring, NULL)
     CHECK_EQ(got[0], 0);
 }
 
-TEST(viewing, NULL)
+TEST(viewing, "strides of a view with another shape, where one is possible")
 {
     static const struct { int in_ndim, ndim; int64_t shape[4], strides[4], to[5], want[5]; bool possible; } cases[] = {
         { 2, 1, { 2, 3 }, { 3, 1 }, { 6 }, { 1 }, true },
@@ -179,12 +181,8 @@ TEST(viewing, NULL)
         { 2, 0, { 1, 1 }, { 5, 7 }, { 0 }, { 0 }, true }, { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
         { 2, 3, { 0, 3 }, { 9, 2 }, { 3, 0, 2 }, { 2, 2, 1 }, true },
     };
-    group("strides of a view with another shape, where one is possible");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        ctrt_view view = { .ndim = (uint8_t)cases[i].in_ndim, .dtype = CTRT_F32 };
-        memcpy(view.shape, cases[i].shape, sizeof cases[i].shape);
-        memcpy(view.strides, cases[i].strides, sizeof cases[i].strides);
-        view_refresh(&view);
+        const ctrt_view view = view_with(cases[i].in_ndim, cases[i].shape, cases[i].strides);
         int64_t got[CTRT_MAX_DIMS] = { 0 };
         bool possible = shape_view_strides(got, &view, cases[i].to, cases[i].ndim);
         CHECK(possible == cases[i].possible, "case %zu: possible %d", i, possible);
@@ -197,7 +195,7 @@ TEST(viewing, NULL)
     }
 }
 
-TEST(spans, NULL)
+TEST(spans, "imported strides are checked, and the number of elements they span is computed")
 {
     static const struct {
         int ndim;
@@ -216,7 +214,6 @@ TEST(spans, NULL)
         { 1, { 2 }, { -1 }, CTRT_F64, 0, { 0 }, CTRT_ERR_INVALID_ARGUMENT, "negative stride" },
     };
     int64_t elements = 0, got[CTRT_MAX_DIMS];
-    group("imported strides are checked, and the number of elements they span is computed");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const ctrt_status status = strides_import(got, &elements, "test", cases[i].shape, cases[i].strides,
                                                   cases[i].ndim, cases[i].dtype);
