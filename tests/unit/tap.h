@@ -9,6 +9,7 @@
  *     CHECK_STR(name, "cpu");          for strings; CHECK_HAS(text, "part") for a part of one
  *     CHECK_NEAR(loss, 0.5, 1e-6);     for floating point: |loss - 0.5| <= 1e-6
  *     CHECK_TRUE(a < b);               "file.c:9: false: a < b"
+ *     EACH(c, cases) CHECK_EQ(half(c->in), c->out);    for the rows of a table; failed checks print the row, from 1
  *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
  *
@@ -35,6 +36,7 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
+    int row;                            /* of the EACH that runs, from 1; failed checks print it */
     const char *skipped;                /* reason why the open group is skipped, or NULL */
     atomic_long checks, failed;         /* atomic because threads of a test may check too */
 } tap_state;
@@ -64,7 +66,7 @@ static inline void group(const char *format, ...)
     vsnprintf(tap_state.name, sizeof tap_state.name, format, arguments);
     va_end(arguments);
     tap_state.open = true;
-    tap_state.checks = tap_state.failed = 0;
+    tap_state.checks = tap_state.failed = tap_state.row = 0;
     tap_state.skipped = NULL;
 }
 
@@ -87,7 +89,10 @@ static inline bool tap_check(bool fine, const char *file, int line, const char *
         va_end(arguments);
         for (char *c = text; (c = strchr(c, '\n')); )
             *c = '~';
-        printf("# %s:%d: %s\n", file, line, text);
+        char row[24] = "";
+        if (tap_state.row > 0)
+            snprintf(row, sizeof row, "row %d: ", tap_state.row);
+        printf("# %s:%d: %s%s\n", file, line, row, text);
     }
     return false;
 }
@@ -126,6 +131,10 @@ static inline bool tap_near(double got, double want, double tolerance, const cha
 #define CHECK_HAS(got, part)              tap_has((got), (part), __FILE__, __LINE__, #got)
 #define CHECK_NEAR(got, want, tolerance)  tap_near((got), (want), (tolerance), __FILE__, __LINE__, #got)
 #define CHECK_TRUE(condition)             CHECK(condition, "false: %s", #condition)
+
+#define EACH(c, table)                                                                               \
+    for (__typeof__(&(table)[0]) c = (table);                                                        \
+         (tap_state.row = c < (table) + sizeof(table) / sizeof *c ? (int)(c - (table)) + 1 : 0) > 0; c++)
 
 static inline bool tap_ok(ctrt_status status, const char *file, int line, const char *expression)
 {

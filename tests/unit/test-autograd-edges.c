@@ -191,9 +191,9 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    for (size_t i = 0; i < COUNT(edges); i++) {
-        group("%s", edges[i].name);
-        run(&edges[i]);
+    EACH(c, edges) {
+        group("%s", c->name);
+        run(c);
         nothing_left();
     }
     return done();

@@ -141,22 +141,22 @@ TEST_MAIN
     train(30, ADD);
     CHECK_EQ(warnings, 0);
     CHECK_EQ(ctrt_autograd_growth_found(), 0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].name);
+    EACH(c, cases) {
+        group("%s", c->name);
         const uint64_t before = ctrt_autograd_growth_found();
         warnings = 0;
         CHECK_OK(ctrt_autograd_set_growth_limit(8));
-        train(7, cases[i].sum);
+        train(7, c->sum);
         CHECK(warnings == 0 && ctrt_autograd_growth_found() == before, "a warning after 7 steps: %s", warning);
-        train(30, cases[i].sum);
-        if (cases[i].op == NULL) {
+        train(30, c->sum);
+        if (c->op == NULL) {
             CHECK(warnings == 0 && ctrt_autograd_growth_found() == before, "%s", warning);
             continue;
         }
         CHECK_EQ(warnings, 1);
         CHECK_TRUE(ctrt_autograd_growth_found() >= before + 22);
         char words[64];
-        snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", cases[i].op);
+        snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", c->op);
         CHECK_HAS(warning, words);
         CHECK_HAS(warning, "ctrt_item(loss)");
     }

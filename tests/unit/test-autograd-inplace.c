@@ -298,8 +298,7 @@ static ctrt_status (*const writes[])(ctrt_tensor *v) = {
 TEST(views, NULL)
 {
     struct view_tensors t;
-    for (size_t i = 0; i < COUNT(view_cases); i++) {
-        const struct view_case *c = &view_cases[i];
+    EACH(c, view_cases) {
         group("%s", c->name);
         for (size_t w = 0; w < COUNT(writes); w++) {
             begin_view(&t, c);

@@ -341,12 +341,12 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     padding();
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].name);
-        run(&cases[i]);
+    EACH(c, cases) {
+        group("%s", c->name);
+        run(c);
     }
-    for (size_t i = 0; i < COUNT(forms); i++) {
-        form = &forms[i];
+    EACH(c, forms) {
+        form = c;
         if (form->gradient && form->scalar)
             run_form("by a number", by_number, 1);
         if (form->gradient && form->unary_)

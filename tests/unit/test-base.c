@@ -90,13 +90,13 @@ TEST(test_param_origins, NULL)
     };
     ctrt_param_value value;
     group("a parameter's value comes from the default, the environment or the program");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].environment) {
+    EACH(c, cases) {
+        IN_CHILD(c->environment) {
             param_declare(&number, "test");
             CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
-            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", c->set));         /* NULL: not set */
             CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
-            check_number(cases[i].want, cases[i].is_set);
+            check_number(c->want, c->is_set);
         }
     }
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
@@ -145,13 +145,13 @@ TEST(test_param_warnings, "misspelt environment variables and late changes are l
         { "CTRT_SOMETHING_ELSE=1", NULL }, { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
         { "CUDA_VISIBLE_DEVICES=0", NULL }, { "CTRT_LOG=warning", NULL },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].setting) {
+    EACH(c, cases) {
+        IN_CHILD(c->setting) {
             ctrt_log_set_callback(keep_line, NULL);
             param_declare(&number, "test");
             for (int again = 0; again < 2; again++)
                 param_check_environment();
-            check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
+            check_log(c->words != NULL, c->words != NULL ? c->words : "");
         }
     }
     IN_CHILD("CTRT_TEST_NUMBER=6") {
@@ -414,17 +414,16 @@ TEST(test_param_values, "parameter values are parsed, and invalid ones are error
         { (ctrt_param_type)9, "x", "not a ctrt_param_type" },
     };
     ctrt_param param = { sizeof param, "CTRT_TEST_X", CTRT_PARAM_INT, NULL, "error|cpu|both", "for tests" };
-    for (size_t i = 0; i < COUNT_OF(good); i++) {
+    EACH(c, good) {
         int64_t value = -99;
-        param.type = good[i].type;
-        const ctrt_status status = param_parse(&value, &param, good[i].text);
-        CHECK(status == CTRT_OK && value == good[i].want, "\"%s\": status %d, %lld, expected %lld", good[i].text,
-              (int)status, (long long)value, (long long)good[i].want);
+        param.type = c->type;
+        CHECK_OK(param_parse(&value, &param, c->text));
+        CHECK_EQ(value, c->want);
     }
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+    EACH(c, bad) {
         int64_t value;
-        param.type = bad[i].type;
-        CHECK_FAILS(param_parse(&value, &param, bad[i].text), CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
+        param.type = c->type;
+        CHECK_FAILS(param_parse(&value, &param, c->text), CTRT_ERR_INVALID_ARGUMENT, c->words);
         CHECK_HAS(ctrt_error_message(), "CTRT_TEST_X=");
     }
     int64_t value;

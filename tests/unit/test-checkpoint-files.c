@@ -52,15 +52,13 @@ TEST(permissions, "a new file gets its permissions from the umask, a replaced fi
     };
     const char *path = in_folder("mode");
     const mode_t mask = umask(0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         unlink(path);
-        umask(cases[i].mask);
-        if (cases[i].before != 0)
-            CHECK(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0 && chmod(path, cases[i].before) == 0, "%s",
-                  strerror(errno));
+        umask(c->mask);
+        if (c->before != 0)
+            CHECK_TRUE(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0 && chmod(path, c->before) == 0);
         CHECK_OK(save(path, 3));
-        CHECK(mode_of(path) == (S_IFREG | cases[i].after), "from %o with umask %o: %o, expected %o", cases[i].before,
-              cases[i].mask, mode_of(path) & 07777, cases[i].after);
+        CHECK(mode_of(path) == (S_IFREG | c->after), "mode %o, expected %o", mode_of(path) & 07777, c->after);
     }
     umask(mask);
 

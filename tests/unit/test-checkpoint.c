@@ -64,10 +64,9 @@ TEST(good_files, "hand-written files can be opened")
         { "{\"\":{\"dtype\":\"BOOL\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, 1 },
     };
     CTRT_AUTO(tensor_file) file = NULL;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK_OK(open_header(&file, cases[i].header, cases[i].data));
-        CHECK(ctrt_tensor_file_count(file) == cases[i].count, "%s: the file has %zu tensors", cases[i].header,
-              ctrt_tensor_file_count(file));
+    EACH(c, cases) {
+        CHECK_OK(open_header(&file, c->header, c->data));
+        CHECK_EQ(ctrt_tensor_file_count(file), c->count);
     }
 
     group("names, values and metadata of a hand-written file are read");
@@ -278,9 +277,9 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
         { { "\xff", "a" }, "not UTF-8 at byte 0" }, { { "a", "__metadata__" }, "__metadata__" },
     };
     size_t before = folder_files(folder);
-    for (size_t i = 0; i < COUNT(bad); i++)
-        CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), bad[i].names, (ctrt_tensor *[]){ t, t }, 2),
-                    CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
+    EACH(c, bad)
+        CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), c->names, (ctrt_tensor *[]){ t, t }, 2),
+                    CTRT_ERR_INVALID_ARGUMENT, c->words);
     CHECK_EQ(folder_files(folder), before);
     CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
     CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
@@ -392,11 +391,11 @@ static void load_optimizer(bool adamw)
     CHECK_OK(small_net_step(b, second, cpu, 3));
     CHECK(same_modules(a, b), "the resumed run differs from the continued run");
     CHECK_FAILS(ctrt_optimizer_load(second, net_path), CTRT_ERR_STATE, "no optimizer");
-    for (size_t i = 0; i < COUNT(wrong); i++) {
-        if (wrong[i].in > 0)
-            CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, wrong[i].in, 4, true, cpu))));
-        CHECK_OK(small_net_optimizer(&other, small != NULL ? small : a, adamw == wrong[i].same_kind));
-        CHECK_FAILS(ctrt_optimizer_load(other, path), CTRT_ERR_STATE, wrong[i].words[adamw]);
+    EACH(c, wrong) {
+        if (c->in > 0)
+            CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, c->in, 4, true, cpu))));
+        CHECK_OK(small_net_optimizer(&other, small != NULL ? small : a, adamw == c->same_kind));
+        CHECK_FAILS(ctrt_optimizer_load(other, path), CTRT_ERR_STATE, c->words[adamw]);
     }
 }
 
@@ -415,7 +414,7 @@ TEST(state_dtypes, "optimizer state of another dtype is converted")
     };
     static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16, CTRT_F32, CTRT_F64 };
     for (size_t f = 0; f < COUNT(files); f++)
-        for (size_t d = 0; d < COUNT(dtypes); d++) {
+        EACH(c, dtypes) {
             char header[1024];
             unsigned char bytes[2048], *data;
             CTRT_AUTO(module) net = NULL;
@@ -437,19 +436,19 @@ TEST(state_dtypes, "optimizer state of another dtype is converted")
             const char *path = in_folder("state.safetensors");
             write_bytes(path, bytes, size);
             CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
-            CHECK_OK(ctrt_module_to(net, NULL, dtypes[d]));
+            CHECK_OK(ctrt_module_to(net, NULL, *c));
             CHECK_OK(ctrt_sgd_new(&optimizer, net, NULL));
             CHECK_OK(ctrt_optimizer_load(optimizer, path));
             CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
-            CHECK(ctrt_tensor_dtype(state) == (dtypes[d] == CTRT_F64 ? CTRT_F64 : CTRT_F32), "%s for %s became %s",
-                  files[f].dtype, ctrt_dtype_name(dtypes[d]), ctrt_dtype_name(ctrt_tensor_dtype(state)));
+            CHECK(ctrt_tensor_dtype(state) == (*c == CTRT_F64 ? CTRT_F64 : CTRT_F32), "%s for %s became %s",
+                  files[f].dtype, ctrt_dtype_name(*c), ctrt_dtype_name(ctrt_tensor_dtype(state)));
             CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
             grad_with(w, DOUBLES(0));
             CHECK_OK(ctrt_optimizer_step(optimizer));
             CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
             CHECK_OK(ctrt_item(&value, state));
             CHECK(value == 0.5, "%s for %s: %g after a step of momentum 0.5", files[f].dtype,
-                  ctrt_dtype_name(dtypes[d]), value);
+                  ctrt_dtype_name(*c), value);
         }
 }
 

@@ -65,17 +65,13 @@ TEST(test_names, "device names are parsed, and invalid ones are rejected with a 
     IN_CHILD(folder_path(several, NULL)) {
         char text[48];
         ctrt_device_spec spec;
-        for (size_t i = 0; i < COUNT_OF(good); i++) {
-            CHECK_OK(ctrt_device_parse(&spec, good[i].text));
-            CHECK(strcmp(spec.type, good[i].type) == 0 && spec.index == good[i].index, "%s: %s, %d", good[i].text,
-                  spec.type, spec.index);
+        EACH(c, good) {
+            CHECK_OK(ctrt_device_parse(&spec, c->text));
+            CHECK_STR(spec.type, c->type);
+            CHECK_EQ(spec.index, c->index);
         }
-        for (size_t i = 0; i < COUNT_OF(bad); i++) {
-            const ctrt_status status = ctrt_device_parse(&spec, bad[i].text);
-            CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), bad[i].words) != NULL,
-                  "\"%s\": status %d: %s, expected \"%s\"", bad[i].text, (int)status, ctrt_error_message(),
-                  bad[i].words);
-        }
+        EACH(c, bad)
+            CHECK_FAILS(ctrt_device_parse(&spec, c->text), CTRT_ERR_INVALID_ARGUMENT, c->words);
         spec = (ctrt_device_spec){ "cuda", 1 };
         CHECK_FAILS(ctrt_device_format(text, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
         CHECK_TRUE(strlen(text) < 6);
@@ -131,22 +127,17 @@ TEST(test_visible_lists, "lists of visible devices")
         { "cuda:", "cuda", 4, NULL }, { "cuda:1,2", "cuda", 4, NULL }, { "cuda:1,:2", "cuda", 4, NULL },
     };
     int ids[16], few[2], count = 0;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *list = cases[i].list, *type = cases[i].type;
+    EACH(c, cases) {
         char got[256] = "";
-        ctrt_status status = CTRT_OK;
-        if (type != NULL)
-            status = visible_select(ids, 16, &count, list, type, cases[i].count, uuids);
+        if (c->type == NULL)
+            count = visible_parse(ids, 16, c->list, c->count, c->count == 4 ? uuids : NULL);
         else
-            count = visible_parse(ids, 16, list, cases[i].count, cases[i].count == 4 ? uuids : NULL);
-        if (cases[i].want == NULL) {
-            CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "\"%s\": status %d", list, (int)status);
-            continue;
-        }
+            CHECK_FAILS(visible_select(ids, 16, &count, c->list, c->type, c->count, uuids),
+                        c->want != NULL ? CTRT_OK : CTRT_ERR_INVALID_ARGUMENT, NULL);
         for (int n = 0; n < count; n++)
             sprintf(got + strlen(got), "%d,", ids[n]);
-        CHECK(status == CTRT_OK && strcmp(got, cases[i].want) == 0, "\"%s\" gives \"%s\" for %s, expected \"%s\"",
-              list ? list : "(unset)", got, type ? type : "any type", cases[i].want);
+        if (c->want != NULL)
+            CHECK_STR(got, c->want);
     }
     CHECK_EQ(visible_parse(few, 2, "0,1,2", 3, NULL), 2);
     CHECK_EQ(few[1], 1);
@@ -162,24 +153,24 @@ TEST(test_visible_devices, NULL)
         { "CTRT_VISIBLE_DEVICES=", NULL, 0, 3, { 0 } },
     };
     ctrt_device *device = NULL;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("%s renumbers the listed devices and hides the others", cases[i].setting);
-        IN_CHILD(folder_path(several, NULL), cases[i].setting) {
+    EACH(c, cases) {
+        group("%s renumbers the listed devices and hides the others", c->setting);
+        IN_CHILD(folder_path(several, NULL), c->setting) {
             char name[16], words[80];
-            CHECK_EQ(ctrt_device_count("fake"), cases[i].count);
-            for (int n = 0; n < cases[i].count; n++) {
+            CHECK_EQ(ctrt_device_count("fake"), c->count);
+            for (int n = 0; n < c->count; n++) {
                 ctrt_device_properties properties;
                 snprintf(name, sizeof name, "fake:%d", n);
                 CHECK_OK(ctrt_device_get_properties(&properties, name));
-                CHECK_EQ(properties.processors, cases[i].processors[n]);
+                CHECK_EQ(properties.processors, c->processors[n]);
                 CHECK_STR(selected(name), name);
             }
-            snprintf(name, sizeof name, "fake:%d", cases[i].count);
-            snprintf(words, sizeof words, "%d of 3 hidden by %s", cases[i].hidden, cases[i].setting);
+            snprintf(name, sizeof name, "fake:%d", c->count);
+            snprintf(words, sizeof words, "%d of 3 hidden by %s", c->hidden, c->setting);
             CHECK_FAILS(ctrt_device_get(&device, name), CTRT_ERR_NO_DEVICE, words);
-            CHECK_EQ(ctrt_is_available("fake", NULL), cases[i].count > 0);
-            if (cases[i].best != NULL)
-                CHECK_STR(selected("auto"), cases[i].best);
+            CHECK_EQ(ctrt_is_available("fake", NULL), c->count > 0);
+            if (c->best != NULL)
+                CHECK_STR(selected("auto"), c->best);
         }
     }
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
@@ -204,17 +195,17 @@ TEST(test_choice, NULL)
         { "CTRT_DEVICE=fake:1", NULL, "CTRT_DEVICE=fake:1: opening fake:1", CTRT_ERR_BACKEND },
         { "CTRT_FAKE_BROKEN=0", NULL, "opening better:0: fake device 0 is lost", CTRT_ERR_BACKEND },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("automatic selection with %s; devices with index 1 do not open", cases[i].setting);
-        IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", cases[i].setting) {
-            if (cases[i].status == CTRT_OK) {
-                CHECK_STR(selected(NULL), cases[i].device);
-                CHECK_STR(fallback(), cases[i].device);
+    EACH(c, cases) {
+        group("automatic selection with %s; devices with index 1 do not open", c->setting);
+        IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", c->setting) {
+            if (c->status == CTRT_OK) {
+                CHECK_STR(selected(NULL), c->device);
+                CHECK_STR(fallback(), c->device);
                 CHECK_TRUE(ctrt_is_available("auto", NULL));
             } else {
-                CHECK_FAILS(ctrt_device_auto(&device), cases[i].status, cases[i].words);
+                CHECK_FAILS(ctrt_device_auto(&device), c->status, c->words);
                 CHECK((strstr(ctrt_error_message(), "selected by auto") != NULL)
-                      == (strncmp(cases[i].setting, "CTRT_DEVICE", 11) != 0), "%s", ctrt_error_message());
+                      == (strncmp(c->setting, "CTRT_DEVICE", 11) != 0), "%s", ctrt_error_message());
                 CHECK(device == NULL, "a failed call changed the output");
                 CHECK_OK(ctrt_device_get(&device, "fake:2"));
             }
@@ -248,12 +239,11 @@ TEST(test_suggestions, NULL)
         if (with_cuda)
             folder_text(types, "backend-cuda.so", "");
         IN_CHILD(folder_path(types, NULL)) {
-            for (size_t i = 0; i < COUNT_OF(cases); i++) {
+            EACH(c, cases) {
                 ctrt_device_spec spec;
-                const char *words = with_cuda ? cases[i].with_cuda : cases[i].without_cuda;
-                CHECK_FAILS(ctrt_device_parse(&spec, cases[i].name), CTRT_ERR_INVALID_ARGUMENT, words);
-                CHECK(words != NULL || strstr(ctrt_error_message(), "did you mean") == NULL, "%s: %s", cases[i].name,
-                      ctrt_error_message());
+                const char *words = with_cuda ? c->with_cuda : c->without_cuda;
+                CHECK_FAILS(ctrt_device_parse(&spec, c->name), CTRT_ERR_INVALID_ARGUMENT, words);
+                CHECK_TRUE(words != NULL || strstr(ctrt_error_message(), "did you mean") == NULL);
             }
         }
     }

@@ -31,15 +31,13 @@ TEST(test_export, NULL)
     };
     DLManagedTensorVersioned *managed = NULL;
     group("export of every dtype");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), cases[i].dtype, cpu);
+    EACH(c, cases) {
+        CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), c->dtype, cpu);
         if (!CHECK_OK(ctrt_to_dlpack(&managed, x)))
             continue;
         const DLTensor *t = &managed->dl_tensor;
         CHECK_TRUE(managed->version.major == 1 && managed->flags == 0);
-        CHECK(t->dtype.code == cases[i].code && t->dtype.bits == cases[i].bits && t->dtype.lanes == 1,
-              "%s: code %u, %u bits, %u lanes", ctrt_dtype_name(cases[i].dtype), t->dtype.code, t->dtype.bits,
-              t->dtype.lanes);
+        CHECK_TRUE(t->dtype.code == c->code && t->dtype.bits == c->bits && t->dtype.lanes == 1);
         CHECK_TRUE(t->device.device_type == kDLCPU && t->device.device_id == 0);
         CHECK_TRUE(t->data == ctrt_tensor_data(x) && t->byte_offset == 0);
         CHECK_TRUE(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1);
@@ -131,11 +129,11 @@ TEST(test_import, "import of values, strides, offsets and ownership")
     static struct { int64_t shape[2], strides[2]; float *data; } any[] = {
         { { 0, 3 }, { 3, 1 }, NULL }, { { 1, 6 }, { INT64_MAX, 1 }, numbers }, { { 0, 5 }, { 1, INT64_MAX }, numbers },
     };
-    for (size_t i = 0; i < COUNT(any); i++) {
+    EACH(c, any) {
         managed = produced();
-        t->shape = any[i].shape, t->strides = any[i].strides, t->data = any[i].data;
+        t->shape = c->shape, t->strides = c->strides, t->data = c->data;
         CHECK_OK(ctrt_from_dlpack(&y, &managed));
-        SHAPE_IS(y, any[i].shape[0], any[i].shape[1]);
+        SHAPE_IS(y, c->shape[0], c->shape[1]);
         CHECK_TRUE(ctrt_tensor_strides(y)[0] <= 6);
         CHECK_EQ(ctrt_tensor_strides(y)[1], 1);
     }

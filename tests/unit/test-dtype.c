@@ -45,12 +45,12 @@ TEST(parsing, "names and aliases are parsed")
         "", "f", "F32", "torch.", "complex64", "f32 ", " f32", "i6", "torch.torch.f32",
     };
     ctrt_dtype got = CTRT_DTYPE_DEFAULT;
-    for (size_t i = 0; i < COUNT_OF(good); i++) {
-        CHECK_OK(ctrt_dtype_parse(&got, good[i].name));
-        CHECK_DTYPE(got, good[i].dtype);
+    EACH(c, good) {
+        CHECK_OK(ctrt_dtype_parse(&got, c->name));
+        CHECK_DTYPE(got, c->dtype);
     }
-    for (size_t i = 0; i < COUNT_OF(bad); i++)
-        CHECK_FAILS(ctrt_dtype_parse(&got, bad[i]), CTRT_ERR_INVALID_ARGUMENT, "unknown dtype");
+    EACH(c, bad)
+        CHECK_FAILS(ctrt_dtype_parse(&got, *c), CTRT_ERR_INVALID_ARGUMENT, "unknown dtype");
     CHECK_FAILS(ctrt_dtype_parse(&got, "float33"), CTRT_ERR_INVALID_ARGUMENT, "float32");
     CHECK_EQ(got, CTRT_I8);                     /* as before the failed calls */
 }
@@ -61,8 +61,8 @@ TEST(the_default, "the default dtype")
     ctrt_dtype got;
     CHECK_DTYPE(ctrt_default_dtype(), CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_BF16));
-    for (size_t i = 0; i < COUNT_OF(refused); i++)
-        CHECK_FAILS(ctrt_set_default_dtype(refused[i]), CTRT_ERR_DTYPE, "not a floating type");
+    EACH(c, refused)
+        CHECK_FAILS(ctrt_set_default_dtype(*c), CTRT_ERR_DTYPE, "not a floating type");
     CHECK_DTYPE(ctrt_default_dtype(), CTRT_BF16);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
     CHECK_OK(dtype_resolve(&got, "test", CTRT_DTYPE_DEFAULT));
@@ -93,9 +93,8 @@ TEST(half_types, NULL)
     for (int h = 0; h < 2; h++) {
         const struct half *half = &halves[h];
         group("%s: rounding of selected values", half->name);
-        for (size_t i = 0; i < COUNT_OF(cases); i++)
-            CHECK(half->of(cases[i].value) == cases[i].bits[h], "%a is %04x, expected %04x", (double)cases[i].value,
-                  half->of(cases[i].value), cases[i].bits[h]);
+        EACH(c, cases)
+            CHECK_EQ(half->of(c->value), c->bits[h]);
         CHECK_TRUE(isnan(half->value(half->of(NAN))));
         CHECK_TRUE(isnan(half->value(half->of(nan_value))));
 
@@ -140,15 +139,13 @@ TEST(elements, NULL)
         { CTRT_F32, ctrt_float(NAN), ctrt_float(NAN) },
     };
     group("one element is stored and loaded");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         unsigned char bytes[16];
         memset(bytes, 0xa5, sizeof bytes);
-        dtype_store(bytes + 1, cases[i].dtype, cases[i].stored);            /* intentionally unaligned */
-        ctrt_scalar got = dtype_load(bytes + 1, cases[i].dtype);
-        CHECK(same(got, cases[i].loaded), "case %zu, %s: loaded kind %d, %lld or %g", i,
-              ctrt_dtype_name(cases[i].dtype), got.kind, (long long)got.i, got.f);
-        CHECK(bytes[0] == 0xa5 && bytes[1 + ctrt_dtype_size(cases[i].dtype)] == 0xa5,
-              "case %zu wrote outside its element", i);
+        dtype_store(bytes + 1, c->dtype, c->stored);            /* intentionally unaligned */
+        const ctrt_scalar got = dtype_load(bytes + 1, c->dtype);
+        CHECK(same(got, c->loaded), "loaded kind %d, %lld or %g", got.kind, (long long)got.i, got.f);
+        CHECK_TRUE(bytes[0] == 0xa5 && bytes[1 + ctrt_dtype_size(c->dtype)] == 0xa5);
     }
     const struct { ctrt_dtype dtype; ctrt_scalar value; bool fits; } ranges[] = {
         { CTRT_I8, ctrt_int(127), true }, { CTRT_I8, ctrt_int(128), false }, { CTRT_I8, ctrt_float(-128), true },
@@ -163,11 +160,8 @@ TEST(elements, NULL)
         { CTRT_F64, ctrt_float(1e308), true }, { CTRT_BF16, ctrt_float(3.4e38), false },
     };
     group("numbers out of a dtype's range are rejected");
-    for (size_t i = 0; i < COUNT_OF(ranges); i++) {
-        ctrt_status status = dtype_check_scalar("test", ranges[i].dtype, ranges[i].value);
-        CHECK(status == (ranges[i].fits ? CTRT_OK : CTRT_ERR_OVERFLOW), "case %zu into %s: %s", i,
-              ctrt_dtype_name(ranges[i].dtype), ctrt_status_string(status));
-    }
+    EACH(c, ranges)
+        CHECK_FAILS(dtype_check_scalar("test", c->dtype, c->value), c->fits ? CTRT_OK : CTRT_ERR_OVERFLOW, NULL);
     ctrt_scalar strange = { .kind = (ctrt_scalar_kind)7 };
     CHECK_FAILS(dtype_check_scalar("test", CTRT_F32, strange), CTRT_ERR_INVALID_ARGUMENT, "kind 7");
 }
@@ -236,15 +230,14 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
         { CTRT_BOOL, CTRT_U8, CTRT_I64, CTRT_U8 }, { CTRT_BF16, CTRT_F64, CTRT_F64, CTRT_BF16 },
         { CTRT_U8, CTRT_BOOL, CTRT_BOOL, CTRT_U8 },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        CTRT_AUTO(tensor) x = operand(false, cases[i].zero);
-        CTRT_AUTO(tensor) y = operand(true, cases[i].dim);
+    EACH(c, cases) {
+        CTRT_AUTO(tensor) x = operand(false, c->zero);
+        CTRT_AUTO(tensor) y = operand(true, c->dim);
         ctrt_tensor *tensors[2] = { x, y };
-        ctrt_scalar value = number(cases[i].number);
+        ctrt_scalar value = number(c->number);
         ctrt_dtype got = CTRT_DTYPE_DEFAULT;
-        CHECK_OK(ctrt_result_type(&got, tensors, 2, cases[i].number ? &value : NULL));
-        CHECK(got == cases[i].wanted, "case %zu: %s, expected %s", i, ctrt_dtype_name(got),
-              ctrt_dtype_name(cases[i].wanted));
+        CHECK_OK(ctrt_result_type(&got, tensors, 2, c->number ? &value : NULL));
+        CHECK_DTYPE(got, c->wanted);
     }
     CTRT_AUTO(tensor) integers = operand(true, CTRT_I32);
     ctrt_scalar value = ctrt_float(1);

@@ -102,8 +102,8 @@ TEST(suffixes, "suffixes for device, dtype, requires_grad and grad_fn")
           "tensor([1., 2.], device='cuda:1', grad_fn=<LogSoftmaxBackward0>)" },
         { { "cuda:0", NULL, true }, 0, "tensor([], device='cuda:0', requires_grad=True)" },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++)
-        check_suffix(&cases[i].suffix, cases[i].numel, format_defaults.linewidth, cases[i].wanted);
+    EACH(c, cases)
+        check_suffix(&c->suffix, c->numel, format_defaults.linewidth, c->wanted);
     /* A suffix that does not fit into the line starts a new line. */
     check_suffix(&(struct format_suffix){ .device = "cuda:1" }, 9, 50,
                  "tensor([1., 2., 3., 4., 5., 6., 7., 8., 9.],\n       device='cuda:1')");

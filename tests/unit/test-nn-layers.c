@@ -386,19 +386,18 @@ TEST(initial, "initial values")
     double largest, mean, variance;
     CHECK_OK(ctrt_zeros(&w, CTRT_SHAPE(200, 50, 2, 2), CTRT_F32, cpu));
     CHECK_OK(ctrt_tensor_require_grad(w, true));
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK_OK(cases[i].init(w, cases[i].argument));
+    EACH(c, cases) {
+        CHECK_OK(c->init(w, c->argument));
         moments(&largest, &mean, &variance, w);
         /* 40,000 values: the mean must be within 5 standard errors, the variance within 5 %. */
-        CHECK(fabs(mean - cases[i].mean) < 5 * sqrt(cases[i].variance / 40000), "%s: mean %g", cases[i].name, mean);
-        CHECK(fabs(variance / cases[i].variance - 1) < 0.05, "%s: variance %g, expected %g", cases[i].name, variance,
-              cases[i].variance);
-        const double spread = (largest - cases[i].mean) / sqrt(variance);
-        if (cases[i].bound > 0)
-            CHECK(largest <= cases[i].bound * (1 + 1e-6) && largest > 0.99 * cases[i].bound, "%s: largest %g, bound %g",
-                  cases[i].name, largest, cases[i].bound);
+        CHECK(fabs(mean - c->mean) < 5 * sqrt(c->variance / 40000), "%s: mean %g", c->name, mean);
+        CHECK(fabs(variance / c->variance - 1) < 0.05, "%s: variance %g, expected %g", c->name, variance, c->variance);
+        const double spread = (largest - c->mean) / sqrt(variance);
+        if (c->bound > 0)
+            CHECK(largest <= c->bound * (1 + 1e-6) && largest > 0.99 * c->bound, "%s: largest %g, bound %g",
+                  c->name, largest, c->bound);
         else
-            CHECK(spread > 3 && spread < 6, "%s: largest %g", cases[i].name, largest);
+            CHECK(spread > 3 && spread < 6, "%s: largest %g", c->name, largest);
     }
     CHECK_TRUE(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w));
     CHECK_OK(ctrt_init_constant_(w, 7));

@@ -81,10 +81,10 @@ TEST(names, "invalid and duplicate names are rejected")
     static const char *const refused[] = { "", ".", "a.b", "weight.", ".weight" };
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(2), result = NULL;
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        CHECK_FAILS(ctrt_module_add_parameter(module, refused[i], w), CTRT_ERR_INVALID_ARGUMENT, "dot");
-        CHECK_FAILS(ctrt_module_add_buffer(module, refused[i], w, true), CTRT_ERR_INVALID_ARGUMENT, "dot");
-        CHECK_FAILS(ctrt_module_add_module(module, refused[i], probe()), CTRT_ERR_INVALID_ARGUMENT, "dot");
+    EACH(c, refused) {
+        CHECK_FAILS(ctrt_module_add_parameter(module, *c, w), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_buffer(module, *c, w, true), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_module(module, *c, probe()), CTRT_ERR_INVALID_ARGUMENT, "dot");
     }
     CHECK_FAILS(ctrt_module_add_module(module, "m", NULL), CTRT_ERR_INVALID_ARGUMENT, "child");
     probes_destroyed = 0;

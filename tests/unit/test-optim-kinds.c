@@ -247,9 +247,8 @@ static void file_steps(ctrt_optimizer *optimizer)
     grad_with(w, DOUBLES(1));
     CHECK_OK(ctrt_optimizer_step(optimizer));
     const int64_t taken = optimizer->slots[0].steps = 12345;
-    for (size_t i = 0; i < COUNT(steps); i++)
-        CHECK_FAILS(load_spoiled(optimizer, &taken, &steps[i].value), steps[i].words ? CTRT_ERR_FORMAT : CTRT_OK,
-                    steps[i].words);
+    EACH(c, steps)
+        CHECK_FAILS(load_spoiled(optimizer, &taken, &c->value), c->words ? CTRT_ERR_FORMAT : CTRT_OK, c->words);
     CHECK_OK(ctrt_optimizer_step(optimizer));       /* step number 2^53 + 1 */
 }
 
@@ -279,16 +278,16 @@ static void bad_options(const struct entry *entry)
             continue;
         optim_option_set(&options, option, mark);
         CHECK_OK(entry->make(&saved, NULL, &options));
-        for (size_t i = 0; i < COUNT(cases); i++) {
-            if (option->range != cases[i].range)
+        EACH(c, cases) {
+            if (option->range != c->range)
                 continue;
             char words[160];
-            snprintf(words, sizeof words, isnan(cases[i].value) ? "%s is" : "%s %s", option->name, cases[i].words);
-            optim_option_set(&options, option, cases[i].value);
+            snprintf(words, sizeof words, isnan(c->value) ? "%s is" : "%s %s", option->name, c->words);
+            optim_option_set(&options, option, c->value);
             CHECK_FAILS(entry->make(&optimizer, NULL, &options), CTRT_ERR_INVALID_ARGUMENT, words);
-            CHECK_HAS(ctrt_error_message(), cases[i].words);
+            CHECK_HAS(ctrt_error_message(), c->words);
             CHECK_FAILS(entry->add_group(good, NULL, 0, &options), CTRT_ERR_INVALID_ARGUMENT, words);
-            CHECK_FAILS(load_spoiled(saved, &mark, &cases[i].value), CTRT_ERR_FORMAT, words);
+            CHECK_FAILS(load_spoiled(saved, &mark, &c->value), CTRT_ERR_FORMAT, words);
         }
         optim_option_set(&options, option, CTRT_ZERO);
         CHECK_OK(entry->make(&optimizer, NULL, &options));
@@ -570,9 +569,9 @@ static void failures(const struct entry *entry, ctrt_device *device)
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
     group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
           ctrt_device_name(device));
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const ctrt_dtype dtype = cases[i].dtype;
-        const int at = cases[i].at;
+    EACH(c, cases) {
+        const ctrt_dtype dtype = c->dtype;
+        const int at = c->at;
         struct values found[4];
         uint64_t n = 1;
         failing_step(entry, device, dtype, at, 0, NULL, NULL, found);
@@ -592,16 +591,16 @@ TEST_MAIN
         return done();
     close(fd);
     CHECK_TRUE(!ctrt_op_supported(lean, "sgd_step", CTRT_F32) && !ctrt_op_supported(lean, "adam_step", CTRT_F32));
-    for (size_t i = 0; i < COUNT(entries); i++) {
-        bad_options(&entries[i]);
+    EACH(c, entries) {
+        bad_options(c);
         for (int d = 0; d < 2; d++) {
             ctrt_device *device = d ? lean : cpu;
-            references(&entries[i], device);
-            half(&entries[i], device);
-            groups(&entries[i], device);
-            late(&entries[i], device);
-            files(&entries[i], device);
-            failures(&entries[i], device);
+            references(c, device);
+            half(c, device);
+            groups(c, device);
+            late(c, device);
+            files(c, device);
+            failures(c, device);
         }
     }
     unlink(path);

@@ -106,8 +106,8 @@ TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
     };
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F32, cpu), integers = NULL, result = NULL;
-    for (size_t i = 0; i < COUNT(nesterov); i++)
-        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, &nesterov[i]), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
+    EACH(c, nesterov)
+        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, c), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
     CHECK(optimizer == NULL, "a failed constructor set its output");
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
     CHECK_OK(ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu));
@@ -174,18 +174,17 @@ TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the 
     double norm = -1, got[2];
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
     CHECK_EQ(norm, 0.0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         for (int asked = 0; asked < 2; asked++) {
             grad_with(w, DOUBLES(3, -4));
             grad_with(b, DOUBLES(12));
-            CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, cases[i].max_norm));
-            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm,
-                  norm);
+            CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, c->max_norm));
+            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", c->max_norm, norm);
             values_of(got, 2, ctrt_tensor_grad(w));
-            CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5,
-                  "max_norm %g: %g %g", cases[i].max_norm, got[0], got[1]);
+            CHECK(fabs(got[0] - 3 * c->factor) < 1e-5 && fabs(got[1] + 4 * c->factor) < 1e-5,
+                  "max_norm %g: %g %g", c->max_norm, got[0], got[1]);
             values_of(got, 1, ctrt_tensor_grad(b));
-            CHECK(fabs(got[0] - 12 * cases[i].factor) < 1e-5, "max_norm %g: %g", cases[i].max_norm, got[0]);
+            CHECK(fabs(got[0] - 12 * c->factor) < 1e-5, "max_norm %g: %g", c->max_norm, got[0]);
         }
     }
     CHECK_FAILS(ctrt_clip_grad_norm_(&norm, net, -1), CTRT_ERR_INVALID_ARGUMENT, "max_norm is -1");

@@ -103,8 +103,7 @@ TEST(test_trust_paths, NULL)
     const uid_t user = geteuid();
     make_trust_tree(root);
     CHECK(user != 0 || lchown(folder_join(root, "other/loose-link"), 4321, 4321) == 0, "lchown failed");
-    for (size_t i = 0; i < COUNT_OF(trust_cases); i++) {
-        const struct trust_case *c = &trust_cases[i];
+    EACH(c, trust_cases) {
         const char *what = folder_join(root, c->what), *path = folder_join(root, c->path);
         struct stat before;
         const bool needs_root = c->owner >= 0 || c->group >= 0 || strstr(c->path, "loose") != NULL;
@@ -221,14 +220,14 @@ static void test_trust_users(void)
     char *folder = FOLDER_OF("backend-fake");
     const char *file = folder_join(folder, "backend-fake.so");
     CHECK(chown(folder, 4321, 4321) == 0 && chown(file, 4321, 4321) == 0, "chown failed");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u",
-              (unsigned)cases[i].real, (unsigned)cases[i].effective, (unsigned)cases[i].saved);
+              (unsigned)c->real, (unsigned)c->effective, (unsigned)c->saved);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            CHECK(setresuid(cases[i].real, cases[i].effective, cases[i].saved) == 0, "setresuid failed");
-            CHECK_FAILS(use("fake"), cases[i].refused != NULL ? CTRT_ERR_NOT_FOUND : CTRT_OK, cases[i].refused);
+            CHECK(setresuid(c->real, c->effective, c->saved) == 0, "setresuid failed");
+            CHECK_FAILS(use("fake"), c->refused != NULL ? CTRT_ERR_NOT_FOUND : CTRT_OK, c->refused);
             if (setresuid(0, 0, 0) != 0)    /* LeakSanitizer cannot read a process that has two users */
-                CHECK(cases[i].real != 0 && cases[i].saved != 0, "setresuid failed");
+                CHECK(c->real != 0 && c->saved != 0, "setresuid failed");
         }
     }
 }
@@ -251,8 +250,8 @@ TEST(test_search, "missing and relative folders of the search path are reported,
         CHECK(files == 1, "a folder that is on the path twice was read %d times", files);
     }
     group("files without a plugin's name are ignored");
-    for (size_t i = 0; i < COUNT_OF(ignored); i++)
-        folder_text(folder, ignored[i], "");
+    EACH(c, ignored)
+        folder_text(folder, *c, "");
     IN_CHILD(folder_path(folder, NULL)) {
         registry_enter();
         CHECK_OK(search_files());

@@ -72,8 +72,8 @@ TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is 
 {
     char *folder = FOLDER_OF("backend-fake"), file[64];
     struct stat actor;
-    for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
-        const char *name = bad_plugins[i].name;
+    EACH(c, bad_plugins) {
+        const char *name = c->name;
         snprintf(file, sizeof file, "backend-%s.so", name);
         if (strcmp(name, "folder") != 0)
             folder_copy(folder, file, built_path(access(built_path(name), F_OK) == 0 ? name : "actor"), -1);
@@ -87,12 +87,11 @@ TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is 
     mkdir(folder_join(folder, "backend-folder.so"), 0755);
 
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++)
-            CHECK_FAILS(use(bad_plugins[i].name), CTRT_ERR_NOT_FOUND, bad_plugins[i].reason);
-        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
-            snprintf(file, sizeof file, "backend-%s.so", bad_plugins[i].name);
-            check_listed(file, strncmp(bad_plugins[i].name, "probe", 5) == 0 ? "absent" : "refused",
-                         bad_plugins[i].reason);
+        EACH(c, bad_plugins)
+            CHECK_FAILS(use(c->name), CTRT_ERR_NOT_FOUND, c->reason);
+        EACH(c, bad_plugins) {
+            snprintf(file, sizeof file, "backend-%s.so", c->name);
+            check_listed(file, strncmp(c->name, "probe", 5) == 0 ? "absent" : "refused", c->reason);
         }
         const ctrt_plugin_info info = check_listed("backend-fake.so", "ready", "");
         char line[200];
@@ -114,10 +113,10 @@ TEST(test_refused_at_first_use, "errors found at first use refuse the plugin per
     char *folder = FOLDER_OF("memory-policy-null", "backend-init-fails", "backend-init-silent", "backend-kernel-run",
                              "backend-kernel-stride", "backend-kernel-array", "backend-init-itself");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        for (size_t i = 0; i < COUNT_OF(cases); i++) {
-            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, cases[i].name));
-            CHECK_FAILS(use(cases[i].name), CTRT_ERR_PLUGIN, cases[i].reason);
-            CHECK_FAILS(use(cases[i].name), CTRT_ERR_NOT_FOUND, cases[i].reason);
+        EACH(c, cases) {
+            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, c->name));
+            CHECK_FAILS(use(c->name), CTRT_ERR_PLUGIN, c->reason);
+            CHECK_FAILS(use(c->name), CTRT_ERR_NOT_FOUND, c->reason);
         }
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "policy-null"), CTRT_ERR_NOT_FOUND,
                     "struct ctrt_memory_policy: required slot free");
@@ -136,13 +135,13 @@ TEST(test_alloc_without_address, NULL)
         { "CTRT_MEMORY=policy-hollow", "fake:0", "memory policy policy-hollow" },
         { "CTRT_MEMORY=direct+policy-hollow", "fake:0", "memory policy policy-hollow" },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("alloc that returns success without an address: %s on %s", cases[i].setting, cases[i].device);
-        IN_CHILD(folder_path(folder, NULL), QUIET, cases[i].setting) {
+    EACH(c, cases) {
+        group("alloc that returns success without an address: %s on %s", c->setting, c->device);
+        IN_CHILD(folder_path(folder, NULL), QUIET, c->setting) {
             ctrt_device *device = NULL;
             ctrt_tensor *x = NULL;
-            CHECK_OK(ctrt_device_get(&device, cases[i].device));
-            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, cases[i].source);
+            CHECK_OK(ctrt_device_get(&device, c->device));
+            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, c->source);
             CHECK_HAS(ctrt_error_message(), ": alloc returned success without an address for");
         }
     }
@@ -172,8 +171,8 @@ TEST(test_names, "requesting a backend opens only the files of that name, and on
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
         const char *const parts[] = { "did you mean fake?", one, two, "better" };
-        for (size_t i = 0; i < COUNT_OF(parts); i++)
-            CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, parts[i]);
+        EACH(c, parts)
+            CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, *c);
         CHECK_FAILS(use("../evil"), CTRT_ERR_INVALID_ARGUMENT, "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
         ctrt_plugin_info info;
@@ -212,14 +211,14 @@ TEST(test_selection, NULL)
         { "CTRT_BACKENDS=bettr", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_BACKENDS=-bettr,fake", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("%s", cases[i].setting);
-        IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
-            const char *words = cases[i].fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
-                              : cases[i].fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
-            CHECK_FAILS(use("fake"), cases[i].fake, words);
-            CHECK_FAILS(use("better"), cases[i].better, NULL);
-            check_listed("backend-fake.so", cases[i].fake != CTRT_OK ? "disabled" : "loaded", "");
+    EACH(c, cases) {
+        group("%s", c->setting);
+        IN_CHILD(folder_path(folder, NULL), c->setting) {
+            const char *words = c->fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
+                              : c->fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
+            CHECK_FAILS(use("fake"), c->fake, words);
+            CHECK_FAILS(use("better"), c->better, NULL);
+            check_listed("backend-fake.so", c->fake != CTRT_OK ? "disabled" : "loaded", "");
         }
     }
 }
@@ -242,18 +241,17 @@ TEST(test_params, NULL)
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=", 3 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=", 3 },
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=2", 2 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=2", 2 },
     };
-    for (size_t i = 0; i < COUNT_OF(orders); i++) {
-        group("two plugins declare a parameter with different meanings, %s first, %s", orders[i].first,
-              orders[i].setting);
-        IN_CHILD(folder_path(conflict, NULL), orders[i].setting) {
+    EACH(c, orders) {
+        group("two plugins declare a parameter with different meanings, %s first, %s", c->first, c->setting);
+        IN_CHILD(folder_path(conflict, NULL), c->setting) {
             bool warned = false;
             ctrt_log_set_callback(find_warning, &warned);
-            const ctrt_status first = use(orders[i].first), second = use(orders[i].second);
+            const ctrt_status first = use(c->first), second = use(c->second);
             CHECK(warned, "no warning names both plugins");
-            CHECK_EQ(ctrt_device_count("fake"), orders[i].count);
+            CHECK_EQ(ctrt_device_count("fake"), c->count);
             /* 2 is not an allowed value of init-thief's parameter. */
-            const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
-            CHECK_EQ(of_thief, orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
+            const ctrt_status of_thief = strcmp(c->first, "fake") == 0 ? second : first;
+            CHECK_EQ(of_thief, c->count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
         }
     }
     group("parameters of a plugin without devices are listed");
@@ -391,12 +389,12 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
         }
     }
     static const char *const needing[] = { "needs-fork", "needs-fork-late" };
-    for (size_t i = 0; i < COUNT_OF(needing); i++) {
-        group("an init can fork while the init of %s waits for it", needing[i]);
+    EACH(c, needing) {
+        group("an init can fork while the init of %s waits for it", *c);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             alarm(60);
             const pthread_t other = start_use("init-forks");
-            CHECK_OK(use(needing[i]));
+            CHECK_OK(use(*c));
             CHECK_OK(join_use(other));
         }
     }

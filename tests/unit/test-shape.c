@@ -56,16 +56,15 @@ TEST(strides, "row-major and channels-last strides, and the flags of a view")
         { 3, { 2, 0, 3 }, { 3, 3, 1 }, { 0 } },              /* a size of 0 counts as 1, as in PyTorch */
         { 0, { 0 }, { 0 }, { 0 } },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         int64_t got[4] = { 0 };
-        shape_strides(got, cases[i].shape, cases[i].ndim);
-        CHECK(shape_equal(got, cases[i].ndim, cases[i].row_major, cases[i].ndim), "row major of %s: %s",
-              text(cases[i].shape, cases[i].ndim), text(got, cases[i].ndim));
-        if (cases[i].ndim != 4)
+        shape_strides(got, c->shape, c->ndim);
+        CHECK(shape_equal(got, c->ndim, c->row_major, c->ndim), "row major of %s: %s",
+              text(c->shape, c->ndim), text(got, c->ndim));
+        if (c->ndim != 4)
             continue;
-        shape_strides_channels_last(got, cases[i].shape);
-        CHECK(shape_equal(got, 4, cases[i].channels_last, 4), "channels-last of %s: %s", text(cases[i].shape, 4),
-              text(got, 4));
+        shape_strides_channels_last(got, c->shape);
+        CHECK(shape_equal(got, 4, c->channels_last, 4), "channels-last of %s: %s", text(c->shape, 4), text(got, 4));
     }
 
     static const struct { int ndim; int64_t shape[4], strides[4], numel; bool contiguous, channels_last; } views[] = {
@@ -92,18 +91,18 @@ TEST(dims, "dimensions out of range and sets of dimensions")
         { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" },
         { INT64_MIN, 3, "[-3, 2]" }, { INT64_MAX, 8, "[-8, 7]" },
     };
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+    EACH(c, bad) {
         int got = -9;
-        CHECK_FAILS(shape_dim(&got, "test", bad[i].dim, bad[i].ndim), CTRT_ERR_SHAPE, bad[i].words);
+        CHECK_FAILS(shape_dim(&got, "test", c->dim, c->ndim), CTRT_ERR_SHAPE, c->words);
         CHECK(got == -9, "a failed call wrote %d", got);
     }
     static const struct { int count; int64_t dims[2]; int ndim; uint32_t want; } sets[] = {
         { 0, { 0 }, 2, 3 }, { 2, { 0, -1 }, 4, 9 }, { 1, { -1 }, 0, 0 },
     };
     uint32_t set = 99;
-    for (size_t i = 0; i < COUNT_OF(sets); i++) {
-        CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(sets[i].dims, sets[i].count), sets[i].ndim));
-        CHECK_EQ(set, sets[i].want);
+    EACH(c, sets) {
+        CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(c->dims, c->count), c->ndim));
+        CHECK_EQ(set, c->want);
     }
     CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 3));
     CHECK_EQ(set, 7);
@@ -156,9 +155,8 @@ TEST(inferring, "sizes that cannot be inferred")
         { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, "does not match" },
     };
     int64_t got[CTRT_MAX_DIMS];
-    for (size_t i = 0; i < COUNT_OF(bad); i++)
-        CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(bad[i].wanted, bad[i].ndim), bad[i].numel), CTRT_ERR_SHAPE,
-                    bad[i].words);
+    EACH(c, bad)
+        CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(c->wanted, c->ndim), c->numel), CTRT_ERR_SHAPE, c->words);
     CHECK_OK(shape_infer(got, "test", LIST(0, INT64_MAX, INT64_MAX), 0));
     CHECK_OK(shape_infer(got, "test", LIST(-1, 3), 0));
     CHECK_EQ(got[0], 0);
