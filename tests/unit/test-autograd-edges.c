@@ -140,13 +140,10 @@ static void compare(const char *what, ctrt_tensor *t, const double *wanted)
 
 static ctrt_tensor *operand(const double *values, int n, ctrt_dtype dtype)
 {
-    ctrt_tensor *t = NULL;
     if (values == NULL)
         return NULL;
-    CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
-    CHECK_OK(ctrt_to_dtype(&t, t, dtype));
-    if (ctrt_dtype_is_floating(dtype))
-        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    ctrt_tensor *t = tensor_with(values, CTRT_SHAPE(n), dtype, NULL);
+    CHECK_OK(ctrt_tensor_require_grad(t, ctrt_dtype_is_floating(dtype)));
     return t;
 }
 
@@ -180,11 +177,8 @@ static void run(const struct edge *e)
     if (ctrt_tensor_requires_grad(sum) && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))
         for (int i = 0; i <= n; i++)
             compare("second derivative", second[i], wanted[i]);
-    for (int i = 0; i < 3; i++) {
-        ctrt_tensor_release(&second[i]);
-        if (i < 2)
-            ctrt_tensor_release(&grads[i]);
-    }
+    tensors_release(second, 3);
+    tensors_release(grads, 2);
 }
 
 TEST_MAIN

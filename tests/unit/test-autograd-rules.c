@@ -77,8 +77,7 @@ F(chunk,
   int n;
   CTRT_TRY(ctrt_chunk(p, &n, in[0], 3, 2));
   ctrt_status status = ctrt_mul(out, p[0], p[1]);
-  for (int i = 0; i < n; i++)
-      ctrt_tensor_release(&p[i]);
+  tensors_release(p, n);
   return status;)
 
 IN_PLACE(relu_, return ctrt_relu_(y);)
@@ -282,10 +281,9 @@ static void derivative(struct check *c, bool second)
     if (!CHECK_OK(loss(&value, c, second, true)) || (second && !ctrt_tensor_requires_grad(value))
         || !CHECK_OK(ctrt_grad(grads, value, of, n, NULL, false, false, true)))
         return;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         compare(c, second, i < c->leaves ? i : W, grads[i]);
-        ctrt_tensor_release(&grads[i]);
-    }
+    tensors_release(grads, n);
 }
 
 static void run(const struct rule_case *it)
@@ -303,11 +301,8 @@ static void run(const struct rule_case *it)
     derivative(&c, false);
     CHECK_OK(ctrt_tensor_require_grad(c.in[W], true));
     derivative(&c, true);
-    for (int i = 0; i <= INPUTS; i++) {
-        ctrt_tensor_release(&c.in[i]);
-        if (i < INPUTS)
-            ctrt_tensor_release(&c.v[i]);
-    }
+    tensors_release(c.in, INPUTS + 1);
+    tensors_release(c.v, INPUTS);
     nothing_left();
 }
 

@@ -229,10 +229,9 @@ TEST(test_nearest, "nearest_word returns the candidate with the smallest edit di
         { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
         { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
-        CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
-              cases[i].word, got ? got : "none", want ? want : "none");
+    EACH(c, cases) {
+        const char *got = nearest_word(c->word, known, COUNT_OF(known));
+        CHECK_STR(got != NULL ? got : "none", c->want != NULL ? c->want : "none");
     }
     CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
 }
@@ -321,18 +320,18 @@ TEST(test_ptr_map, "a pointer table contains the items that were added and not r
         { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
     };
     static uint32_t values[500];
-    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+    EACH(c, cases) {
         struct ptr_map map = { 0 };
         uint64_t random = 1;
         size_t count = 0, wrong = 0, seen = 0;
         memset(values, 0, sizeof values);
         for (uint32_t step = 1; step <= 6000; step++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            const uint32_t k = (uint32_t)(random >> 33) % cases[c].keys;
-            const void *key = (const void *)((k + 1) * cases[c].stride);
+            const uint32_t k = (uint32_t)(random >> 33) % c->keys;
+            const void *key = (const void *)((k + 1) * c->stride);
             struct item *item = ptr_map_find(&map, key, sizeof *item);
             wrong += (item != NULL ? item->value : 0) != values[k];
-            if ((int)(random >> 60) % 8 < cases[c].removed) {
+            if ((int)(random >> 60) % 8 < c->removed) {
                 if (item != NULL)
                     ptr_map_remove(&map, item, sizeof *item), count--;
                 values[k] = 0;
@@ -346,12 +345,11 @@ TEST(test_ptr_map, "a pointer table contains the items that were added and not r
                 count += values[k] == 0, item->value = values[k] = step;
         }
         for (struct item *item = NULL; (item = ptr_map_next(&map, item, sizeof *item)) != NULL; seen++)
-            wrong += item->value != values[(uintptr_t)item->key / cases[c].stride - 1];
-        CHECK(wrong == 0 && seen == count && map.count == count, "case %zu: %zu wrong, %zu seen, %zu counted of %zu", c,
-              wrong, seen, map.count, count);
+            wrong += item->value != values[(uintptr_t)item->key / c->stride - 1];
+        CHECK(wrong == 0 && seen == count && map.count == count, "%zu wrong, %zu seen, %zu counted of %zu", wrong, seen,
+              map.count, count);
         ptr_map_clear(&map, sizeof(struct item));
-        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0,
-              "case %zu: the table is not empty after clearing", c);
+        CHECK_TRUE(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0);
         ptr_map_free(&map);
     }
 }

@@ -370,7 +370,8 @@ static void load_optimizer(bool adamw)
     /* The kind of the parameters that cannot load the file: of another kind, with fewer, with other ones. */
     static const struct { bool same_kind; int64_t in; const char *words[2]; } wrong[] = {
         { false, 0, { "SGD, the optimizer is AdamW", "AdamW, the optimizer is SGD" } },
-        { true, 3, { "belong to this optimizer", "belong to this optimizer" } }, { true, 2, { "0.weight", "0.weight" } },
+        { true, 3, { "belong to this optimizer", "belong to this optimizer" } },
+        { true, 2, { "0.weight", "0.weight" } },
     };
     CTRT_AUTO(module) a = NULL, b = NULL, small = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, other = NULL;

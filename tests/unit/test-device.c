@@ -319,9 +319,9 @@ TEST(test_properties, "device properties, before and after opening the device")
         ctrt_device_spec spec;
         char text[400];
         CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
-        snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d", p.name,
-                 p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors, (int)p.clock_khz,
-                 (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
+        snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d",
+                 p.name, p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors,
+                 (int)p.clock_khz, (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
         CHECK_STR(text, "fake device 1 of fake, GPU-0a22beef, 0000:01:00.0: 1048576 bytes, 9.x, 11 processors, "
                         "1000000 kHz, node -1, ecc 1, 0 0");
         CHECK_FAILS(ctrt_device_get_properties(&p, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");

@@ -17,15 +17,15 @@ TEST(names, "names, sizes and categories, in the order of the list")
         { CTRT_I16, "i16", 2, false }, { CTRT_I32, "i32", 4, false }, { CTRT_I64, "i64", 8, false },
         { CTRT_BOOL, "bool", 1, false },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         const char *name = NULL;
         ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
-        CHECK_OK(ctrt_dtype_get(&name, &dtype, i));
-        CHECK_EQ(dtype, cases[i].dtype);
-        CHECK_STR(name, cases[i].name);
-        CHECK_STR(ctrt_dtype_name(dtype), cases[i].name);
-        CHECK_EQ(ctrt_dtype_size(dtype), cases[i].bytes);
-        CHECK_EQ(ctrt_dtype_is_floating(dtype), cases[i].floating);
+        CHECK_OK(ctrt_dtype_get(&name, &dtype, (size_t)(c - cases)));
+        CHECK_EQ(dtype, c->dtype);
+        CHECK_STR(name, c->name);
+        CHECK_STR(ctrt_dtype_name(dtype), c->name);
+        CHECK_EQ(ctrt_dtype_size(dtype), c->bytes);
+        CHECK_EQ(ctrt_dtype_is_floating(dtype), c->floating);
     }
     CHECK_FAILS(ctrt_dtype_get(NULL, NULL, COUNT_OF(cases)), CTRT_ERR_NOT_FOUND, "there are 10 data types");
     CHECK_STR(ctrt_dtype_name(CTRT_DTYPE_DEFAULT), "?");

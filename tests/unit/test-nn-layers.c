@@ -152,8 +152,8 @@ static void batch_norm(const char *what, double momentum, double factor)
         const bool training = batch <= BATCHES;
         CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(3, 2, 2, 2)), y = NULL;
         ctrt_module_train(module, training);
-        RUNS_AS(module, x, ctrt_batch_norm(&want, x, tensor_of(module, "weight"), tensor_of(module, "bias"), mean, var, training,
-                                momentum < 0 ? 1.0 / batch : factor, 1e-5));
+        RUNS_AS(module, x, ctrt_batch_norm(&want, x, tensor_of(module, "weight"), tensor_of(module, "bias"), mean, var,
+                                           training, momentum < 0 ? 1.0 / batch : factor, 1e-5));
         check_same("running_mean", __LINE__, tensor_of(module, "running_mean"), CTRT_OK, mean);
         check_same("running_var", __LINE__, tensor_of(module, "running_var"), CTRT_OK, var);
         CHECK_EQ(at(batches, 0), (double)(training ? batch : BATCHES));
@@ -390,12 +390,12 @@ TEST(initial, "initial values")
         CHECK_OK(c->init(w, c->argument));
         moments(&largest, &mean, &variance, w);
         /* 40,000 values: the mean must be within 5 standard errors, the variance within 5 %. */
-        CHECK(fabs(mean - c->mean) < 5 * sqrt(c->variance / 40000), "%s: mean %g", c->name, mean);
+        CHECK_NEAR(mean, c->mean, 5 * sqrt(c->variance / 40000));
         CHECK(fabs(variance / c->variance - 1) < 0.05, "%s: variance %g, expected %g", c->name, variance, c->variance);
         const double spread = (largest - c->mean) / sqrt(variance);
         if (c->bound > 0)
-            CHECK(largest <= c->bound * (1 + 1e-6) && largest > 0.99 * c->bound, "%s: largest %g, bound %g",
-                  c->name, largest, c->bound);
+            CHECK(largest <= c->bound * (1 + 1e-6) && largest > 0.99 * c->bound, "largest %g, bound %g", largest,
+                  c->bound);
         else
             CHECK(spread > 3 && spread < 6, "%s: largest %g", c->name, largest);
     }

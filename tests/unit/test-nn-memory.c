@@ -86,8 +86,7 @@ static ctrt_status layers(void)
     CTRT_TRY(ctrt_mul(&u, u, h));
     CTRT_TRY(ctrt_chunk(pieces, &n, u, 3, 1));
     ctrt_status status = ctrt_cat(&y, pieces, 3, 0);
-    for (int i = 0; i < 3; i++)
-        ctrt_tensor_release(&pieces[i]);
+    tensors_release(pieces, 3);
     CTRT_TRY(status);
     CTRT_TRY(ctrt_function_apply(&twice, NULL, &y, 1, &y, 1));
     CTRT_TRY(ctrt_mean(&y, y, CTRT_ALL_DIMS));

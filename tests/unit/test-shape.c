@@ -5,6 +5,9 @@
 
 #define LIST(...) CTRT_SHAPE(__VA_ARGS__)
 
+/* Checks that the two lists of sizes are equal. */
+#define CHECK_SIZES(got, got_count, want, want_count) CHECK_STR(text(got, got_count), text(want, want_count))
+
 static const char *text(const int64_t *shape, int ndim)
 {
     static char buffers[4][SHAPE_TEXT_BYTES];
@@ -59,12 +62,11 @@ TEST(strides, "row-major and channels-last strides, and the flags of a view")
     EACH(c, cases) {
         int64_t got[4] = { 0 };
         shape_strides(got, c->shape, c->ndim);
-        CHECK(shape_equal(got, c->ndim, c->row_major, c->ndim), "row major of %s: %s",
-              text(c->shape, c->ndim), text(got, c->ndim));
+        CHECK_SIZES(got, c->ndim, c->row_major, c->ndim);
         if (c->ndim != 4)
             continue;
         shape_strides_channels_last(got, c->shape);
-        CHECK(shape_equal(got, 4, c->channels_last, 4), "channels-last of %s: %s", text(c->shape, 4), text(got, 4));
+        CHECK_SIZES(got, 4, c->channels_last, 4);
     }
 
     static const struct { int ndim; int64_t shape[4], strides[4], numel; bool contiguous, channels_last; } views[] = {
@@ -75,12 +77,11 @@ TEST(strides, "row-major and channels-last strides, and the flags of a view")
         { 4, { 2, 1, 4, 5 }, { 20, 20, 5, 1 }, 40, true, true }, { 4, { 2, 3, 1, 1 }, { 3, 1, 1, 1 }, 6, true, true },
         { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, 120, true, false }, { 0, { 0 }, { 0 }, 1, true, false },
     };
-    for (size_t i = 0; i < COUNT_OF(views); i++) {
-        const ctrt_view view = view_with(views[i].ndim, views[i].shape, views[i].strides);
-        CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
-        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous
-                  && !!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last,
-              "view %zu: flags %x", i, view.flags);
+    EACH(c, views) {
+        const ctrt_view view = view_with(c->ndim, c->shape, c->strides);
+        CHECK_EQ(view.numel, c->numel);
+        CHECK_EQ(!!(view.flags & CTRT_VIEW_CONTIGUOUS), c->contiguous);
+        CHECK_EQ(!!(view.flags & CTRT_VIEW_CHANNELS_LAST), c->channels_last);
         CHECK_TRUE(view.flags & CTRT_VIEW_HOST_SCALAR);
     }
 }
@@ -120,22 +121,20 @@ TEST(broadcasting, "two shapes broadcast as in PyTorch")
         { 2, 2, 2, { 1, 0 }, { 7, 1 }, { 7, 0 } }, { 1, 1, 1, { 1 }, { 0 }, { 0 } },
         { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 1, 1, -1, { 2 }, { 0 }, { 0 } },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         int64_t got[CTRT_MAX_DIMS] = { -7 }, onto[CTRT_MAX_DIMS];
-        int ndim = -7, onto_ndim = cases[i].a_ndim;
-        ctrt_status status = shape_broadcast(got, &ndim, "test", cases[i].a, cases[i].a_ndim, cases[i].b,
-                                             cases[i].b_ndim);
-        if (cases[i].ndim < 0) {
-            CHECK_FAILS(status, CTRT_ERR_SHAPE, text(cases[i].a, cases[i].a_ndim));
-            CHECK(ndim == -7 && got[0] == -7, "case %zu: a failed call wrote its output", i);
+        int ndim = -7, onto_ndim = c->a_ndim;
+        const ctrt_status status = shape_broadcast(got, &ndim, "test", c->a, c->a_ndim, c->b, c->b_ndim);
+        if (c->ndim < 0) {
+            CHECK_FAILS(status, CTRT_ERR_SHAPE, text(c->a, c->a_ndim));
+            CHECK(ndim == -7 && got[0] == -7, "a failed call wrote its output");
             continue;
         }
-        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "case %zu: %s", i,
-              text(got, ndim));
-        memcpy(onto, cases[i].a, sizeof cases[i].a);         /* the output may be an operand */
-        CHECK_OK(shape_broadcast(onto, &onto_ndim, "test", onto, onto_ndim, cases[i].b, cases[i].b_ndim));
-        CHECK(shape_equal(onto, onto_ndim, cases[i].want, cases[i].ndim), "case %zu, onto: %s", i,
-              text(onto, onto_ndim));
+        CHECK_OK(status);
+        CHECK_SIZES(got, ndim, c->want, c->ndim);
+        memcpy(onto, c->a, sizeof c->a);         /* the output may be an operand */
+        CHECK_OK(shape_broadcast(onto, &onto_ndim, "test", onto, onto_ndim, c->b, c->b_ndim));
+        CHECK_SIZES(onto, onto_ndim, c->want, c->ndim);
     }
     ctrt_view view = view_with(2, (const int64_t[4]){ 3, 1 }, (const int64_t[4]){ 4, 4 }), wide;
     const int64_t target[3] = { 2, 3, 5 }, wanted[3] = { 0, 4, 0 };
@@ -179,17 +178,14 @@ TEST(viewing, "strides of a view with another shape, where one is possible")
         { 2, 0, { 1, 1 }, { 5, 7 }, { 0 }, { 0 }, true }, { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
         { 2, 3, { 0, 3 }, { 9, 2 }, { 3, 0, 2 }, { 2, 2, 1 }, true },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const ctrt_view view = view_with(cases[i].in_ndim, cases[i].shape, cases[i].strides);
+    EACH(c, cases) {
+        const ctrt_view view = view_with(c->in_ndim, c->shape, c->strides);
         int64_t got[CTRT_MAX_DIMS] = { 0 };
-        bool possible = shape_view_strides(got, &view, cases[i].to, cases[i].ndim);
-        CHECK(possible == cases[i].possible, "case %zu: possible %d", i, possible);
-        if (!possible || !cases[i].possible)
+        if (!CHECK_EQ(shape_view_strides(got, &view, c->to, c->ndim), c->possible) || !c->possible)
             continue;
-        /* The stride of a size of 1 may be anything. */
-        for (int d = 0; d < cases[i].ndim; d++)
-            CHECK(cases[i].to[d] == 1 || got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i,
-                  text(got, cases[i].ndim), text(cases[i].want, cases[i].ndim));
+        for (int d = 0; d < c->ndim; d++)
+            if (c->to[d] != 1)                  /* the stride of a size of 1 may be anything */
+                CHECK_EQ(got[d], c->want[d]);
     }
 }
 
@@ -212,17 +208,13 @@ TEST(spans, "imported strides are checked, and the number of elements they span 
         { 1, { 2 }, { -1 }, CTRT_F64, 0, { 0 }, CTRT_ERR_INVALID_ARGUMENT, "negative stride" },
     };
     int64_t elements = 0, got[CTRT_MAX_DIMS];
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const ctrt_status status = strides_import(got, &elements, "test", cases[i].shape, cases[i].strides,
-                                                  cases[i].ndim, cases[i].dtype);
-        if (cases[i].status != CTRT_OK) {
-            CHECK_FAILS(status, cases[i].status, cases[i].words);
-            continue;
+    EACH(c, cases) {
+        CHECK_FAILS(strides_import(got, &elements, "test", c->shape, c->strides, c->ndim, c->dtype), c->status,
+                    c->words);
+        if (c->status == CTRT_OK) {
+            CHECK_EQ(elements, c->elements);
+            CHECK_SIZES(got, c->ndim, c->want, c->ndim);
         }
-        CHECK_OK(status);
-        CHECK(elements == cases[i].elements, "case %zu: %lld elements", i, (long long)elements);
-        CHECK(shape_equal(got, cases[i].ndim, cases[i].want, cases[i].ndim), "case %zu: strides %s", i,
-              text(got, cases[i].ndim));
     }
     CHECK_OK(strides_import(got, &elements, "test", cases[0].shape, NULL, 2, CTRT_F32));
     CHECK_TRUE(elements == 6 && got[0] == 3 && got[1] == 1);
