@@ -2,8 +2,6 @@
 /* Tests what programs can add to autograd: gradient hooks, retained gradients and user-defined functions. */
 #include "autograd_check.h"
 
-/* ---- hooks ---- */
-
 /* What a hook saw, and what it does. */
 struct hook {
     int calls;
@@ -175,8 +173,6 @@ TEST(order, "backward runs the most recently created ready node first")
         CHECK(at[i] == 4 - i, "node %d ran as number %d, expected %d", i, at[i], 4 - i);
     tensors_release(u, 4);
 }
-
-/* ---- user-defined functions ---- */
 
 struct counts { int forward, backward, destroyed; bool save_result; };
 

@@ -3,8 +3,6 @@
  * are tested in test-autograd-hooks.c. */
 #include "autograd_check.h"
 
-/* ---- leaves ---- */
-
 TEST(leaves, "which tensors require grad and which are leaves")
 {
     CTRT_AUTO(tensor) x = VECTOR(1, 2), y = NULL, d = NULL;
@@ -40,8 +38,6 @@ TEST(set_grad, "grad is set and cleared")
     CHECK_TRUE(ctrt_tensor_grad(x) == NULL);
 }
 
-/* ---- backward ---- */
-
 TEST(accumulation, "backward accumulates into the leaves and frees saved tensors")
 {
     CTRT_AUTO(tensor) a = LEAF(1, 2), b = LEAF(3, 4), c = LEAF(5, 6), y = NULL;
@@ -64,8 +60,7 @@ TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
 {
     CTRT_AUTO(tensor) s = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
         q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
-    CHECK_OK(ctrt_tensor_require_grad(p, true));
-    CHECK_OK(ctrt_tensor_require_grad(q, true));
+    CHECK_TRUE(!ctrt_tensor_require_grad(p, true) && !ctrt_tensor_require_grad(q, true));
     CHECK_OK(ctrt_mul(&s, p, q));
     CHECK_OK(backward_of_sum(s));
     VALUES_ARE(ctrt_tensor_grad(p), 24, 24, 24);
@@ -200,8 +195,6 @@ TEST(modes, "grad mode is nested and restored")
     }
     CHECK_TRUE(ctrt_grad_enabled());
 }
-
-/* ---- deep and growing graphs ---- */
 
 #define DEEP 200000
 

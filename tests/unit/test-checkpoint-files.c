@@ -249,8 +249,6 @@ TEST(moving, "a save to a relative path completes when the working directory cha
     CHECK_FAILS(save("", 1), CTRT_ERR_IO, "No such file");
 }
 
-/* ---- files that change ---- */
-
 TEST(shrinking, "reading a file that was truncated after it was opened gives CTRT_ERR_IO")
 {
     CTRT_AUTO(tensor_file) file = NULL;

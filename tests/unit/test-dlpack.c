@@ -70,8 +70,6 @@ TEST(test_export, NULL)
     ctrt_tensor_release(&x);
 }
 
-/* ---- a producer ---- */
-
 static int deleted;
 static void *deleted_context;
 

@@ -3,8 +3,6 @@
  * test-nn-layers.c. */
 #include "small_net.h"
 
-/* ---- a module that counts its calls ---- */
-
 struct probe { ctrt_tensor *w; int trained; bool silent; ctrt_status failure; };
 static int probes_destroyed;
 
@@ -147,14 +145,11 @@ TEST(walking, "parameters are listed by name, each once")
     CHECK_OK(ctrt_module_add_module(root, "right", right));
     CHECK_OK(ctrt_module_parameter(&kept[3], NULL, root, 3));
     CHECK_STR(kept[3], "left.inner.shared.w");          /* its first name */
-    for (int i = 0; i < 3; i++) {
-        CHECK_OK(ctrt_module_parameter(&name, NULL, root, (size_t)i));
-        CHECK(name == kept[i], "%s is another pointer after the structure changed", name);
-    }
+    for (size_t i = 0; i < 3; i++)
+        CHECK(ctrt_module_parameter(&name, NULL, root, i) == CTRT_OK && name == kept[i], "name %zu is now %s", i, name);
     CHECK_EQ(ctrt_module_numel(root), 1 + 2 + 3 + 4);
 
-    CHECK_OK(ctrt_module_tensor(&tensor, root, "left.inner.w"));
-    CHECK(tensor == t[2], "the tensor found by name is another");
+    CHECK_TRUE(ctrt_module_tensor(&tensor, root, "left.inner.w") == CTRT_OK && tensor == t[2]);
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, "left.iner.w"), CTRT_ERR_NOT_FOUND, "did you mean \"left.inner.w\"");
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, ""), CTRT_ERR_NOT_FOUND, NULL);
 
@@ -250,8 +245,6 @@ TEST(expressions, "nested constructor expressions release all modules after a fa
     CHECK_OK(ctrt_sequential_add(net, CTRT_NEW(softmax, 5)));
     CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_SHAPE, "Sequential: 0: Softmax: ");
 }
-
-/* ---- moves to another dtype ---- */
 
 TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state in place")
 {

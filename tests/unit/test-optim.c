@@ -8,8 +8,6 @@
 #define VALUES_NEAR(tolerance, x, ...) \
     check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), tolerance)
 
-/* ---- layouts, versions, rates ---- */
-
 static void converted(bool adamw)
 {
     group("the conversion of a module to f16 keeps the values of the optimizer state, %s", adamw ? "AdamW" : "SGD");
@@ -120,8 +118,6 @@ TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
     CHECK_FAILS(ctrt_optimizer_add(optimizer, list, -1), CTRT_ERR_INVALID_ARGUMENT, "count is -1");
 }
 
-/* ---- an explicit zero ---- */
-
 TEST(zeros, "an option of 0 is the default, and CTRT_ZERO is 0")
 {
     /* One step from 2 with gradient 0.5; expected values computed with PyTorch. */
@@ -152,8 +148,6 @@ TEST(zeros, "an option of 0 is the default, and CTRT_ZERO is 0")
     CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO);
     CHECK_TRUE(ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
 }
-
-/* ---- clipping ---- */
 
 TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the norm")
 {
