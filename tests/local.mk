@@ -80,7 +80,7 @@ public_tests += \
     tests/unit/test-op-dtypes.c tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
     tests/unit/test-view.c
 internal_tests += \
-    tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
+    tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
