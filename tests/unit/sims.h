@@ -74,6 +74,21 @@ static inline ctrt_event *new_event(ctrt_device *device, bool timing)
     return event;
 }
 
+/* A group whose checks run in a child process, with the device sim:0. */
+struct sim_case {
+    const char *what, *settings[4];     /* the environment, ending with NULL */
+    void (*run)(ctrt_device *device);
+};
+
+static inline void run_cases(const struct sim_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        group("%s", cases[i].what);
+        CHILD_LOOP(child, cases[i].settings, exit)
+            cases[i].run(sim_open("sim:0"));
+    }
+}
+
 /* Makes a call that has to succeed while `stream` is the current stream of its device. */
 #define ON_STREAM(stream, call)                                                 \
     do {                                                                        \

@@ -10,37 +10,6 @@ static void empty_fails(int64_t elements, ctrt_device *device, const char *words
     CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(elements), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, words);
 }
 
-/* Sizes and statistics equal PyTorch's. */
-static void test_known_numbers(void)
-{
-    group("two f32 values take 512 bytes and reserve 2 MiB until the cache is emptied");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL, y = NULL;
-        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(2), CTRT_F32, device));
-        CHECK_EQ(ctrt_memory_allocated(device), 512);
-        CHECK_EQ(ctrt_memory_reserved(device), 2 * MIB);
-        CHECK_EQ(taken_on(device), 2 * MIB);
-        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(3 << 18), CTRT_F32, device));        /* 3 MiB of a segment of 20 */
-        CHECK_EQ(ctrt_memory_allocated(device), 512 + 3 * MIB);
-        CHECK_EQ(ctrt_memory_reserved(device), 22 * MIB);
-        ctrt_tensor_release(&y);
-        CHECK_EQ(ctrt_memory_reserved(device), 22 * MIB);
-        CHECK_EQ(ctrt_memory_max_allocated(device), 512 + 3 * MIB);
-        CHECK_OK(ctrt_memory_empty_cache(device));                              /* the small segment has a live block */
-        CHECK_EQ(ctrt_memory_reserved(device), 2 * MIB);
-        CHECK_EQ(taken_on(device), 2 * MIB);
-        CHECK_STATS(device, { "requested_bytes.all.current", 8 }, { "allocation.all.allocated", 2 },
-                    { "allocation.all.freed", 1 }, { "num_device_alloc", 2 }, { "num_device_free", 1 });
-        CHECK_EQ(ctrt_memory_max_reserved(device), 22 * MIB);
-        ctrt_tensor_release(&x);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK_EQ(taken_on(device), 0);
-    }
-    CHILD_END;
-}
-
 static void test_peaks(void)
 {
     static const char *const policies[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=arena",
@@ -73,39 +42,33 @@ static void test_peaks(void)
             }
             CHECK(raised > 0, "no current value is above 0");
         }
-        CHILD_END;
     }
 }
 
-static void test_ops(void)
+static void ops(ctrt_device *device)
 {
-    group("without a setting, owners and reports name the op that requested memory and those that created blocks");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
-        ctrt_memory_owner *owners = NULL;
-        size_t count = 0;
-        uint64_t sum = 0, of_exp = 0;
-        CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
-        CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
-        CHECK_OK(ctrt_exp(&made, row));
-        CHECK_OK(ctrt_memory_owners(&owners, &count, device));
-        for (size_t i = 0; i < count; i++) {
-            sum += owners[i].bytes;
-            of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
-        }
-        free(owners);
-        CHECK_EQ(sum, ctrt_memory_allocated(device));
-        CHECK_EQ(of_exp, 32 * KIB);
-        CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
-        CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
-        empty_fails(1 << 25, device, "");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"\",\n  \"advice\"");
+    CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    uint64_t sum = 0, of_exp = 0;
+    CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
+    CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
+    CHECK_OK(ctrt_exp(&made, row));
+    CHECK_OK(ctrt_memory_owners(&owners, &count, device));
+    for (size_t i = 0; i < count; i++) {
+        sum += owners[i].bytes;
+        of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
     }
-    CHILD_END;
+    free(owners);
+    CHECK_EQ(sum, ctrt_memory_allocated(device));
+    CHECK_EQ(of_exp, 32 * KIB);
+    CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
+    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
+    empty_fails(1 << 25, device, "");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"\",\n  \"advice\"");
 }
 
 /* Advice for a full device and for fragmented free memory, under each policy. */
@@ -148,43 +111,40 @@ static void test_advice(void)
             for (int k = 0; k < 15; k++)
                 ctrt_tensor_release(&parts[k]);
         }
-        CHILD_END;
     }
 }
 
-static void test_snapshot(void)
+static void snapshot(ctrt_device *device)
 {
-    group("the snapshot of the caching policy lists its segments, and its sums equal the statistics");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
-        ctrt_tensor_release(&a);
-        const char *text = snapshot_of(device);
-        unsigned long long segments = 0, active = 0, size;
-        for (const char *at = text; (at = strstr(at, "\"total_size\": ")) != NULL; at++)
-            segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
-        char state[32];
-        for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
-            if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
-                && strcmp(state, "active_allocated") == 0)
-                active += size;
-        CHECK_EQ(segments, ctrt_memory_reserved(device));
-        CHECK_EQ(active, ctrt_memory_allocated(device));
-        CHECK_HAS(text, "\"state\": \"inactive\"");
-        CHECK_HAS(text, "\"segment_type\": \"small\"");
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
+    CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
+    ctrt_tensor_release(&a);
+    const char *text = snapshot_of(device);
+    unsigned long long segments = 0, active = 0, size;
+    for (const char *at = text; (at = strstr(at, "\"total_size\": ")) != NULL; at++)
+        segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
+    char state[32];
+    for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
+        if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
+            && strcmp(state, "active_allocated") == 0) active += size;
+    CHECK_EQ(segments, ctrt_memory_reserved(device));
+    CHECK_EQ(active, ctrt_memory_allocated(device));
+    CHECK_HAS(text, "\"state\": \"inactive\"");
+    CHECK_HAS(text, "\"segment_type\": \"small\"");
 }
 
 TEST_MAIN
 {
-    test_known_numbers();
+    static const struct sim_case cases[] = {
+        { "without a setting, owners and reports name the op that requested memory and those that created blocks",
+          { "CTRT_SIM=devices=1,memory=64m" }, ops },
+        { "the snapshot of the caching policy lists its segments, and its sums equal the statistics",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all" }, snapshot },
+    };
+    run_cases(cases, COUNT(cases));
     test_peaks();
-    test_ops();
     test_advice();
-    test_snapshot();
     return done();
 }

@@ -90,7 +90,6 @@ static void test_peaks(void)
                     check_model(&models[i], device);
             CHECK_OK(ctrt_memory_release_all(device));
         }
-        CHILD_END;
     }
 }
 
@@ -121,7 +120,6 @@ static struct fit fits_in(uint64_t bytes, const char *policy, const struct model
         answer->real = status == CTRT_OK;
         training_end(&run);
     }
-    CHILD_END;
     result = *answer;
     munmap(answer, sizeof *answer);
     return result;
@@ -146,28 +144,23 @@ static void test_limit(const char *policy)
     }
 }
 
-static void test_what_if(void)
+static void what_if(ctrt_device *device)
 {
-    group("a dry run honours a limit of its own and the limit of the device");
-    IN_CHILD("CTRT_SIM=devices=1,memory=256m") {
-        struct training run;
-        ctrt_device *device = sim_open("sim:0");
-        double loss;
-        CHECK_OK(training_begin(&run, &models[7], device));
-        const ctrt_memory_prediction found = predict(&run, &loss);
-        ctrt_memory_prediction small = predict_within(found.peak_reserved, &run, &loss);
-        CHECK_TRUE(small.fits);
-        CHECK_STR(small.failed_op, "");
-        CHECK_EQ(small.peak_allocated, found.peak_allocated);
-        small = predict_within(found.peak_reserved - 1, &run, &loss);
-        CHECK_TRUE(!small.fits);
-        CHECK_TRUE(small.failed_op[0] != '\0');
-        CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
-        CHECK_TRUE(!predict_within(0, &run, &loss).fits);
-        CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        training_end(&run);
-    }
-    CHILD_END;
+    struct training run;
+    double loss;
+    CHECK_OK(training_begin(&run, &models[7], device));
+    const ctrt_memory_prediction found = predict(&run, &loss);
+    ctrt_memory_prediction small = predict_within(found.peak_reserved, &run, &loss);
+    CHECK_TRUE(small.fits);
+    CHECK_STR(small.failed_op, "");
+    CHECK_EQ(small.peak_allocated, found.peak_allocated);
+    small = predict_within(found.peak_reserved - 1, &run, &loss);
+    CHECK_TRUE(!small.fits);
+    CHECK_TRUE(small.failed_op[0] != '\0');
+    CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
+    CHECK_TRUE(!predict_within(0, &run, &loss).fits);
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    training_end(&run);
 }
 
 /* ---- tensors created before, in and after a dry run ---- */
@@ -240,7 +233,6 @@ static void test_tensors(const char *name)
         CHECK_EQ(ctrt_memory_allocated(device), 0);
         CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
     }
-    CHILD_END;
 }
 
 /* A dry run that exceeds the size of the device continues as if memory were unlimited, under every policy. */
@@ -293,7 +285,6 @@ static void test_beyond(const char *policy)
         ctrt_tensor_release(&held);
         CHECK_OK(ctrt_device_synchronize(device));
     }
-    CHILD_END;
 }
 
 /* ---- memory that moves ---- */
@@ -338,7 +329,6 @@ static void test_moving(void)
             CHECK_TRUE(found.fits);
             CHECK_OK(ctrt_device_synchronize(device));
         }
-        CHILD_END;
     }
 
     group("spill: an op whose operands do not fit together fails");
@@ -368,7 +358,6 @@ static void test_moving(void)
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_device_synchronize(device));
     }
-    CHILD_END;
 }
 
 /* ---- fork ---- */
@@ -421,7 +410,6 @@ static void fork_beside_thread(ctrt_device *cpu)
         if (lost != NULL)
             CHECK_FAILS(ctrt_dry_run_end(NULL, &lost), CTRT_ERR_FORKED, "another thread of the parent");
     }
-    CHILD_END;
 }
 
 static void test_fork_beside_thread(void)
@@ -444,7 +432,6 @@ static void test_fork_beside_thread(void)
         pthread_join(thread, NULL);
         check_works(cpu);
     }
-    CHILD_END;
 }
 
 static void end_in_child(ctrt_dry_run *dryrun, ctrt_tensor *x, ctrt_device *cpu)
@@ -458,7 +445,6 @@ static void end_in_child(ctrt_dry_run *dryrun, ctrt_tensor *x, ctrt_device *cpu)
         CHECK_EQ(found.left_blocks, 0);
         check_works(cpu);
     }
-    CHILD_END;
 }
 
 static void test_forks(void)
@@ -478,16 +464,19 @@ static void test_forks(void)
             CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
             check_works(cpu);
         }
-        CHILD_END;
     }
 }
 
 TEST_MAIN
 {
+    static const struct sim_case cases[] = {
+        { "a dry run honours a limit of its own and the limit of the device",
+          { "CTRT_SIM=devices=1,memory=256m" }, what_if },
+    };
+    run_cases(cases, COUNT(cases));
     test_peaks();
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
-    test_what_if();
     test_tensors("sim:0");
     test_tensors("cpu");
     static const char *const policies[] = {

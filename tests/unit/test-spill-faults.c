@@ -22,7 +22,6 @@ static void test_options(void)
             ctrt_device *device = NULL;
             CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].words);
         }
-        CHILD_END;
     }
 }
 
@@ -66,7 +65,6 @@ static void test_refused(void)
         too_large(device);
         check_empty(device, 0, "too large");
     }
-    CHILD_END;
 
     static const char *const settings[][2] = {
         { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" },
@@ -82,7 +80,6 @@ static void test_refused(void)
             release_tensors(0);
             check_empty(device, 0, "little pinned memory");
         }
-        CHILD_END;
     }
 }
 
@@ -146,25 +143,18 @@ static void late_failures(ctrt_device *device, const char *fault, ctrt_status wa
     CHECK(failures > 5, "%s: %d failures only", fault, failures);
 }
 
-static void test_failures(void)
+static void failures_1(ctrt_device *device)
 {
-    group("the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        each_allocation(device, "alloc:%d", false);
-        each_allocation(device, "alloc:%d+", true);
-        each_allocation(device, "host:%d", false);
-        each_allocation(device, "host:%d+", true);
-    }
-    CHILD_END;
+    each_allocation(device, "alloc:%d", false);
+    each_allocation(device, "alloc:%d+", true);
+    each_allocation(device, "host:%d", false);
+    each_allocation(device, "host:%d+", true);
+}
 
-    group("work that fails after the call, and a lost device, are reported and leak nothing");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        late_failures(device, "op:%d", CTRT_ERR_BACKEND);
-        late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
-    }
-    CHILD_END;
+static void failures_2(ctrt_device *device)
+{
+    late_failures(device, "op:%d", CTRT_ERR_BACKEND);
+    late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
 }
 
 /* A forked child cannot free the parent's device memory; releasing tensors only updates the child's statistics. */
@@ -195,15 +185,20 @@ static void test_fork(void)
             child_join(child, __FILE__, __LINE__);
             CHECK_EQ(ctrt_memory_allocated(device), 2 * MIB);
         }
-        CHILD_END;
     }
 }
 
 TEST_MAIN
 {
+    static const struct sim_case cases[] = {
+        { "the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks",
+          { SIM, "CTRT_MEMORY=spill+caching" }, failures_1 },
+        { "work that fails after the call, and a lost device, are reported and leak nothing",
+          { SIM, "CTRT_MEMORY=spill+caching" }, failures_2 },
+    };
+    run_cases(cases, COUNT(cases));
     test_options();
     test_refused();
-    test_failures();
     test_fork();
     return done();
 }

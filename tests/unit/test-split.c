@@ -163,7 +163,6 @@ static void test_gradients(const char *name)
         step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
         CHECK_EQ(difference(&whole, &sum), 0);
     }
-    CHILD_END;
 }
 
 /* ---- when memory runs out ---- */
@@ -212,7 +211,6 @@ static struct outcome trained_in(const char *setting, bool canonical)
         else
             CHECK_STR(logged, "");
     }
-    CHILD_END;
     outcome = *shared;
     munmap(shared, sizeof *shared);
     return outcome;
@@ -340,32 +338,26 @@ static void test_restore(const char *name)
         CHECK_EQ(random_sum(&outside, 3), plain);
         end(&program);
     }
-    CHILD_END;
 }
 
-static void test_failed_restore(void)
+static void failed_restore(ctrt_device *device)
 {
-    group("the program's failure is reported, not that of the restore");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        struct program program;
-        struct outside outside = { .program = &program, .break_stream = true };
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) stream = NULL;
-        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
-        begin(&program, &norms, device);
-        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
-        CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
-                    "the program's own failure (and the module's buffers could not be restored: ");
-        for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
-            ctrt_tensor *parameter = NULL;
-            CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-            CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
-        }
-        CHECK_OK(ctrt_stream_current(&stream, device));
-        CHECK_OK(ctrt_stream_reset(stream));
-        end(&program);
+    struct program program;
+    struct outside outside = { .program = &program, .break_stream = true };
+    CTRT_AUTO(stream) stream = NULL;
+    CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+    begin(&program, &norms, device);
+    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
+                "the program's own failure (and the module's buffers could not be restored: ");
+    for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
+        ctrt_tensor *parameter = NULL;
+        CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
+        CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
     }
-    CHILD_END;
+    CHECK_OK(ctrt_stream_current(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
+    end(&program);
 }
 
 static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight)
@@ -406,58 +398,57 @@ static void test_numbers(void)
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
         CHECK_EQ(result.pieces, 1);
     }
-    CHILD_END;
 }
 
 /* Every n-th allocation of the device fails once. */
-static void test_every_allocation(void)
+static void every_allocation(ctrt_device *device)
 {
-    group("each allocation of a split step fails once: counters are exact");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", "CTRT_MEMORY=direct") {
-        ctrt_device *device = sim_open("sim:0");
-        int failures = 0;
-        for (int n = 1; n < 400; n++) {
-            struct program program;
-            ctrt_split_result result = { 0 };
-            char fault[64];
-            begin(&program, &net, device);
-            new_split(&program, &(ctrt_split_options){ .pieces = 2 });
-            const uint64_t before = ctrt_memory_allocated(device);
-            snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
-            CHECK_OK(sim->inject(0, fault));
-            ctrt_status status = ctrt_split_step(&result, program.split, ROWS, rows, &program);
-            const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
-            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
-            CHECK_OK(sim->clear(0));
-            failures += hit;
-            if (status == CTRT_OK) {
-                static struct gradients all;
-                gradients(&all, program.run.net);
-                CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
-            } else {
-                CHECK_EQ(ctrt_memory_allocated(device), before);
-            }
-            end(&program);
-            CHECK_STATS(device, { "allocation.all.freed", stat_of(device, "allocation.all.allocated") },
-                        { "num_device_free", stat_of(device, "num_device_alloc") });
-            if (!hit)
-                break;
+    int failures = 0;
+    for (int n = 1; n < 400; n++) {
+        struct program program;
+        ctrt_split_result result = { 0 };
+        char fault[64];
+        begin(&program, &net, device);
+        new_split(&program, &(ctrt_split_options){ .pieces = 2 });
+        const uint64_t before = ctrt_memory_allocated(device);
+        snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
+        CHECK_OK(sim->inject(0, fault));
+        ctrt_status status = ctrt_split_step(&result, program.split, ROWS, rows, &program);
+        const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
+        CHECK_OK(sim->clear(0));
+        failures += hit;
+        if (status == CTRT_OK) {
+            static struct gradients all;
+            gradients(&all, program.run.net);
+            CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
+        } else {
+            CHECK_EQ(ctrt_memory_allocated(device), before);
         }
-        CHECK(failures > 20, "only %d allocations failed", failures);
+        end(&program);
+        CHECK_STATS(device, { "allocation.all.freed", stat_of(device, "allocation.all.allocated") },
+                    { "num_device_free", stat_of(device, "num_device_alloc") });
+        if (!hit)
+            break;
     }
-    CHILD_END;
+    CHECK(failures > 20, "only %d allocations failed", failures);
 }
 
 TEST_MAIN
 {
+    static const struct sim_case cases[] = {
+        { "the program's failure is reported, not that of the restore",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
+        { "each allocation of a split step fails once: counters are exact",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", "CTRT_MEMORY=direct" }, every_allocation },
+    };
+    run_cases(cases, COUNT(cases));
     static const char *const names[] = { "cpu", "sim:0" };
     for (size_t i = 0; i < COUNT(names); i++) {
         test_gradients(names[i]);
         test_restore(names[i]);
     }
     test_small_device();
-    test_failed_restore();
     test_numbers();
-    test_every_allocation();
     return done();
 }

@@ -32,7 +32,6 @@ static void test_modes(void)
         CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
         CHECK_EQ(ctrt_race_count(), 0);
     }
-    CHILD_END;
 #ifdef __SANITIZE_THREAD__
     printf("# not run: an intended race, which ThreadSanitizer reports too\n");
     return;
@@ -48,24 +47,18 @@ static void test_modes(void)
         for (int i = 0; i < 20; i++)
             CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
     }
-    CHILD_END;
 }
 
-static void test_one_stream(void)
+static void one_stream(ctrt_device *device)
 {
-    group("on one stream nothing waits and nothing is recorded");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = full(2, N, device);
-        const sim_counters before = sim_read(0);
-        for (int i = 0; i < 50; i++)
-            CHECK_OK(ctrt_add(&y, x, y));
-        CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_EQ(sim_read(0).waits, before.waits);
-        CHECK_EQ(sim_read(0).records, before.records);
-        CHECK_EQ(sim_read(0).allocs, before.allocs);
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) x = full(1, N, device), y = full(2, N, device);
+    const sim_counters before = sim_read(0);
+    for (int i = 0; i < 50; i++)
+        CHECK_OK(ctrt_add(&y, x, y));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_EQ(sim_read(0).waits, before.waits);
+    CHECK_EQ(sim_read(0).records, before.records);
+    CHECK_EQ(sim_read(0).allocs, before.allocs);
 }
 
 /* ---- memory ---- */
@@ -104,7 +97,6 @@ static void test_reuse(const char *policy, bool at_once)
         reuse(device, first, side, at_once, "read on the default stream, written on another");
         reuse(device, third, side, at_once, "read on another stream, written on a third");
     }
-    CHILD_END;
     group("%s: when no event can be recorded, the host waits before memory is given back", policy);
     IN_CHILD(policy, "CTRT_SIM=devices=1,latency=1ms,poison=yes,fault=event:1+") {
         ctrt_device *device = sim_open("sim:0");
@@ -120,25 +112,19 @@ static void test_reuse(const char *policy, bool at_once)
             CHECK_EQ(total(copy), 7 << 20);
         }
     }
-    CHILD_END;
 }
 
-static void test_record_stream(void)
+static void record_stream(ctrt_device *device)
 {
-    group("ctrt_tensor_record_stream adds a stream to wait for and removes none");
-    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
-        CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
-        for (int i = 0; i < 4; i++)
-            ON_STREAM(writer, ctrt_add_scalar_(x, ctrt_float(1)));
-        CHECK_OK(ctrt_tensor_record_stream(x, recorded));
-        ON_STREAM(reader, ctrt_clone(&copy, x));
-        CHECK_EQ(total(copy), 4 * N);
-        CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
-        CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
+    CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(writer, ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_tensor_record_stream(x, recorded));
+    ON_STREAM(reader, ctrt_clone(&copy, x));
+    CHECK_EQ(total(copy), 4 * N);
+    CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
+    CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
 }
 
 static void test_many_readers(void)
@@ -169,7 +155,6 @@ static void test_many_readers(void)
         const double took = seconds_now() - start;
         CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
     }
-    CHILD_END;
 }
 
 /* ---- gradients ---- */
@@ -200,7 +185,6 @@ static void test_backward(const char *mode)
         }
         CHECK_EQ(ctrt_race_count(), 0);
     }
-    CHILD_END;
 }
 
 /* ---- devices ---- */
@@ -227,7 +211,6 @@ static void test_devices(const char *peers)
         if (strcmp(peers, "all") == 0)
             CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
     }
-    CHILD_END;
 }
 
 static int link_is_direct(const char *from, const char *to)
@@ -237,23 +220,19 @@ static int link_is_direct(const char *from, const char *to)
     return link.direct;
 }
 
-static void test_broken_link(void)
+static void broken_link(ctrt_device *d0)
 {
-    group("a peer link that returns wrong data is detected when both devices are open, and not used");
-    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
-        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
-        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1");
-        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
-        CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
-        CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
-        CHECK_OK(ctrt_to_device(&y, x, d1));
-        CHECK_EQ(total(y), 4 * N);
-        CHECK_OK(ctrt_to_device(&z, y, d0));
-        CHECK_EQ(total(z), 4 * N);
-        CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
-        CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
-    }
-    CHILD_END;
+    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
+    ctrt_device *d1 = sim_open("sim:1");
+    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
+    CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
+    CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
+    CHECK_OK(ctrt_to_device(&y, x, d1));
+    CHECK_EQ(total(y), 4 * N);
+    CHECK_OK(ctrt_to_device(&z, y, d0));
+    CHECK_EQ(total(z), 4 * N);
+    CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
+    CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
 }
 
 /* ---- threads ---- */
@@ -274,30 +253,25 @@ static void *write_part(void *argument)
     return NULL;
 }
 
-static void test_parts(void)
+static void parts(ctrt_device *device)
 {
-    group("two threads write parts of one tensor on two streams: a reader waits for both");
-    IN_CHILD("CTRT_SIM=devices=1,latency=200us") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
-        pthread_barrier_t start;
-        int wrong = 0;
-        pthread_barrier_init(&start, NULL, 2);
-        for (int i = 0; i < 200; i++) {
-            CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
-            pthread_t threads[2];
-            CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
-            CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
-            struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
-            for (int t = 0; t < 2; t++)
-                pthread_create(&threads[t], NULL, write_part, &jobs[t]);
-            for (int t = 0; t < 2; t++)
-                pthread_join(threads[t], NULL);
-            wrong += total(x) != 5 * N;
-        }
-        CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
+    CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
+    pthread_barrier_t start;
+    int wrong = 0;
+    pthread_barrier_init(&start, NULL, 2);
+    for (int i = 0; i < 200; i++) {
+        CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
+        pthread_t threads[2];
+        CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
+        CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
+        struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
+        for (int t = 0; t < 2; t++)
+            pthread_create(&threads[t], NULL, write_part, &jobs[t]);
+        for (int t = 0; t < 2; t++)
+            pthread_join(threads[t], NULL);
+        wrong += total(x) != 5 * N;
     }
-    CHILD_END;
+    CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
 }
 
 enum { THREADS = 8, DEVICES = 4, STREAMS = 3, ROUNDS = 25 };
@@ -360,17 +334,24 @@ static void test_threads(const char *policy, const char *options)
             CHECK_EQ(sim_read(d).failures, 0);
         }
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
+    static const struct sim_case cases[] = {
+        { "on one stream nothing waits and nothing is recorded", { "CTRT_SIM=devices=1" }, one_stream },
+        { "ctrt_tensor_record_stream adds a stream to wait for and removes none",
+          { "CTRT_SIM=devices=1,latency=3ms" }, record_stream },
+        { "a peer link that returns wrong data is detected when both devices are open, and not used",
+          { "CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error" }, broken_link },
+        { "two threads write parts of one tensor on two streams: a reader waits for both",
+          { "CTRT_SIM=devices=1,latency=200us" }, parts },
+    };
+    run_cases(cases, COUNT(cases));
     test_modes();
-    test_one_stream();
     test_reuse("CTRT_MEMORY=caching", true);
     test_reuse("CTRT_MEMORY=arena", false);
     test_reuse("CTRT_MEMORY=direct", false);
-    test_record_stream();
     test_many_readers();
     test_backward("auto");
     test_backward("manual");
@@ -378,8 +359,6 @@ TEST_MAIN
     test_devices("all");
     test_devices("ring");
     test_devices("none");
-    test_broken_link();
-    test_parts();
     test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
     test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
     return done();

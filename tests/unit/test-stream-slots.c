@@ -69,7 +69,6 @@ static void test_many(void)
         }
         release_held(count);
     }
-    CHILD_END;
 }
 
 /* Enqueues nine ops on a new tensor on `s` and records the event behind them. `reader` waits for `s`. */
@@ -98,48 +97,44 @@ static ctrt_tensor *write_and_read(ctrt_stream *t, ctrt_stream *reader)
     return y;
 }
 
-static void test_fresh(void)
+static void fresh(ctrt_device *device)
 {
-    group("a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m,latency=3ms") {
-        const int64_t n = 1 << 20;
-        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(stream) reader = new_stream(other), s = NULL, t = NULL;
-        CTRT_AUTO(event) event = new_event(device, false);
-        CTRT_AUTO(tensor) z = NULL, copy = NULL;
-        bool done = false;
-        const int count = hold_all_but(1);
-        s = new_stream(device);
-        CTRT_AUTO(tensor) x = work_on(s, n, event, reader);
-        const uint64_t id = ctrt_stream_id(s);
-        ctrt_stream_release(&s);
-        CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which had the only free slot */
-        CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other,
-              "the new stream has the id of the released one, or another device");
-        CHECK_OK(ctrt_event_query(event, &done));
-        CHECK(done, "the slot was reused before its work was done");
-        CTRT_AUTO(tensor) y = write_and_read(t, reader);
-        /* x was allocated on s. When x is freed, t, which has the slot of s, still reads x. */
-        for (int i = 0; i < 4; i++)
-            ON_STREAM(t, ctrt_add_scalar_(y, ctrt_float(1)));
-        ON_STREAM(t, ctrt_to_device(&copy, x, other));
-        const void *place = ctrt_tensor_data(x);
-        ctrt_tensor_release(&x);
-        ctrt_stream_release(&held[0]);
-        s = new_stream(device);
-        ON_STREAM(s, ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(x) == place, "the freed block was not reused by a new stream of its device");
-        CHECK(total(copy) == 7.0 * (double)n, "x was overwritten while t read it: the copy's sum is %g", total(copy));
-        /* The event belongs to the slot's first stream, so that it must not get t's error. */
-        CHECK_OK(sim->inject(1, "op:exp@1"));
-        ON_STREAM(t, ctrt_exp(&z, y));
-        CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_event_synchronize(event));
-        CHECK_OK(ctrt_event_query(event, &done));
-        CHECK_EQ(total(x), n);
-        release_held(count);
-    }
-    CHILD_END;
+    const int64_t n = 1 << 20;
+    ctrt_device *other = sim_open("sim:1");
+    CTRT_AUTO(stream) reader = new_stream(other), s = NULL, t = NULL;
+    CTRT_AUTO(event) event = new_event(device, false);
+    CTRT_AUTO(tensor) z = NULL, copy = NULL;
+    bool done = false;
+    const int count = hold_all_but(1);
+    s = new_stream(device);
+    CTRT_AUTO(tensor) x = work_on(s, n, event, reader);
+    const uint64_t id = ctrt_stream_id(s);
+    ctrt_stream_release(&s);
+    CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which had the only free slot */
+    CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other,
+          "the new stream has the id of the released one, or another device");
+    CHECK_OK(ctrt_event_query(event, &done));
+    CHECK(done, "the slot was reused before its work was done");
+    CTRT_AUTO(tensor) y = write_and_read(t, reader);
+    /* x was allocated on s. When x is freed, t, which has the slot of s, still reads x. */
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(t, ctrt_add_scalar_(y, ctrt_float(1)));
+    ON_STREAM(t, ctrt_to_device(&copy, x, other));
+    const void *place = ctrt_tensor_data(x);
+    ctrt_tensor_release(&x);
+    ctrt_stream_release(&held[0]);
+    s = new_stream(device);
+    ON_STREAM(s, ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
+    CHECK(ctrt_tensor_data(x) == place, "the freed block was not reused by a new stream of its device");
+    CHECK(total(copy) == 7.0 * (double)n, "x was overwritten while t read it: the copy's sum is %g", total(copy));
+    /* The event belongs to the slot's first stream, so that it must not get t's error. */
+    CHECK_OK(sim->inject(1, "op:exp@1"));
+    ON_STREAM(t, ctrt_exp(&z, y));
+    CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
+    CHECK_OK(ctrt_event_synchronize(event));
+    CHECK_OK(ctrt_event_query(event, &done));
+    CHECK_EQ(total(x), n);
+    release_held(count);
 }
 
 /* fake:0 gets a stream and then fails to open, because its memory size is unknown and its limit is 50 % of it. */
@@ -173,7 +168,6 @@ static void test_failed_open(bool last)
         CHECK_EQ(total(x), 8 * N);
         release_held(count);
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -185,13 +179,16 @@ static void test_failed_opens(void)
         for (int i = 0; i < 5000; i++)
             CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_NOT_FOUND, "nonsense");
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
+    static const struct sim_case cases[] = {
+        { "a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory",
+          { "CTRT_SIM=devices=2,memory=64m,latency=3ms" }, fresh },
+    };
+    run_cases(cases, COUNT(cases));
     test_many();
-    test_fresh();
     test_failed_open(true);
     test_failed_open(false);
     test_failed_opens();

@@ -6,22 +6,12 @@
 
 #define STEPS 6
 
-/* Stores the loss of each step in `losses`. `streams`: forward and the optimizer's step run on two other streams than
- * backward. */
 static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_device *device, bool streams)
 {
-    CTRT_AUTO(tensor) loss = NULL;
-    CTRT_AUTO(stream) even = new_stream(device), odd = new_stream(device);
     struct training run;
     ctrt_manual_seed(5);
     CTRT_TRY(training_begin(&run, model, device));
-    for (int step = 0; step < STEPS; step++) {
-        ON_STREAM(!streams ? NULL : step % 2 ? odd : even, training_forward(&loss, &run));
-        CTRT_TRY(ctrt_optimizer_zero_grad(run.optimizer, true));
-        CTRT_TRY(ctrt_backward(loss));
-        ON_STREAM(!streams ? NULL : step % 2 ? even : odd, ctrt_optimizer_step(run.optimizer));
-        CTRT_TRY(ctrt_item(&losses[step], loss));
-    }
+    CTRT_TRY(training_on_streams(losses, STEPS, &run, streams));
     training_end(&run);
     return CTRT_OK;
 }
@@ -47,7 +37,6 @@ static void test_model(const struct model *model)
             CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", names[d]);
         }
     }
-    CHILD_END;
 }
 
 TEST_MAIN
