@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
  * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "tap.h"
+#include "child.h"
 #include "memory_host.h"
 
 /* ---- sizes and options ---- */
@@ -248,7 +245,7 @@ static void test_expandable(void)
 }
 
 static struct fixture *forking;
-static int child_status, unmapped_runs;
+static int unmapped_runs;
 
 /* Checks in the child: it reuses the run that is still mapped and maps the other two again. */
 static void check_child(struct fixture *f)
@@ -271,18 +268,12 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
     (void)address, (void)bytes;
     if (++unmapped_runs != 2)
         return;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
+    IN_FORK {
         alarm(10);
         pthread_mutex_init(&source->lock, NULL);
         source->on_free = NULL;
-        tap_state.failed = 0;
         check_child(forking);
-        fflush(stdout);
-        _exit(tap_state.failed > 0);
     }
-    waitpid(child, &child_status, 0);
 }
 
 static void test_fork(void)
@@ -296,12 +287,10 @@ static void test_fork(void)
         blocks[i] = alloc_block(&f, 20 * MIB, 1);
     for (int i = 0; i < 5; i += 2)
         free_after(&f, &blocks[i], NULL);
-    child_status = -1;
     f.source.on_free = fork_now;
     caching->trim(f.policy);
     f.source.on_free = NULL;
     CHECK_EQ(unmapped_runs, 3);
-    CHECK_EQ(child_status, 0);
     free_blocks(&f, blocks, 5);
     fixture_end(&f);
 }

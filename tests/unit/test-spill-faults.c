@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the errors of the memory policy `spill`: bad options, blocks that cannot fit, too little pinned memory, failing
- * allocations, work that fails after the call, fork. Each error must give its status, keep the values of all tensors
+ * allocations, work that fails after the call. Each error must give its status, keep the values of all tensors
  * and leak nothing. */
 #include "spill_check.h"
 
@@ -157,37 +157,6 @@ static void failures_2(ctrt_device *device)
     late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
 }
 
-/* A forked child cannot free the parent's device memory; releasing tensors only updates the child's statistics. */
-static void test_fork(void)
-{
-    static const char *const policies[] = { "CTRT_MEMORY=direct", "CTRT_MEMORY=caching", "CTRT_MEMORY=spill+direct" };
-    for (int p = 0; p < 3; p++) {
-        group("%s: releasing tensors in a forked child updates only its statistics", policies[p]);
-        IN_CHILD(SIM, policies[p]) {
-            ctrt_device *device = sim_open("sim:0");
-            int made = 0;
-            CHECK_OK(make_tensors(&made, 2, device));
-            CHECK_OK(ctrt_device_synchronize(device));
-            const uint64_t reserved = ctrt_memory_reserved(device);
-            fflush(stdout);
-            pid_t child = fork();
-            if (child == 0) {
-                tap_state.failed = 0;
-                alarm(20);
-                ctrt_tensor_release(&tensors[0]);
-                CHECK_EQ(ctrt_memory_allocated(device), MIB);
-                ctrt_tensor_release(&tensors[1]);
-                CHECK_EQ(ctrt_memory_allocated(device), 0);
-                CHECK_EQ(ctrt_memory_reserved(device), reserved);
-                fflush(stdout);
-                _exit(tap_state.failed > 0);
-            }
-            child_join(child, __FILE__, __LINE__);
-            CHECK_EQ(ctrt_memory_allocated(device), 2 * MIB);
-        }
-    }
-}
-
 TEST_MAIN
 {
     static const struct sim_case cases[] = {
@@ -199,6 +168,5 @@ TEST_MAIN
     run_cases(cases, COUNT(cases));
     test_options();
     test_refused();
-    test_fork();
     return done();
 }

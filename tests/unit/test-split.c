@@ -400,47 +400,11 @@ static void test_numbers(void)
     }
 }
 
-/* Every n-th allocation of the device fails once. */
-static void every_allocation(ctrt_device *device)
-{
-    int failures = 0;
-    for (int n = 1; n < 400; n++) {
-        struct program program;
-        ctrt_split_result result = { 0 };
-        char fault[64];
-        begin(&program, &net, device);
-        new_split(&program, &(ctrt_split_options){ .pieces = 2 });
-        const uint64_t before = ctrt_memory_allocated(device);
-        snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
-        CHECK_OK(sim->inject(0, fault));
-        ctrt_status status = ctrt_split_step(&result, program.split, ROWS, rows, &program);
-        const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
-        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
-        CHECK_OK(sim->clear(0));
-        failures += hit;
-        if (status == CTRT_OK) {
-            static struct gradients all;
-            gradients(&all, program.run.net);
-            CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
-        } else {
-            CHECK_EQ(ctrt_memory_allocated(device), before);
-        }
-        end(&program);
-        CHECK_STATS(device, { "allocation.all.freed", stat_of(device, "allocation.all.allocated") },
-                    { "num_device_free", stat_of(device, "num_device_alloc") });
-        if (!hit)
-            break;
-    }
-    CHECK(failures > 20, "only %d allocations failed", failures);
-}
-
 TEST_MAIN
 {
     static const struct sim_case cases[] = {
         { "the program's failure is reported, not that of the restore",
           { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
-        { "each allocation of a split step fails once: counters are exact",
-          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", "CTRT_MEMORY=direct" }, every_allocation },
     };
     run_cases(cases, COUNT(cases));
     static const char *const names[] = { "cpu", "sim:0" };

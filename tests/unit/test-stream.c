@@ -166,6 +166,7 @@ static void in_forked_child(ctrt_device *device)
     CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
     CTRT_AUTO(stream) stream = new_stream(device);
     CTRT_AUTO(event) event = new_event(device, false);
+    const uint64_t allocated = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
     IN_FORK {
         ctrt_stream *fresh = NULL;
         bool idle;
@@ -179,7 +180,11 @@ static void in_forked_child(ctrt_device *device)
         CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_FORKED, NULL);
         CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, NULL);
         CHECK_TRUE(ctrt_is_available("sim", NULL));
+        ctrt_tensor_release(&x);                    /* updates only the child's statistics */
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_EQ(ctrt_memory_reserved(device), reserved);
     }
+    CHECK_EQ(ctrt_memory_allocated(device), allocated);
     CHECK_EQ(total(x), 10);
 }
 
@@ -300,6 +305,8 @@ TEST_MAIN
         { "ops return before their work is done; streams and events report when it is, and the elapsed time",
           { SLOW }, asynchronous },
         { "in a forked child, devices of the parent give an error", { "CTRT_SIM=devices=2" }, in_forked_child },
+        { "the same with the policy direct", { "CTRT_SIM=devices=2", "CTRT_MEMORY=direct" }, in_forked_child },
+        { "the same with spill", { "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+direct" }, in_forked_child },
         { "non-blocking copies", { SLOW }, non_blocking },
     };
     run_cases(cases, COUNT(cases));
