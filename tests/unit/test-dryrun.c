@@ -174,65 +174,60 @@ static float element(ctrt_tensor *x)
     return value;
 }
 
-static void test_tensors(const char *name)
+static void tensors(ctrt_device *device)
 {
-    group("%s: in a dry run, older tensors keep their values and can be freed, and new ones are zeros", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = NULL, *cpu = NULL;
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        static const float thousand[1000] = { 1, 2, 3 };
-        float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
-        CHECK_OK(ctrt_device_get(&device, name));
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL;
-        CTRT_AUTO(tensor) cut = NULL, back = NULL;
-        const uint64_t allocated = ctrt_memory_allocated(device);
-        const int64_t allocs = stat_of(device, "allocation.all.allocated");
-        const int64_t frees = stat_of(device, "allocation.all.freed");
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        CHECK_EQ(ctrt_memory_allocated(device), allocated);
-        CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
-        CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
-        CHECK_OK(ctrt_zero_(kept));
-        CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
-        CHECK_OK(ctrt_add(&fresh, kept, kept));
-        CHECK_EQ(element(fresh), 0);
-        CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
-        CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
-        CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
-        CHECK_OK(ctrt_copy_(kept, fresh));
-        CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
-        CHECK_OK(ctrt_to_device(&back, there, cpu));
-        ctrt_tensor_release(&gone);
-        ctrt_tensor_release(&cut);
-        ctrt_tensor_release(&back);
-        CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
-        CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_EQ(found.left_blocks, 2);
-        CHECK_TRUE(found.left_bytes >= 4032);
-        CHECK_STATS(device, { "allocation.all.allocated", allocs }, { "allocation.all.freed", frees + 1 });
-        CHECK_TRUE(ctrt_memory_allocated(device) < 8192);
-        CHECK_EQ(element(kept), 3);
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    static const float thousand[1000] = { 1, 2, 3 };
+    float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
+    cpu_device();
+    CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL;
+    CTRT_AUTO(tensor) cut = NULL, back = NULL;
+    const uint64_t allocated = ctrt_memory_allocated(device);
+    const int64_t allocs = stat_of(device, "allocation.all.allocated");
+    const int64_t frees = stat_of(device, "allocation.all.freed");
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_EQ(ctrt_memory_allocated(device), allocated);
+    CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
+    CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
+    CHECK_OK(ctrt_zero_(kept));
+    CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
+    CHECK_OK(ctrt_add(&fresh, kept, kept));
+    CHECK_EQ(element(fresh), 0);
+    CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
+    CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
+    CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
+    CHECK_OK(ctrt_copy_(kept, fresh));
+    CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
+    CHECK_OK(ctrt_to_device(&back, there, cpu));
+    ctrt_tensor_release(&gone);
+    ctrt_tensor_release(&cut);
+    ctrt_tensor_release(&back);
+    CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
+    CHECK_OK(ctrt_memory_empty_cache(device));
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_EQ(found.left_blocks, 2);
+    CHECK_TRUE(found.left_bytes >= 4032);
+    CHECK_STATS(device, { "allocation.all.allocated", allocs }, { "allocation.all.freed", frees + 1 });
+    CHECK_TRUE(ctrt_memory_allocated(device) < 8192);
+    CHECK_EQ(element(kept), 3);
 
-        /* A tensor left by a dry run has no memory, so using it is an error. On the cpu it has zeros. It is not
-         * counted. */
-        if (device != cpu)
-            CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a dry run");
-        else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
-            CHECK_EQ(element(back), 3);
-        ctrt_tensor_release(&back);
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        ctrt_tensor_release(&fresh);            /* freed in another dry run */
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_EQ(found.left_blocks, 0);
-        CHECK_EQ(found.peak_allocated, found.allocated_before);
-        ctrt_tensor_release(&there);            /* freed outside any dry run */
-        ctrt_tensor_release(&kept);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
-    }
+    /* A tensor left by a dry run has no memory, so using it is an error. On the cpu it has zeros. It is not
+     * counted. */
+    if (device != cpu)
+        CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a dry run");
+    else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
+        CHECK_EQ(element(back), 3);
+    ctrt_tensor_release(&back);
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    ctrt_tensor_release(&fresh);            /* freed in another dry run */
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_EQ(found.left_blocks, 0);
+    CHECK_EQ(found.peak_allocated, found.allocated_before);
+    ctrt_tensor_release(&there);            /* freed outside any dry run */
+    ctrt_tensor_release(&kept);
+    CHECK_EQ(ctrt_memory_allocated(device), 0);
+    CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
 }
 
 /* A dry run that exceeds the size of the device continues as if memory were unlimited, under every policy. */
@@ -330,34 +325,27 @@ static void test_moving(void)
             CHECK_OK(ctrt_device_synchronize(device));
         }
     }
+}
 
-    group("spill: an op whose operands do not fit together fails");
-    IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        a = full(1, 1 << 20, device);
-        b = full(2, 1 << 20, device);
-        CHECK_TRUE(ctrt_dry_run_fits(dryrun));          /* two times 4 MiB in 10 MiB */
-        CHECK_OK(ctrt_add(&c, a, b));
-        CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
-        CHECK_OK(ctrt_exp(&later, b));
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
-        ctrt_tensor_release(&c);
-        ctrt_tensor_release(&later);
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_STR(found.failed_op, "add");
-        CHECK_EQ(found.failed_bytes, 4 << 20);
-        a = full(1, 1 << 20, device);
-        b = full(2, 1 << 20, device);
-        CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
-        CHECK_OK(ctrt_device_synchronize(device));
-    }
+static void too_large_op(ctrt_device *device)
+{
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    a = full(1, 1 << 20, device);
+    b = full(2, 1 << 20, device);
+    CHECK_TRUE(ctrt_dry_run_fits(dryrun));          /* two times 4 MiB in 10 MiB */
+    CHECK_OK(ctrt_add(&c, a, b));
+    CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
+    CHECK_OK(ctrt_exp(&later, b));
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    ctrt_tensor_release(&c);
+    ctrt_tensor_release(&later);
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_STR(found.failed_op, "add");
+    CHECK_EQ(found.failed_bytes, 4 << 20);
 }
 
 /* ---- fork ---- */
@@ -385,7 +373,7 @@ static void *run_dry_runs(void *argument)
 }
 
 /* Runs an op and a dry run on the cpu. */
-static void check_works(ctrt_device *cpu)
+static void check_works(void)
 {
     CTRT_AUTO(tensor) x = full(0, 1000, cpu);
     ctrt_dry_run *dryrun = NULL;
@@ -400,13 +388,12 @@ static void check_works(ctrt_device *cpu)
     CHECK_TRUE(found.peak_allocated >= 4000);
 }
 
-/* Forks while the other thread runs a dry run. */
-static void fork_beside_thread(ctrt_device *cpu)
+static void fork_once(void)
 {
-    IN_CHILD("CTRT_LOG=error") {
+    IN_CHILD(NULL) {
         alarm(20);                      /* a hang ends with SIGALRM */
         ctrt_dry_run *lost = other_dryrun;
-        check_works(cpu);
+        check_works();
         if (lost != NULL)
             CHECK_FAILS(ctrt_dry_run_end(NULL, &lost), CTRT_ERR_FORKED, "another thread of the parent");
     }
@@ -418,53 +405,38 @@ static void test_fork_beside_thread(void)
     if (!forks_beside_threads())
         return;
     IN_CHILD("CTRT_LOG=error") {
-        ctrt_device *cpu = NULL;
         pthread_t thread;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        pthread_create(&thread, NULL, run_dry_runs, cpu);
+        pthread_create(&thread, NULL, run_dry_runs, cpu_device());
         for (int i = 0; i < 100; i++) {
             const int before = atomic_load(&ops_done);
             while (atomic_load(&ops_done) < before + 7)
                 sched_yield();
-            fork_beside_thread(cpu);
+            fork_once();
         }
         atomic_store(&stop, 1);
         pthread_join(thread, NULL);
-        check_works(cpu);
+        check_works();
     }
 }
 
-static void end_in_child(ctrt_dry_run *dryrun, ctrt_tensor *x, ctrt_device *cpu)
+static void forks(ctrt_device *device)
 {
+    ctrt_dry_run *dryrun = NULL;
     ctrt_memory_prediction found;
-    IN_CHILD("CTRT_LOG=error") {
+    cpu_device();
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CTRT_AUTO(tensor) x = full(1, 1000, device);
+    IN_CHILD(NULL) {
         alarm(20);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
         CHECK_TRUE(found.peak_allocated >= 4000);
         CHECK_EQ(found.left_blocks, 0);
-        check_works(cpu);
+        check_works();
     }
-}
-
-static void test_forks(void)
-{
-    static const char *const names[] = { "cpu", "sim:0" };
-    for (size_t i = 0; i < COUNT(names); i++) {
-        group("%s: a child forked by the thread that runs a dry run continues and ends the dry run", names[i]);
-        IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-            ctrt_device *device = NULL, *cpu = NULL;
-            ctrt_dry_run *dryrun = NULL;
-            CHECK_OK(ctrt_device_get(&device, names[i]));
-            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-            CTRT_AUTO(tensor) x = full(1, 1000, device);
-            end_in_child(dryrun, x, cpu);
-            ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
-            check_works(cpu);
-        }
-    }
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
+    check_works();
 }
 
 TEST_MAIN
@@ -472,13 +444,20 @@ TEST_MAIN
     static const struct sim_case cases[] = {
         { "a dry run honours a limit of its own and the limit of the device",
           { "CTRT_SIM=devices=1,memory=256m" }, what_if },
+        { "spill: an op whose operands do not fit together fails",
+          { "CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error" }, too_large_op },
     };
+    static const struct sim_case both[] = {
+        { "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
+          { "CTRT_SIM=devices=1,memory=64m" }, tensors },
+        { "a child forked by the thread that runs a dry run continues and ends the dry run",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, forks },
+    };
+    run_cases_on_both(both, COUNT(both));
     run_cases(cases, COUNT(cases));
     test_peaks();
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
-    test_tensors("sim:0");
-    test_tensors("cpu");
     static const char *const policies[] = {
         "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true", "CTRT_MEMORY=caching:gc=0.5",
         "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill+caching:expandable=true", "CTRT_MEMORY=spill+direct",
@@ -487,6 +466,5 @@ TEST_MAIN
         test_beyond(policies[i]);
     test_moving();
     test_fork_beside_thread();
-    test_forks();
     return done();
 }

@@ -143,7 +143,7 @@ static void late_failures(ctrt_device *device, const char *fault, ctrt_status wa
     CHECK(failures > 5, "%s: %d failures only", fault, failures);
 }
 
-static void failures_1(ctrt_device *device)
+static void allocations_fail(ctrt_device *device)
 {
     each_allocation(device, "alloc:%d", false);
     each_allocation(device, "alloc:%d+", true);
@@ -151,7 +151,7 @@ static void failures_1(ctrt_device *device)
     each_allocation(device, "host:%d+", true);
 }
 
-static void failures_2(ctrt_device *device)
+static void work_fails(ctrt_device *device)
 {
     late_failures(device, "op:%d", CTRT_ERR_BACKEND);
     late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
@@ -161,9 +161,9 @@ TEST_MAIN
 {
     static const struct sim_case cases[] = {
         { "the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks",
-          { SIM, "CTRT_MEMORY=spill+caching" }, failures_1 },
+          { SIM, "CTRT_MEMORY=spill+caching" }, allocations_fail },
         { "work that fails after the call, and a lost device, are reported and leak nothing",
-          { SIM, "CTRT_MEMORY=spill+caching" }, failures_2 },
+          { SIM, "CTRT_MEMORY=spill+caching" }, work_fails },
     };
     run_cases(cases, COUNT(cases));
     test_options();

@@ -131,38 +131,33 @@ static double difference(const struct gradients *a, const struct gradients *b)
     return most;
 }
 
-static void test_gradients(const char *name)
+static void gradients_of_pieces(ctrt_device *device)
 {
-    group("%s: any number of pieces gives the gradients of the whole batch", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = NULL;
-        double loss, piece_loss;
-        static struct gradients whole, sum, first;
-        CHECK_OK(ctrt_device_get(&device, name));
-        step_of(&whole, device, NULL, false, &loss);
-        for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
-            ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false,
-                                               &piece_loss);
-            CHECK_EQ(result.pieces, pieces);
-            CHECK_EQ(result.failures, 0);
-            CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
-                  "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
-                  loss - piece_loss);
-        }
-        /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
-        for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
-            ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
-                                               &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
-                                               &piece_loss);
-            CHECK_EQ(result.pieces, 8);
-            CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
-                  (long long)pieces);
-        }
-        /* Existing gradients get the sums of steps without ctrt_split. */
-        step_of(&whole, device, NULL, true, &loss);
-        step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
-        CHECK_EQ(difference(&whole, &sum), 0);
+    double loss, piece_loss;
+    static struct gradients whole, sum, first;
+    step_of(&whole, device, NULL, false, &loss);
+    for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
+        ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false,
+                                           &piece_loss);
+        CHECK_EQ(result.pieces, pieces);
+        CHECK_EQ(result.failures, 0);
+        CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
+              "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
+              loss - piece_loss);
     }
+    /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
+    for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
+        ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
+                                           &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
+                                           &piece_loss);
+        CHECK_EQ(result.pieces, 8);
+        CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
+              (long long)pieces);
+    }
+    /* Existing gradients get the sums of steps without ctrt_split. */
+    step_of(&whole, device, NULL, true, &loss);
+    step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
+    CHECK_EQ(difference(&whole, &sum), 0);
 }
 
 /* ---- when memory runs out ---- */
@@ -274,70 +269,65 @@ static double random_sum(struct outside *outside, int fail_at)
     return outside->random;
 }
 
-static void test_restore(const char *name)
+static void restores(ctrt_device *device)
 {
-    group("%s: a failed attempt does not change gradients, statistics and random numbers", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        ctrt_device *device = NULL;
-        struct program program;
-        struct outside outside = { .program = &program };
-        ctrt_split_result result;
-        ctrt_tensor *variance = NULL;
-        ctrt_module *norm = NULL;
-        uint64_t offset, after;
-        static struct gradients first, again;
-        float before[6], now[6];
-        CHECK_OK(ctrt_device_get(&device, name));
-        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
-        begin(&program, &norms, device);
-        CHECK_OK(rows(&program, 0, ROWS, 1));
-        CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
-        CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
-        gradients(&first, program.run.net);
-        CHECK_OK(ctrt_generator_get(device, NULL, &offset));
-        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    struct program program;
+    struct outside outside = { .program = &program };
+    ctrt_split_result result;
+    ctrt_tensor *variance = NULL;
+    ctrt_module *norm = NULL;
+    uint64_t offset, after;
+    static struct gradients first, again;
+    float before[6], now[6];
+    CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+    begin(&program, &norms, device);
+    CHECK_OK(rows(&program, 0, ROWS, 1));
+    CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
+    CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
+    gradients(&first, program.run.net);
+    CHECK_OK(ctrt_generator_get(device, NULL, &offset));
+    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
 
-        CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
-        for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
-            ctrt_module_train(program.run.net, !norm_only);
-            ctrt_module_train(norm, true);
-            fail_call(&program, 3, CTRT_ERR_STATE);
-            CHECK_EQ(ctrt_split_step(&result, program.split, ROWS, outside_rows, &outside), CTRT_ERR_STATE);
-            CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
-            gradients(&again, program.run.net);
-            CHECK_OK(ctrt_generator_get(device, NULL, &after));
-            CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
-            CHECK_EQ(difference(&first, &again), 0);
-            CHECK_EQ(after, offset);
-            CHECK_EQ(ctrt_split_pieces(program.split), 4);
-        }
-
-        /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
-        fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
-        CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
-        CHECK_EQ(result.pieces, 8);
-        CHECK_EQ(result.failures, 1);
-        CHECK_EQ(program.calls, 3 + 8);
-        gradients(&again, program.run.net);
-        CHECK_TRUE(difference(&first, &again) > 1e-4);
+    CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
+    for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
+        ctrt_module_train(program.run.net, !norm_only);
+        ctrt_module_train(norm, true);
+        fail_call(&program, 3, CTRT_ERR_STATE);
+        CHECK_EQ(ctrt_split_step(&result, program.split, ROWS, outside_rows, &outside), CTRT_ERR_STATE);
         CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
-        CHECK_EQ(ctrt_split_pieces(program.split), 8);
-
-        new_split(&program, &(ctrt_split_options){ .canonical = 4 });
-        /* 3 rows are fewer than pieces. */
-        static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
-        for (size_t i = 0; i < COUNT(canonical); i++) {
-            fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
-            CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
-            CHECK_EQ(result.pieces, canonical[i].pieces);
-            CHECK_EQ(result.failures, 1);
-        }
+        gradients(&again, program.run.net);
+        CHECK_OK(ctrt_generator_get(device, NULL, &after));
+        CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
+        CHECK_EQ(difference(&first, &again), 0);
+        CHECK_EQ(after, offset);
         CHECK_EQ(ctrt_split_pieces(program.split), 4);
-        const double plain = random_sum(&outside, 0);
-        CHECK_EQ(random_sum(&outside, 3), plain);
-        end(&program);
     }
+
+    /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
+    fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
+    CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
+    CHECK_EQ(result.pieces, 8);
+    CHECK_EQ(result.failures, 1);
+    CHECK_EQ(program.calls, 3 + 8);
+    gradients(&again, program.run.net);
+    CHECK_TRUE(difference(&first, &again) > 1e-4);
+    CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
+    CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
+    CHECK_EQ(ctrt_split_pieces(program.split), 8);
+
+    new_split(&program, &(ctrt_split_options){ .canonical = 4 });
+    /* 3 rows are fewer than pieces. */
+    static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
+    for (size_t i = 0; i < COUNT(canonical); i++) {
+        fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
+        CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
+        CHECK_EQ(result.pieces, canonical[i].pieces);
+        CHECK_EQ(result.failures, 1);
+    }
+    CHECK_EQ(ctrt_split_pieces(program.split), 4);
+    const double plain = random_sum(&outside, 0);
+    CHECK_EQ(random_sum(&outside, 3), plain);
+    end(&program);
 }
 
 static void failed_restore(ctrt_device *device)
@@ -407,11 +397,13 @@ TEST_MAIN
           { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
     };
     run_cases(cases, COUNT(cases));
-    static const char *const names[] = { "cpu", "sim:0" };
-    for (size_t i = 0; i < COUNT(names); i++) {
-        test_gradients(names[i]);
-        test_restore(names[i]);
-    }
+    static const struct sim_case both[] = {
+        { "any number of pieces gives the gradients of the whole batch", { "CTRT_SIM=devices=1,memory=64m" },
+          gradients_of_pieces },
+        { "a failed attempt does not change gradients, statistics and random numbers",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, restores },
+    };
+    run_cases_on_both(both, COUNT(both));
     test_small_device();
     test_numbers();
     return done();
