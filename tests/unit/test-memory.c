@@ -375,8 +375,7 @@ static void *forks_while_busy(void *argument)
             _exit(churned(memory, (uint32_t)i, 200) != 0);
         }
         int status = 1;
-        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)
-                    || WEXITSTATUS(status) != 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     return (void *)failures;
 }

@@ -133,7 +133,6 @@ TEST_MAIN
         IN_CHILD(cases[i].sim, cases[i].policy) {
             run();
         }
-        CHILD_END;
     }
     return done();
 }

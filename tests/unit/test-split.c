@@ -137,8 +137,7 @@ static void gradients_of_pieces(ctrt_device *device)
     static struct gradients whole, sum, first;
     step_of(&whole, device, NULL, false, &loss);
     for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
-        ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false,
-                                           &piece_loss);
+        ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false, &piece_loss);
         CHECK_EQ(result.pieces, pieces);
         CHECK_EQ(result.failures, 0);
         CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,

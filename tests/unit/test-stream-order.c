@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the order of work on several streams and devices, also for memory that is reused, parts of one tensor,
- * gradients and threads. The simulated devices delay each piece of work, so that missing synchronization gives wrong
- * results. */
+ * gradients, threads and training. The simulated devices delay each piece of work, so that missing synchronization
+ * gives wrong results. */
 #include "sims.h"
+#include "dryrun_models.h"
 
 #define N 1000
 
@@ -336,6 +337,43 @@ static void test_threads(const char *policy, const char *options)
     }
 }
 
+/* ---- training ---- */
+
+enum { STEPS = 6 };
+
+static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_device *device, bool streams)
+{
+    struct training run;
+    ctrt_manual_seed(5);
+    CTRT_TRY(training_begin(&run, model, device));
+    CTRT_TRY(training_on_streams(losses, STEPS, &run, streams));
+    training_end(&run);
+    return CTRT_OK;
+}
+
+static void test_training(const struct model *model)
+{
+    static const char *const names[] = { "cpu", "sim:0", "sim:3" };
+    group("%s: training on simulated devices, with one stream and with three, has the same bits as on the cpu",
+          model->name);
+    IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
+        double want[STEPS] = { 0 }, got[STEPS];
+        CHECK_OK(train(want, model, cpu_device(), false));
+        CHECK_TRUE(want[STEPS - 1] < want[0]);
+        for (size_t d = 0; d < COUNT(names); d++) {
+            ctrt_device *device = NULL;
+            CHECK_OK(ctrt_device_get(&device, names[d]));
+            for (int streams = 0; streams < 2; streams++) {
+                CHECK_OK(train(got, model, device, streams));
+                for (int i = 0; i < STEPS; i++)
+                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", names[d], streams, i, got[i],
+                          want[i]);
+            }
+            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", names[d]);
+        }
+    }
+}
+
 TEST_MAIN
 {
     static const struct sim_case cases[] = {
@@ -361,5 +399,7 @@ TEST_MAIN
     test_devices("none");
     test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
     test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
+    test_training(&models[4]);              /* with dropout and AdamW */
+    test_training(&models[11]);             /* with convolutions and batch norm */
     return done();
 }
