@@ -90,7 +90,8 @@ struct sim_case {
 static inline void run_cases(const struct sim_case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        group("%s", cases[i].what);
+        const char *const *settings = cases[i].settings;
+        group("%s (%s %s)", cases[i].what, settings[0], settings[1] != NULL ? settings[1] : "");
         CHILD_LOOP(child, cases[i].settings, exit)
             cases[i].run(sim_open("sim:0"));
     }

@@ -38,33 +38,30 @@ static bool is_open(int device)
     return sim->counters(device, &counters) == CTRT_OK;
 }
 
-static void test_rounds(const char *policy)
+static void rounds(ctrt_device *first_device)
 {
-    group("%s: shutdown frees memory, threads and files, and the devices work again", policy);
-    IN_CHILD(policy, "CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY_HISTORY=all") {
-        static const char *const names[] = { "sim:0", "sim:1" };
-        ctrt_device *devices[2] = { sim_open(names[0]), sim_open(names[1]) };
-        cpu_device();
-        const double first = work(devices);
-        CHECK_OK(ctrt_shutdown());
-        const size_t threads = THREADS, files = FILES;
-        for (int round = 0; round < 5; round++) {
-            for (int d = 0; d < 2; d++) {
-                ctrt_device *before = devices[d];
-                CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
-                CHECK_OK(ctrt_device_get(&devices[d], names[d]));
-                CHECK(devices[d] == before, "a reopened device has another handle");
-                CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
-                CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
-            }
-            CHECK_EQ(work(devices), first);
-            CHECK(THREADS > threads, "no worker thread runs");
-            CHECK_OK(ctrt_shutdown());
-            CHECK_EQ(THREADS, threads);
-            CHECK_EQ(FILES, files);
+    static const char *const names[] = { "sim:0", "sim:1" };
+    ctrt_device *devices[2] = { first_device, sim_open(names[1]) };
+    cpu_device();
+    const double first = work(devices);
+    CHECK_OK(ctrt_shutdown());
+    const size_t threads = THREADS, files = FILES;
+    for (int round = 0; round < 5; round++) {
+        for (int d = 0; d < 2; d++) {
+            ctrt_device *before = devices[d];
+            CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
+            CHECK_OK(ctrt_device_get(&devices[d], names[d]));
+            CHECK(devices[d] == before, "a reopened device has another handle");
+            CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
+            CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
         }
-        CHECK_OK(ctrt_shutdown());              /* no device is open */
+        CHECK_EQ(work(devices), first);
+        CHECK(THREADS > threads, "no worker thread runs");
+        CHECK_OK(ctrt_shutdown());
+        CHECK_EQ(THREADS, threads);
+        CHECK_EQ(FILES, files);
     }
+    CHECK_OK(ctrt_shutdown());              /* no device is open */
 }
 
 static void closed(ctrt_device *device)
@@ -187,22 +184,26 @@ static void reopening_fails(ctrt_device *device)
     CHECK_OK(ctrt_shutdown());
 }
 
+#define TWO "CTRT_SIM=devices=2,memory=64m"
+#define ALL "CTRT_MEMORY_HISTORY=all"
+
 TEST_MAIN
 {
+    static const char again[] = "shutdown frees memory, threads and files, and the devices work again";
     static const struct sim_case cases[] = {
+        { again, { "CTRT_MEMORY=caching", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=caching:expandable=true", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=spill+caching", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=arena:chunk=4m", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=direct", TWO, ALL }, rounds },
         { "calls on a closed device return an error that names ctrt_shutdown",
-          { "CTRT_SIM=devices=2,memory=64m" }, closed },
+          { TWO }, closed },
         { "live objects keep their device open and are named in the error; other devices close",
-          { "CTRT_SIM=devices=2,memory=64m" }, alive },
+          { TWO }, alive },
         { "a device that fails to reopen stays closed and can be opened later, also in a forked child",
           { "CTRT_SIM=devices=1,memory=64m" }, reopening_fails },
     };
     run_cases(cases, COUNT(cases));
-    test_rounds("CTRT_MEMORY=caching");
-    test_rounds("CTRT_MEMORY=caching:expandable=true");
-    test_rounds("CTRT_MEMORY=spill+caching");
-    test_rounds("CTRT_MEMORY=arena:chunk=4m");
-    test_rounds("CTRT_MEMORY=direct");
     test_failed("op:1");
     test_failed("lost:1");
     return done();

@@ -21,33 +21,25 @@ static double fill_and_sum(ctrt_device *device, ctrt_stream *side, bool waits)
     return value;
 }
 
-static void test_modes(void)
+static void default_order(ctrt_device *device)
 {
-    group("a tensor filled on one stream and read on another is correct by default");
-    IN_CHILD("CTRT_SIM=devices=1,jitter=60us,seed=3") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device);
-        int wrong = 0;
-        for (int i = 0; i < 1000; i++)
-            wrong += fill_and_sum(device, side, false) != 3 * N;
-        CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
-        CHECK_EQ(ctrt_race_count(), 0);
-    }
-#ifdef __SANITIZE_THREAD__
-    printf("# not run: an intended race, which ThreadSanitizer reports too\n");
-    return;
-#endif
-    group("with CTRT_STREAM_ORDER=manual the program must synchronize the streams");
-    IN_CHILD("CTRT_SIM=devices=1,latency=2ms", "CTRT_STREAM_ORDER=manual") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device);
-        const uint64_t before = sim_read(0).waits;
-        fill_and_sum(device, side, false);
-        CHECK_EQ(sim_read(0).waits, before);
-        CHECK_OK(ctrt_device_synchronize(device));
-        for (int i = 0; i < 20; i++)
-            CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
-    }
+    CTRT_AUTO(stream) side = new_stream(device);
+    int wrong = 0;
+    for (int i = 0; i < 1000; i++)
+        wrong += fill_and_sum(device, side, false) != 3 * N;
+    CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
+    CHECK_EQ(ctrt_race_count(), 0);
+}
+
+__attribute__((unused)) static void manual_order(ctrt_device *device)
+{
+    CTRT_AUTO(stream) side = new_stream(device);
+    const uint64_t before = sim_read(0).waits;
+    fill_and_sum(device, side, false);
+    CHECK_EQ(sim_read(0).waits, before);
+    CHECK_OK(ctrt_device_synchronize(device));
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
 }
 
 static void one_stream(ctrt_device *device)
@@ -128,90 +120,75 @@ static void record_stream(ctrt_device *device)
     CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
 }
 
-static void test_many_readers(void)
+static void many_readers(ctrt_device *device)
 {
     enum { MANY = 20 };
-    group("twenty streams read one tensor: the host does not wait, and a later write waits for all of them");
-    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
-        ctrt_device *device = sim_open("sim:0");
-        ctrt_stream *streams[MANY];
-        ctrt_tensor *copies[MANY] = { NULL };
-        CTRT_AUTO(tensor) x = full(2, N, device);
-        const uint64_t queues = sim_read(0).queues;
+    ctrt_stream *streams[MANY];
+    ctrt_tensor *copies[MANY] = { NULL };
+    CTRT_AUTO(tensor) x = full(2, N, device);
+    const uint64_t queues = sim_read(0).queues;
+    for (int i = 0; i < MANY; i++)
+        streams[i] = new_stream(device);
+    CHECK_EQ(sim_read(0).queues, queues + MANY);
+    CHECK_OK(ctrt_device_synchronize(device));
+    const double start = seconds_now();
+    for (int round = 0; round < 3; round++)
         for (int i = 0; i < MANY; i++)
-            streams[i] = new_stream(device);
-        CHECK_EQ(sim_read(0).queues, queues + MANY);
-        CHECK_OK(ctrt_device_synchronize(device));
-        const double start = seconds_now();
-        for (int round = 0; round < 3; round++)
-            for (int i = 0; i < MANY; i++)
-                ON_STREAM(streams[i], ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
-        const double enqueued = seconds_now() - start;
-        CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
-        for (int i = 0; i < MANY; i++) {
-            CHECK(total(copies[i]) == 3 * N, "stream %d: the sum is %g", i, total(copies[i]));
-            ctrt_tensor_release(&copies[i]);
-            ctrt_stream_release(&streams[i]);
-        }
-        const double took = seconds_now() - start;
-        CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
+            ON_STREAM(streams[i], ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
+    const double enqueued = seconds_now() - start;
+    CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
+    for (int i = 0; i < MANY; i++) {
+        CHECK(total(copies[i]) == 3 * N, "stream %d: the sum is %g", i, total(copies[i]));
+        ctrt_tensor_release(&copies[i]);
+        ctrt_stream_release(&streams[i]);
     }
+    const double took = seconds_now() - start;
+    CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
 }
 
 /* ---- gradients ---- */
 
-static void test_backward(const char *mode)
+static void backward(ctrt_device *device)
 {
-    group("CTRT_STREAM_ORDER=%s: backward runs on the streams of forward, gradients are ready on the caller's", mode);
-    char setting[64];
-    snprintf(setting, sizeof setting, "CTRT_STREAM_ORDER=%s", mode);
-    IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error", setting) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
-        CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-        CHECK_OK(ctrt_tensor_require_grad(w, true));
-        CHECK_OK(ctrt_device_synchronize(device));
-        for (int i = 0; i < 50; i++) {
-            CHECK_OK(ctrt_stream_wait(s1, first));
-            ON_STREAM(s1, ctrt_mul(&y, w, x));
-            ON_STREAM(s1, ctrt_mul(&y, y, y));
-            CHECK_OK(ctrt_stream_wait(s2, s1));
-            ON_STREAM(s2, ctrt_add(&z, y, w));
-            ON_STREAM(s2, ctrt_sum(&loss, z, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_stream_wait(first, s2));
-            CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
-            ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
-            CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "pass %d: %g", i, total(grad));      /* d (9 w^2 + w) */
-            CHECK_OK(ctrt_tensor_set_grad(w, NULL));
-        }
-        CHECK_EQ(ctrt_race_count(), 0);
+    CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
+    CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_device_synchronize(device));
+    for (int i = 0; i < 50; i++) {
+        CHECK_OK(ctrt_stream_wait(s1, first));
+        ON_STREAM(s1, ctrt_mul(&y, w, x));
+        ON_STREAM(s1, ctrt_mul(&y, y, y));
+        CHECK_OK(ctrt_stream_wait(s2, s1));
+        ON_STREAM(s2, ctrt_add(&z, y, w));
+        ON_STREAM(s2, ctrt_sum(&loss, z, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_stream_wait(first, s2));
+        CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
+        ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
+        CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "pass %d: %g", i, total(grad));      /* d (9 w^2 + w) */
+        CHECK_OK(ctrt_tensor_set_grad(w, NULL));
     }
+    CHECK_EQ(ctrt_race_count(), 0);
 }
 
 /* ---- devices ---- */
 
-static void test_devices(const char *peers)
+static void devices(ctrt_device *d0)
 {
-    group("copies between devices, peers=%s, are ordered without the host", peers);
-    char setting[100];
-    snprintf(setting, sizeof setting, "CTRT_SIM=devices=3,jitter=50us,peers=%s", peers);
-    IN_CHILD(setting) {
-        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
-        for (int i = 0; i < 50; i++) {
-            CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
-            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
-            CHECK_OK(ctrt_to_device(&y, x, d1));
-            CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
-            CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
-            CHECK_OK(ctrt_to_device(&z, y, d2));
-            ctrt_tensor_release(&y);
-            CHECK_OK(ctrt_to_device(&y, z, d0));
-            CHECK_OK(ctrt_add(&y, y, x));
-            CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
-        }
-        if (strcmp(peers, "all") == 0)
-            CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
+    ctrt_device *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
+    for (int i = 0; i < 50; i++) {
+        CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(ctrt_to_device(&y, x, d1));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
+        CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
+        CHECK_OK(ctrt_to_device(&z, y, d2));
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_to_device(&y, z, d0));
+        CHECK_OK(ctrt_add(&y, y, x));
+        CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
     }
+    if (strstr(getenv("CTRT_SIM"), "peers=all") != NULL)
+        CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
 }
 
 static int link_is_direct(const char *from, const char *to)
@@ -309,31 +286,29 @@ static void *pass_around(void *argument)
     return NULL;
 }
 
-static void test_threads(const char *policy, const char *options)
+static void threads(ctrt_device *unused)
 {
-    group("%s, %s: 8 threads use streams of 4 devices", policy, options);
-    IN_CHILD(policy, options) {
-        static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
-        pthread_t threads[THREADS];
-        int numbers[THREADS];
-        cpu_device();
-        for (int d = 0; d < DEVICES; d++) {
-            shared_weights[d] = full(1, 64, sim_open(names[d]));
-            for (int i = 0; i < STREAMS; i++)
-                shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
-        }
-        for (int t = 0; t < THREADS; t++) {
-            numbers[t] = t;
-            CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
-        }
-        for (int t = 0; t < THREADS; t++)
-            pthread_join(threads[t], NULL);
-        for (int d = 0; d < DEVICES; d++) {
-            ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
-            ctrt_tensor_release(&shared_weights[d]);
-            CHECK_EQ(ctrt_memory_allocated(device), 0);
-            CHECK_EQ(sim_read(d).failures, 0);
-        }
+    static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    (void)unused;
+    cpu_device();
+    for (int d = 0; d < DEVICES; d++) {
+        shared_weights[d] = full(1, 64, sim_open(names[d]));
+        for (int i = 0; i < STREAMS; i++)
+            shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
+    }
+    for (int t = 0; t < THREADS; t++) {
+        numbers[t] = t;
+        CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
+    }
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    for (int d = 0; d < DEVICES; d++) {
+        ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+        ctrt_tensor_release(&shared_weights[d]);
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_EQ(sim_read(d).failures, 0);
     }
 }
 
@@ -376,7 +351,27 @@ static void test_training(const struct model *model)
 
 TEST_MAIN
 {
+    static const char gradients[] = "backward runs on the streams of forward, gradients are ready on the caller's";
+    static const char devices_text[] = "copies between devices are ordered without the host";
     static const struct sim_case cases[] = {
+        { "a tensor filled on one stream and read on another is correct by default",
+          { "CTRT_SIM=devices=1,jitter=60us,seed=3" }, default_order },
+#ifndef __SANITIZE_THREAD__             /* it reports the intended race too */
+        { "the program must synchronize the streams", { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,latency=2ms" },
+          manual_order },
+#endif
+        { "twenty streams read one tensor: the host does not wait, and a later write waits for all of them",
+          { "CTRT_SIM=devices=1,latency=3ms" }, many_readers },
+        { gradients, { "CTRT_STREAM_ORDER=auto", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { gradients, { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { gradients, { "CTRT_STREAM_ORDER=check", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=all" }, devices },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=ring" }, devices },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=none" }, devices },
+        { "8 threads use streams of 4 devices",
+          { "CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us" }, threads },
+        { "8 threads use streams of 4 devices",
+          { "CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g" }, threads },
         { "on one stream nothing waits and nothing is recorded", { "CTRT_SIM=devices=1" }, one_stream },
         { "ctrt_tensor_record_stream adds a stream to wait for and removes none",
           { "CTRT_SIM=devices=1,latency=3ms" }, record_stream },
@@ -386,19 +381,9 @@ TEST_MAIN
           { "CTRT_SIM=devices=1,latency=200us" }, parts },
     };
     run_cases(cases, COUNT(cases));
-    test_modes();
     test_reuse("CTRT_MEMORY=caching", true);
     test_reuse("CTRT_MEMORY=arena", false);
     test_reuse("CTRT_MEMORY=direct", false);
-    test_many_readers();
-    test_backward("auto");
-    test_backward("manual");
-    test_backward("check");
-    test_devices("all");
-    test_devices("ring");
-    test_devices("none");
-    test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
-    test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
     test_training(&models[4]);              /* with dropout and AdamW */
     test_training(&models[11]);             /* with convolutions and batch norm */
     return done();

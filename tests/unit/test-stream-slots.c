@@ -27,48 +27,45 @@ static void release_held(int count)
         ctrt_stream_release(&held[i]);
 }
 
-static void test_many(void)
+static void many(ctrt_device *device)
 {
-    group("slots are reused: 20,000 streams of two devices and five priorities in four slots");
-    IN_CHILD("CTRT_SIM=devices=2,jitter=20us") {
-        ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") };
-        const int count = hold_all_but(4);
-        CTRT_AUTO(stream) earlier = NULL;
-        ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
-        int adds[2] = { 0 };
-        uint64_t id = 0;
-        bool fine = true;
-        for (int i = 0; i < CYCLES && fine; i++) {
-            CTRT_AUTO(stream) s = NULL;
-            const int d = i % 3 == 0;
-            ctrt_status status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
-            if (status == CTRT_ERR_STATE) {     /* on a busy machine, released streams may still have pending work */
-                CHECK_OK(ctrt_device_synchronize(devices[0]));
-                CHECK_OK(ctrt_device_synchronize(devices[1]));
-                status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
-            }
-            fine = CHECK(status == CTRT_OK, "stream %d: %s", i, ctrt_error_message());
-            fine &= CHECK(ctrt_stream_id(s) > id, "stream %d has the id of an earlier one", i);
-            fine &= CHECK(ctrt_stream_priority(s) == i % 5 - 2 && ctrt_stream_device(s) == devices[d],
-                          "stream %d has priority %d or a wrong device", i, ctrt_stream_priority(s));
-            id = ctrt_stream_id(s);
-            if (i % 20 < 2 && fine) {                       /* each of these streams waits for the one before it */
-                ON_STREAM(s, ctrt_add_scalar_(x[d], ctrt_float(1)));
-                adds[d]++;
-                if (earlier != NULL)
-                    CHECK_OK(ctrt_stream_wait(s, earlier));
-                ctrt_stream_release(&earlier);
-                earlier = ctrt_stream_retain(s);
-            }
-            if (i % 200 == 1)
-                fine &= CHECK(total(x[d]) == 64.0 * adds[d], "stream %d: the sum is %g", i, total(x[d]));
+    ctrt_device *devices[2] = { device, sim_open("sim:1") };
+    const int count = hold_all_but(4);
+    CTRT_AUTO(stream) earlier = NULL;
+    ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
+    int adds[2] = { 0 };
+    uint64_t id = 0;
+    bool fine = true;
+    for (int i = 0; i < CYCLES && fine; i++) {
+        CTRT_AUTO(stream) s = NULL;
+        const int d = i % 3 == 0;
+        ctrt_status status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
+        if (status == CTRT_ERR_STATE) {     /* on a busy machine, released streams may still have pending work */
+            CHECK_OK(ctrt_device_synchronize(devices[0]));
+            CHECK_OK(ctrt_device_synchronize(devices[1]));
+            status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
         }
-        for (int d = 0; d < 2; d++) {
-            CHECK(sim_read(d).queues < 200, "sim:%d has %d queues", d, (int)sim_read(d).queues);
-            ctrt_tensor_release(&x[d]);
+        fine = CHECK(status == CTRT_OK, "stream %d: %s", i, ctrt_error_message());
+        fine &= CHECK(ctrt_stream_id(s) > id, "stream %d has the id of an earlier one", i);
+        fine &= CHECK(ctrt_stream_priority(s) == i % 5 - 2 && ctrt_stream_device(s) == devices[d],
+                      "stream %d has priority %d or a wrong device", i, ctrt_stream_priority(s));
+        id = ctrt_stream_id(s);
+        if (i % 20 < 2 && fine) {                       /* each of these streams waits for the one before it */
+            ON_STREAM(s, ctrt_add_scalar_(x[d], ctrt_float(1)));
+            adds[d]++;
+            if (earlier != NULL)
+                CHECK_OK(ctrt_stream_wait(s, earlier));
+            ctrt_stream_release(&earlier);
+            earlier = ctrt_stream_retain(s);
         }
-        release_held(count);
+        if (i % 200 == 1)
+            fine &= CHECK(total(x[d]) == 64.0 * adds[d], "stream %d: the sum is %g", i, total(x[d]));
     }
+    for (int d = 0; d < 2; d++) {
+        CHECK(sim_read(d).queues < 200, "sim:%d has %d queues", d, (int)sim_read(d).queues);
+        ctrt_tensor_release(&x[d]);
+    }
+    release_held(count);
 }
 
 /* Enqueues nine ops on a new tensor on `s` and records the event behind them. `reader` waits for `s`. */
@@ -184,11 +181,12 @@ static void test_failed_opens(void)
 TEST_MAIN
 {
     static const struct sim_case cases[] = {
+        { "slots are reused: 20,000 streams of two devices and five priorities in four slots",
+          { "CTRT_SIM=devices=2,jitter=20us" }, many },
         { "a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory",
           { "CTRT_SIM=devices=2,memory=64m,latency=3ms" }, fresh },
     };
     run_cases(cases, COUNT(cases));
-    test_many();
     test_failed_open(true);
     test_failed_open(false);
     test_failed_opens();
