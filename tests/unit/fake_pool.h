@@ -44,6 +44,9 @@ static inline struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
+#define FAKE_TEST(name) \
+    static void name(__attribute__((unused)) struct device_memory *memory, __attribute__((unused)) ctrt_device *device)
+
 /* A group whose checks run in a child process, with the memory of fake:0. */
 struct fake_case {
     const char *what, *settings[4];     /* the environment, ending with NULL */

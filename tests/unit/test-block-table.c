@@ -62,53 +62,47 @@ static ctrt_block take_labelled(struct device_memory *memory, const char *label,
 
 /* ---- labels and owners ---- */
 
-static void test_labels(void)
+FAKE_TEST(labels)
 {
-    group("labels nest; a label string stays valid after its pop");
-    IN_FAKE("CTRT_MEMORY=direct") {
-        CHECK_STR(ctrt_memory_label(), "");
-        CHECK_OK(ctrt_memory_label_push("encoder"));
-        CHECK_OK(ctrt_memory_label_push("attention"));
-        const char *kept = ctrt_memory_label();
-        CHECK_STR(kept, "encoder/attention");
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_STR(ctrt_memory_label(), "encoder");
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
-        CHECK_STR(kept, "encoder/attention");
-        char longest[1000];
-        memset(longest, 'x', sizeof longest - 1);
-        longest[sizeof longest - 1] = '\0';
-        CHECK_OK(ctrt_memory_label_push(longest));
-        CHECK_OK(ctrt_memory_label_push(longest));
-        CHECK_EQ(strlen(ctrt_memory_label()), 1999);
-    }
+    CHECK_STR(ctrt_memory_label(), "");
+    CHECK_OK(ctrt_memory_label_push("encoder"));
+    CHECK_OK(ctrt_memory_label_push("attention"));
+    const char *kept = ctrt_memory_label();
+    CHECK_STR(kept, "encoder/attention");
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_STR(ctrt_memory_label(), "encoder");
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
+    CHECK_STR(kept, "encoder/attention");
+    char longest[1000];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    CHECK_OK(ctrt_memory_label_push(longest));
+    CHECK_OK(ctrt_memory_label_push(longest));
+    CHECK_EQ(strlen(ctrt_memory_label()), 1999);
 }
 
-static void test_forgotten_labels(void)
+FAKE_TEST(forgotten_labels)
 {
-    group("labels that a module pushed and did not pop are removed when the module returns");
-    IN_FAKE("CTRT_MEMORY=direct") {
-        size_t before = 0;
-        CHECK_OK(ctrt_memory_label_push("outer"));
-        for (int i = 0; i < 2000; i++) {
-            struct memory_label label, inner;
-            label_enter(&label, label_here(), "module");
-            CHECK_OK(ctrt_memory_label_push("a"));
-            label_enter(&inner, label_here(), "child");
-            CHECK_OK(ctrt_memory_label_push("b"));
-            CHECK_OK(ctrt_memory_label_push("c"));
-            label_leave(&inner);
-            CHECK_STR(ctrt_memory_label(), "outer/module/a");
-            label_leave(&label);
-            CHECK_STR(ctrt_memory_label(), "outer");
-            if (i == 100)
-                before = mallinfo2().uordblks;      /* 0 under AddressSanitizer, which finds leaks itself */
-        }
-        CHECK(mallinfo2().uordblks < before + 10000, "%zu bytes leaked", mallinfo2().uordblks - before);
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
+    size_t before = 0;
+    CHECK_OK(ctrt_memory_label_push("outer"));
+    for (int i = 0; i < 2000; i++) {
+        struct memory_label label, inner;
+        label_enter(&label, label_here(), "module");
+        CHECK_OK(ctrt_memory_label_push("a"));
+        label_enter(&inner, label_here(), "child");
+        CHECK_OK(ctrt_memory_label_push("b"));
+        CHECK_OK(ctrt_memory_label_push("c"));
+        label_leave(&inner);
+        CHECK_STR(ctrt_memory_label(), "outer/module/a");
+        label_leave(&label);
+        CHECK_STR(ctrt_memory_label(), "outer");
+        if (i == 100)
+            before = mallinfo2().uordblks;      /* 0 under AddressSanitizer, which finds leaks itself */
     }
+    CHECK(mallinfo2().uordblks < before + 10000, "%zu bytes leaked", mallinfo2().uordblks - before);
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
 }
 
 /* Checks the bytes of an owner and the sum of all owners. */
@@ -121,7 +115,7 @@ static void check_owner(int line, ctrt_device *device, const char *label, uint64
 
 #define OWNER_HAS(label, bytes, sum) check_owner(__LINE__, device, (label), (bytes), (sum))
 
-static void owners(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(owners)
 {
     ctrt_block before = take(memory, 1000), a, b, c;
     OWNER_HAS("(not watched)", 1024, 1024);
@@ -142,7 +136,7 @@ static void owners(struct device_memory *memory, ctrt_device *device)
     OWNER_HAS("decoder", 0, 0);
 }
 
-static void churn(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(churn)
 {
     static ctrt_block blocks[700];
     uint32_t seed = 3;
@@ -210,37 +204,36 @@ static void test_model(void)
 
 /* ---- history and snapshots ---- */
 
-static void test_snapshot(void)
+FAKE_TEST(history)
 {
-    group("the history has each event by its name");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        char word[64];
-        ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
-        CHECK_OK(ctrt_memory_annotate(device, "half time"));
-        take_fails(memory, 100 * MIB, NULL);
-        const char *text = snapshot_of(device);
-        check_json(text, "a snapshot");
-        CHECK_HAS(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"");
-        CHECK_EQ(count_of(text, "\"state\": \"active_allocated\""), 1);
-        CHECK_HAS(text, "\"requested_size\": 5000");
-        give(memory, &block, 5000);
-        text = snapshot_of(device);
-        static const struct { const char *action; int count; } want[] = {
-            { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 2 },
-            { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
-        };
-        for (size_t i = 0; i < COUNT(want); i++) {
-            snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
-            CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
-                  count_of(text, word), want[i].count);
-        }
-        CHECK_HAS(text, "\"text\": \"half time\"");
-        CHECK_HAS(text, "\"device_free\": ");
-        CHECK_HAS(text, "\"watch\": \"all\"");
-        CHECK_HAS(text, "\"segments\": []");
+    char word[64];
+    ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
+    CHECK_OK(ctrt_memory_annotate(device, "half time"));
+    take_fails(memory, 100 * MIB, NULL);
+    const char *text = snapshot_of(device);
+    check_json(text, "a snapshot");
+    CHECK_HAS(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"");
+    CHECK_EQ(count_of(text, "\"state\": \"active_allocated\""), 1);
+    CHECK_HAS(text, "\"requested_size\": 5000");
+    give(memory, &block, 5000);
+    text = snapshot_of(device);
+    static const struct { const char *action; int count; } want[] = {
+        { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 2 },
+        { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
+    };
+    for (size_t i = 0; i < COUNT(want); i++) {
+        snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
+        CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
+              count_of(text, word), want[i].count);
     }
+    CHECK_HAS(text, "\"text\": \"half time\"");
+    CHECK_HAS(text, "\"device_free\": ");
+    CHECK_HAS(text, "\"watch\": \"all\"");
+    CHECK_HAS(text, "\"segments\": []");
+}
+
+static void test_history_setting(void)
+{
     group("the grammar of CTRT_MEMORY_HISTORY");
     static const struct { const char *value, *watch; } cases[] = {
         { "", "none" }, { "none", "none" }, { "state", "state" }, { "all", "all" }, { "all:7", "all" },
@@ -276,34 +269,30 @@ static const char *read_file(const char *path)
 }
 
 /* Other kinds of files, and permissions, are tested in test-checkpoint-files.c: a snapshot uses the same writer. */
-static void test_snapshot_files(void)
+FAKE_TEST(snapshot_files)
 {
-    group("a snapshot is written to a file or to standard output, between what the program prints");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m") {
-        ctrt_device *device = open_memory("fake:0")->device;
-        char path[200];
-        snprintf(path, sizeof path, "%s/snapshot.json", folder);
-        CHECK_OK(ctrt_memory_snapshot_write(path, device));
-        CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
-        CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
-        CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
-                    "/nowhere/at/all.json: No such file");
-        fflush(stdout);
-        int terminal = dup(1);
-        FILE *file = freopen(path, "w", stdout);
-        printf("before\n");
-        fflush(stdout);
-        ctrt_status status = file != NULL ? ctrt_memory_snapshot_write("/dev/stdout", device) : CTRT_ERR_IO;
-        if (status == CTRT_OK)
-            status = ctrt_memory_snapshot_write("/dev/fd/1", device);
-        printf("after\n");
-        fflush(stdout);
-        dup2(terminal, 1);
-        CHECK(status == CTRT_OK, "/dev/stdout: %s", ctrt_error_message());
-        const char *text = read_file(path);
-        CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp(text + strlen(text) - 8, "}\nafter\n") == 0
-                  && count_of(text, "\"ctrt memory snapshot\"") == 2, "/dev/stdout received %.300s", text);
-    }
+    char path[200];
+    snprintf(path, sizeof path, "%s/snapshot.json", folder);
+    CHECK_OK(ctrt_memory_snapshot_write(path, device));
+    CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
+    CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
+    CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
+                "/nowhere/at/all.json: No such file");
+    fflush(stdout);
+    int terminal = dup(1);
+    FILE *file = freopen(path, "w", stdout);
+    printf("before\n");
+    fflush(stdout);
+    ctrt_status status = file != NULL ? ctrt_memory_snapshot_write("/dev/stdout", device) : CTRT_ERR_IO;
+    if (status == CTRT_OK)
+        status = ctrt_memory_snapshot_write("/dev/fd/1", device);
+    printf("after\n");
+    fflush(stdout);
+    dup2(terminal, 1);
+    CHECK(status == CTRT_OK, "/dev/stdout: %s", ctrt_error_message());
+    const char *text = read_file(path);
+    CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp(text + strlen(text) - 8, "}\nafter\n") == 0
+              && count_of(text, "\"ctrt memory snapshot\"") == 2, "/dev/stdout received %.300s", text);
 }
 
 /* Exported, so that backtraces can name it: the test is linked with -rdynamic. */
@@ -316,7 +305,7 @@ __attribute__((noinline, visibility("default"))) ctrt_status allocate_for_frames
     return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no tail call, which would leave no frame */
 }
 
-static void frames(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(frames)
 {
     ctrt_block blocks[40];
     char word[64];
@@ -364,7 +353,7 @@ static void note_oom(void *user, ctrt_device *device, size_t bytes, const char *
     calls->nested = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
 }
 
-static void oom_report(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(oom_report)
 {
     char *text = NULL;
     struct oom_calls calls = { 0 };
@@ -411,7 +400,7 @@ static void oom_report(struct device_memory *memory, ctrt_device *device)
     CHECK_OK(ctrt_shutdown());
 }
 
-static void oom_others(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(oom_others)
 {
     void *others = NULL;
     CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
@@ -426,7 +415,7 @@ static void oom_others(struct device_memory *memory, ctrt_device *device)
     device->backend->memory->free(device->handle, others, 40 * MIB);
 }
 
-static void oom_failures(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(oom_failures)
 {
     ctrt_block block = take(memory, 40 * MIB), more;
     for (uint64_t n = 1; n < 30; n++) {
@@ -502,6 +491,13 @@ static void test_threads(const char *history)
 TEST_MAIN
 {
     static const struct fake_case cases[] = {
+        { "labels nest; a label string stays valid after its pop", { "CTRT_MEMORY=direct" }, labels },
+        { "labels that a module pushed and did not pop are removed when the module returns",
+          { "CTRT_MEMORY=direct" }, forgotten_labels },
+        { "a snapshot is written to a file or to standard output, between what the program prints",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m" }, snapshot_files },
+        { "the history has each event by its name",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100" }, history },
         { "owners add up to the allocated bytes, even if watching starts late",
           { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m" }, owners },
         { "many blocks are allocated and freed while watched",
@@ -517,11 +513,8 @@ TEST_MAIN
     };
     folder = pool_folder();
     run_fake_cases(cases, COUNT(cases));
-    test_labels();
-    test_forgotten_labels();
     test_model();
-    test_snapshot();
-    test_snapshot_files();
+    test_history_setting();
     test_threads("CTRT_MEMORY_HISTORY=all:2000");
     test_threads("CTRT_MEMORY_HISTORY=none");
     folder_remove(folder);

@@ -32,7 +32,7 @@ static void test_keys(void)
 
 #define DIRECT "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m"
 
-static void stats(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(stats)
 {
     const int64_t mib = MIB;
     ctrt_block small = take(memory, 100), edge = take(memory, MIB), large = take(memory, MIB + 1);
@@ -91,7 +91,7 @@ static bool reports(const ctrt_memory_peaks *peaks, const struct usage *peak, co
            && peaks->allocated_before == before->values[0];
 }
 
-static void scopes(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(scopes)
 {
     ctrt_memory_scope *scopes[SCOPES] = { NULL };
     struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
@@ -312,7 +312,7 @@ static long long metric(const char *text, const char *name)
     return at != NULL ? atoll(at + strlen(start)) : -1;
 }
 
-static void metrics(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(metrics)
 {
     const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
     int samples = 0;
@@ -366,9 +366,8 @@ static void *allocate_and_free(void *argument)
     return NULL;
 }
 
-static void moving_metrics(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(moving_metrics)
 {
-    (void)device;
     pthread_t thread;
     int wrong = 0, held = 0;
     pthread_create(&thread, NULL, allocate_and_free, memory);

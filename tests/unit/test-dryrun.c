@@ -231,55 +231,51 @@ static void tensors(ctrt_device *device)
 }
 
 /* A dry run that exceeds the size of the device continues as if memory were unlimited, under every policy. */
-static void test_beyond(const char *policy)
+static void beyond(ctrt_device *device)
 {
     const uint64_t mib = 1 << 20, matrix = 10000000000;
-    group("%s: a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel", policy);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", policy) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
-        ctrt_tensor *many[10] = { NULL };
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        uint64_t before = 0;
-        for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
-            const sim_counters counters = sim_read(0);
-            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-            CHECK_OK(ctrt_memory_label_push("giants"));
-            for (int i = 0; i < 10; i++)
-                CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
-            CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-            CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-            CHECK_OK(ctrt_matmul(&c, a, b));
-            CHECK_OK(ctrt_memory_label_pop());
-            CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
-            for (int i = 0; i < 10; i++)
-                ctrt_tensor_release(&many[i]);
-            ctrt_tensor_release(&a);
-            ctrt_tensor_release(&b);
-            CHECK_OK(ctrt_relu(&c, c));
-            ctrt_tensor_release(&c);
-            CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-            CHECK_EQ(sim_read(0).allocs, counters.allocs);
-            CHECK_EQ(sim_read(0).launches, counters.launches);
-            CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
-            CHECK_STR(found.failed_label, "giants");
-            CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
-            CHECK_STR(found.peak_op, "matmul");
-            CHECK_STR(found.peak_label, "giants");
-            CHECK_EQ(found.largest_request, matrix);
-            CHECK_TRUE(found.allocations >= 14);
-            CHECK_EQ(found.allocated_after, before);
-            CHECK_EQ(found.left_blocks, 0);
-            if (held == NULL)
-                held = full(3, 30 << 18, device);
-            before = 30 * mib;
-        }
-        CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        CHECK_EQ(total(held), 3.0 * (30 << 18));
-        ctrt_tensor_release(&held);
-        CHECK_OK(ctrt_device_synchronize(device));
+    CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
+    ctrt_tensor *many[10] = { NULL };
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    uint64_t before = 0;
+    for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
+        const sim_counters counters = sim_read(0);
+        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+        CHECK_OK(ctrt_memory_label_push("giants"));
+        for (int i = 0; i < 10; i++)
+            CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
+        CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_matmul(&c, a, b));
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
+        for (int i = 0; i < 10; i++)
+            ctrt_tensor_release(&many[i]);
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        CHECK_OK(ctrt_relu(&c, c));
+        ctrt_tensor_release(&c);
+        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+        CHECK_EQ(sim_read(0).allocs, counters.allocs);
+        CHECK_EQ(sim_read(0).launches, counters.launches);
+        CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
+        CHECK_STR(found.failed_label, "giants");
+        CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
+        CHECK_STR(found.peak_op, "matmul");
+        CHECK_STR(found.peak_label, "giants");
+        CHECK_EQ(found.largest_request, matrix);
+        CHECK_TRUE(found.allocations >= 14);
+        CHECK_EQ(found.allocated_after, before);
+        CHECK_EQ(found.left_blocks, 0);
+        if (held == NULL)
+            held = full(3, 30 << 18, device);
+        before = 30 * mib;
     }
+    CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
+    CHECK_EQ(total(held), 3.0 * (30 << 18));
+    ctrt_tensor_release(&held);
+    CHECK_OK(ctrt_device_synchronize(device));
 }
 
 /* ---- memory that moves ---- */
@@ -439,9 +435,18 @@ static void forks(ctrt_device *device)
     check_works();
 }
 
+#define SMALL "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error"
+
 TEST_MAIN
 {
+    static const char thirty[] = "a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel";
     static const struct sim_case cases[] = {
+        { thirty, { "CTRT_MEMORY=caching", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=caching:expandable=true", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=caching:gc=0.5", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+caching", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+caching:expandable=true", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+direct", SMALL }, beyond },
         { "a dry run honours a limit of its own and the limit of the device",
           { "CTRT_SIM=devices=1,memory=256m" }, what_if },
         { "spill: an op whose operands do not fit together fails",
@@ -451,19 +456,13 @@ TEST_MAIN
         { "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
           { "CTRT_SIM=devices=1,memory=64m" }, tensors },
         { "a child forked by the thread that runs a dry run continues and ends the dry run",
-          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, forks },
+          { SMALL }, forks },
     };
     run_cases_on_both(both, COUNT(both));
     run_cases(cases, COUNT(cases));
     test_peaks();
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
-    static const char *const policies[] = {
-        "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true", "CTRT_MEMORY=caching:gc=0.5",
-        "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill+caching:expandable=true", "CTRT_MEMORY=spill+direct",
-    };
-    for (size_t i = 0; i < COUNT(policies); i++)
-        test_beyond(policies[i]);
     test_moving();
     test_fork_beside_thread();
     return done();

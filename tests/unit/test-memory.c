@@ -203,7 +203,7 @@ static void test_churn(void)
 
 /* ---- out of memory ---- */
 
-static void exhaustion(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(exhaustion)
 {
     ctrt_block a = take(memory, 30 * MIB), b = take(memory, 20 * MIB), c;
     take_fails(memory, 40 * MIB, "50.00 MiB reserved by policy caching");
@@ -220,7 +220,7 @@ static void exhaustion(struct device_memory *memory, ctrt_device *device)
     take_fails(memory, SIZE_MAX / 2 - 600, NULL);
 }
 
-static void zero_bytes(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(zero_bytes)
 {
     ctrt_block none = { .address = memory, .bytes = 1 };
     CHECK_OK(pool_alloc(memory, &none, 0, NULL));
@@ -350,7 +350,7 @@ static void *churn_alone(void *memory)
     return (void *)churned(memory, 3, 500);
 }
 
-static void ended_threads(struct device_memory *memory, ctrt_device *device)
+FAKE_TEST(ended_threads)
 {
     for (int i = 0; i < 3; i++) {
         pthread_t thread;

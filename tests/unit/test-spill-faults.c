@@ -39,6 +39,9 @@ static void too_large(ctrt_device *device)
     CHECK_EQ(total(b), 12.0 * N);
     CHECK_OK(ctrt_add_(a, b));
     CHECK_EQ(total(a), 18.0 * N);
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    check_empty(device, 0, "too large");
 }
 
 static void addresses(ctrt_device *device)
@@ -56,31 +59,14 @@ static void addresses(ctrt_device *device)
     CHECK_EQ(total(view), 300.0);
 }
 
-static void test_refused(void)
+static void little_pinned_memory(ctrt_device *device)
 {
-    group("blocks that cannot fit fail, and addresses of tensors that can move are not exposed");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        addresses(device);
-        too_large(device);
-        check_empty(device, 0, "too large");
-    }
-
-    static const char *const settings[][2] = {
-        { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" },
-    };
-    for (int i = 0; i < 2; i++) {
-        group("too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY: %s, %s", settings[i][0], settings[i][1]);
-        IN_CHILD(settings[i][0], settings[i][1]) {
-            ctrt_device *device = sim_open("sim:0");
-            int made = 0;
-            CHECK_FAILS(make_tensors(&made, TENSORS, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-            CHECK(made >= 15 && made < TENSORS, "%d tensors were created, expected 15 to 23", made);
-            check_values_kept(made, "little pinned memory");
-            release_tensors(0);
-            check_empty(device, 0, "little pinned memory");
-        }
-    }
+    int made = 0;
+    CHECK_FAILS(make_tensors(&made, TENSORS, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
+    CHECK(made >= 15 && made < TENSORS, "%d tensors were created, expected 15 to 23", made);
+    check_values_kept(made, "little pinned memory");
+    release_tensors(0);
+    check_empty(device, 0, "little pinned memory");
 }
 
 /* Allocates more than the device holds while fault n is injected, for increasing n until the fault does not occur. */
@@ -159,7 +145,12 @@ static void work_fails(ctrt_device *device)
 
 TEST_MAIN
 {
+    static const char pinned[] = "too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY";
     static const struct sim_case cases[] = {
+        { "blocks that cannot fit fail", { SIM, "CTRT_MEMORY=spill+caching" }, too_large },
+        { "addresses of tensors that can move are not exposed", { SIM, "CTRT_MEMORY=spill+caching" }, addresses },
+        { pinned, { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, little_pinned_memory },
+        { pinned, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" }, little_pinned_memory },
         { "the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks",
           { SIM, "CTRT_MEMORY=spill+caching" }, allocations_fail },
         { "work that fails after the call, and a lost device, are reported and leak nothing",
@@ -167,6 +158,5 @@ TEST_MAIN
     };
     run_cases(cases, COUNT(cases));
     test_options();
-    test_refused();
     return done();
 }
