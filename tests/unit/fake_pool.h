@@ -56,7 +56,7 @@ struct fake_case {
 static inline void run_fake_cases(const struct fake_case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        group("%s", cases[i].what);
+        group("%s (%s)", cases[i].what, cases[i].settings[0]);
         IN_FAKE(cases[i].settings[0], cases[i].settings[1], cases[i].settings[2]) {
             struct device_memory *memory = open_memory("fake:0");
             cases[i].run(memory, memory->device);

@@ -14,9 +14,16 @@
 
 static ctrt_device *device;
 
+MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
+      CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+      CTRT_NEW(linear, 16, 16, true, device), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device),
+      CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device))
+MODEL(attention_small, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(gelu, false),
+      CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 24, 3, true, device))
+
 static const struct model small_models[] = {
-    { "cnn", norms_make, { 4, 3, 16, 16 }, 10, false, STEP, MOMENTUM, true },
-    { "attention", attention_make, { 4, 12 }, 10, true, STEP, ADAMW, true },
+    { "cnn", cnn_small_make, { 4, 1, 6, 6 }, 3, false, STEP, MOMENTUM, true },
+    { "attention", attention_small_make, { 4, 3, 8 }, 3, false, STEP, ADAMW, true },
 };
 enum { SMALL_MODELS = sizeof small_models / sizeof small_models[0] };
 

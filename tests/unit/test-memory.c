@@ -299,50 +299,42 @@ static void *churn_and_keep(void *argument)
     return keep(worker);
 }
 
-static void test_threads(void)
+FAKE_TEST(threads)
 {
-    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=direct+caching" };
-    for (size_t s = 0; s < COUNT(settings); s++) {
-        group("statistics are exact with many threads that free each other's blocks: %s", settings[s]);
-        IN_FAKE(settings[s], "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1") {
-            struct device_memory *memory = open_memory("fake:0");
-            ctrt_device *device = memory->device;
-            struct worker workers[6], mine = { .memory = memory };
-            pthread_t threads[6];
-            keep(&mine);                                /* the peaks of other threads include this idle one */
-            const int64_t each = kept_bytes(&mine);
-            for (int round = 0; round < 4; round++) {
-                const bool random = round % 2;          /* without random blocks the peak is known */
-                ctrt_memory_reset_peak(device);
-                for (int i = 0; i < 6; i++) {
-                    workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)(100 * round + i) };
-                    pthread_create(&threads[i], NULL, random ? churn_and_keep : keep, &workers[i]);
-                }
-                if (random)
-                    CHECK_EQ(churned(memory, 7, 400), 0);
-                for (int i = 0; i < 6; i++) {
-                    pthread_join(threads[i], NULL);
-                    CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
-                }
-                CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each },
-                            { "allocation.all.current", 7 * KEPT });
-                if (random)
-                    CHECK_TRUE(stat_of(device, "allocated_bytes.all.peak") >= 7 * each);
-                else
-                    CHECK_STAT(device, "allocated_bytes.all.peak", 7 * each);
-                for (int i = 0; i < 6; i++)
-                    free_kept(&workers[i]);
-                CHECK_STAT(device, "allocated_bytes.all.current", each);
-            }
-            CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + 4 * 6 * KEPT * ROUNDS + 2 * 7 * 400);
-            CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
-                  "threads that have ended are still in the list");
-            free_kept(&mine);
-            CHECK_OK(ctrt_memory_empty_cache(device));
-            check_no_current(device);
-            CHECK_EQ(taken_on(device), 0);
+    struct worker workers[6], mine = { .memory = memory };
+    pthread_t running[6];
+    keep(&mine);                                /* the peaks of other threads include this idle one */
+    const int64_t each = kept_bytes(&mine);
+    for (int round = 0; round < 4; round++) {
+        const bool random = round % 2;          /* without random blocks the peak is known */
+        ctrt_memory_reset_peak(device);
+        for (int i = 0; i < 6; i++) {
+            workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)(100 * round + i) };
+            pthread_create(&running[i], NULL, random ? churn_and_keep : keep, &workers[i]);
         }
+        if (random)
+            CHECK_EQ(churned(memory, 7, 400), 0);
+        for (int i = 0; i < 6; i++) {
+            pthread_join(running[i], NULL);
+            CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
+        }
+        CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each },
+                    { "allocation.all.current", 7 * KEPT });
+        if (random)
+            CHECK_TRUE(stat_of(device, "allocated_bytes.all.peak") >= 7 * each);
+        else
+            CHECK_STAT(device, "allocated_bytes.all.peak", 7 * each);
+        for (int i = 0; i < 6; i++)
+            free_kept(&workers[i]);
+        CHECK_STAT(device, "allocated_bytes.all.current", each);
     }
+    CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + 4 * 6 * KEPT * ROUNDS + 2 * 7 * 400);
+    CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
+          "threads that have ended are still in the list");
+    free_kept(&mine);
+    CHECK_OK(ctrt_memory_empty_cache(device));
+    check_no_current(device);
+    CHECK_EQ(taken_on(device), 0);
 }
 
 static void *churn_alone(void *memory)
@@ -404,7 +396,11 @@ static void test_fork(void)
 
 TEST_MAIN
 {
+    static const char many[] = "statistics are exact with many threads that free each other's blocks";
     static const struct fake_case cases[] = {
+        { many, { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
+        { many, { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
+        { many, { "CTRT_MEMORY=direct+caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
         { "cached memory is freed before an out-of-memory error, which states sizes",
           { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m" }, exhaustion },
         { "a request of 0 bytes returns no block and is not counted", { "CTRT_MEMORY=caching" }, zero_bytes },
@@ -416,7 +412,6 @@ TEST_MAIN
     test_choice();
     test_churn();
     test_failures();
-    test_threads();
     test_fork();
     test_grammar();
     folder_remove(folder);

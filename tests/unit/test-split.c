@@ -193,34 +193,23 @@ static void note_log(void *user, ctrt_log_level level, const char *component, co
         snprintf(logged, sizeof logged, "%s", text);
 }
 
-static struct outcome trained_in(const char *setting, bool canonical)
+static void small_device(ctrt_device *ample)
 {
-    struct outcome *shared = shared_memory(sizeof *shared), outcome;
-    IN_CHILD(setting) {
-        ctrt_device *device = sim_open("sim:0");
-        ctrt_log_set_callback(note_log, NULL);
-        *shared = train(device, &(ctrt_split_options){ .canonical = canonical ? 16 : 0 });
-        if (!canonical && shared->pieces > 1)
-            CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
-        else
-            CHECK_STR(logged, "");
-    }
-    outcome = *shared;
-    munmap(shared, sizeof *shared);
-    return outcome;
-}
-
-static void test_small_device(void)
-{
-    static const char ample[] = "CTRT_SIM=devices=1,memory=256m", tight[] = "CTRT_SIM=devices=1,memory=56m";
-    group("a batch that does not fit is trained in pieces");
-    struct outcome whole = trained_in(ample, false), split = trained_in(tight, false);
+    ctrt_device *tight = sim_open("sim:1");
+    const ctrt_split_options any = { .pieces = 0 }, canonical = { .canonical = 16 };
+    ctrt_log_set_callback(note_log, NULL);
+    struct outcome whole = train(ample, &any);
+    CHECK_STR(logged, "");
+    struct outcome split = train(tight, &any);
+    CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
     CHECK_EQ(whole.pieces, 1);
     CHECK(split.pieces > 1 && split.pieces <= 16, "%lld pieces", (long long)split.pieces);
     CHECK_NEAR(split.loss, whole.loss, 1e-3 * whole.loss);
-    group("canonical: the same bits on a large and a small device");
-    whole = trained_in(ample, true);
-    split = trained_in(tight, true);
+    logged[0] = '\0';
+    CHECK_OK(ctrt_memory_empty_cache(tight));
+    whole = train(ample, &canonical);
+    split = train(tight, &canonical);
+    CHECK_STR(logged, "");
     CHECK_EQ(whole.pieces, 16);
     CHECK_EQ(split.pieces, 16);
     CHECK_EQ(split.loss, whole.loss);
@@ -392,6 +381,8 @@ static void test_numbers(void)
 TEST_MAIN
 {
     static const struct sim_case cases[] = {
+        { "a batch that does not fit is trained in pieces; canonical sums have the same bits on both devices",
+          { "CTRT_SIM=devices=2,memory=256m/56m" }, small_device },
         { "the program's failure is reported, not that of the restore",
           { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
     };
@@ -403,7 +394,6 @@ TEST_MAIN
           { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, restores },
     };
     run_cases_on_both(both, COUNT(both));
-    test_small_device();
     test_numbers();
     return done();
 }
