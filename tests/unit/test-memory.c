@@ -229,7 +229,7 @@ FAKE_TEST(zero_bytes)
     CHECK_STATS(device, { "allocation.all.allocated", 0 }, { "allocation.all.freed", 0 });
 }
 
-/* Failures of later allocations are tested in test-alloc-failure.c and test-caching-parts.c. */
+/* Failures of later allocations are tested in test-alloc-failure.c and test-caching.c. */
 static void test_failures(void)
 {
     group("a failure of the n-th allocation, for every n, while a device opens returns a status");

@@ -249,7 +249,7 @@ static void life(void)
     WAIT_FOR(watchers(NULL) == 1);
 }
 
-static void forked(void)
+__attribute__((unused)) static void forked(void)
 {
     ctrt_tensor *x = filled(8 * MIB, 1);
     WAIT_FOR(watchers(NULL) == 1);
