@@ -120,7 +120,7 @@ plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
-    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c tests/unit/test-stream-train.c
+    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
 public_tests += $(stream_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
