@@ -91,40 +91,26 @@ int64_t wrap_to(ctrt_dtype dtype, int64_t value)
     }
 }
 
-static uint16_t half_bits(ctrt_dtype dtype, double value)
-{
-    const struct floating *type = &floatings[dtype];
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    uint16_t infinity = dtype == CTRT_F16 ? 0x7c00 : 0x7f80;
-    value = fabs(round_to(dtype, value));
-    if (isnan(value))
-        return (uint16_t)(sign | infinity | 1u << (type->bits - 1));
-    if (isinf(value))
-        return sign | infinity;
-    if (value == 0)
-        return sign;
-    int exponent;
-    frexp(value, &exponent);
-    exponent--;
-    if (exponent < type->low)                           /* subnormal */
-        return (uint16_t)(sign | (uint16_t)ldexp(value, type->bits - type->low));
-    uint16_t mantissa = (uint16_t)(ldexp(value, type->bits - exponent) - ldexp(1, type->bits));
-    return (uint16_t)(sign | (uint16_t)(exponent - type->low + 1) << type->bits | mantissa);
-}
-
 static double half_value(ctrt_dtype dtype, uint16_t bits)
 {
     const struct floating *type = &floatings[dtype];
     int field = (bits & 0x7fff) >> type->bits, most = 0x7fff >> type->bits;
     int mantissa = bits & ((1 << type->bits) - 1);
-    double value;
-    if (field == most)
-        value = mantissa ? NAN : INFINITY;
-    else if (field == 0)
-        value = ldexp(mantissa, type->low - type->bits);
-    else
-        value = ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
+    double value = field == most ? (mantissa ? NAN : INFINITY)
+                   : field == 0  ? ldexp(mantissa, type->low - type->bits)
+                                 : ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
     return bits & 0x8000 ? -value : value;
+}
+
+/* The largest bits whose value is at most `value`, which is exact after rounding. */
+static uint16_t half_bits(ctrt_dtype dtype, double value)
+{
+    uint16_t bits = 0;
+    value = round_to(dtype, value);
+    for (unsigned bit = 1u << 14; bit; bit >>= 1)
+        if (isnan(value) || half_value(dtype, (uint16_t)(bits | bit)) <= fabs(value))
+            bits = (uint16_t)(bits | bit);
+    return signbit(value) ? bits | 0x8000 : bits;
 }
 
 /* ---- arrays ---- */
@@ -155,12 +141,13 @@ void value_set(struct array *a, int64_t k, double value)
 
 void array_to(struct array *out, const struct array *in, ctrt_dtype dtype)
 {
-    array_make(out, dtype, in->ndim, in->shape);
-    for (int64_t k = 0; k < in->numel; k++)
-        if (out->i && in->i)
-            out->i[k] = wrap_to(dtype, in->i[k]);
+    const struct array from = *in;
+    array_make(out, dtype, from.ndim, from.shape);
+    for (int64_t k = 0; k < from.numel; k++)
+        if (out->i && from.i)
+            out->i[k] = wrap_to(dtype, from.i[k]);
         else
-            value_set(out, k, value_of(in, k));
+            value_set(out, k, value_of(&from, k));
 }
 
 void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from)

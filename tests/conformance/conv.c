@@ -111,11 +111,8 @@ CALL(pool)
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "conv2d", .flags = MATRICES | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
-      .call = conv_call,
-      .in = { ANY, ANY, ANY }, .reference = conv_reference, VARIANTS(convs) },
-    { "max_pool2d", .flags = TIES, .inputs = 1, .outputs = 2, .call = pool_call,
-      .in = { ANY }, .reference = pool_reference, VARIANTS(pools) },
+    { "conv2d", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY, ANY }, USES(conv, conv, convs) },
+    { "max_pool2d", .flags = TIES, .outputs = 2, .in = { ANY }, USES(pool, pool, pools) },
 };
 
 const struct family conv_family = { "conv", FAMILY_OPS(ops) };

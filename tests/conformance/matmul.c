@@ -138,10 +138,9 @@ CALLS(linear, ctrt_linear(out, in[0], in[1], in[2]))
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "matmul", .flags = MATRICES | GRAD2, .inputs = 2, .tolerance = PRODUCTS,
-      .call = matmul_call, .in = { ANY, ANY }, .reference = matmul_reference, VARIANTS(matmuls) },
-    { "linear", .flags = MATRICES | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
-      .call = linear_call, .in = { ANY, ANY, ANY }, .reference = linear_reference, VARIANTS(linears) },
+    { "matmul", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY }, USES(matmul, matmul, matmuls) },
+    { "linear", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY, ANY },
+      USES(linear, linear, linears) },
 };
 
 const struct family matmul_family = { "matmul", FAMILY_OPS(ops) };

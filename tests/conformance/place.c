@@ -263,14 +263,12 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
 {
     int64_t shape[CTRT_MAX_DIMS];
     layout = layout_of(full, layout, input);
-    int n = base_shape(shape, full, layout, input);
-    array_make(&p->base, full->dtype, n, shape);
+    array_make(&p->base, full->dtype, base_shape(shape, full, layout, input), shape);
     for (int64_t k = 0; k < p->base.numel; k++)
         if (p->base.f)
             p->base.f[k] = NAN;
         else
             p->base.i[k] = wrap_to(full->dtype, 0x5b5b5b5b5b5b5b5b);
-    p->full = *full;
     p->map = scratch((size_t)full->numel * sizeof *p->map);
     for (int64_t k = 0; k < full->numel; k++) {
         p->map[k] = base_offset(&p->base, full, layout, k);
@@ -282,10 +280,31 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
     return make_view(&p->tensor, p->leaf, full, layout);
 }
 
-void unplace(struct placed *p, int count)
+void unplace(struct placed *p)
 {
-    for (int i = 0; i < count; i++) {
-        ctrt_tensor_release(&p[i].tensor);
-        ctrt_tensor_release(&p[i].leaf);
+    ctrt_tensor_release(&p->tensor);
+    ctrt_tensor_release(&p->leaf);
+}
+
+bool session_begin(struct run *run, struct session *s, const struct check_op *op, const struct variant *v,
+                   const struct array *full, enum layout first, enum layout others, bool grad)
+{
+    memset(s, 0, sizeof *s);
+    run->variant = v->what;
+    for (int i = 0; i < op->inputs; i++) {
+        if (present(v, i)
+            && !check_ok(run, place(&s->in[i], &full[i], i ? others : first, i, run->device,
+                                    grad && op->in[i].kind == REAL), "placing an operand"))
+            return false;
+        s->tensors[i] = s->in[i].tensor;
     }
+    return true;
+}
+
+void session_end(struct session *s)
+{
+    for (int o = 0; o < MAX_OUTPUTS; o++)
+        ctrt_tensor_release(&s->out[o]);
+    for (int i = 0; i < MAX_INPUTS; i++)
+        unplace(&s->in[i]);
 }
