@@ -289,8 +289,8 @@ if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
 LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh \
-    tests/integration/sim.sh tests/integration/sim-second.sh
+EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
