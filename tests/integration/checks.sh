@@ -24,5 +24,6 @@ suite() {
     output=$("$builddir/ctrt" check --device "$@" 2>&1)
     set -- $?
     echo "$output"
-    [ "$1" -eq 0 ] && echo "$output" | grep -q '^# [1-9][0-9]* passed, 0 failed'
+    [ "$1" -eq 0 ] || return "$1"
+    echo "$output" | grep -q '^# [1-9][0-9]* passed, 0 failed'
 }
