@@ -182,23 +182,22 @@ int64_t offset_in(const struct array *a, const int64_t *index, int n)
     return offset;
 }
 
+/* An element as it is in memory; integers are little-endian. */
+union element { float f; double d; uint16_t half; int64_t i; };
+
 ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *device)
 {
-    size_t element = ctrt_dtype_size(a->dtype);
-    unsigned char *bytes = scratch((size_t)a->numel * element + 1);
+    size_t size = ctrt_dtype_size(a->dtype);
+    unsigned char *bytes = scratch((size_t)a->numel * size + 1);
     for (int64_t k = 0; k < a->numel; k++) {
-        unsigned char *to = bytes + (size_t)k * element;
-        if (a->dtype == CTRT_F32) {
-            float value = (float)a->f[k];
-            memcpy(to, &value, 4);
-        } else if (a->dtype == CTRT_F64) {
-            memcpy(to, &a->f[k], 8);
-        } else if (a->f) {
-            uint16_t bits = half_bits(a->dtype, a->f[k]);
-            memcpy(to, &bits, 2);
-        } else {
-            memcpy(to, &a->i[k], element);              /* little-endian, so the low bytes */
-        }
+        union element x = { .i = a->i ? a->i[k] : 0 };
+        if (a->dtype == CTRT_F32)
+            x.f = (float)a->f[k];
+        else if (a->dtype == CTRT_F64)
+            x.d = a->f[k];
+        else if (a->f)
+            x.half = half_bits(a->dtype, a->f[k]);
+        memcpy(bytes + (size_t)k * size, &x, size);
     }
     return ctrt_from_data(out, bytes, a->numel, ctrt_ints_of(a->shape, a->ndim), a->dtype, device);
 }
@@ -207,27 +206,16 @@ ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
 {
     ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
     array_make(out, dtype, ctrt_tensor_ndim(tensor), ctrt_tensor_shape(tensor));
-    size_t element = ctrt_dtype_size(dtype), total = (size_t)out->numel * element;
+    size_t size = ctrt_dtype_size(dtype), total = (size_t)out->numel * size;
     unsigned char *bytes = scratch(total + 1);
     CTRT_TRY(ctrt_to_host(bytes, total, tensor, dtype));
     for (int64_t k = 0; k < out->numel; k++) {
-        const unsigned char *from = bytes + (size_t)k * element;
-        if (dtype == CTRT_F32) {
-            float value;
-            memcpy(&value, from, 4);
-            out->f[k] = value;
-        } else if (dtype == CTRT_F64) {
-            memcpy(&out->f[k], from, 8);
-        } else if (out->f) {
-            uint16_t bits;
-            memcpy(&bits, from, 2);
-            out->f[k] = half_value(dtype, bits);
-        } else {
-            int64_t value = 0;
-            memcpy(&value, from, element);
-            /* wrap_to extends the sign; a bool is left as it is, so that a value other than 0 and 1 is detected */
-            out->i[k] = dtype == CTRT_BOOL ? value : wrap_to(dtype, value);
-        }
+        union element x = { .i = 0 };
+        memcpy(&x, bytes + (size_t)k * size, size);
+        if (out->f)
+            out->f[k] = dtype == CTRT_F32 ? x.f : dtype == CTRT_F64 ? x.d : half_value(dtype, x.half);
+        else            /* wrap_to extends the sign; a bool stays as it is, to detect values other than 0 and 1 */
+            out->i[k] = dtype == CTRT_BOOL ? x.i : wrap_to(dtype, x.i);
     }
     return CTRT_OK;
 }

@@ -65,59 +65,53 @@ static double normal(ctrt_dtype dtype, int64_t i)
     return i % 2 ? r * sin(angle) : r * cos(angle);
 }
 
-/* A uniform number that rounds to `hi` is replaced by `lo`. */
-static double below(ctrt_dtype dtype, double x, double lo, double hi) { return round_to(dtype, x) < hi ? x : lo; }
-
-static double expect_around_2(ctrt_dtype dtype, int64_t i) { return 2 + 0.25 * normal(dtype, i); }
-static double expect_uniform(ctrt_dtype dtype, int64_t i)
-{
-    return dtype == CTRT_F64 ? wide_unit(i) : below(dtype, unit(i), 0, 1);
-}
-static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i) { return (double)(-50 + (int64_t)(pair(i) % 150)); }
-static double expect_wide(UNUSED ctrt_dtype dtype, int64_t i)
-{
-    return (double)(-(1ll << 51) + (int64_t)(pair(i) % ((1ull << 52) + 12345)));
-}
-static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i) { return unit(i) < 0.25f; }
-static double expect_never(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 0; }
-static double expect_always(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 1; }
-static double expect_scaled(ctrt_dtype dtype, int64_t i)
-{
-    return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : below(dtype, -1.0f + 3.0f * unit(i), -1, 2);
-}
-
-#define MAKE(name, ...)                                                                     \
-    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)     \
-    {                                                                                       \
-        return __VA_ARGS__;                                                                 \
-    }
-MAKE(uniform, ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
-MAKE(normal, ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
-MAKE(randint, ctrt_randint(out, -50, 100, CTRT_SHAPE(now.count), dtype, d))
-MAKE(wide, ctrt_randint(out, -(1ll << 51), (1ll << 51) + 12345, CTRT_SHAPE(now.count), dtype, d))
-MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0.25, dtype, d))
-MAKE(never, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0, dtype, d))
-MAKE(always, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 1, dtype, d))
-
-static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
-    return ctrt_uniform_(*out, -1, 2);
-}
-static ctrt_status make_around_2(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
-    return ctrt_normal_(*out, 2, 0.25);
-}
-
-/* Normal numbers have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because
- * multiplication and addition may be fused. Others are exact. */
+/* How a device makes random numbers of a distribution with parameters a and b, and what they must be. Normal numbers
+ * have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because multiplication
+ * and addition may be fused. Others are exact. */
 struct source {
-    ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device);
-    double (*expect)(ctrt_dtype dtype, int64_t i);
+    ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device, const struct source *s);
+    double (*expect)(ctrt_dtype dtype, int64_t i, const struct source *s);
     double bound;                       /* in units of epsilon; 0: exact */
     uint64_t per_block, per_block_f64;  /* elements for each block of the counter */
+    double a, b;
+    bool in_place;
 };
+
+/* Uniform from a to b. A number that rounds to b is replaced by a. */
+static double expect_uniform(ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    if (dtype == CTRT_F64)
+        return s->a + (s->b - s->a) * wide_unit(i);
+    const float x = (float)s->a + (float)(s->b - s->a) * unit(i);
+    return round_to(dtype, x) < s->b ? x : s->a;
+}
+
+static double expect_normal(ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    return s->a + s->b * normal(dtype, i);
+}
+
+static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    return s->a + (double)(pair(i) % (uint64_t)(s->b - s->a));
+}
+
+static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    return unit(i) < (float)s->a;
+}
+
+#define MAKE(name, ...)                                                                                             \
+    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d, const struct source *s)     \
+    {                                                                                                               \
+        if (s->in_place)                                                                                            \
+            CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));                                             \
+        return __VA_ARGS__;                                                                                         \
+    }
+MAKE(uniform, s->in_place ? ctrt_uniform_(*out, s->a, s->b) : ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(normal, s->in_place ? ctrt_normal_(*out, s->a, s->b) : ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(randint, ctrt_randint(out, (int64_t)s->a, (int64_t)s->b, CTRT_SHAPE(now.count), dtype, d))
+MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), s->a, dtype, d))
 
 static void check_stream(struct run *run)
 {
@@ -129,7 +123,7 @@ static void check_stream(struct run *run)
     const uint64_t each = dtype == CTRT_F64 ? source->per_block_f64 : source->per_block,
                    used = ((uint64_t)now.count + each - 1) / each;
     if (!check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), "setting the generator")
-        || !check_call(run, source->make(&out, dtype, run->device), dtype, "the call")
+        || !check_call(run, source->make(&out, dtype, run->device, source), dtype, "the call")
         || !check_ok(run, ctrt_generator_get(run->device, &then.seed, &then.start), "reading the generator"))
         return;
     if (then.seed != now.seed || then.start != now.start + used)
@@ -138,9 +132,9 @@ static void check_stream(struct run *run)
     array_make(&want, dtype, 1, &now.count);
     for (int64_t k = 0; k < now.count; k++)
         if (source->bound > 0)
-            want.f[k] = source->expect(dtype, k);
+            want.f[k] = source->expect(dtype, k, source);
         else
-            value_set(&want, k, source->expect(dtype, k));
+            value_set(&want, k, source->expect(dtype, k, source));
     if (source->bound > 0)
         check_tensor_near(run, "numbers", out, &want, source->bound * epsilon_of(compute_dtype(dtype))
                           + (dtype == CTRT_F16 || dtype == CTRT_BF16 ? epsilon_of(dtype) : 0), 1);
@@ -236,20 +230,21 @@ static void check_seed(struct run *run)
         check_fail(run, "two consecutive calls returned the same numbers");
 }
 
-#define STREAM(name, what, dtypes, ...) \
-    { name, "forward", what, dtypes, .run = check_streams, .data = &(const struct source){ __VA_ARGS__ } }
+#define STREAM(name, what, dtypes, function, ...)                                                                   \
+    { name, "forward", what, dtypes, .run = check_streams,                                                          \
+      .data = &(const struct source){ make_##function, expect_##function, __VA_ARGS__ } }
 #define PHILOX "stream of Philox"
 
 static const struct check_special specials[] = {
-    STREAM("uniform", PHILOX, FLOATS, make_uniform, expect_uniform, 0, 4, 2),
-    STREAM("uniform_", PHILOX, FLOATS, make_scaled, expect_scaled, 2, 4, 2),
-    STREAM("normal", PHILOX, FLOATS, make_normal, normal, 16, 4, 2),
-    STREAM("normal", "around 2", FLOATS, make_around_2, expect_around_2, 16, 4, 2),
-    STREAM("randint", PHILOX, NUMBERS & ~(HALVES | BIT(F64) | BIT(U8)), make_randint, expect_randint, 0, 2, 2),
-    STREAM("randint", "wide range", BIT(I64), make_wide, expect_wide, 0, 2, 2),
-    STREAM("bernoulli", PHILOX, ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4, 4),
-    STREAM("bernoulli", "never", ALL, make_never, expect_never, 0, 4, 4),
-    STREAM("bernoulli", "always", ALL, make_always, expect_always, 0, 4, 4),
+    STREAM("uniform", PHILOX, FLOATS, uniform, 0, 4, 2, 0, 1, false),
+    STREAM("uniform_", PHILOX, FLOATS, uniform, 2, 4, 2, -1, 2, true),
+    STREAM("normal", PHILOX, FLOATS, normal, 16, 4, 2, 0, 1, false),
+    STREAM("normal", "around 2", FLOATS, normal, 16, 4, 2, 2, 0.25, true),
+    STREAM("randint", PHILOX, NUMBERS & ~(HALVES | BIT(F64) | BIT(U8)), randint, 0, 2, 2, -50, 100, false),
+    STREAM("randint", "wide range", BIT(I64), randint, 0, 2, 2, -0x1p51, 0x1p51 + 12345, false),
+    STREAM("bernoulli", PHILOX, ALL & ~BIT(BOOL), bernoulli, 0, 4, 4, 0.25, 0, false),
+    STREAM("bernoulli", "never", ALL, bernoulli, 0, 4, 4, 0, 0, false),
+    STREAM("bernoulli", "always", ALL, bernoulli, 0, 4, 4, 1, 0, false),
     { "dropout", "forward gradient", PHILOX, FLOATS, .run = check_dropout },
     { "randperm", "forward", "contains every number once, in random order", 0, .run = check_permutation },
     { "manual_seed", "forward", "repeats", 0, .run = check_seed },
