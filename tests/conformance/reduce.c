@@ -193,7 +193,7 @@ static const struct variant reductions[] = {
     { "outer and inner", LARGE, .in = { S(41, 7, 43) }, .n = { 2, 0, 2 } },
 };
 enum { ONE_DIM = 11, ONE_OR_ALL = 17 };         /* numbers of variants that argmax and max accept */
-/* Empty sums, which are 0. */
+/* Empty sums and products, which are 0 and 1. */
 static const struct variant sums[] = {
     { "all of nothing", ZERO_SIZE, .in = { S(2, 0) }, .n = { -1 } },
     { "a dim of nothing", ZERO_SIZE, .in = { S(2, 0, 3) }, .n = { 1, 1 } },
@@ -206,18 +206,6 @@ static const struct variant variances[] = {
     { "nothing over a dim", ZERO_SIZE, .in = { S(0, 3) }, .n = { 1, 1, 0, 0, 0, 1 } },
     { "rows", LARGE, .in = { S(67, 129) }, .n = { 1, 1, 0, 0, 0, 1 } },
 };
-static const struct variant products[] = {
-    { "all", NORMAL, .in = { S(3, 4, 5) }, .n = { -1 } },
-    { "dim 0", NORMAL, .in = { S(3, 4, 5) }, .n = { 1, 0 } },
-    { "dim 1, kept", NORMAL, .in = { S(3, 4, 5) }, .n = { 1, 1, 0, 0, 1 } },
-    { "dims 0 and 2", NORMAL, .in = { S(3, 4, 5) }, .n = { 2, 0, 2 } },
-    { "all of nothing", ZERO_SIZE, .in = { S(2, 0) }, .n = { -1 } },
-    { "a dim of nothing", ZERO_SIZE, .in = { S(2, 0, 3) }, .n = { 1, 1 } },
-    { "", ZERO_DIM, .in = { S0 }, .n = { -1 } },
-    { "rows", LARGE, .in = { S(129, 37) }, .n = { 1, 1 } },
-    { "all", SPECIAL, .in = { S(13) }, .n = { -1 } },
-};
-
 #define ANY { REAL, -4, 4 }
 #define EXTREME(own, count) \
     .in = { ANY }, .call = own##_call, .reference = extreme_reference, .variants = reductions, .variant_count = count
@@ -227,7 +215,9 @@ static const struct check_op ops[] = {
     { "sum of nothing", .kernel = "sum", .dtypes = ALL, .result = SUM_RULE, .in = { ANY }, USES(sum, reduce, sums) },
     { "mean", .tolerance = ADDED, .in = { ANY }, USES(mean, reduce, reductions) },
     { "mean of nothing", .kernel = "mean", .dtypes = FLOATS, .in = { ANY }, USES(mean, reduce, sums) },
-    { "prod", .flags = GRAD2, .tolerance = COMPOSED, .in = { { REAL, -1.6, 1.6 } }, USES(prod, reduce, products) },
+    { "prod", .flags = GRAD2, .tolerance = COMPOSED, .in = { { REAL, -1.6, 1.6 } }, USES(prod, reduce, reductions) },
+    { "prod of nothing", .kernel = "prod", .dtypes = NUMBERS, .result = SUM_RULE, .in = { ANY },
+      USES(prod, reduce, sums) },
     { "amax", .flags = TIES, .in = { ANY }, USES(amax, reduce, reductions) },
     { "amin", .flags = TIES, .in = { ANY }, USES(amin, reduce, reductions) },
     { "any", .in = { ANY }, USES(any, reduce, reductions) },
