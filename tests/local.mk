@@ -262,7 +262,7 @@ EXTRA_DIST += tests/integration/steady.sh
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
-# The suite as a library that uses only the public API, for the program below and for `ctrt check`.
+# The suite as a library that uses only the public API, for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
@@ -272,17 +272,13 @@ libconformance_la_SOURCES = \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
     tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/view.c
 
-check_PROGRAMS += ctrt-conformance
-ctrt_conformance_SOURCES = tests/conformance/main.c
-ctrt_conformance_LDADD   = libconformance.la libctrt.la
-
 # Kernels with deliberate errors, which the suite must detect.
 check_LTLIBRARIES += mutant.la
 mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-TESTS      += ctrt-conformance tests/conformance/cpu-variants.sh
+TESTS      += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh
 LONG_TESTS += tests/conformance/mutants.sh
 endif
 # The page of `ctrt memory`, in a browser if one is installed.
@@ -299,8 +295,8 @@ if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
 LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh \
-    tests/integration/sim.sh tests/integration/sim-second.sh
+EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

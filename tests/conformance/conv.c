@@ -24,6 +24,14 @@ static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int
     return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
 }
 
+/* The index in a plane [h, w] that the kernel's element (i, j) reads for the result's element at[2], at[3]; -1 in the
+ * padding. */
+static int64_t window(const int64_t *at, const struct variant *v, int64_t i, int64_t j, int64_t h, int64_t w)
+{
+    const int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+    return row < 0 || row >= h || column < 0 || column >= w ? -1 : row * w + column;
+}
+
 REFERENCE(conv)
 {
     const struct array *x = &in[0], *w = &in[1];
@@ -39,13 +47,11 @@ REFERENCE(conv)
         for (int64_t c = 0; c < channels; c++)
             for (int64_t i = 0; i < kh; i++)
                 for (int64_t j = 0; j < kw; j++) {
-                    int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
-                            column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
-                    if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3])
+                    const int64_t from = window(at, v, i, j, x->shape[2], x->shape[3]);
+                    if (from < 0)
                         continue;
-                    double term =
-                        x->f[((at[0] * x->shape[1] + first + c) * x->shape[2] + row) * x->shape[3] + column]
-                        * w->f[((at[1] * channels + c) * kh + i) * kw + j];
+                    double term = x->f[(at[0] * x->shape[1] + first + c) * x->shape[2] * x->shape[3] + from]
+                                  * w->f[((at[1] * channels + c) * kh + i) * kw + j];
                     sum += term;
                     size += fabs(term);
                 }
@@ -88,13 +94,10 @@ REFERENCE(pool)
         const int64_t plane = (at[0] * shape[1] + at[1]) * h * w;
         for (int64_t i = 0; i < kh; i++)
             for (int64_t j = 0; j < kw; j++) {
-                int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
-                        column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
-                if (row < 0 || row >= h || column < 0 || column >= w)
-                    continue;
-                double x = value_of(in, plane + row * w + column);
-                if (best < 0 || isnan(x) || x > value_of(in, plane + best))
-                    best = row * w + column;
+                const int64_t from = window(at, v, i, j, h, w);
+                const double x = from < 0 ? 0 : value_of(in, plane + from);
+                if (from >= 0 && (best < 0 || isnan(x) || x > value_of(in, plane + best)))
+                    best = from;
             }
         element_copy(&out[0], k, in, plane + best);
         out[1].i[k] = best;
@@ -112,11 +115,8 @@ CALL(pool)
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "conv2d", .flags = MATRICES | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
-      .call = conv_call,
-      .in = { ANY, ANY, ANY }, .reference = conv_reference, VARIANTS(convs) },
-    { "max_pool2d", .flags = TIES, .inputs = 1, .outputs = 2, .call = pool_call,
-      .in = { ANY }, .reference = pool_reference, VARIANTS(pools) },
+    { "conv2d", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY, ANY }, USES(conv, conv, convs) },
+    { "max_pool2d", .flags = TIES, .outputs = 2, .in = { ANY }, USES(pool, pool, pools) },
 };
 
 const struct family conv_family = { "conv", FAMILY_OPS(ops) };

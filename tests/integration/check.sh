@@ -4,6 +4,7 @@
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
 tool=$builddir/ctrt
 
 work=$(mktemp -d) || exit 1
@@ -16,12 +17,9 @@ run() {
     shift 3
     "$tool" check "$@" >"$work/out" 2>"$work/err"
     code=$?
-    if [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"; then
-        ok "$what"
-    else
-        not_ok "$what" "exit status $code, expected $want with '$pattern':
+    [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"
+    result $? "$what" "exit status $code, expected $want with '$pattern':
 $(cat "$work/out" "$work/err" | head -n 20)"
-    fi
 }
 
 run 0 "prints its options" '--skip-tags' --help
