@@ -160,9 +160,8 @@ endif
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
-caching_tests = tests/unit/test-caching.c tests/unit/test-caching-model.c
-public_tests += $(caching_tests)
-TSAN_TESTS   += $(caching_tests)
+public_tests += tests/unit/test-caching.c tests/unit/test-caching-model.c
+TSAN_TESTS   += tests/unit/test-caching.c
 endif
 endif
 endif

@@ -38,10 +38,7 @@ struct softcuda_control {
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
     /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */
-    union {
-        void (*print_faults)(bool on);
-        void (*tell)(bool on);                  /* the former name */
-    };
+    void (*print_faults)(bool on);
 };
 
 #endif

@@ -147,7 +147,7 @@ static void test_illegal(void)
         CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
         double value = 0;
         check_step("before the fault");
-        soft->tell(false);
+        soft->print_faults(false);
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
         soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);

@@ -93,13 +93,31 @@ static size_t some_size(uint32_t *state)
     return kind < 4 ? 1 + r % 4096 : kind < 7 ? 1 + r % MIB : 1 + r % (6 * MIB);
 }
 
+/* Writes `mark` to both ends of a block and to one byte of every 512, which detects blocks that overlap. */
+static void mark_block(unsigned char *bytes, size_t requested, unsigned char mark)
+{
+    const size_t end = requested < 512 ? requested : 512;
+    for (size_t i = 0; i < requested; i += 512)
+        bytes[i] = mark;
+    memset(bytes, mark, end);
+    memset(bytes + requested - end, mark, end);
+}
+
+static bool marked(const unsigned char *bytes, size_t requested, unsigned char mark)
+{
+    for (size_t i = 0; i < requested; i += 512)
+        if (bytes[i] != mark)
+            return false;
+    return bytes[requested - 1] == mark;
+}
+
 static void churn_free(struct churn *churn, struct device_memory *memory, int at)
 {
     const unsigned char *bytes = churn->live[at].block.address, mark = churn->live[at].mark;
     const size_t requested = churn->live[at].requested;
     if (bytes == NULL)
         return;
-    churn->wrong += bytes[0] != mark || bytes[requested - 1] != mark || bytes[requested / 2] != mark;
+    churn->wrong += !marked(bytes, requested, mark);
     churn->bytes -= (int64_t)churn->live[at].block.bytes;
     churn->requested -= (int64_t)requested;
     give(memory, &churn->live[at].block, requested);
@@ -120,7 +138,7 @@ static void churn_run(struct churn *churn, struct device_memory *memory, uint32_
             continue;
         }
         churn->wrong += (uintptr_t)block->address % 64 != 0 || block->bytes < requested;
-        memset(block->address, churn->live[at].mark, requested);
+        mark_block(block->address, requested, churn->live[at].mark);
         churn->bytes += (int64_t)block->bytes;
         churn->requested += (int64_t)requested;
         churn->peak_bytes = churn->bytes > churn->peak_bytes ? churn->bytes : churn->peak_bytes;
