@@ -32,14 +32,14 @@ void check_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
 /* Arguments are expanded before BAD_RUN, so that `call` has the name of the function that a macro in it calls. */
-#define BAD(want, ...)               EACH(BAD_CALL, want, , __VA_ARGS__)
-#define BAD_X(want, f, ...)          EACH(BAD_X_CALL, want, f, __VA_ARGS__)
+#define BAD(want, ...)               EACH_ARG(BAD_CALL, want, , __VA_ARGS__)
+#define BAD_X(want, f, ...)          EACH_ARG(BAD_X_CALL, want, f, __VA_ARGS__)
 #define BAD_X_CALL(want, f, list)    BAD_CALL(want, , f(&out, p.x, BAD_ARGUMENTS list))
 #define BAD_ARGUMENTS(...)           __VA_ARGS__
 #define BAD_CALL(want, _, call)      BAD_RUN(want, call)
 #define BAD_RUN(want, call) \
     (count_call(#call), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#call, call, BAD_##want))
-#define FINE(...)                    EACH(FINE_ONE, , , __VA_ARGS__)
+#define FINE(...)                    EACH_ARG(FINE_ONE, , , __VA_ARGS__)
 #define FINE_ONE(a, b, expression)   (count_call(#expression), check_fine(#expression, expression))
 
 /* Calls f with one of its first two or three arguments NULL. NULLS1, NULLS2, NULLS3: the first of them is &out. */

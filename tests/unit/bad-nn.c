@@ -100,7 +100,7 @@ static ctrt_status forward_nothing(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 static ctrt_module *module;             /* NULL before and after each bad call */
 
 /* An invalid call of a constructor: the module stays NULL. Bad values of options: test-nn-layers, test-optim-kinds. */
-#define BAD_NEW(want, ...) EACH(BAD_NEW_ONE, want, , __VA_ARGS__)
+#define BAD_NEW(want, ...) EACH_ARG(BAD_NEW_ONE, want, , __VA_ARGS__)
 #define BAD_NEW_ONE(want, _, call) \
     BAD_RUN(want, call), FINE_ONE(, , (ctrt_module_kind(module), module == NULL)), ctrt_module_release(&module)
 

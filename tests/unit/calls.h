@@ -8,7 +8,7 @@
  *     GIVES_SHAPE(ctrt_t(&y, x), 3, 2);                    this shape; or GIVES_STRIDES
  *     RUN_ALL(test_sizes, test_copies);                    calls these functions in this order
  *
- * EACH(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first. */
+ * EACH_ARG(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first. */
 #ifndef CTRT_TESTS_CALLS_H
 #define CTRT_TESTS_CALLS_H
 
@@ -25,17 +25,17 @@
 #define EACH11(f, a, b, x, ...) f(a, b, x), EACH10(f, a, b, __VA_ARGS__)
 #define EACH12(f, a, b, x, ...) f(a, b, x), EACH11(f, a, b, __VA_ARGS__)
 #define EACH_N(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, each, ...) each
-#define EACH(f, a, b, ...)                                                                                       \
+#define EACH_ARG(f, a, b, ...)                                                                                   \
     EACH_N(__VA_ARGS__, EACH12, EACH11, EACH10, EACH9, EACH8, EACH7, EACH6, EACH5, EACH4, EACH3, EACH2, EACH1, ) \
     (f, a, b, __VA_ARGS__)
 
-#define OK(...)                  EACH(OK_ONE, , , __VA_ARGS__)
+#define OK(...)                  EACH_ARG(OK_ONE, , , __VA_ARGS__)
 #define OK_ONE(a, b, call)       CHECK_OK(call)
-#define FAILS(status, ...)               EACH(FAILS_ONE, status, , __VA_ARGS__)
+#define FAILS(status, ...)               EACH_ARG(FAILS_ONE, status, , __VA_ARGS__)
 #define FAILS_ONE(status, b, pair)       FAILS_CALL(status, CALLS_PAIR pair)
 #define FAILS_CALL(...)                  FAILS_CHECK(__VA_ARGS__)
 #define FAILS_CHECK(status, call, words) CHECK_FAILS(call, CTRT_ERR_##status, words)
-#define EQUALS(...)              EACH(EQUALS_ONE, , , __VA_ARGS__)
+#define EQUALS(...)              EACH_ARG(EQUALS_ONE, , , __VA_ARGS__)
 #define EQUALS_ONE(a, b, pair)   CHECK_EQ pair
 #define CALLS_PAIR(...)          __VA_ARGS__
 #define GIVES(call, ...)         (tap_ok((call), __FILE__, __LINE__, #call), VALUES_ARE(y, __VA_ARGS__))
