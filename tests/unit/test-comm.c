@@ -400,9 +400,16 @@ TEST_MAIN
             run_job(kind, 3, 30, bad_input, NULL, -1);
         }
     }
-    group("streams that the program orders");
-    IN_CHILD("CTRT_SIM=devices=4", "CTRT_STREAM_ORDER=manual")
-        run_job(ON_SIM, 3, 30, reuse, NULL, -1);
+    for (int i = 0; i < 2; i++) {
+        static const char *const orders[] = { "CTRT_STREAM_ORDER=manual", "CTRT_STREAM_ORDER=check" };
+        group("%s", orders[i]);
+        IN_CHILD("CTRT_SIM=devices=4", orders[i]) {
+            run_job(ON_SIM, 3, 30, reuse, NULL, -1);
+            run_job(ON_SIM, 3, 30, ring, NULL, -1);
+            run_job(ON_SIM, 4, 60, collectives, NULL, -1);
+            CHECK_EQ(ctrt_race_count(), 0);
+        }
+    }
     group("processes: shared segments");
     IN_CHILD("CTRT_SIM=devices=4")
         run_job(PROCESSES, 3, 30, segments, NULL, -1);
