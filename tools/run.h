@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/run.h: the parts of `ctrt run`: run.c reads the options and prepares store and environment, run_ranks.c starts
- * and supervises the ranks, run_output.c copies their output, run_nodes.c connects the launchers of several machines. */
+/* tools/run.h: the parts of `ctrt run`: run.c reads the options and prepares store and environment, run_ranks.c
+ * starts and supervises the ranks, run_output.c copies their output, run_nodes.c connects the launchers of several
+ * machines. */
 #ifndef CTRT_TOOLS_RUN_H
 #define CTRT_TOOLS_RUN_H
 
@@ -30,9 +31,9 @@ int64_t run_now(void);
 
 /* ---- output ----
  *
- * Copies pipes of the ranks to the launcher's stdout (to = 1) and stderr (to = 2). Lines are not mixed, and begin with a
- * prefix. A line of more than 1 MiB is interrupted if another rank writes at that time. Never blocks, and uses at most
- * 1 MiB for each pipe. Not thread-safe. */
+ * Copies pipes of the ranks to the launcher's stdout (to = 1) and stderr (to = 2). Lines are not mixed, and begin with
+ * a prefix. A line of more than 1 MiB is interrupted if another rank writes at that time. Never blocks, and uses at
+ * most 1 MiB for each pipe. Not thread-safe. */
 
 /* Allocates memory for `pipes` pipes. Returns false if it runs out. */
 bool output_begin(size_t pipes);

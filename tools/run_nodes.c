@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tools/run_nodes.c: the launchers of several machines.
  *
- * Keys of the store, each with the prefix "ctrt-run/": `ranks`, the number of ranks per node; `joined/I`, set by node I;
- * `start`, set by node 0 when all have joined; `failures` and `failure`, the number of failed nodes and the text of the
- * first; `beat/I` and `ended/I` of node I. A launcher that crashes or loses its network is detected because its beat
- * stops; node 0's is detected because the store fails. */
+ * Keys of the store, each with the prefix "ctrt-run/": `ranks`, the number of ranks per node; `joined/I`, set by node
+ * I; `start`, set by node 0 when all have joined; `failures` and `failure`, the number of failed nodes and the text of
+ * the first; `beat/I` and `ended/I` of node I. A launcher that crashes or loses its network is detected because its
+ * beat stops; node 0's is detected because the store fails. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

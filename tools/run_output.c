@@ -52,7 +52,8 @@ static int first_error;
 bool output_begin(size_t pipes)
 {
     struct stat out, err;
-    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev
+                      && out.st_ino == err.st_ino;
     sources = calloc(pipes + 1, sizeof *sources);
     own.sink = &sinks[same ? 0 : 1];
     own.data = malloc(FIRST_BYTES);
