@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ctrt/base.h"
 #include "run.h"
@@ -59,7 +60,7 @@ static ctrt_status add(const char *key, int node, int64_t amount, int64_t *sum)
     return ctrt_store_add(state.store, name, amount, sum);
 }
 
-/* Waits until all nodes have joined. The start key contains node 0's *port. */
+/* Waits until all nodes have joined. The key `start` contains node 0's *port, or -1 if the numbers of ranks differ. */
 static ctrt_status wait_for_all(int *port)
 {
     char text[24], name[48];
@@ -67,6 +68,7 @@ static ctrt_status wait_for_all(int *port)
     for (int i = 1; i < state.nodes && state.node == 0; i++) {
         write_name(name, "joined", i);
         CTRT_TRY(ctrt_store_get(state.store, name, &value, NULL, 0));
+        *port = strtol(value, NULL, 10) < 0 ? -1 : *port;
         free(value);
     }
     const int length = snprintf(text, sizeof text, "%d", *port);
@@ -80,28 +82,32 @@ static ctrt_status wait_for_all(int *port)
 
 bool nodes_join(ctrt_store *store, int node, int nodes, int ranks, int *port)
 {
-    long same = 0;
+    long same = ranks;
     int64_t joined = 0;
     state.store = store;
     state.node = node;
     state.nodes = nodes;
     ctrt_status status = agree(&same, store, "ctrt-run/ranks", ranks);
-    if (status == CTRT_OK && same != ranks) {
-        fprintf(stderr, "ctrt run: node %d has %d ranks, but another node has %ld; -n must be the same on all nodes\n",
-                node, ranks, same);
-        return false;
-    }
     if (status == CTRT_OK)
-        status = add("joined", node, 1, &joined);
+        status = add("joined", node, same == ranks ? 1 : -1, &joined);
     if (status == CTRT_OK && joined > 1) {
         fprintf(stderr, "ctrt run: another launcher with --node %d has joined already\n", node);
         return false;
     }
-    if (status == CTRT_OK)
+    *port = same == ranks ? *port : -1;
+    if (status == CTRT_OK && (same == ranks || node == 0))
         status = wait_for_all(port);
-    if (status != CTRT_OK)
+    if (status != CTRT_OK) {
         fprintf(stderr, "ctrt run: %s\n", ctrt_error_message());
-    return status == CTRT_OK;
+        return false;
+    }
+    if (*port >= 0)
+        return true;
+    fprintf(stderr, "ctrt run: -n must be the same on all nodes; node %d has %d ranks%s\n", node, ranks,
+            same == ranks ? ", another node has not" : "");
+    if (node == 0)
+        sleep(1);                       /* the others read `start` */
+    return false;
 }
 
 static ctrt_status publish_failure(const char *text)

@@ -103,8 +103,14 @@ else
 fi
 check "a device type that does not exist" "$(CTRT_DEVICE=gpx runs 1 true; prints err "no device of type gpx")"
 check "rank 0 gets stdin, the others an empty one" "$(
-    echo hello | "$ctrt" run -n 2 cat >"$work/out"; has_line out "[0] hello"
-    [ "$(wc -l <"$work/out")" -eq 1 ] || echo more)"
+    echo hello | "$ctrt" run -n 2 sh -c 'if [ $RANK = 0 ]; then cat; else readlink /proc/self/fd/0; fi' >"$work/out"
+    has_line out "[0] hello"; has_line out "[1] /dev/null")"
+check "the ranks have the launcher's signal mask and limits" "$(
+    ulimit -S -n 200
+    state() { grep -h -e SigBlk -e SigIgn -e "open files" /proc/self/status /proc/self/limits; }
+    state >"$work/want"; runs 0 -n 2 --no-prefix sh -c '[ $RANK = 1 ] || exec "$@"' sh \
+        grep -h -e SigBlk -e SigIgn -e "open files" /proc/self/status /proc/self/limits
+    diff "$work/want" "$work/out")"
 
 # --- output ----------------------------------------------------------------------------------------------------------
 
@@ -234,6 +240,16 @@ check "ranks of two nodes use one store" "$(
 check "a failure on one node ends the other" "$(
     nodes 1 9 --grace 0 sh -c '[ $RANK != 3 ] || exit 9; exec sleep 20'
     prints err.0 "node 1: rank 3 (process"; prints err.1 "rank 3 (process")"
+check "a second launcher of a node is rejected" "$(
+    address=tcp://127.0.0.1:$("$rank" port)
+    CTRT_STORE_SECRET=secret
+    export CTRT_STORE_SECRET
+    launchers=
+    : >"$work/err"
+    for node in 0 1 1; do
+        "$ctrt" run -n 1 --nodes 3 --node "$node" --store "$address" true 2>>"$work/err" & launchers="$launchers $!"
+    done
+    wait_for err 1; kill $launchers 2>/dev/null; prints err "another launcher with --node 1 has joined already")"
 
 wait "$stubborn"
 check "a rank that ignores SIGTERM is killed" "$(grep -qx 4 "$work/stubborn.status" || cat "$work/stubborn.status"
