@@ -319,6 +319,14 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
+# `ctrt run`.
+check_PROGRAMS  += run-rank
+TESTS           += tests/integration/run.sh
+EXTRA_DIST      += tests/integration/run.sh
+run_rank_SOURCES = tests/integration/run-rank.c
+run_rank_LDADD   = libctrt.la
+run_rank_LDFLAGS = $(NO_WRAPPER)
+
 # Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
