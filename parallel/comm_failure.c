@@ -4,7 +4,8 @@
  * Keys in the store, below the id of the group:
  *   alarm      set by the first rank that finds a failure, or by the store's server when a rank's process has ended: the
  *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
- *              message. A thread of each process waits for it.
+ *              message. A thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because
+ *              it may serve the store: then the others do not watch any more, and a connection that ends is no failure
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -253,7 +254,8 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
         return alarm;
     if (ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value, &bytes)
             == CTRT_OK
-        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank)
+        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank
+        && alarm.kind != 'L')
         alarm.cause = strdup((char *)value + end);
     free(value);
     free(mine);
@@ -392,8 +394,13 @@ static void *watch(void *argument)
         void *value = NULL;
         size_t bytes = 0;
         const int64_t begin = comm_clock(0);
+        char kind = 0;
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, slice);
+        if (status == CTRT_OK)
+            (void)sscanf(value, "%*d %c", &kind);
         free(value);
+        if (kind == 'L')
+            break;
         if (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9))
             continue;                       /* no alarm in this slice */
         if (!atomic_load(&comm->closing))
@@ -424,6 +431,15 @@ ctrt_status comm_watch(ctrt_comm *comm)
     return CTRT_OK;
 }
 
+static void announce_end(ctrt_comm *comm)
+{
+    char key[KEY];
+    void *value = NULL;
+    size_t bytes;
+    (void)ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes);
+    free(value);
+}
+
 void comm_unwatch(ctrt_comm *comm)
 {
     char key[KEY];
@@ -442,6 +458,8 @@ void comm_unwatch(ctrt_comm *comm)
     if (comm->size > 1 && !atomic_load(&comm->failed)) {
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, key_of(key, comm, "alarm", -1), NULL, 0);
         (void)ctrt_store_set(comm->store, key_of(key, comm, "left", comm->rank), "", 0);
+        if (comm->rank == 0 && !comm->local)
+            announce_end(comm);
     }
 }
 
