@@ -317,12 +317,14 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-gpt
+check_PROGRAMS += example-digits example-ensemble example-gpt
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
 example_digits_SOURCES = examples/digits.c
 example_digits_LDADD   = $(PUBLIC_LIBS)
+example_ensemble_SOURCES = examples/ensemble.c
+example_ensemble_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
 

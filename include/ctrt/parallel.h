@@ -8,6 +8,8 @@
  *     CTRT_TRY(ctrt_parallel_forward(outputs, replicas, parts, devices, count));
  *     CTRT_TRY(ctrt_gather_tensor(&y, outputs, count, devices[0], 0));
  *
+ * Copies between devices are ordered with other work on the tensors, also with CTRT_STREAM_ORDER=manual and =check.
+ *
  * Devices may be of different types and may repeat; lists have at least one device and none is NULL, else
  * CTRT_ERR_INVALID_ARGUMENT. Handles in output arrays follow the assignment rule of ctrt/base.h; if a function fails,
  * it has changed none of them. All functions are thread-safe; a module or tensor must not be used by two threads at the

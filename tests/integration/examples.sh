@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), gpt.c learns, and both
-# report errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with
-# pkg-config.
+# The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), ensemble.c gives the same
+# result on one and on four devices, gpt.c learns, and all report errors. The programs are built from examples/*.c by
+# this tree's Makefile; tests/installed.sh builds them with pkg-config.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -52,6 +52,23 @@ fails usage --epochs -1
 fails "cannot open nowhere" --data nowhere
 fails "expected 64 pixels" --data /dev/null
 fails "no such device" --device nosuch:0
+
+# ensemble.c: the same accuracies on any number of devices, and more together than alone.
+ensemble() { "$builddir/example-ensemble" --data "$data" "$@" 2>&1 </dev/null; }
+if ensemble --models 4 --device cpu >ensemble.cpu; then
+    ok "ensemble runs"
+    check "the ensemble gets at least 95 %, and more than its models on average" "$(
+        sed -n 's/^the ensemble of 4 gets \([0-9.]*\) % .* average, \([0-9.]*\) %$/\1 \2/p' ensemble.cpu |
+            awk '$1 >= 95 && $1 > $2 { fine = 1 } END { if (!fine) print "it gets " $0 }')"
+    CTRT_SIM=devices=4 ensemble --device sim >ensemble.sim
+    check "the ensemble gets the same on four simulated devices" "$(
+        [ "$(grep -c 'on sim:[0-3] gets' ensemble.sim)" -eq 4 ] || cat ensemble.sim
+        sed 's/ on [^ ]* gets / gets /' ensemble.cpu >ensemble.want
+        sed 's/ on [^ ]* gets / gets /' ensemble.sim | diff ensemble.want -)"
+else
+    not_ok "ensemble runs" "$(cat ensemble.cpu)"
+fi
+check "ensemble fails if a device is missing" "$(ensemble --device nosuch | grep -q 'nosuch' || echo 'no error')"
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.
 i=0

@@ -17,7 +17,7 @@ static struct function {
     char name[64];
     int calls, failures;
     bool declared;
-} functions[512];
+} functions[1024];
 static int function_count, failures;
 
 static struct function *function_of(const char *name, size_t length)
@@ -25,7 +25,7 @@ static struct function *function_of(const char *name, size_t length)
     for (int k = 0; k < function_count; k++)
         if (strlen(functions[k].name) == length && !strncmp(functions[k].name, name, length))
             return &functions[k];
-    if (function_count == 512 || length >= sizeof functions[0].name)
+    if (function_count == 1024 || length >= sizeof functions[0].name)
         return NULL;
     struct function *added = &functions[function_count++];
     memcpy(added->name, name, length);

@@ -350,6 +350,7 @@ static void test_replicas(void)
     ctrt_module *first = replicas[0];
     CHECK_FAILS(ctrt_replicate(replicas, net, devices + 1, 2), CTRT_ERR_DEVICE, "\"0.weight\"");
     CHECK_FAILS(ctrt_replicate(replicas, net, devices, 0), CTRT_ERR_INVALID_ARGUMENT, "n is 0");
+    CHECK_OK(ctrt_device_synchronize(devices[0]));
     CHECK_OK(ctrt_module_to(net, devices[1], CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_module_tensor(&a, net, "1.num_batches_tracked"));
     CTRT_AUTO(module) mixed = NULL;
@@ -399,8 +400,33 @@ static void test_groups(void)
         ctrt_module_release(&replicas[i]);
 }
 
+/* The copies between devices are ordered although the program orders streams itself. */
+static void test_manual_order(void)
+{
+    group("with manual ordering of streams, no work of replicas races");
+    IN_CHILD(SIMS, "CTRT_STREAM_ORDER=check") {
+        ctrt_device *const devices[] = { numbered(0), numbered(1), numbered(2) };
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(optimizer) sgd = NULL;
+        CTRT_AUTO(tensor) x = ramp(CTRT_SHAPE(8, 6), 0.03, devices[0]);
+        CTRT_AUTO(stream) stream = new_stream(devices[1]);
+        CHECK_OK(norm_new(&net, devices[0]));
+        CHECK_OK(ctrt_sgd_new(&sgd, net, &(ctrt_sgd_options){ .lr = 0.1 }));
+        CHECK_OK(ctrt_stream_push(stream));
+        for (int step = 0; step < 3; step++) {
+            CHECK_OK(ctrt_optimizer_zero_grad(sgd, true));
+            CHECK_OK(parallel_step(net, x, devices, 3));
+            CHECK_OK(ctrt_optimizer_step(sgd));
+            CHECK_OK(ctrt_mul_scalar_(x, ctrt_float(0.5)));
+        }
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_EQ(ctrt_race_count(), 0);
+    }
+}
+
 TEST_MAIN
 {
+    test_manual_order();                /* in a child process, so before the first use of the library */
     child_environment((const char *const[]){ SIMS, NULL });
     if (!cpu_opened())
         return done();
