@@ -1,4 +1,5 @@
-# Plugins that are not backends: memory policies. Each policy is a separate plugin.
+# Plugins that are not backends: memory policies and parallel strategies, each a separate plugin. Strategies call the
+# public functions of libctrt and link it.
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \
@@ -39,4 +40,28 @@ memory_spill_la_SOURCES  = $(memory_spill_sources)
 memory_spill_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 memory_spill_la_CFLAGS   = $(PLUGIN_CFLAGS)
 memory_spill_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+endif
+
+strategy_single_sources = plugins/strategy/single/single.c
+strategy_data_parallel_sources = \
+    plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
+    plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
+    plugins/strategy/data-parallel/workers.c
+
+if PLUGIN_STRATEGY_SINGLE
+plugin_LTLIBRARIES += strategy-single.la
+strategy_single_la_SOURCES  = $(strategy_single_sources)
+strategy_single_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_single_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_single_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_single_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_STRATEGY_DATA_PARALLEL
+plugin_LTLIBRARIES += strategy-data-parallel.la
+strategy_data_parallel_la_SOURCES  = $(strategy_data_parallel_sources)
+strategy_data_parallel_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_data_parallel_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_data_parallel_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_data_parallel_la_LIBADD   = libctrt.la
 endif
