@@ -37,7 +37,8 @@ static inline ctrt_status devices_check(const char *who, ctrt_device *const *dev
 }
 
 /* Makes later work of the calling thread on `source` wait for the copies that read its memory and run on the current
- * stream of `destination`, as PyTorch's copies do. With automatic ordering, work that writes the memory waits anyway. */
+ * stream of `destination`, as PyTorch's copies do. With automatic ordering, work that writes the memory waits
+ * anyway. */
 static inline ctrt_status streams_join(ctrt_device *source, ctrt_device *destination)
 {
     if (stream_order_mode == ORDER_AUTO || device_home(source) == device_home(destination)

@@ -3,11 +3,14 @@
 #define _GNU_SOURCE
 #include "parallel/environment.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/host_alloc.h"
+#include "base/lock.h"
 #include "base/param.h"
-#include "ctrt/comm.h"
+#include "base/thread.h"
 
 static const ctrt_param store_param = {
     sizeof store_param, "CTRT_STORE", CTRT_PARAM_STRING, NULL, NULL,
@@ -17,9 +20,9 @@ CORE_PARAM(store_param);
 
 enum which { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, VARIABLES };
 
-/* A launcher is recognised by one of its variables for rank and size, or, `both`, by the two together. The second name of a variable is
- * used if the first is not set. torchrun comes first because srun and mpirun often start torchrun. In a batch script of
- * Slurm, outside of a job step, SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not. */
+/* A launcher is recognised by one of its variables for rank and size, or, `both`, by the two together. The second name
+ * of a variable is used if the first is not set. torchrun comes first because srun and mpirun often start torchrun. In
+ * a batch script of Slurm, outside of a job step, SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not. */
 static const struct launcher {
     const char *name;
     bool both;
@@ -44,6 +47,11 @@ static ctrt_status malformed(const char *name, const char *text, const char *wan
 {
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is \"%s\", expected %s", name, text,
                      wanted);
+}
+
+static ctrt_status fail_missing(const char *present, const char *missing)
+{
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not", present, missing);
 }
 
 /* Reads decimal digits, a number of at most 9 digits. *rest: the text after them. */
@@ -113,8 +121,7 @@ static ctrt_status read_launcher(struct rank_environment *out, const struct laun
         CTRT_TRY(read_slurm_local_size(&values[LOCAL_SIZE], &names[LOCAL_SIZE]));
     for (int i = 0; i < 2; i++)
         if (names[i] == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not", names[!i],
-                             launcher->variables[i][0]);
+            return fail_missing(names[!i], launcher->variables[i][0]);
     CTRT_TRY(check_range(names[RANK], values[RANK], names[SIZE], values[SIZE]));
     if (names[LOCAL_RANK] == NULL) {
         values[LOCAL_RANK] = values[RANK];
@@ -138,7 +145,7 @@ ctrt_status environment_read(struct rank_environment *out)
         if (launchers[i].both ? rank && size : rank || size)
             return read_launcher(out, &launchers[i]);
     }
-    *out = (struct rank_environment) { 0, 1, 0, 1, NULL };
+    *out = (struct rank_environment) { .size = 1, .local_size = 1 };
     return CTRT_OK;
 }
 
@@ -157,8 +164,8 @@ ctrt_status environment_store(char *out)
         length = snprintf(out, ENVIRONMENT_STORE_BYTES, "%s", value.text);
     } else {
         if (host == NULL || port == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not",
-                             host != NULL ? "MASTER_ADDR" : "MASTER_PORT", host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
+            return fail_missing(host != NULL ? "MASTER_ADDR" : "MASTER_PORT",
+                                host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
         if (!read_digits(&number, &rest) || *rest != '\0' || number < 1 || number > 65534)
             return malformed("MASTER_PORT", port, "a number from 1 to 65534");
         number += agent != NULL && strcmp(agent, "True") == 0;
@@ -169,6 +176,50 @@ ctrt_status environment_store(char *out)
     if (length >= ENVIRONMENT_STORE_BYTES)
         return malformed(given ? "CTRT_STORE" : "MASTER_ADDR", "(too long)", "a shorter address");
     return CTRT_OK;
+}
+
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static ctrt_store *kept_store;
+static char *kept_address;
+
+/* The child of a fork cannot use its parent's store, nor free it: another thread may have been changing it. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&kept_lock, NULL);
+    kept_store = NULL;
+    kept_address = NULL;
+}
+
+__attribute__((constructor)) static void environment_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+}
+
+static ctrt_status serve_or_join(ctrt_store **out, const char *address, int rank, double seconds)
+{
+    const ctrt_status status = rank == 0 ? ctrt_store_open(out, address, true, seconds) : CTRT_ERR_STATE;
+    return status == CTRT_ERR_STATE ? ctrt_store_open(out, address, false, seconds) : status;
+}
+
+ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds)
+{
+    ctrt_status status = CTRT_OK;
+    CANCEL_DISABLED;
+    pthread_mutex_lock(&kept_lock);
+    if (kept_store == NULL) {
+        status = serve_or_join(&kept_store, address, rank, seconds);
+        kept_address = status == CTRT_OK ? host_strdup(address) : NULL;
+    }
+    const bool kept = status == CTRT_OK && kept_address != NULL && strcmp(kept_address, address) == 0;
+    ctrt_store *store = kept ? ctrt_store_retain(kept_store) : NULL;
+    pthread_mutex_unlock(&kept_lock);
+    if (status == CTRT_OK && store == NULL)
+        return serve_or_join(out, address, rank, seconds);
+    if (store != NULL) {
+        ctrt_store_release(out);
+        *out = store;
+    }
+    return status;
 }
 
 ctrt_status ctrt_comm_environment(int *rank, int *size, int *local_rank, int *local_size)

@@ -3,7 +3,7 @@
 #ifndef PARALLEL_ENVIRONMENT_H
 #define PARALLEL_ENVIRONMENT_H
 
-#include "ctrt/types.h"
+#include "ctrt/comm.h"
 
 struct rank_environment {
     int rank, size, local_rank, local_size;
@@ -17,8 +17,14 @@ ctrt_status environment_read(struct rank_environment *out);
 
 /* Writes the address of the store to out[ENVIRONMENT_STORE_BYTES]: the parameter CTRT_STORE, else tcp:// with
  * MASTER_ADDR and MASTER_PORT; "" if the environment names none. If torchrun's own store is on MASTER_PORT, the next
- * port. The process with rank 0 serves it. */
+ * port. */
 #define ENVIRONMENT_STORE_BYTES 4096
 ctrt_status environment_store(char *out);
+
+/* Opens the store of the environment. Rank 0 serves it, unless another process serves that address already. A process
+ * keeps the store open until it ends, so that several groups can use it one after the other: a server that ended with
+ * one group would end the connections of ranks that have joined the next one already. A later call with another address
+ * opens a store that the process does not keep. */
+ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds);
 
 #endif

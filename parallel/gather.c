@@ -149,8 +149,9 @@ static ctrt_status gather_leaves(ctrt_tree **out, const struct gathering *g, ctr
 
 static ctrt_status gather_pointers(ctrt_tree **out, const struct gathering *g, ctrt_tree *const *trees)
 {
+    static atomic_bool warned;
     for (int i = 1; i < g->count; i++)
-        if (trees[i]->pointer != trees[0]->pointer) {
+        if (trees[i]->pointer != trees[0]->pointer && !atomic_exchange(&warned, true)) {
             log_message(CTRT_LOG_WARNING, "parallel",
                         "gather_tree: the pointers outputs[0]%s and outputs[%d]%s differ; the result has the first",
                         place_of(g), i, place_of(g));

@@ -34,12 +34,12 @@ static void after_fork_in_parent(void)
 
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&stores_lock, NULL);
     for (ctrt_store *store = stores; store != NULL; store = store->next) {
         if (store->kind->forked != NULL && !store->forked)
             store->kind->forked(store);
         store->forked = true;
     }
+    pthread_mutex_unlock(&stores_lock);
 }
 
 __attribute__((constructor)) static void store_start(void)
@@ -375,13 +375,15 @@ ctrt_status ctrt_store_delete(ctrt_store *store, const char *key, bool *existed)
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes)
 {
-    const struct store_message message = message_of(STORE_AT_DISCONNECT, key, value, bytes);
+    const struct store_message message = message_of(value != NULL ? STORE_AT_DISCONNECT : STORE_NOT_AT_DISCONNECT,
+                                                    key, value, bytes);
     bool unset;
     *supported = store != NULL && store->kind->detects_disconnect;
     if (store != NULL && !*supported)
         return CTRT_OK;
     if (bytes > STORE_DISCONNECT_BYTES)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "store_set_at_disconnect: the value of key %s has %zu bytes; at most "
-                         "%d are possible", key, bytes, STORE_DISCONNECT_BYTES);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "store_set_at_disconnect: the value of key %s has %zu bytes; at most %d are possible",
+                         key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
     return run(&unset, "store_set_at_disconnect", store, &message);
 }

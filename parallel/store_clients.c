@@ -62,7 +62,8 @@ void client_send_bytes(struct client *client, const void *head, size_t bytes, st
 static void send_reply(struct client *client, uint32_t id, enum store_result result, struct store_value *value)
 {
     const struct store_header header = {
-        .id = id, .op = STORE_REPLY, .flags = (uint8_t)result, .value_bytes = value != NULL ? (uint32_t)value->bytes : 0,
+        .id = id, .op = STORE_REPLY, .flags = (uint8_t)result,
+        .value_bytes = value != NULL ? (uint32_t)value->bytes : 0,
     };
     client_send_bytes(client, &header, sizeof header, value);
 }
@@ -137,20 +138,40 @@ static void disconnect_values_free(struct client *client)
 {
     for (struct disconnect_value *entry; (entry = client->disconnect_values) != NULL;) {
         client->disconnect_values = entry->next;
+        client->disconnect_count--;
         store_value_release(entry->value);
         host_free(entry);
     }
 }
 
-static enum store_result disconnect_value_set(struct store_server *server, struct client *client,
-                                      const struct store_message *message)
+/* Returns the place of the pointer to the key's entry, or of the NULL at the end of the list. */
+static struct disconnect_value **disconnect_value_find(struct client *client, const struct store_message *message)
 {
     struct disconnect_value **place = &client->disconnect_values;
-    size_t count = 0;
-    for (; *place != NULL; place = &(*place)->next, count++)
-        if ((*place)->key_bytes == message->key_bytes && memcmp((*place)->key, message->key, message->key_bytes) == 0)
-            break;
-    if ((*place == NULL && count == DISCONNECT_KEYS) || atomic_load(&server->map.bytes) > STORE_MAP_BYTES)
+    while (*place != NULL && ((*place)->key_bytes != message->key_bytes
+                              || memcmp((*place)->key, message->key, message->key_bytes) != 0))
+        place = &(*place)->next;
+    return place;
+}
+
+static enum store_result disconnect_value_remove(struct client *client, const struct store_message *message)
+{
+    struct disconnect_value **place = disconnect_value_find(client, message), *entry = *place;
+    if (entry == NULL)
+        return STORE_UNSET;
+    *place = entry->next;
+    client->disconnect_count--;
+    store_value_release(entry->value);
+    host_free(entry);
+    return STORE_OK;
+}
+
+static enum store_result disconnect_value_set(struct store_server *server, struct client *client,
+                                              const struct store_message *message)
+{
+    struct disconnect_value **place = disconnect_value_find(client, message);
+    if ((*place == NULL && client->disconnect_count == DISCONNECT_KEYS)
+        || atomic_load(&server->map.bytes) > STORE_MAP_BYTES)
         return STORE_FULL;
     struct store_value *value = store_value_new(message->value, message->value_bytes, &server->map.bytes);
     struct disconnect_value *entry = *place != NULL ? *place : host_calloc(sizeof *entry + message->key_bytes);
@@ -164,6 +185,7 @@ static enum store_result disconnect_value_set(struct store_server *server, struc
     entry->value = value;
     entry->key_bytes = message->key_bytes;
     memcpy(entry->key, message->key, message->key_bytes);
+    client->disconnect_count += *place == NULL;
     *place = entry;
     return STORE_OK;
 }
@@ -186,6 +208,9 @@ void client_request(struct store_server *server, struct client *client, const st
     switch (message->op) {
     case STORE_AT_DISCONNECT:
         result = disconnect_value_set(server, client, message);
+        break;
+    case STORE_NOT_AT_DISCONNECT:
+        result = disconnect_value_remove(client, message);
         break;
     case STORE_LEAVE:
         disconnect_values_free(client);

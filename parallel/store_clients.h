@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/store_clients.h: the state of a tcp store's server, and what it does with the requests of its clients. Used by
- * store_server.c and store_clients.c only, with the lock of the server held. */
+/* parallel/store_clients.h: the state of a tcp store's server, and what it does with the requests of its clients. Used
+ * by store_server.c and store_clients.c only, with the lock of the server held. */
 #ifndef PARALLEL_STORE_CLIENTS_H
 #define PARALLEL_STORE_CLIENTS_H
 
@@ -14,7 +14,7 @@
 #define MOST_WAITS   65536
 #define CLIENT_WAITS 1024
 #define WAIT_LISTS   1024
-#define DISCONNECT_KEYS 16
+#define DISCONNECT_KEYS 256
 
 /* Bytes to send: `head`, then the value. */
 struct reply {
@@ -28,7 +28,8 @@ struct reply {
     } head;
 };
 
-/* A STORE_GET that waits for its key. In the list of a hash and in the list of a client; `place` is what points to it. */
+/* A STORE_GET that waits for its key. In the list of a hash and in the list of a client. `place`: the address of the
+ * pointer to it. */
 struct wait {
     struct wait *next, **place, *next_of_client, **place_of_client;
     struct client *client;
@@ -55,7 +56,7 @@ struct client {
     unsigned char *input;
     size_t used, capacity;
     struct reply *replies, **last_reply;
-    size_t reply_count, wait_count;
+    size_t reply_count, wait_count, disconnect_count;
     struct wait *waits;
     struct disconnect_value *disconnect_values;
 };

@@ -6,8 +6,8 @@
  * a key looks at the length of the file every few milliseconds, because inotify does not see changes by other hosts.
  *
  * Locks are those of open file descriptions (F_OFD_SETLK) on bytes of the file, because flock() locks whole files, and
- * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the store
- * open. Therefore the others notice when it ends, and that a file is left over from an earlier run. */
+ * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the
+ * store open. Therefore the others notice when it ends, and that a file is left over from an earlier run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ static ctrt_status lock_file(struct file_store *store, int64_t deadline)
         if (errno != EAGAIN && errno != EACCES && errno != EINTR)
             return fail_file(store, "the file system does not lock it");
         if (!store_sleep(&pause, 2000000, deadline))
-            return ctrt_fail(CTRT_ERR_COMM, "%s: another process has kept it locked until the time limit", store->path);
+            return ctrt_fail(CTRT_ERR_COMM, "%s: another process keeps it locked", store->path);
     }
     return CTRT_OK;
 }
@@ -223,7 +223,7 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
         if (status == CTRT_OK)
             status = file_size(&size, store);
         if (status == CTRT_OK && size != seen) {
-            status = lock_file(store, deadline);
+            status = lock_file(store, MAX(deadline, store_now() + STORE_ANSWER_TIME));
             if (status == CTRT_OK) {
                 status = execute(result, value, store, message);
                 seen = store->end;
@@ -256,7 +256,8 @@ static ctrt_status open_file(struct file_store *store)
 
 static ctrt_status fail_left_over(const struct file_store *store)
 {
-    return ctrt_fail(CTRT_ERR_COMM, "%s: the file is not empty and in no use; it is left over from an earlier run or is "
+    return ctrt_fail(CTRT_ERR_COMM,
+                     "%s: the file is not empty, and no process serves it; it is left over from an earlier run or is "
                      "not a store. Remove it", store->path);
 }
 
@@ -267,7 +268,7 @@ static ctrt_status serve_file(struct file_store *store, int64_t deadline)
     CTRT_TRY(lock_file(store, deadline));
     ctrt_status status = file_size(&size, store);
     if (status == CTRT_OK && !lock_byte(store, F_OFD_SETLK, F_WRLCK, ALIVE))
-        status = ctrt_fail(CTRT_ERR_COMM, "%s: another process serves this store", store->path);
+        status = ctrt_fail(CTRT_ERR_STATE, "%s: another process serves this store", store->path);
     else if (status == CTRT_OK && size > 0)
         status = fail_left_over(store);
     else if (status == CTRT_OK)

@@ -17,6 +17,7 @@ static const struct {
     [STORE_COMPARE_SET]   = { STORE_EXPECTED, 1, STORE_KEY_BYTES, 0, STORE_VALUE_BYTES, STORE_VALUE_BYTES },
     [STORE_DELETE]        = { 0, 1, STORE_KEY_BYTES, 0, 0, 0 },
     [STORE_AT_DISCONNECT] = { 0, 1, STORE_KEY_BYTES, 0, STORE_DISCONNECT_BYTES, 0 },
+    [STORE_NOT_AT_DISCONNECT] = { 0, 1, STORE_KEY_BYTES, 0, 0, 0 },
     [STORE_CANCEL]        = { 0, 0, 0, 0, 0, 0 },
     [STORE_LEAVE]         = { 0, 0, 0, 0, 0, 0 },
     [STORE_REPLY]         = { STORE_RESULTS - 1, 0, 0, 0, STORE_VALUE_BYTES, 0 },

@@ -1,5 +1,5 @@
-# Plugins that are not backends: memory policies and parallel strategies, each a separate plugin. Strategies call the
-# public functions of libctrt and link it.
+# Plugins that are not backends: memory policies, engines of communicators, and parallel strategies. Each is a
+# separate plugin.
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \
@@ -42,6 +42,34 @@ memory_spill_la_CFLAGS   = $(PLUGIN_CFLAGS)
 memory_spill_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 endif
 
+# Engines of communicators call the public functions of libctrt.
+comm_host_sources = plugins/comm/host/arena.c plugins/comm/host/devices.c plugins/comm/host/direct.c \
+                    plugins/comm/host/host.c plugins/comm/host/host.h plugins/comm/host/message.c \
+                    plugins/comm/host/pieces.c plugins/comm/host/wait.c
+
+if PLUGIN_COMM_HOST
+plugin_LTLIBRARIES += comm-host.la
+comm_host_la_SOURCES  = $(comm_host_sources)
+comm_host_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+comm_host_la_CFLAGS   = $(PLUGIN_CFLAGS)
+comm_host_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+comm_host_la_LIBADD   = libcomm-host-baseline.la libctrt.la
+
+# reduce.c is compiled once per instruction set.
+noinst_LTLIBRARIES += libcomm-host-baseline.la
+libcomm_host_baseline_la_SOURCES  = plugins/comm/host/reduce.c
+libcomm_host_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=baseline
+libcomm_host_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
+if CPU_AVX2
+noinst_LTLIBRARIES += libcomm-host-avx2.la
+comm_host_la_LIBADD += libcomm-host-avx2.la
+libcomm_host_avx2_la_SOURCES  = plugins/comm/host/reduce.c
+libcomm_host_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
+libcomm_host_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
+endif
+endif
+
+# Parallel strategies call them too.
 strategy_single_sources = plugins/strategy/single/single.c
 strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
@@ -65,3 +93,8 @@ strategy_data_parallel_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_data_parallel_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_data_parallel_la_LIBADD   = libctrt.la
 endif
+
+# libtool links plugins that use libctrt again when they are installed, with the installed libctrt.
+# The variable hides the rule from automake, which would replace its own one.
+install_plugins = install-pluginLTLIBRARIES
+$(install_plugins): install-libLTLIBRARIES

@@ -36,19 +36,27 @@ typedef struct ctrt_store ctrt_store;
 /* ---- key-value stores --------------------------------------------------------------------------------------------
  *
  * Ranks find each other through a store: a map from keys to byte strings that all of them can access. Keys are text of
- * at most 256 bytes, values have at most 16 MiB (CTRT_ERR_INVALID_ARGUMENT). All functions are thread-safe. `seconds`
- * is how long a call waits; 0: 300. CTRT_ERR_COMM after that time and if the store cannot be reached. */
+ * 1 to 256 bytes, values have at most 16 MiB (CTRT_ERR_INVALID_ARGUMENT); a store has at most 1 GiB of values and
+ * 1,048,576 keys (CTRT_ERR_OUT_OF_MEMORY). All functions are thread-safe, and a thread that waits does not block others
+ * with the same store. `seconds` is how long a call waits; 0: 300, CTRT_ZERO: no wait. Calls without it use that of
+ * ctrt_store_open.
+ *
+ * Errors: CTRT_ERR_COMM after that time, and at once if the process that serves has ended or released the store.
+ * CTRT_ERR_FORKED in the child of a fork for stores that the parent has opened; the child can open them again. */
 
 /* Opens the store `address`:
  *
- *   tcp://HOST:PORT   a server on HOST. If `serve`, this process runs the server; it listens on the address HOST only,
- *                     and PORT 0 lets the system choose one (ctrt_store_address). Clients retry until the server
- *                     answers. With a shared secret (parameter CTRT_STORE_SECRET), server and clients authenticate each
- *                     other and other clients are rejected.
- *   file://PATH       a file on a file system that all ranks share. It must not exist before, or be empty.
- *   local://NAME      in this process, for ranks that are threads.
+ *   tcp://HOST:PORT   a server on HOST ([HOST] for an IPv6 address). If `serve`, this process runs the server, in a
+ *                     thread; it listens on the address HOST only, and PORT 0 lets the system choose one
+ *                     (ctrt_store_address). Clients retry until the server answers. With a shared secret (parameter CTRT_STORE_SECRET),
+ *                     server and clients authenticate each other, and others are rejected; the data is not encrypted.
+ *                     Without a secret any process that can connect can use the store.
+ *   file://PATH       a file on a file system that all ranks share and that supports locks. The process with `serve`
+ *                     creates it, and removes it when it releases the store; others wait for that. It must not exist
+ *                     before, or be empty.
+ *   local://NAME      in this process, for ranks that are threads. `serve` has no effect.
  *
- * On success *out owns one reference. */
+ * On success *out owns one reference. CTRT_ERR_STATE if another store is served at this address already. */
 CTRT_API ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, double seconds);
 CTRT_API ctrt_store *ctrt_store_retain(ctrt_store *store);
 /* Releases the reference in *store and sets *store to NULL. The last one stops the server that it runs. */
@@ -58,13 +66,13 @@ CTRT_API const char *ctrt_store_address(const ctrt_store *store);
 /* Sets a key, replacing its value. */
 CTRT_API ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value, size_t bytes);
 /* Waits until the key is set and writes its value to *value[*bytes], followed by a NUL byte that is not counted; the
- * caller frees it with free(). On a timeout the message names the key. */
+ * caller frees it with free(). `value` and `bytes` may be NULL. On a timeout the message names the key. */
 CTRT_API ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds);
 /* Adds `amount` to the number that the key holds as decimal text (0 if it is not set) and writes the sum to *sum, which
- * may be NULL. Atomic. CTRT_ERR_STATE if the value is not a number. */
+ * may be NULL. Atomic. CTRT_ERR_STATE if the value is not a number, CTRT_ERR_OVERFLOW if the sum is not an int64_t. */
 CTRT_API ctrt_status ctrt_store_add(ctrt_store *store, const char *key, int64_t amount, int64_t *sum);
 /* Sets the key to `desired` if its value is `expected` (NULL: if it is not set), and writes the value that it has
- * afterwards, like ctrt_store_get. Atomic. */
+ * afterwards, like ctrt_store_get; *value is NULL if the key is not set. Atomic. */
 CTRT_API ctrt_status ctrt_store_compare_set(ctrt_store *store, const char *key, const void *expected,
                                             size_t expected_bytes, const void *desired, size_t desired_bytes,
                                             void **value, size_t *bytes);
@@ -111,7 +119,8 @@ CTRT_API ctrt_device *ctrt_comm_device(const ctrt_comm *comm);
 CTRT_API const char *ctrt_comm_engine_name(const ctrt_comm *comm);
 CTRT_API const char *ctrt_comm_name(const ctrt_comm *comm);
 
-/* Rank, size, local rank and local size that the environment gives (see ctrt_comm_new). Any pointer may be NULL. */
+/* Rank, size, local rank and local size that the environment gives (see ctrt_comm_new). Any pointer may be NULL.
+ * Without variables for local rank and size, all ranks count as ranks of one machine. */
 CTRT_API ctrt_status ctrt_comm_environment(int *rank, int *size, int *local_rank, int *local_size);
 
 /* Ends the communicator on all ranks: running and later collectives fail with CTRT_ERR_COMM and a message that contains

@@ -102,7 +102,7 @@ CTRT_API ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *t
  * the gradient, on its own device. CTRT_ERR_SHAPE, naming the tensor, if sizes other than that of `dim` differ. */
 CTRT_API ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, ctrt_device *device,
                                         int dim);
-/* Gathers trees of one form, tensor by tensor. If pointers differ, the first is taken, with a warning. Nothing stays
+/* Gathers trees of one form, tensor by tensor. If pointers differ, the first is taken, with one warning. Nothing stays
  * nothing. CTRT_ERR_INVALID_ARGUMENT, naming the place ("outputs[1].boxes"), if the forms differ. */
 CTRT_API ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device,
                                       int dim);

@@ -5,6 +5,7 @@
  * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a failure.
  * Each function has one TAP line. */
 #include "bad-input.h"
+#include "calls.h"
 #include "folder.h"
 #include "tap.h"
 
@@ -196,15 +197,7 @@ TEST_MAIN
     setenv("CTRT_PLUGIN_PATH", folder, 1);
     const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
-    bad_base();
-    bad_tensor();
-    bad_stream();
-    bad_split();
-    bad_parallel();
-    bad_ops();
-    bad_autograd();
-    bad_nn();
-    objects_release();
+    RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_parallel, bad_ops, bad_autograd, bad_nn, objects_release);
     folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);
     read_headers();

@@ -319,11 +319,12 @@ static void test_trees(void)
     ctrt_tree_release(&pairs[0][0]);
     ctrt_tree_release(&pairs[0][1]);
 
-    group("pointers that differ: the first is taken, with a warning");
+    group("pointers that differ: the first is taken, with one warning");
     CHECK_OK(ctrt_tree_of_pointer(&other, &count));
     ctrt_log_set_callback(count_warnings, NULL);
     warnings = 0;
-    CHECK_OK(ctrt_gather_tree(&back, (ctrt_tree *[]){ pointer, other }, 2, NULL, 0));
+    for (int again = 0; again < 2; again++)
+        CHECK_OK(ctrt_gather_tree(&back, (ctrt_tree *[]){ pointer, other }, 2, NULL, 0));
     ctrt_log_set_callback(NULL, NULL);
     CHECK_TRUE(warnings == 1 && ctrt_tree_pointer(back) == &program);
 

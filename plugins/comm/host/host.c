@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/host/host.c: the table of the engine `host`: joining and leaving groups, choice of the way to run a call. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "host.h"
+
+/* ---- reductions for this processor ---- */
+
+extern const host_reductions host_reductions_baseline;
+#if defined(CTRT_CPU_AVX2)
+extern const host_reductions host_reductions_avx2;
+#endif
+
+static const host_reductions *reductions = &host_reductions_baseline;
+
+host_reduction *host_reduction_of(const ctrt_comm_signature *signature)
+{
+    return (*reductions)[signature->dtype][signature->op];
+}
+
+static ctrt_status init(const ctrt_host *host)
+{
+#if defined(CTRT_CPU_AVX2)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
+        && __builtin_cpu_supports("bmi2"))
+        reductions = &host_reductions_avx2;
+#endif
+    host_arena_init(host);
+    return CTRT_OK;
+}
+
+/* ---- joining and leaving ---- */
+
+/* Spinning delays the ranks that are waited for if they do not all have a processor. */
+static int choose_spins(int world)
+{
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
+        return 0;
+    return CPU_COUNT(&cpus) > 1 && CPU_COUNT(&cpus) >= world ? 1000 : 0;
+}
+
+static void host_destroy(void *state)
+{
+    struct host_comm *comm = state;
+    if (comm == NULL)
+        return;
+    for (int i = 0; i < HOST_SEGMENTS; i++)
+        if (comm->segments[i].base != NULL)
+            munmap(comm->segments[i].base, comm->segments[i].mapped);
+    host_arena_close(comm);
+    free(comm->from);
+    free(comm->to);
+    free(comm);
+}
+
+static ctrt_status join(struct host_comm *comm)
+{
+    bool one_process = true, cpus = true;
+    CTRT_TRY(host_arena_open(comm));
+    struct host_rank *ranks = comm->header->ranks;
+    ranks[comm->rank].pid = getpid();
+    ranks[comm->rank].cpu = strcmp(ctrt_device_type(comm->config->device), "cpu") == 0;
+    CTRT_TRY(host_barrier(comm, comm->config->state));
+    for (int rank = 0; rank < comm->world; rank++) {
+        one_process &= ranks[rank].pid == getpid();
+        cpus &= ranks[rank].cpu;
+    }
+    comm->mode = !one_process ? HOST_PROCESSES : cpus ? HOST_DIRECT : HOST_DEVICES;
+    if (comm->mode == HOST_DEVICES) {
+        atomic_store(&comm->header->devices, true);
+        CTRT_TRY(host_devices_init(comm));
+    }
+    if (comm->fd >= 0)
+        close(comm->fd);
+    comm->fd = -1;
+    return CTRT_OK;
+}
+
+static ctrt_status host_create(void **out, const ctrt_comm_config *config)
+{
+    char key[320];
+    if (config->world > HOST_RANKS)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine host supports %d ranks, not %d", HOST_RANKS, config->world);
+    struct host_comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group");
+    comm->config = config;
+    comm->rank = config->rank;
+    comm->world = config->world;
+    comm->spins = choose_spins(config->world);
+    comm->fd = -1;
+    comm->joining = true;
+    comm->from = calloc((size_t)config->world, sizeof *comm->from);
+    comm->to = calloc((size_t)config->world, sizeof *comm->to);
+    ctrt_status status = comm->from == NULL || comm->to == NULL
+                             ? ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world)
+                             : join(comm);
+    if (status == CTRT_OK) {
+        comm->joining = false;
+        *out = comm;
+        return CTRT_OK;
+    }
+    char reason[512];
+    snprintf(reason, sizeof reason, "rank %d: %s", comm->rank, ctrt_error_message());
+    snprintf(key, sizeof key, "%s/host-failed", config->name);
+    (void)ctrt_store_set(config->store, key, reason, strlen(reason) + 1);
+    host_destroy(comm);
+    return ctrt_fail(status, "%s", strchr(reason, ':') + 2);
+}
+
+/* ---- segments ---- */
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 4095) & ~(size_t)4095;
+}
+
+static ctrt_status share_segment(void **memory, struct host_comm *comm, size_t bytes)
+{
+    struct host_header *header = comm->header;
+    int fd = -1;
+    if (comm->rank == 0) {
+        CTRT_TRY(host_map_new(memory, &fd, bytes));
+        header->segment_pid = getpid();
+        header->segment_fd = fd;
+    }
+    ctrt_status status = host_barrier(comm, comm->config->state);
+    if (status == CTRT_OK && comm->rank > 0)
+        status = host_map(memory, bytes, header->segment_pid, header->segment_fd);
+    if (status == CTRT_OK)
+        status = host_barrier(comm, comm->config->state);
+    if (fd >= 0)
+        close(fd);
+    if (status != CTRT_OK && *memory != NULL)
+        munmap(*memory, bytes);
+    return status;
+}
+
+static ctrt_status host_alloc(void *state, void **address, size_t bytes)
+{
+    struct host_comm *comm = state;
+    struct host_segment *segment = comm->segments;
+    void *memory = NULL;
+    while (segment < &comm->segments[HOST_SEGMENTS] && segment->base != NULL)
+        segment++;
+    if (segment == &comm->segments[HOST_SEGMENTS])
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a group of the engine host can have %d shared segments", HOST_SEGMENTS);
+    const size_t each = round_up(bytes > 0 ? bytes : 1), ranks = comm->mode == HOST_PROCESSES ? (size_t)comm->world : 1;
+    if (each < bytes || each > SIZE_MAX / 2 / ranks)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a shared segment of %zu bytes", bytes);
+    if (comm->mode == HOST_PROCESSES)
+        CTRT_TRY(share_segment(&memory, comm, each * ranks));
+    else
+        memory = mmap(NULL, each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a shared segment of %zu bytes", bytes);
+    *segment = (struct host_segment){ .base = memory, .bytes = each, .mapped = each * ranks };
+    *address = segment->base + (comm->mode == HOST_PROCESSES ? (size_t)comm->rank * each : 0);
+    return CTRT_OK;
+}
+
+static void host_free(void *state, void *address, size_t bytes)
+{
+    struct host_comm *comm = state;
+    (void)bytes;
+    for (int i = 0; i < HOST_SEGMENTS; i++) {
+        struct host_segment *segment = &comm->segments[i];
+        if (segment->base == NULL || (char *)address < segment->base
+            || (char *)address >= segment->base + segment->mapped)
+            continue;
+        munmap(segment->base, segment->mapped);
+        *segment = (struct host_segment){ .base = NULL };
+    }
+}
+
+static struct host_place place_of(const struct host_comm *comm, const void *address, size_t bytes)
+{
+    struct host_place place = { .address = address };
+    for (int i = 0; comm->mode == HOST_PROCESSES && address != NULL && i < HOST_SEGMENTS; i++) {
+        const struct host_segment *segment = &comm->segments[i];
+        const char *begin = segment->base + (size_t)comm->rank * segment->bytes;
+        if (segment->base == NULL || (const char *)address < begin
+            || (const char *)address + bytes > begin + segment->bytes)
+            continue;
+        place.segment = (uint64_t)i + 1;
+        place.offset = (uint64_t)((const char *)address - begin);
+    }
+    return place;
+}
+
+/* Sets *out to the address in this process; false: this process cannot address it. */
+static bool resolve(const char **out, const struct host_comm *comm, int rank, const struct host_place *place)
+{
+    *out = place->address;
+    if (comm->mode == HOST_DIRECT || place->address == NULL)
+        return true;
+    if (place->segment == 0)
+        return false;
+    const struct host_segment *segment = &comm->segments[place->segment - 1];
+    *out = segment->base + (size_t)rank * segment->bytes + place->offset;
+    return true;
+}
+
+static bool resolve_all(struct host_comm *comm)
+{
+    bool all = true;
+    for (int rank = 0; rank < comm->world && all; rank++)
+        all = resolve(&comm->from[rank], comm, rank, &host_entry(comm, rank)->give)
+              && resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive);
+    return all;
+}
+
+/* ---- running ---- */
+
+static ctrt_status run_collective(struct host_comm *comm, const ctrt_comm_call *call)
+{
+    const size_t give_bytes = (size_t)host_parts(comm, call) * call->bytes;
+    const size_t parts = call->signature.collective == CTRT_COLLECTIVE_ALL_GATHER
+                                 || call->signature.collective == CTRT_COLLECTIVE_GATHER
+                                 || call->signature.collective == CTRT_COLLECTIVE_ALL_TO_ALL ? (size_t)comm->world : 1;
+    const bool pieces = comm->mode == HOST_PROCESSES || give_bytes <= HOST_SMALL;
+    const struct host_entry entry = {
+        .signature = call->signature,
+        .give = place_of(comm, host_given(comm, call), give_bytes),
+        .receive = place_of(comm, call->receive, parts * call->bytes),
+    };
+    if (pieces)
+        host_put_first(comm, call);
+    CTRT_TRY(host_arrive(comm, call, &entry));
+    if (call->bytes == 0)
+        return CTRT_OK;
+    if (give_bytes > HOST_SMALL && resolve_all(comm))
+        return host_run_direct(comm, call);
+    return host_run_pieces(comm, call);
+}
+
+static ctrt_status host_run(void *state, const ctrt_comm_call *call)
+{
+    struct host_comm *comm = state;
+    if (atomic_load(&comm->header->dead))
+        return host_dead(comm, ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
+    if (call->peer >= 0)
+        return call->receive_tensor != NULL ? host_recv(comm, call) : host_send(comm, call);
+    return comm->mode == HOST_DEVICES ? host_run_devices(comm, call) : run_collective(comm, call);
+}
+
+static bool host_reaches_device(void *state)
+{
+    return ((struct host_comm *)state)->mode == HOST_DEVICES;
+}
+
+static bool host_connects(int32_t world, int32_t hosts, int32_t processes)
+{
+    (void)processes;
+    return hosts == 1 && world <= HOST_RANKS;
+}
+
+static const ctrt_comm_engine engine = {
+    .size = sizeof(ctrt_comm_engine),
+    .create = host_create,
+    .destroy = host_destroy,
+    .run = host_run,
+    .reaches_device = host_reaches_device,
+    .connects = host_connects,
+    .alloc = host_alloc,
+    .free = host_free,
+};
+
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "host", .table = &engine },
+};
+
+CTRT_PLUGIN_DEFINE("comm-host", PACKAGE_VERSION, "communicators: threads and processes of one machine", components, init)

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/host/host.h: the engine `host`: ranks that are threads and processes of one machine.
+ *
+ *   host.c       the engine's table: joining and leaving groups, choice of the way in which a call runs
+ *   arena.c      memory that all ranks of a group map
+ *   wait.c       waiting for other ranks
+ *   direct.c     collectives on memory that all ranks can address: threads on cpus, or shared segments
+ *   pieces.c     collectives through the arena, in pieces: processes, and all small tensors
+ *   devices.c    collectives and messages of threads with asynchronous devices, by ops on the devices
+ *   message.c    send and recv
+ *   reduce.c     reductions in host memory; compiled once per instruction set
+ *
+ * Every rank calls the functions with the same collectives. A collective begins with a barrier (host_arrive): each rank
+ * has written a struct host_entry with its signature and its addresses before it, and after it compares the signatures
+ * of all ranks. Entries and slots exist twice, for even and odd collectives (pieces): a rank can be one collective
+ * ahead of another one, but not two, because every collective has a barrier. */
+#ifndef COMM_HOST_H
+#define COMM_HOST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "ctrt/comm_plugin.h"
+#include "ctrt/ctrt.h"
+
+/* Bytes of a rank's slot in the arena: a piece of a collective, or of a message. */
+#define HOST_PIECE   ((size_t)256 << 10)
+#define HOST_MESSAGE ((size_t)128 << 10)
+/* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
+ * is enough. */
+#define HOST_SMALL   ((size_t)8 << 10)
+#define HOST_RANKS   4096
+#define HOST_SEGMENTS 64
+
+/* A number that threads of any process wait for (futex). Changed by host_word_set only. */
+struct host_word {
+    _Atomic uint32_t value, sleepers;
+} __attribute__((aligned(64)));
+
+/* An address for other ranks: of this process, or in a segment (from 1). */
+struct host_place {
+    const void *address;
+    uint64_t segment, offset;
+};
+
+/* What a rank tells the others when it arrives at a collective. */
+struct host_entry {
+    ctrt_comm_signature signature;
+    struct host_place give, receive;        /* the data that the rank contributes and where it gets the result, or NULL */
+};
+
+/* The message that a rank sends. The receiver writes only the second part. */
+struct host_outbox {
+    struct host_word posted;                /* number of the message and its receiver, see message.c */
+    struct host_word filled;                /* pieces that the sender has written since the group was created */
+    ctrt_comm_signature signature;
+    const void *address;                    /* in this process; NULL: the message comes in pieces */
+    ctrt_tensor *tensor;                    /* HOST_DEVICES */
+    ctrt_event *event;                      /* HOST_DEVICES: the sender's work before the message */
+
+    struct host_word finished;              /* value of `posted` of the last message that was received or refused */
+    struct host_word drained;               /* pieces that were read */
+    ctrt_comm_signature answer;             /* the receiver's signature, if it refused the message */
+    _Atomic bool refused;
+    ctrt_event *_Atomic received;           /* HOST_DEVICES: the work that reads the message; the sender releases
+                                             * it */
+};
+
+struct host_rank {
+    struct host_entry entries[2];
+    int64_t pid;
+    bool cpu;                               /* its device's memory is host memory and synchronous */
+    /* HOST_DEVICES: for even and odd phases, the tensor that the others read and the work that computes it. The events
+     * live as long as the arena, because another rank may use them when this one has left. */
+    ctrt_tensor *tensors[2];
+    ctrt_event *events[2];
+    struct host_outbox outbox;
+} __attribute__((aligned(64)));
+
+/* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
+ * messages[world][2][HOST_MESSAGE]. */
+struct host_header {
+    struct host_word generation;            /* barriers so far */
+    _Atomic uint32_t arrived __attribute__((aligned(64)));      /* ranks at the current barrier */
+    _Atomic bool dead __attribute__((aligned(64)));             /* a call has failed */
+    _Atomic bool devices;                   /* HOST_DEVICES: the events of the ranks exist */
+    int64_t segment_pid, segment_fd;        /* segment that rank 0 creates, during alloc */
+    struct host_rank ranks[];
+};
+
+/* The arena in this process. Ranks of the same process and group share it. */
+struct host_arena {
+    struct host_arena *next;
+    int refs;
+    uint64_t token[2];                      /* identifies the group */
+    struct host_header *header;
+    size_t bytes;
+    int world;
+    atomic_int users;                       /* threads of this process that use the memory of other ranks */
+};
+
+struct host_segment {                       /* memory of all ranks, one after the other */
+    char *base;
+    size_t bytes, mapped;                   /* of one rank; of all */
+};
+
+struct host_comm {
+    const ctrt_comm_config *config;
+    int rank, world;
+    int spins;                              /* how often to look at a word before the thread sleeps */
+    struct host_arena *arena;
+    struct host_header *header;
+    int fd;                                 /* rank 0, while the others join */
+    int64_t next_look;                      /* while the group is created: time of the next look at key `failed` */
+    bool joining;
+    enum { HOST_DIRECT, HOST_DEVICES, HOST_PROCESSES } mode;
+    uint32_t collectives, pieces, messages; /* so far */
+    uint32_t phases;                        /* HOST_DEVICES: barriers so far */
+    const char **from, **to;                /* [world], for the current collective */
+    struct host_segment segments[HOST_SEGMENTS];
+};
+
+/* ---- arena.c ---- */
+
+/* Creates (rank 0) or opens the arena. */
+ctrt_status host_arena_open(struct host_comm *comm);
+void host_arena_close(struct host_comm *comm);
+/* Maps `bytes` bytes of the file `fd` of process `pid`; the file's size must be `bytes`. */
+ctrt_status host_map(void **out, size_t bytes, int64_t pid, int64_t fd);
+/* Creates a file of `bytes` zeros without a name and maps it. The caller closes *fd. */
+ctrt_status host_map_new(void **out, int *fd, size_t bytes);
+void host_arena_init(const ctrt_host *host);
+
+char *host_slot(const struct host_comm *comm, int rank, uint32_t piece);
+char *host_result(const struct host_comm *comm, uint32_t piece);
+char *host_message(const struct host_comm *comm, int rank, uint32_t piece);
+
+/* ---- wait.c ---- */
+
+/* Sets the word and wakes the threads that wait for it. */
+void host_word_set(struct host_word *word, uint32_t value);
+/* Waits until the word's value is not `old`. Fails when the config's poll fails; the group is dead then. */
+ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old);
+/* Waits until all ranks have called it. */
+ctrt_status host_barrier(struct host_comm *comm, void *state);
+/* Writes this rank's entry, waits for all ranks and compares their signatures. */
+ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call, const struct host_entry *entry);
+/* The entry of a rank in the collective that this rank has arrived at. */
+const struct host_entry *host_entry(const struct host_comm *comm, int rank);
+
+/* Between the two calls the thread may use memory and handles of other ranks of this process. Fails if the group is
+ * dead. */
+ctrt_status host_use_begin(struct host_comm *comm);
+void host_use_end(struct host_comm *comm);
+/* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, because the caller's
+ * memory may be freed when run() returns. Returns `status`. */
+ctrt_status host_dead(struct host_comm *comm, ctrt_status status);
+
+/* ---- direct.c, pieces.c, devices.c, message.c ---- */
+
+/* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
+ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
+/* Before host_arrive: copies piece 0 of this rank's data to its slot. */
+void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
+/* After it: the rest. */
+ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call);
+/* The whole collective. */
+ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
+ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
+ctrt_status host_recv(struct host_comm *comm, const ctrt_comm_call *call);
+
+/* Creates the events of this rank. */
+ctrt_status host_devices_init(struct host_comm *comm);
+void host_devices_end(struct host_header *header, int world);
+/* Copies all elements; the shapes may differ. */
+ctrt_status host_copy_tensor(ctrt_tensor *to, ctrt_tensor *from);
+/* Makes the current stream of `device` wait for the event. */
+ctrt_status host_stream_wait(ctrt_device *device, ctrt_event *event);
+
+/* How many parts a rank contributes: 1, or one per rank. */
+static inline int host_parts(const struct host_comm *comm, const ctrt_comm_call *call)
+{
+    const uint32_t collective = call->signature.collective;
+    return collective == CTRT_COLLECTIVE_SCATTER || collective == CTRT_COLLECTIVE_REDUCE_SCATTER
+                   || collective == CTRT_COLLECTIVE_ALL_TO_ALL ? comm->world : 1;
+}
+
+/* The data that this rank contributes; NULL: none. */
+static inline const void *host_given(const struct host_comm *comm, const ctrt_comm_call *call)
+{
+    const bool root = call->signature.collective == CTRT_COLLECTIVE_BROADCAST && comm->rank == call->signature.root;
+    return root ? call->receive : call->send;
+}
+
+static inline bool host_reduces(const ctrt_comm_call *call)
+{
+    const uint32_t collective = call->signature.collective;
+    return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
+           || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Writes bytes [offset, offset + bytes) of each part of this rank's result. from[rank]: that range of the data that the
+ * rank contributes; its parts are `stride` bytes apart. */
+void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const char *const *from, size_t stride,
+               size_t offset, size_t bytes);
+
+/* ---- reduce.c ---- */
+
+/* Combines `count` elements of n inputs, in order, and writes them to `out`, which may be one of the inputs. */
+typedef void host_reduction(void *out, const void *const *in, int n, size_t count);
+#define HOST_OPS (CTRT_COMM_AVERAGE + 1)
+typedef host_reduction *host_reductions[CTRT_DTYPE_COUNT][HOST_OPS];
+/* For this processor. */
+host_reduction *host_reduction_of(const ctrt_comm_signature *signature);
+
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/host/wait.c: waiting for other ranks. */
+#include <linux/futex.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "host.h"
+
+#define SLICE_NS 10000000                   /* how long a thread sleeps until it polls */
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+void host_word_set(struct host_word *word, uint32_t value)
+{
+    atomic_store(&word->value, value);
+    if (atomic_load(&word->sleepers) != 0)
+        syscall(SYS_futex, &word->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void word_sleep(struct host_word *word, uint32_t old)
+{
+    const struct timespec slice = { .tv_nsec = SLICE_NS };
+    atomic_fetch_add(&word->sleepers, 1);
+    if (atomic_load(&word->value) == old)
+        syscall(SYS_futex, &word->value, FUTEX_WAIT, old, &slice, NULL, 0);
+    atomic_fetch_sub(&word->sleepers, 1);
+}
+
+/* While the group is created nobody else reports that a rank could not join, so the ranks look for themselves. */
+static ctrt_status poll_joining(struct host_comm *comm)
+{
+    char key[320];
+    void *value = NULL;
+    size_t bytes = 0;
+    if (!comm->joining || now() < comm->next_look)
+        return CTRT_OK;
+    comm->next_look = now() + 250000000;
+    snprintf(key, sizeof key, "%s/host-failed", comm->config->name);
+    if (ctrt_store_get(comm->config->store, key, &value, &bytes, 0.001) != CTRT_OK)
+        return CTRT_OK;
+    ctrt_status status = ctrt_fail(CTRT_ERR_COMM, "%s", (const char *)value);
+    free(value);
+    return status;
+}
+
+ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old)
+{
+    for (int i = 0; i < comm->spins; i++) {
+        if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
+            return CTRT_OK;
+        relax();
+    }
+    for (;;) {
+        if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
+            return CTRT_OK;
+        word_sleep(word, old);
+        if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
+            return CTRT_OK;
+        ctrt_status status = comm->config->poll(state);
+        if (status == CTRT_OK)
+            status = poll_joining(comm);
+        if (status != CTRT_OK)
+            return host_dead(comm, status);
+    }
+}
+
+static ctrt_status barrier(struct host_comm *comm, void *state)
+{
+    struct host_header *header = comm->header;
+    const uint32_t generation = atomic_load_explicit(&header->generation.value, memory_order_relaxed);
+    if (atomic_fetch_add(&header->arrived, 1) + 1 == (uint32_t)comm->world) {
+        atomic_store_explicit(&header->arrived, 0, memory_order_relaxed);
+        host_word_set(&header->generation, generation + 1);
+    } else {
+        CTRT_TRY(host_wait(comm, state, &header->generation, generation));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status check_alive(struct host_comm *comm)
+{
+    if (!atomic_load(&comm->header->dead))
+        return CTRT_OK;
+    return host_dead(comm, ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
+}
+
+ctrt_status host_barrier(struct host_comm *comm, void *state)
+{
+    CTRT_TRY(barrier(comm, state));
+    return check_alive(comm);
+}
+
+const struct host_entry *host_entry(const struct host_comm *comm, int rank)
+{
+    return &comm->header->ranks[rank].entries[comm->collectives & 1];
+}
+
+static ctrt_status report_mismatch(struct host_comm *comm, void *state)
+{
+    ctrt_comm_signature *signatures = malloc((size_t)comm->world * sizeof *signatures);
+    if (signatures == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "the ranks called different collectives");
+    for (int rank = 0; rank < comm->world; rank++)
+        signatures[rank] = host_entry(comm, rank)->signature;
+    ctrt_status status = comm->config->mismatch(state, signatures);
+    free(signatures);
+    return host_dead(comm, status);
+}
+
+ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call, const struct host_entry *entry)
+{
+    comm->collectives++;
+    comm->header->ranks[comm->rank].entries[comm->collectives & 1] = *entry;
+    CTRT_TRY(barrier(comm, call->state));
+    for (int rank = 0; rank < comm->world; rank++)
+        if (memcmp(&host_entry(comm, rank)->signature, &host_entry(comm, 0)->signature, sizeof(ctrt_comm_signature)) != 0)
+            return report_mismatch(comm, call->state);
+    /* Last, because a rank that has seen a mismatch marks the group as dead. */
+    return check_alive(comm);
+}
+
+ctrt_status host_use_begin(struct host_comm *comm)
+{
+    atomic_fetch_add(&comm->arena->users, 1);
+    if (!atomic_load(&comm->header->dead))
+        return CTRT_OK;
+    host_use_end(comm);
+    return check_alive(comm);
+}
+
+void host_use_end(struct host_comm *comm)
+{
+    atomic_fetch_sub(&comm->arena->users, 1);
+}
+
+ctrt_status host_dead(struct host_comm *comm, ctrt_status status)
+{
+    atomic_store(&comm->header->dead, true);
+    while (atomic_load(&comm->arena->users) > 0)
+        usleep(50);
+    return status;
+}
