@@ -39,6 +39,7 @@ struct state {
 
 static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
+    STREAMS_ORDERED;
     struct state *state = ctrt_module_state(self);
     if (count < 1 || inputs[0] == NULL)
         return fail_null("forward", "x");
@@ -56,6 +57,7 @@ static void parallel_destroy(ctrt_module *self)
 
 static ctrt_status parallel_event(ctrt_module *self, ctrt_module_event event, void *argument)
 {
+    STREAMS_ORDERED;
     struct state *state = ctrt_module_state(self);
     if (state->table == NULL)
         return CTRT_OK;
@@ -82,6 +84,13 @@ static ctrt_status not_parallel(const char *who, const ctrt_module *net)
         return fail_null(who, "net");
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a module of class %s, expected one from ctrt_parallel_new", who,
                      ctrt_module_kind(net));
+}
+
+bool ctrt_set_streams_ordered(bool on)
+{
+    const bool before = thread_state.order_auto;
+    thread_state.order_auto = on;
+    return before;
 }
 
 /* ---- creation ---- */
@@ -212,6 +221,7 @@ static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count)
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                ctrt_loss_function loss_function, void *user)
 {
+    STREAMS_ORDERED;
     CTRT_AUTO(tensor) result = NULL;
     struct state *state = state_of(net);
     if (loss == NULL)

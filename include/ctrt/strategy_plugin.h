@@ -61,6 +61,13 @@ typedef struct ctrt_strategy {
     ctrt_status (*event)(void *strategy, ctrt_module_event event, void *argument);
 } ctrt_strategy;
 
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* Sets whether the calling thread orders streams automatically also with CTRT_STREAM_ORDER=manual, and returns whether
+ * it did. The library calls a strategy's functions with it on, because the program cannot put its waits between the
+ * copies that a strategy makes; the strategy's own threads turn it on. */
+CTRT_API bool ctrt_set_streams_ordered(bool on);
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /* Moves the gradients of all parameters of `module` to grads[ctrt_module_parameter_count(module)], whose elements are

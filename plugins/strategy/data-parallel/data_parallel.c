@@ -177,12 +177,14 @@ static ctrt_status forward_run(struct forward *f, ctrt_tensor **y, ctrt_tensor *
         return no_memory();
     CTRT_TRY(modules_choose(f));
     CTRT_TRY(inputs_scatter(f, inputs));
+    CTRT_TRY(streams_find(f->dp, f->plan->count));
     CTRT_TRY(workers_run(f->dp->workers, forward_one, f, f->plan->count));
     if (count == 1) {
         ctrt_tensor_assign(y, f->outputs[0]);
         return CTRT_OK;
     }
-    return ctrt_gather_tensor(y, f->outputs, f->plan->count, f->dp->devices[0], 0);
+    CTRT_TRY(ctrt_gather_tensor(y, f->outputs, f->plan->count, f->dp->devices[0], 0));
+    return streams_join(f->dp, f->plan->count);
 }
 
 static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
@@ -352,6 +354,8 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
             status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
     if (status == CTRT_OK)
         status = generator_end(step_run(&s, loss), plan, dp);
+    if (status == CTRT_OK)
+        status = streams_join(dp, plan->count);
     if (status != CTRT_OK)
         step_undo(dp);
     reduce_end(dp, status != CTRT_OK);

@@ -87,7 +87,7 @@ static bool is_asynchronous(ctrt_device *device)
 }
 
 /* Finds the calling thread's streams, and creates the reductions'. */
-static ctrt_status streams_find(struct data_parallel *dp, int count)
+ctrt_status streams_find(struct data_parallel *dp, int count)
 {
     for (int r = 0; r < count; r++) {
         CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
@@ -244,8 +244,18 @@ ctrt_status reduce_rest(struct data_parallel *dp, int count)
     for (size_t b = 0; b < dp->bucket_count; b++)
         if (!dp->buckets[b].done)
             CTRT_TRY(bucket_reduce(dp, &dp->buckets[b], count));
-    /* For programs that order their streams themselves (CTRT_STREAM_ORDER=manual). */
-    return dp->streams[0] != NULL ? ctrt_stream_wait(dp->compute[0], dp->streams[0]) : CTRT_OK;
+    return CTRT_OK;
+}
+
+ctrt_status streams_join(struct data_parallel *dp, int count)
+{
+    for (int r = 0; r < count; r++) {
+        if (r > 0 && dp->compute[r] != NULL)
+            CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->compute[r]));
+        if (dp->streams[r] != NULL)
+            CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->streams[r]));
+    }
+    return CTRT_OK;
 }
 
 void reduce_end(struct data_parallel *dp, bool failed)

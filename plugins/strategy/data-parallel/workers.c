@@ -77,6 +77,7 @@ static void *worker_main(void *argument)
     struct worker *worker = argument;
     struct workers *workers = worker->workers;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    (void)ctrt_set_streams_ordered(true);
     for (;;) {
         pthread_mutex_lock(&workers->lock);
         while (!worker->busy && !workers->stop)
