@@ -203,7 +203,7 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
     tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)
@@ -318,6 +318,14 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
+
+# `ctrt run`.
+check_PROGRAMS  += run-rank
+TESTS           += tests/integration/run.sh
+EXTRA_DIST      += tests/integration/run.sh
+run_rank_SOURCES = tests/integration/run-rank.c
+run_rank_LDADD   = libctrt.la
+run_rank_LDFLAGS = $(NO_WRAPPER)
 
 # Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh

@@ -79,17 +79,17 @@ static union number combine(union number a, union number b, ctrt_dtype dtype, ct
 {
     const ctrt_dtype wide = wide_of(dtype);
     union number x = { .i = 0 };
-#define EACH(f_, d_, i_) (wide == CTRT_F32 ? (x.f = (f_), 0) : wide == CTRT_F64 ? (x.d = (d_), 0) : (x.i = (i_), 0))
+#define SET(f_, d_, i_) (wide == CTRT_F32 ? (x.f = (f_), 0) : wide == CTRT_F64 ? (x.d = (d_), 0) : (x.i = (i_), 0))
     if (dtype == CTRT_BOOL)
         x.i = op == CTRT_COMM_SUM || op == CTRT_COMM_MAX ? (a.i | b.i) : (a.i & b.i);
     else if (op == CTRT_COMM_PRODUCT)
-        EACH(a.f * b.f, a.d * b.d, (int64_t)((uint64_t)a.i * (uint64_t)b.i));
+        SET(a.f * b.f, a.d * b.d, (int64_t)((uint64_t)a.i * (uint64_t)b.i));
     else if (op == CTRT_COMM_MIN)
-        EACH(a.f < b.f ? a.f : b.f, a.d < b.d ? a.d : b.d, a.i < b.i ? a.i : b.i);
+        SET(a.f < b.f ? a.f : b.f, a.d < b.d ? a.d : b.d, a.i < b.i ? a.i : b.i);
     else if (op == CTRT_COMM_MAX)
-        EACH(a.f > b.f ? a.f : b.f, a.d > b.d ? a.d : b.d, a.i > b.i ? a.i : b.i);
+        SET(a.f > b.f ? a.f : b.f, a.d > b.d ? a.d : b.d, a.i > b.i ? a.i : b.i);
     else
-        EACH(a.f + b.f, a.d + b.d, (int64_t)((uint64_t)a.i + (uint64_t)b.i));
+        SET(a.f + b.f, a.d + b.d, (int64_t)((uint64_t)a.i + (uint64_t)b.i));
     return x;
 }
 
@@ -400,9 +400,16 @@ TEST_MAIN
             run_job(kind, 3, 30, bad_input, NULL, -1);
         }
     }
-    group("streams that the program orders");
-    IN_CHILD("CTRT_SIM=devices=4", "CTRT_STREAM_ORDER=manual")
-        run_job(ON_SIM, 3, 30, reuse, NULL, -1);
+    for (int i = 0; i < 2; i++) {
+        static const char *const orders[] = { "CTRT_STREAM_ORDER=manual", "CTRT_STREAM_ORDER=check" };
+        group("%s", orders[i]);
+        IN_CHILD("CTRT_SIM=devices=4", orders[i]) {
+            run_job(ON_SIM, 3, 30, reuse, NULL, -1);
+            run_job(ON_SIM, 3, 30, ring, NULL, -1);
+            run_job(ON_SIM, 4, 60, collectives, NULL, -1);
+            CHECK_EQ(ctrt_race_count(), 0);
+        }
+    }
     group("processes: shared segments");
     IN_CHILD("CTRT_SIM=devices=4")
         run_job(PROCESSES, 3, 30, segments, NULL, -1);
