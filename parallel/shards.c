@@ -253,11 +253,42 @@ static ctrt_status buffers_end(struct buffers *b, ctrt_status status)
 
 /* ---- shards ---- */
 
-static ctrt_status shard_seed(const ctrt_shard_range *range, ctrt_device *device, int64_t shard)
+/* The random numbers of shards: the same for a shard whatever device computes it. */
+struct numbers {
+    uint64_t seed, offset;                  /* the generator's state before the first shard */
+};
+
+static ctrt_status numbers_begin(struct numbers *numbers, ctrt_device *device, ctrt_shard_range *range)
 {
+    range->random = false;
+    return ctrt_generator_get(device, &numbers->seed, &numbers->offset);
+}
+
+static uint64_t shard_offset(const ctrt_shard_range *range, int64_t shard)
+{
+    return range->offset + (((uint64_t)shard + 1) << 32);
+}
+
+static ctrt_status numbers_shard(ctrt_device *device, const ctrt_shard_range *range, int64_t shard)
+{
+    return range->seeded ? ctrt_generator_set(device, range->seed, shard_offset(range, shard)) : CTRT_OK;
+}
+
+/* Called after each shard. */
+static ctrt_status numbers_next(ctrt_device *device, ctrt_shard_range *range, int64_t shard)
+{
+    uint64_t seed, offset;
     if (!range->seeded)
         return CTRT_OK;
-    return ctrt_generator_set(device, range->seed, range->offset + (((uint64_t)shard + 1) << 32));
+    CTRT_TRY(ctrt_generator_get(device, &seed, &offset));
+    range->random = range->random || offset != shard_offset(range, shard);
+    return CTRT_OK;
+}
+
+static void numbers_end(const struct numbers *numbers, ctrt_device *device, const ctrt_shard_range *range)
+{
+    if (range->seeded)
+        (void)ctrt_generator_set(device, numbers->seed, numbers->offset);
 }
 
 static ctrt_status range_check(const char *who, ctrt_module *module, ctrt_device *device, const ctrt_shard_range *range)
@@ -282,29 +313,34 @@ static ctrt_status shard_add(ctrt_sum_tree *sum, ctrt_tensor **tensors, size_t p
 }
 
 ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
-                                 const ctrt_strategy_batch *batch, const ctrt_shard_range *range)
+                                 const ctrt_strategy_batch *batch, ctrt_shard_range *range)
 {
     struct buffers buffers;
+    struct numbers numbers;
     int64_t from = 0;
     if (sum == NULL)
         return fail_null("shards_backward", "sum");
     CTRT_TRY(range_check("shards_backward", module, device, range));
     CTRT_TRY(batch_check("shards_backward", batch));
+    CTRT_TRY(numbers_begin(&numbers, device, range));
     const size_t parameters = ctrt_module_parameter_count(module);
     ctrt_tensor **tensors = host_calloc((parameters + 1) * sizeof *tensors);
     if (tensors == NULL)
         return out_of_memory((parameters + 1) * sizeof *tensors, "gradients");
     ctrt_status status = buffers_begin(&buffers, module);
     for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
-        status = shard_seed(range, device, shard);
+        status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
             status = ctrt_context(shard_add(sum, tensors, parameters, module, device, batch, shard, from,
                                             range->sizes[shard]), "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)
+            status = numbers_next(device, range, shard);
+        if (status == CTRT_OK)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
+    numbers_end(&numbers, device, range);
     ctrt_gradients_release(tensors, parameters + 1);
     host_free(tensors);
     return status;
@@ -322,30 +358,35 @@ static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devi
 }
 
 ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
-                                int count, const ctrt_shard_range *range)
+                                int count, ctrt_shard_range *range)
 {
     struct buffers buffers;
+    struct numbers numbers;
     int64_t from = 0;
     if (y == NULL)
         return fail_null("shards_forward", "y");
     CTRT_TRY(range_check("shards_forward", module, device, range));
     if (inputs == NULL)
         return fail_null("shards_forward", "inputs");
+    CTRT_TRY(numbers_begin(&numbers, device, range));
     ctrt_tensor **results = host_calloc((size_t)range->count * sizeof *results);
     if (results == NULL)
         return out_of_memory((size_t)range->count * sizeof *results, "results of shards");
     ctrt_status status = buffers_begin(&buffers, module);
     for (int64_t i = 0; i < range->count && status == CTRT_OK; i++) {
         const int64_t shard = range->first + i;
-        status = shard_seed(range, device, shard);
+        status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
             status = ctrt_context(shard_forward(&results[i], module, device, inputs, count, from, range->sizes[shard]),
                                   "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)
+            status = numbers_next(device, range, shard);
+        if (status == CTRT_OK)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
+    numbers_end(&numbers, device, range);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(y, results, (int)range->count, device, 0);
     ctrt_gradients_release(results, (size_t)range->count);

@@ -31,6 +31,7 @@ struct plan {
     int64_t *first_shard, *shard_count;     /* of each replica */
     int64_t *first, *sizes;                 /* rows of each replica */
     uint64_t seed, offset;                  /* the state of the generator of devices[0] */
+    atomic_bool random;                     /* a shard has used random numbers */
 };
 
 static void plan_free(struct plan *plan)
@@ -91,24 +92,19 @@ static ctrt_shard_range range_of(const struct plan *plan, const struct data_para
     };
 }
 
-/* In canonical mode the first device's generator continues after the numbers of all shards, or after a failure where it
- * was. */
-static ctrt_status generator_end(ctrt_status status, const struct plan *plan, const struct data_parallel *dp)
+/* If the shards have used random numbers, the first device's generator continues after those of all shards. */
+static ctrt_status generator_end(ctrt_status status, struct plan *plan, const struct data_parallel *dp)
 {
-    if (plan->shards == 0)
+    if (status != CTRT_OK || !atomic_load(&plan->random))
         return status;
-    const uint64_t used = ((uint64_t)plan->shards + 1) << 32;
-    if (status == CTRT_OK)
-        return ctrt_generator_set(dp->devices[0], plan->seed, plan->offset + used);
-    (void)ctrt_generator_set(dp->devices[0], plan->seed, plan->offset);
-    return status;
+    return ctrt_generator_set(dp->devices[0], plan->seed, plan->offset + (((uint64_t)plan->shards + 1) << 32));
 }
 
 /* ---- forward ---- */
 
 struct forward {
     struct data_parallel *dp;
-    const struct plan *plan;
+    struct plan *plan;
     ctrt_module **modules;
     ctrt_tensor **inputs;                   /* input i of replica r is inputs[r * count + i]; owned */
     int count;
@@ -121,8 +117,12 @@ static ctrt_status forward_one(void *user, int index)
     ctrt_tensor *const *inputs = &f->inputs[(size_t)index * (size_t)f->count];
     if (f->plan->shards == 0)
         return ctrt_forward_n(&f->outputs[index], f->modules[index], inputs, f->count);
-    const ctrt_shard_range range = range_of(f->plan, f->dp, index);
-    return ctrt_shards_forward(&f->outputs[index], f->modules[index], f->dp->devices[index], inputs, f->count, &range);
+    ctrt_shard_range range = range_of(f->plan, f->dp, index);
+    CTRT_TRY(ctrt_shards_forward(&f->outputs[index], f->modules[index], f->dp->devices[index], inputs, f->count,
+                                 &range));
+    if (range.random)
+        atomic_store(&f->plan->random, true);
+    return CTRT_OK;
 }
 
 /* Copies each replica's rows to its device. */
@@ -212,7 +212,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
 
 struct step {
     struct data_parallel *dp;
-    const struct plan *plan;
+    struct plan *plan;
     const ctrt_strategy_batch *batch;
     ctrt_sum_tree **sums;                   /* canonical: of gradients and loss; else of the loss; one per replica */
 };
@@ -233,10 +233,10 @@ static ctrt_status rows_run(struct step *s, int index)
 static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
 {
     struct data_parallel *dp = s->dp;
-    const struct plan *plan = s->plan;
+    struct plan *plan = s->plan;
     ctrt_strategy_batch batch = *s->batch;
     ctrt_status status = CTRT_OK;
-    const ctrt_shard_range range = range_of(plan, dp, index);
+    ctrt_shard_range range = range_of(plan, dp, index);
     for (int i = 0; i < batch.count && status == CTRT_OK; i++) {
         if (batch.inputs[i] == NULL)
             continue;
@@ -251,6 +251,8 @@ static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
         status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 1, dp->devices[index]);
     if (status == CTRT_OK)
         status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index], &batch, &range);
+    if (range.random)
+        atomic_store(&plan->random, true);
     return status;
 }
 
@@ -341,7 +343,7 @@ static void step_undo(struct data_parallel *dp)
 }
 
 static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
-                                const struct plan *plan)
+                                struct plan *plan)
 {
     struct step s = { .dp = dp, .plan = plan, .batch = batch };
     CTRT_TRY(replicas_update(dp, plan->count));

@@ -69,7 +69,7 @@ ctrt_status streams_find(struct data_parallel *dp, int count);
 /* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its
  * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
 ctrt_status streams_join(struct data_parallel *dp, int count);
-/* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each bucket when it is complete. */
+/* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each complete bucket. */
 ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap);
 /* Reduces the other buckets over `count` replicas. The sums are in dp->grads. */
 ctrt_status reduce_rest(struct data_parallel *dp, int count);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/data-parallel/replicas.c: copies of the module that are updated only where the module has changed. */
+/* plugins/strategy/data-parallel/replicas.c: copies of the module, updated only where the module has changed. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -93,15 +93,12 @@ static ctrt_status shards(ctrt_shard_range *range, struct single *single, int64_
     return ctrt_generator_get(single->device, &range->seed, &range->offset);
 }
 
-/* The generator continues after the numbers of all shards, or after a failure where it was. */
+/* If the shards have used random numbers, the generator continues after those of all shards. */
 static ctrt_status generator_end(ctrt_status status, const struct single *single, const ctrt_shard_range *range)
 {
-    const uint64_t used = status == CTRT_OK ? ((uint64_t)range->total + 1) << 32 : 0;
-    const ctrt_status here = status == CTRT_OK ? ctrt_generator_set(single->device, range->seed, range->offset + used)
-                                               : CTRT_OK;
-    if (status != CTRT_OK)
-        (void)ctrt_generator_set(single->device, range->seed, range->offset);
-    return status == CTRT_OK ? here : status;
+    if (status != CTRT_OK || !range->random)
+        return status;
+    return ctrt_generator_set(single->device, range->seed, range->offset + (((uint64_t)range->total + 1) << 32));
 }
 
 static ctrt_status forward_whole(struct single *single, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
