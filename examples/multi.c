@@ -5,8 +5,10 @@
  *     make multi && ./multi [--epochs N] [--batch N] [--data FILE]
  *     CTRT_DEVICE=cuda CTRT_STRATEGY=data-parallel ./multi            all GPUs of the machine
  *     CTRT_DEVICE=sim CTRT_SIM=devices=4 CTRT_STRATEGY=data-parallel CTRT_CANONICAL=1 ./multi
+ *     CTRT_DEVICE=cpu CTRT_STRATEGY=distributed ctrt run -n 4 ./multi            four processes
  *
- * With CTRT_CANONICAL=1 the last line, the SHA-256 of the trained parameters, is the same on 1, 2, 3 and 4 devices. */
+ * With CTRT_CANONICAL=1 the last line, the SHA-256 of the trained parameters, is the same on 1, 2, 3 and 4 devices and
+ * in 1, 2, 3 and 4 processes. */
 #include <ctrt/ctrt.h>
 
 #include <getopt.h>
@@ -84,16 +86,30 @@ static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_t
     return ctrt_cross_entropy(loss, output, inputs[1], NULL);
 }
 
+/* This process and the number of processes: a strategy without a communicator has one. */
+static int rank_of(ctrt_module *net)
+{
+    ctrt_comm *comm = ctrt_parallel_comm(net);
+    return comm != NULL ? ctrt_comm_rank(comm) : 0;
+}
+
+static int ranks_of(ctrt_module *net)
+{
+    ctrt_comm *comm = ctrt_parallel_comm(net);
+    return comm != NULL ? ctrt_comm_size(comm) : 1;
+}
+
 static ctrt_status epoch_train(double *mean, ctrt_module *net, ctrt_optimizer *optimizer, const struct data *data,
                                ctrt_tensor *order, int64_t rows)
 {
     ctrt_tensor *batch[2] = { NULL, NULL };
     CTRT_AUTO(tensor) loss = NULL, sum = NULL;
     ctrt_status status = CTRT_OK;
-    const int64_t batches = data->train / rows;
+    const int64_t batches = data->train / rows, first = rows * rank_of(net) / ranks_of(net),
+                  end = rows * (rank_of(net) + 1) / ranks_of(net);     /* this process's rows of each batch */
     ctrt_module_train(net, true);
     for (int64_t i = 0; i < batches && !status; i++) {
-        status = batch_pick(batch, data, order, i * rows, rows);
+        status = batch_pick(batch, data, order, i * rows + first, end - first);
         if (!status) status = ctrt_optimizer_zero_grad(optimizer, true);
         if (!status) status = ctrt_parallel_step(&loss, net, batch, 2, loss_function, NULL);
         if (!status) status = ctrt_optimizer_step(optimizer);
@@ -139,13 +155,15 @@ static ctrt_status run(const struct data *data, int epochs, int64_t rows, ctrt_d
     CTRT_TRY(ctrt_module_to(module, device, CTRT_DTYPE_DEFAULT));
     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &options));
-    printf("%s\n", ctrt_parallel_describe(net));
+    if (rank_of(net) == 0)
+        printf("%s\n", ctrt_parallel_describe(net));
     for (int epoch = 1; epoch <= epochs; epoch++) {
         double loss, accuracy;
         CTRT_TRY(ctrt_randperm(&order, data->train, cpu));
         CTRT_TRY(epoch_train(&loss, net, optimizer, data, order, rows));
         CTRT_TRY(evaluate(&accuracy, net, data));
-        printf("epoch %d loss %.6f accuracy %.4f\n", epoch, loss, accuracy);
+        if (rank_of(net) == 0)
+            printf("epoch %d loss %.6f accuracy %.4f\n", epoch, loss, accuracy);
     }
     CTRT_TRY(ctrt_module_sha256(hash, net));
     printf("parameters sha256 %s\n", hash);

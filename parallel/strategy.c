@@ -17,7 +17,7 @@
 
 static const ctrt_param strategy_param = {
     sizeof strategy_param, "CTRT_STRATEGY", CTRT_PARAM_STRING, "single", NULL,
-    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, ...",
+    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, ...",
 };
 CORE_PARAM(strategy_param);
 static const ctrt_param canonical_param = {
@@ -31,6 +31,7 @@ struct state {
     const char *name;
     void *strategy;
     ctrt_device **devices;                  /* owned */
+    ctrt_comm *comm;                        /* owned; NULL for strategies without ranks */
     ctrt_strategy_config config;
     char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
 };
@@ -51,6 +52,7 @@ static void parallel_destroy(ctrt_module *self)
     struct state *state = ctrt_module_state(self);
     if (state->table != NULL)
         state->table->destroy(state->strategy);
+    ctrt_comm_release(&state->comm);
     host_free(state->devices);
     host_free(state->description);
 }
@@ -160,8 +162,48 @@ static ctrt_status refuse_nested(ctrt_module *module)
                                      state->name);
 }
 
+/* Joins the communicator of a strategy with ranks, or uses `comm`. Its device must be the only one in the list. */
+static ctrt_status ranks_join(struct state *state, ctrt_device *const *devices, int n, ctrt_comm *comm)
+{
+    if (devices != NULL || n != 0)
+        CTRT_TRY(devices_check("parallel_new", devices, n));
+    if (n > 1)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_new: %d devices, but each rank of %s has one", n,
+                         state->name);
+    const ctrt_comm_options options = { .device = n == 1 ? devices[0] : NULL };
+    if (comm != NULL)
+        state->comm = ctrt_comm_retain(comm);
+    else
+        CTRT_TRY(ctrt_comm_new(&state->comm, &options));
+    CTRT_TRY(devices_alloc(state, 1));
+    state->devices[0] = ctrt_comm_device(state->comm);
+    state->config.count = 1;
+    state->config.comm = state->comm;
+    return CTRT_OK;
+}
+
+/* What a program has asked for. */
+struct wanted {
+    ctrt_device *const *devices;
+    int n;
+    ctrt_comm *comm;
+};
+
+static ctrt_status devices_find(struct state *state, ctrt_module *module, const ctrt_strategy *table,
+                                const struct wanted *wanted)
+{
+    if (table->flags & ~(uint32_t)CTRT_STRATEGY_RANKS)
+        return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_new: strategy %s has unknown flags %#x", state->name,
+                         (unsigned)table->flags);
+    if (table->flags & CTRT_STRATEGY_RANKS)
+        return ranks_join(state, wanted->devices, wanted->n, wanted->comm);
+    if (wanted->comm != NULL)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "parallel_new: strategy %s does not use a communicator", state->name);
+    return devices_choose(state, module, wanted->devices, wanted->n);
+}
+
 static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
-                          ctrt_device *const *devices, int n)
+                          const struct wanted *wanted)
 {
     struct state *state = ctrt_module_state(net);
     const ctrt_strategy *table = component->table;
@@ -169,15 +211,15 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     state->config.size = sizeof state->config;
     state->config.module = module;
     CTRT_TRY(canonical_read(&state->config.canonical));
-    CTRT_TRY(devices_choose(state, module, devices, n));
+    CTRT_TRY(devices_find(state, module, table, wanted));
     state->config.devices = state->devices;
     CTRT_TRY(ctrt_context(table->create(&state->strategy, &state->config), "%s", state->name));
     state->table = table;
     return module_add_transparent(net, ctrt_module_retain(module));
 }
 
-ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
-                              ctrt_device *const *devices, int n)
+static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
+                                const struct wanted *wanted)
 {
     CTRT_AUTO(module) net = NULL;
     const struct component *component;
@@ -195,14 +237,33 @@ ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char
     const bool listens = CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
     net->training = ctrt_module_is_training(module);
-    CTRT_TRY(ctrt_context(create(net, module, component, devices, n), "parallel_new"));
+    CTRT_TRY(ctrt_context(create(net, module, component, wanted), "parallel_new"));
     module_give(out, &net);
     return CTRT_OK;
 }
 
+ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
+                              ctrt_device *const *devices, int n)
+{
+    return parallel_new(out, module, strategy, &(struct wanted){ devices, n, NULL });
+}
+
+ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy, ctrt_comm *comm)
+{
+    if (comm == NULL)
+        return fail_null("parallel_new_comm", "comm");
+    return parallel_new(out, module, strategy, &(struct wanted){ NULL, 0, comm });
+}
+
+ctrt_comm *ctrt_parallel_comm(ctrt_module *net)
+{
+    const struct state *state = state_of(net);
+    return state != NULL ? state->comm : NULL;
+}
+
 /* ---- steps ---- */
 
-static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count)
+static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count, bool may_be_empty)
 {
     for (int i = 0; i < count; i++) {
         if (inputs[i] == NULL)
@@ -215,7 +276,7 @@ static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count)
                              (long long)*rows);
         *rows = here;
     }
-    return *rows > 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_SHAPE, "the batch has no rows");
+    return *rows > 0 || may_be_empty ? CTRT_OK : ctrt_fail(CTRT_ERR_SHAPE, "the batch has no rows");
 }
 
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
@@ -238,7 +299,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     ctrt_strategy_batch batch = {
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
     };
-    CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count), "parallel_step"));
+    CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(state->table->step(state->strategy, &result, &batch), "parallel_step: %s", state->name));
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);

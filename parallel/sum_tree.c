@@ -146,27 +146,58 @@ static ctrt_status node_move(ctrt_sum_tree *tree, struct node *node)
     return status;
 }
 
-ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_tensor **tensors)
+static ctrt_status put(ctrt_sum_tree *tree, const char *who, int level, int64_t index, ctrt_tensor **tensors)
 {
     if (tree == NULL)
-        return fail_null("sum_tree_add", "tree");
+        return fail_null(who, "tree");
     if (tensors == NULL)
-        return fail_null("sum_tree_add", "tensors");
+        return fail_null(who, "tensors");
     const size_t bytes = (tree->count + 1) * sizeof *tensors;
-    struct node node = { .index = leaf, .tensors = host_alloc(bytes) };
-    if (node.tensors == NULL || leaf < 0 || leaf >= tree->leaves) {
+    struct node node = { .level = level, .index = index, .tensors = host_alloc(bytes) };
+    const bool inside = level >= 0 && level < 63 && index >= 0 && index <= (tree->leaves - 1) >> level;
+    if (node.tensors == NULL || !inside) {
         ctrt_gradients_release(tensors, tree->count);
         host_free(node.tensors);
         return node.tensors == NULL
                    ? out_of_memory(bytes, "a sum of gradients")
-                   : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sum_tree_add: leaf %lld of %lld", (long long)leaf,
-                               (long long)tree->leaves);
+                   : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: leaf %lld of %lld, level %d", who, (long long)index,
+                               (long long)tree->leaves, level);
     }
     for (size_t t = 0; t < tree->count; t++) {
         node.tensors[t] = tensors[t];
         tensors[t] = NULL;
     }
     return node_move(tree, &node);
+}
+
+ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_tensor **tensors)
+{
+    return put(tree, "sum_tree_add", 0, leaf, tensors);
+}
+
+ctrt_status ctrt_sum_tree_put(ctrt_sum_tree *tree, int level, int64_t index, ctrt_tensor **tensors)
+{
+    return put(tree, "sum_tree_put", level, index, tensors);
+}
+
+ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, ctrt_tensor **tensors)
+{
+    if (tree == NULL)
+        return fail_null("sum_tree_take", "tree");
+    if (level == NULL || index == NULL || tensors == NULL)
+        return fail_null("sum_tree_take", level == NULL ? "level" : index == NULL ? "index" : "tensors");
+    *level = -1;
+    if (tree->node_count == 0)
+        return CTRT_OK;
+    struct node *node = &tree->nodes[--tree->node_count];
+    *level = node->level;
+    *index = node->index;
+    for (size_t t = 0; t < tree->count; t++) {
+        tensors[t] = node->tensors[t];
+        node->tensors[t] = NULL;
+    }
+    node_free(node, tree->count);
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from)

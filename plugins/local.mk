@@ -75,6 +75,11 @@ strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
     plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
     plugins/strategy/data-parallel/workers.c
+strategy_distributed_sources = \
+    plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
+    plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \
+    plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
+    plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
 
 if PLUGIN_STRATEGY_SINGLE
 plugin_LTLIBRARIES += strategy-single.la
@@ -92,6 +97,15 @@ strategy_data_parallel_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 strategy_data_parallel_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_data_parallel_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_data_parallel_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_STRATEGY_DISTRIBUTED
+plugin_LTLIBRARIES += strategy-distributed.la
+strategy_distributed_la_SOURCES  = $(strategy_distributed_sources)
+strategy_distributed_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+strategy_distributed_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_distributed_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_distributed_la_LIBADD   = libctrt.la
 endif
 
 # libtool links plugins that use libctrt again when they are installed, with the installed libctrt.

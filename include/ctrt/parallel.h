@@ -20,6 +20,7 @@
 #ifndef CTRT_PARALLEL_H
 #define CTRT_PARALLEL_H
 
+#include "ctrt/comm.h"
 #include "ctrt/nn.h"
 
 CTRT_BEGIN_DECLS
@@ -157,7 +158,7 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
 /* ---- strategies --------------------------------------------------------------------------------------------------
  *
  * A strategy is how a module runs on devices: `single` on one, `data-parallel` on several with a part of the batch on
- * each. Strategies are plugins, chosen by name, in the program or by the environment (doc/parallel.md):
+ * each, `distributed` on those of the ranks of a communicator. Strategies are plugins, chosen by name, in the program or by the environment (doc/parallel.md):
  *
  *     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
  *     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
@@ -179,6 +180,15 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
 CTRT_API ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
                                        ctrt_device *const *devices, int n);
 
+/* The same for a strategy that runs on the ranks of a communicator, which ctrt_parallel_new joins by ctrt_comm_new with
+ * the variables of the environment: `comm` is the one to use, which is retained. For ranks that are threads, for groups
+ * of some of the ranks. Collective. CTRT_ERR_NOT_SUPPORTED for strategies without ranks. */
+CTRT_API ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy,
+                                            ctrt_comm *comm);
+/* Returns the communicator on which the strategy runs, borrowed; NULL for strategies without ranks, and for a module
+ * that ctrt_parallel_new did not create. The program may use it between steps. */
+CTRT_API ctrt_comm *ctrt_parallel_comm(ctrt_module *net);
+
 /* Computes the loss from the output of the module for inputs[0], and from all inputs, whose rows correspond to those of
  * the output: the mean over rows. `inputs` are on the output's device; those that were NULL in ctrt_parallel_step are
  * NULL. It is called for parts of the batch, in several threads at the same time. *loss is NULL on entry. */
@@ -191,7 +201,10 @@ typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *outpu
  *
  * If the step fails on one device, it fails, with an error that names the device, and the gradients are those from
  * before. `net` was created by ctrt_parallel_new, else CTRT_ERR_INVALID_ARGUMENT. CTRT_ERR_SHAPE for inputs without
- * rows, or of different numbers. */
+ * rows, or of different numbers.
+ *
+ * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the means are over the
+ * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. */
 CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                         ctrt_loss_function loss_function, void *user);
 /* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off

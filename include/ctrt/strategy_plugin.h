@@ -24,6 +24,7 @@ typedef struct ctrt_strategy_config {
     ctrt_device *const *devices;        /* at least one */
     int32_t count;                      /* number of devices */
     int32_t canonical;                  /* number of shards in canonical mode; 0: off */
+    ctrt_comm *comm;                    /* of strategies with CTRT_STRATEGY_RANKS, borrowed; else NULL */
 } ctrt_strategy_config;
 
 /* The arguments of ctrt_parallel_step, checked: no pointer is NULL except inputs[1] and following. */
@@ -32,16 +33,21 @@ typedef struct ctrt_strategy_batch {
     ctrt_tensor *const *inputs;
     int32_t count;                      /* number of inputs, at least 1 */
     int32_t reserved;
-    int64_t rows;                       /* size of dimension 0 of each input that is not NULL; at least 1 */
+    int64_t rows;                       /* size of dimension 0 of each input that is not NULL; at least 1, or 0 for
+                                         * strategies with CTRT_STRATEGY_RANKS */
     ctrt_loss_function loss;
     void *user;                         /* last argument of `loss` */
 } ctrt_strategy_batch;
+
+/* Flags of a strategy. RANKS: it runs on this rank's device, with the ranks of a communicator. The library joins the
+ * communicator and passes it in the configuration, whose only device is the communicator's. */
+enum { CTRT_STRATEGY_RANKS = 1 };
 
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
  * library adds the strategy's name. */
 typedef struct ctrt_strategy {
     size_t size;                        /* required slots: create, destroy, forward, step */
-    uint32_t flags;                     /* 0 */
+    uint32_t flags;                     /* CTRT_STRATEGY_...; unknown ones are refused */
     uint32_t reserved;
     ctrt_status (*create)(void **strategy, const ctrt_strategy_config *config);
     void (*destroy)(void *strategy);
@@ -103,6 +109,12 @@ CTRT_API ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_t
 /* Moves the sums of `from`, a tree with as many leaves and tensors, to `tree` and its device. Contiguous tensors of one
  * dtype are copied in groups. */
 CTRT_API ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from);
+/* Move a sum between trees of different processes. ctrt_sum_tree_take moves one of the sums that the tree has out of it:
+ * node `index` of `level`, to tensors[count], whose elements are overwritten; *level is -1 if the tree has none.
+ * ctrt_sum_tree_put adds such a sum to a tree with as many leaves; ownership and errors are those of
+ * ctrt_sum_tree_add. */
+CTRT_API ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, ctrt_tensor **tensors);
+CTRT_API ctrt_status ctrt_sum_tree_put(ctrt_sum_tree *tree, int level, int64_t index, ctrt_tensor **tensors);
 /* Moves the sums of all leaves to out[count], whose elements are overwritten. Each has memory of its own.
  * CTRT_ERR_STATE if leaves are missing. */
 CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree);

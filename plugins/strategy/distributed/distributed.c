@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/distributed.c: the table of the strategy: creation, forward passes, steps. */
+#include "distributed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const ctrt_param bucket_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_BUCKET", .type = CTRT_PARAM_BYTES, .fallback = "25m",
+    .help = "distributed: bytes of gradients that are reduced together",
+};
+static const ctrt_param buffers_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_BUFFERS", .type = CTRT_PARAM_BOOL, .fallback = "yes",
+    .help = "distributed: each step in training begins with rank 0's buffers",
+};
+static const ctrt_param audit_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_AUDIT", .type = CTRT_PARAM_INT, .fallback = "0",
+    .help = "distributed: compare the parameters of all ranks every so many steps (0: never)",
+};
+static const ctrt_host *host;
+
+ctrt_status no_memory(void)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
+}
+
+/* ---- the module ---- */
+
+static ctrt_status tensor_find(const char **name, ctrt_tensor **tensor, const struct distributed *d, size_t i)
+{
+    return i < d->parameters ? ctrt_module_parameter(name, tensor, d->module, i)
+                             : ctrt_module_buffer(name, tensor, d->module, i - d->parameters);
+}
+
+static ctrt_status device_check(const struct distributed *d, const char *name, const ctrt_tensor *tensor)
+{
+    if (ctrt_tensor_device(tensor) == d->device)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, but rank %d uses %s; move the module there with "
+                     "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)), d->rank,
+                     ctrt_device_name(d->device));
+}
+
+static ctrt_status tensors_find(struct distributed *d)
+{
+    d->parameters = ctrt_module_parameter_count(d->module);
+    const size_t count = d->parameters + ctrt_module_buffer_count(d->module);
+    d->tensors = calloc(count + 1, sizeof *d->tensors);
+    d->grads = calloc(d->parameters + 1, sizeof *d->grads);
+    d->before = calloc(d->parameters + 1, sizeof *d->before);
+    if (d->tensors == NULL || d->grads == NULL || d->before == NULL)
+        return no_memory();
+    for (size_t i = 0; i < count; i++) {
+        const char *name;
+        ctrt_tensor *tensor;
+        CTRT_TRY(tensor_find(&name, &tensor, d, i));
+        CTRT_TRY(device_check(d, name, tensor));
+        d->tensors[i] = ctrt_tensor_retain(tensor);
+        d->count = i + 1;
+    }
+    return CTRT_OK;
+}
+
+/* The tensors must be those of the creation, because all ranks have agreed on their buckets. */
+static ctrt_status module_check(const struct distributed *d)
+{
+    size_t slot = 0;
+    if (ctrt_module_parameter_count(d->module) != d->parameters
+        || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
+        return ctrt_fail(CTRT_ERR_STATE, "the module has other tensors than at ctrt_parallel_new; call it again");
+    for (size_t i = 0; i < d->count; i++) {
+        const char *name;
+        ctrt_tensor *tensor;
+        CTRT_TRY(tensor_find(&name, &tensor, d, i));
+        CTRT_TRY(device_check(d, name, tensor));
+        const struct slot *here = slot < d->slot_count && d->slots[slot].parameter == i ? &d->slots[slot++] : NULL;
+        const bool same = tensor == d->tensors[i]
+                          && (here == NULL || ctrt_tensor_dtype(here->view) == ctrt_tensor_dtype(tensor));
+        if (!same || (i < d->parameters && here == NULL && ctrt_tensor_requires_grad(tensor)))
+            return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
+                             same ? "requires grad only" : "was replaced");
+    }
+    return CTRT_OK;
+}
+
+/* ---- passes ---- */
+
+/* What all ranks do before a pass whose gradients are reduced. */
+static ctrt_status pass_begin(struct distributed *d)
+{
+    CTRT_TRY(reduce_rebuild(d));
+    if (d->broadcast_buffers && ctrt_module_is_training(d->module))
+        CTRT_TRY(ctrt_context(exchange(d, EXCHANGE_BROADCAST, d->tensors + d->parameters, d->count - d->parameters, 0),
+                              "buffers of rank 0"));
+    if (d->audit > 0 && d->steps > 0 && d->steps % d->audit == 0)
+        CTRT_TRY(verify_values(d));
+    d->steps++;
+    return CTRT_OK;
+}
+
+/* Reports a failure to the other ranks, which would wait for this one. */
+static ctrt_status fail_all(struct distributed *d, ctrt_status status)
+{
+    char message[1024];
+    if (status == CTRT_OK)
+        return status;
+    snprintf(message, sizeof message, "%s", ctrt_error_message());
+    if (ctrt_comm_error(d->comm) == CTRT_OK)
+        ctrt_comm_abort(d->comm, message);
+    reduce_cancel(d);
+    return ctrt_fail(status, "%s", message);
+}
+
+static ctrt_status unfinished_check(struct distributed *d)
+{
+    return fail_all(d, reduce_check(d));
+}
+
+static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    struct distributed *d = self;
+    CTRT_TRY(module_check(d));
+    CTRT_TRY(unfinished_check(d));
+    if (ctrt_grad_enabled() && !d->no_sync) {
+        CTRT_TRY(pass_begin(d));
+        reduce_begin(d, FORWARD);
+    }
+    return d->canonical > 0 ? canonical_forward(d, y, inputs, count) : ctrt_forward_n(y, d->module, inputs, count);
+}
+
+/* Forward and backward of this rank's rows. */
+static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    if (batch->rows == 0)
+        return CTRT_OK;
+    return ctrt_shard_backward(loss, d->module, d->device, batch, 0, batch->rows, 1);
+}
+
+static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    CTRT_AUTO(tensor) own = NULL;
+    reduce_begin(d, STEP);
+    CTRT_TRY(reduce_weights(d, batch->rows));
+    CTRT_TRY(rows_run(d, &own, batch));
+    return reduce_finish(d, loss, own, batch->rows);
+}
+
+static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    CTRT_TRY(rows_run(d, loss, batch));
+    if (*loss == NULL)
+        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->device));
+    CTRT_TRY(ctrt_gradients_take(d->grads, d->module));
+    CTRT_TRY(ctrt_gradients_add(d->module, d->before, d->grads));
+    d->rows += batch->rows;
+    return CTRT_OK;
+}
+
+static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct distributed *d = self;
+    const bool local = d->no_sync && d->canonical == 0;
+    CTRT_TRY(module_check(d));
+    CTRT_TRY(unfinished_check(d));
+    if (!local)
+        CTRT_TRY(pass_begin(d));
+    CTRT_TRY(ctrt_gradients_take(d->before, d->module));
+    d->mode = LOCAL;
+    ctrt_status status = d->canonical > 0 ? canonical_step(d, loss, batch)
+                         : local          ? step_local(d, loss, batch)
+                                          : step_synced(d, loss, batch);
+    d->mode = status == CTRT_OK ? IDLE : d->mode;
+    if (status != CTRT_OK && !local)
+        status = fail_all(d, status);
+    if (status != CTRT_OK) {
+        d->mode = IDLE;
+        ctrt_gradients_release(d->grads, d->parameters + 1);
+        (void)ctrt_gradients_restore(d->module, d->before);
+    }
+    return status;
+}
+
+static ctrt_status dist_no_sync(void *self, bool on)
+{
+    struct distributed *d = self;
+    d->no_sync = on;
+    return CTRT_OK;
+}
+
+/* An optimizer must not use gradients that are not reduced. */
+static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
+{
+    (void)argument;
+    return event == CTRT_MODULE_STEP_BEGIN ? unfinished_check(self) : CTRT_OK;
+}
+
+/* ---- creation ---- */
+
+static void dist_destroy(void *self)
+{
+    struct distributed *d = self;
+    reduce_free(d);
+    for (size_t i = 0; d->tensors != NULL && i < d->count; i++)
+        ctrt_tensor_release(&d->tensors[i]);
+    free(d->tensors);
+    free(d->grads);
+    free(d->before);
+    free(d);
+}
+
+static ctrt_status params_read(struct distributed *d)
+{
+    ctrt_param_value bucket, buffers, audit;
+    CTRT_TRY(host->param(&bucket, &bucket_param));
+    CTRT_TRY(host->param(&buffers, &buffers_param));
+    CTRT_TRY(host->param(&audit, &audit_param));
+    if (audit.integer < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_AUDIT=%s: expected a number of steps, 0 for never",
+                         audit.text);
+    d->bucket_bytes = (uint64_t)bucket.integer;
+    d->broadcast_buffers = buffers.integer != 0;
+    d->audit = audit.integer;
+    return CTRT_OK;
+}
+
+static ctrt_status setup(struct distributed *d)
+{
+    CTRT_TRY(params_read(d));
+    CTRT_TRY(tensors_find(d));
+    CTRT_TRY(verify_structure(d));
+    CTRT_TRY(verify_devices(d));
+    CTRT_TRY(reduce_new(d));
+    return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
+}
+
+static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
+{
+    struct distributed *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return no_memory();
+    d->module = config->module;
+    d->comm = config->comm;
+    d->device = config->devices[0];
+    d->rank = ctrt_comm_rank(d->comm);
+    d->size = ctrt_comm_size(d->comm);
+    d->canonical = config->canonical;
+    ctrt_status status = setup(d);
+    if (status == CTRT_OK)
+        *out = d;
+    else
+        dist_destroy(d);
+    return status;
+}
+
+static void dist_describe(void *self, char *text, size_t bytes)
+{
+    const struct distributed *d = self;
+    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets", ctrt_device_name(d->device), d->rank, d->size,
+             ctrt_comm_engine_name(d->comm), d->bucket_count);
+}
+
+static const ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = dist_create, .destroy = dist_destroy,
+    .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
+    .event = dist_event,
+};
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
+};
+
+static ctrt_status init(const ctrt_host *the_host)
+{
+    ctrt_param_value value;
+    host = the_host;
+    CTRT_TRY(host->param(&value, &bucket_param));
+    CTRT_TRY(host->param(&value, &buffers_param));
+    return host->param(&value, &audit_param);
+}
+
+CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components, init)

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/exchange.c: sends many tensors with few messages. */
+#include <stdlib.h>
+
+#include "distributed.h"
+
+#define GROUP_BYTES ((uint64_t)25 << 20)
+
+/* A part of the flat tensor in the form of `like`. */
+static ctrt_status part(ctrt_tensor **out, ctrt_tensor *flat, int64_t from, const ctrt_tensor *like)
+{
+    CTRT_TRY(ctrt_narrow(out, flat, 0, from, ctrt_tensor_numel(like)));
+    return ctrt_view_as(out, *out, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
+}
+
+static ctrt_status pack(ctrt_tensor *flat, ctrt_tensor *const *tensors, const size_t *members, size_t count, bool in)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        CTRT_AUTO(tensor) view = NULL;
+        ctrt_tensor *tensor = tensors[members[i]];
+        CTRT_TRY(part(&view, flat, at, tensor));
+        CTRT_TRY(in ? ctrt_copy_(view, tensor) : ctrt_copy_(tensor, view));
+        at += ctrt_tensor_numel(tensor);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status transmit(struct distributed *d, enum exchange how, ctrt_tensor *tensor, int peer)
+{
+    switch (how) {
+    case EXCHANGE_SEND: return ctrt_comm_send(NULL, d->comm, tensor, peer);
+    case EXCHANGE_RECV: return ctrt_comm_recv(NULL, d->comm, tensor, peer);
+    default:            return ctrt_comm_broadcast(NULL, d->comm, tensor, peer);
+    }
+}
+
+static ctrt_status flush(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, const size_t *members,
+                         size_t count, int peer)
+{
+    CTRT_AUTO(tensor) flat = NULL;
+    int64_t numel = 0;
+    const bool writes = how == EXCHANGE_SEND || (how == EXCHANGE_BROADCAST && d->rank == peer);
+    for (size_t i = 0; i < count; i++)
+        numel += ctrt_tensor_numel(tensors[members[i]]);
+    if (numel == 0)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_empty(&flat, CTRT_SHAPE(numel), ctrt_tensor_dtype(tensors[members[0]]), d->device));
+    if (writes)
+        CTRT_TRY(pack(flat, tensors, members, count, true));
+    CTRT_TRY(transmit(d, how, flat, peer));
+    return writes ? CTRT_OK : pack(flat, tensors, members, count, false);
+}
+
+static ctrt_status exchange_all(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, size_t count,
+                                int peer, size_t *members)
+{
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        size_t n = 0;
+        uint64_t bytes = 0;
+        for (size_t t = 0; t < count; t++) {
+            if (tensors[t] == NULL || (int)ctrt_tensor_dtype(tensors[t]) != dtype)
+                continue;
+            members[n++] = t;
+            bytes += (uint64_t)ctrt_tensor_numel(tensors[t]) * ctrt_dtype_size((ctrt_dtype)dtype);
+            if (bytes < GROUP_BYTES)
+                continue;
+            CTRT_TRY(flush(d, how, tensors, members, n, peer));
+            n = 0, bytes = 0;
+        }
+        if (n > 0)
+            CTRT_TRY(flush(d, how, tensors, members, n, peer));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status exchange(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer)
+{
+    ctrt_status status;
+    size_t *members = calloc(count + 1, sizeof *members);
+    if (members == NULL)
+        return no_memory();
+    ctrt_no_grad status = exchange_all(d, how, tensors, count, peer, members);
+    free(members);
+    return status;
+}
+
+ctrt_status exchange_numbers(struct distributed *d, enum exchange how, int64_t *numbers, size_t count, int peer)
+{
+    CTRT_AUTO(tensor) tensor = NULL;
+    const int64_t n = (int64_t)count;
+    CTRT_TRY(ctrt_from_data(&tensor, numbers, n, CTRT_SHAPE(n), CTRT_I64, d->device));
+    CTRT_TRY(transmit(d, how, tensor, peer));
+    return how == EXCHANGE_SEND ? CTRT_OK : ctrt_to_host(numbers, count * sizeof *numbers, tensor, CTRT_I64);
+}
+
+ctrt_status gather_numbers(struct distributed *d, int64_t *out, const int64_t *numbers, size_t count)
+{
+    CTRT_AUTO(tensor) in = NULL, all = NULL;
+    const int64_t n = (int64_t)count, total = n * d->size;
+    CTRT_TRY(ctrt_from_data(&in, numbers, n, CTRT_SHAPE(n), CTRT_I64, d->device));
+    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(total), CTRT_I64, d->device));
+    CTRT_TRY(ctrt_comm_all_gather(NULL, d->comm, all, in));
+    return ctrt_to_host(out, (size_t)total * sizeof *out, all, CTRT_I64);
+}

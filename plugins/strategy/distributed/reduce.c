@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/reduce.c: adds the gradients of all ranks up in buckets, during the backward pass.
+ *
+ * The bucket of a gradient contains what the parameter's grad is after the pass, so also gradients from before: of
+ * passes without reduction, or of the last reduction, which are equal on all ranks and remain so, as the weights of all
+ * ranks add up to 1. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed.h"
+
+#define FIRST_BUCKET ((uint64_t)1 << 20)    /* small, so that the first reduction begins early */
+#define MOST_NAMES   8                      /* in a message */
+
+/* ---- buckets ---- */
+
+static void buckets_free(struct distributed *d)
+{
+    for (size_t b = 0; d->buckets != NULL && b < d->bucket_count; b++) {
+        ctrt_work_release(&d->buckets[b].work);
+        ctrt_tensor_release(&d->buckets[b].flat);
+    }
+    for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++)
+        ctrt_tensor_release(&d->slots[s].view);
+    free(d->buckets);
+    free(d->order);
+    d->buckets = NULL;
+    d->order = NULL;
+    d->bucket_count = 0;
+}
+
+static ctrt_status bucket_memory(struct distributed *d, size_t b)
+{
+    struct bucket *bucket = &d->buckets[b];
+    int64_t numel = 0, at = 0;
+    for (size_t k = 0; k < bucket->count; k++)
+        numel += ctrt_tensor_numel(d->slots[d->order[bucket->first + k]].tensor);
+    const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
+    CTRT_TRY(ctrt_empty(&bucket->flat, CTRT_SHAPE(numel), dtype, d->device));
+    for (size_t k = 0; k < bucket->count; k++) {
+        struct slot *slot = &d->slots[d->order[bucket->first + k]];
+        const ctrt_tensor *like = slot->tensor;
+        CTRT_TRY(ctrt_narrow(&slot->view, bucket->flat, 0, at, ctrt_tensor_numel(like)));
+        CTRT_TRY(ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like))));
+        at += ctrt_tensor_numel(like);
+        slot->bucket = b;
+    }
+    return CTRT_OK;
+}
+
+/* Assigns the slots to buckets, in the order `seen` or, NULL, by their order in the module. */
+static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
+{
+    const size_t n = d->slot_count;
+    buckets_free(d);
+    struct bucket_item *items = calloc(n, sizeof *items);
+    size_t *ends = calloc(n, sizeof *ends);
+    d->order = calloc(n, sizeof *d->order);
+    d->buckets = calloc(n, sizeof *d->buckets);
+    long count = -1;
+    for (size_t s = 0; items != NULL && s < n; s++) {
+        const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[s].tensor);
+        items[s].bytes = (uint64_t)ctrt_tensor_numel(d->slots[s].tensor) * ctrt_dtype_size(dtype);
+        items[s].dtype = (int)dtype;
+    }
+    if (items != NULL && ends != NULL && d->order != NULL && d->buckets != NULL)
+        count = buckets_assign(d->order, ends, items, n, seen, FIRST_BUCKET, d->bucket_bytes);
+    ctrt_status status = count < 0 ? no_memory() : CTRT_OK;
+    for (long b = 0; b < count && status == CTRT_OK; b++) {
+        struct bucket *bucket = &d->buckets[b];
+        bucket->first = b > 0 ? ends[b - 1] : 0;
+        bucket->count = ends[b] - bucket->first;
+        d->bucket_count = (size_t)b + 1;
+        ctrt_no_grad status = bucket_memory(d, (size_t)b);
+    }
+    free(items);
+    free(ends);
+    return status;
+}
+
+/* Rank 0's order of gradients; parameters that had none come last. */
+static ctrt_status order_agree(struct distributed *d, int64_t *order)
+{
+    size_t n = d->seen_count;
+    for (size_t i = 0; i < n; i++)
+        order[i] = (int64_t)d->seen[i];
+    for (size_t s = d->slot_count; s-- > 0;) {
+        bool known = false;
+        for (size_t i = 0; i < d->seen_count && !known; i++)
+            known = d->seen[i] == s;
+        if (!known)
+            order[n++] = (int64_t)s;
+    }
+    return exchange_numbers(d, EXCHANGE_BROADCAST, order, d->slot_count, 0);
+}
+
+ctrt_status reduce_rebuild(struct distributed *d)
+{
+    if (!d->reduced || d->rebuilt)
+        return CTRT_OK;
+    int64_t *order = calloc(d->slot_count, sizeof *order);
+    if (order == NULL)
+        return no_memory();
+    ctrt_status status = order_agree(d, order);
+    for (size_t s = 0; s < d->slot_count && status == CTRT_OK; s++)
+        d->seen[s] = (size_t)order[s];
+    free(order);
+    if (status == CTRT_OK)
+        status = buckets_make(d, d->seen);
+    d->rebuilt = status == CTRT_OK;
+    return status;
+}
+
+/* ---- reductions ---- */
+
+void reduce_begin(struct distributed *d, enum mode mode)
+{
+    d->mode = mode;
+    d->started = false;
+    d->next = 0;
+    if (!d->reduced)
+        d->seen_count = 0;
+    for (size_t s = 0; s < d->slot_count; s++)
+        d->slots[s].ready = false;
+    for (size_t b = 0; b < d->bucket_count; b++)
+        d->buckets[b].waiting = d->buckets[b].count;
+}
+
+ctrt_status reduce_weights(struct distributed *d, int64_t rows)
+{
+    const double own[2] = { (double)rows, (double)(d->rows + rows) };
+    CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->device));
+    d->rows += rows;
+    return ctrt_comm_all_reduce(&d->totals_work, d->comm, d->totals, CTRT_COMM_SUM);
+}
+
+/* The rows of this rank divided by those of all ranks, without waiting for the device. */
+static ctrt_status weight_find(struct distributed *d)
+{
+    CTRT_AUTO(tensor) total = NULL, own = NULL;
+    if (d->totals_work == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_work_wait(d->totals_work));
+    ctrt_work_release(&d->totals_work);
+    CTRT_TRY(ctrt_select(&total, d->totals, 0, 1));
+    CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->device));
+    return ctrt_div(&d->weight, own, total);
+}
+
+static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
+{
+    CTRT_TRY(weight_find(d));
+    if (d->weight != NULL)
+        CTRT_TRY(ctrt_mul_(bucket->flat, d->weight));
+    else if (d->size > 1)
+        CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->size)));
+    return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
+}
+
+/* Copies the gradient (NULL: none) and that from before the step to the bucket. Launches the buckets whose turn it is. */
+static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
+{
+    ctrt_tensor *before = d->mode == STEP ? d->before[slot->parameter] : NULL;
+    if (grad != NULL || before != NULL)
+        CTRT_TRY(ctrt_copy_(slot->view, grad != NULL ? grad : before));
+    else
+        CTRT_TRY(ctrt_zero_(slot->view));
+    if (grad != NULL && before != NULL)
+        CTRT_TRY(ctrt_add_(slot->view, before));
+    slot->ready = true;
+    d->buckets[slot->bucket].waiting--;
+    while (d->next < d->bucket_count && d->buckets[d->next].waiting == 0)
+        CTRT_TRY(bucket_launch(d, &d->buckets[d->next++]));
+    return CTRT_OK;
+}
+
+static ctrt_status buckets_wait(struct distributed *d)
+{
+    for (size_t b = 0; b < d->bucket_count; b++) {
+        CTRT_TRY(ctrt_work_wait(d->buckets[b].work));
+        ctrt_work_release(&d->buckets[b].work);
+    }
+    return CTRT_OK;
+}
+
+static void reduce_end(struct distributed *d)
+{
+    for (size_t s = 0; s < d->slot_count; s++)
+        d->slots[s].used = false;
+    d->mode = IDLE;
+    d->started = false;
+    d->rows = 0;
+    ctrt_work_release(&d->totals_work);
+    ctrt_tensor_release(&d->totals);
+    ctrt_tensor_release(&d->weight);
+}
+
+/* ---- the end of a backward pass of the program ---- */
+
+static ctrt_status forward_finish(struct distributed *d)
+{
+    CTRT_TRY(buckets_wait(d));
+    for (size_t s = 0; s < d->slot_count; s++)
+        CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].tensor), d->slots[s].view));
+    d->reduced = true;
+    reduce_end(d);
+    return CTRT_OK;
+}
+
+/* ---- hooks ---- */
+
+static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
+{
+    const char *name = "";
+    ctrt_tensor *tensor = NULL;
+    if (d->mode == IDLE || slot->ready) {
+        (void)ctrt_module_parameter(&name, &tensor, d->module, slot->parameter);
+        return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; call ctrt_parallel_no_sync to add up "
+                         "gradients on this rank", name,
+                         slot->ready ? "twice after one forward pass"
+                                     : "without a forward pass of the strategy, so it would not be reduced");
+    }
+    d->started = true;
+    if (!d->reduced)
+        d->seen[d->seen_count++] = (size_t)(slot - d->slots);
+    CTRT_TRY(slot_ready(d, slot, ctrt_tensor_grad(slot->tensor)));
+    return d->mode == FORWARD && d->next == d->bucket_count ? forward_finish(d) : CTRT_OK;
+}
+
+static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
+{
+    struct slot *slot = user;
+    struct distributed *d = slot->d;
+    ctrt_status status;
+    (void)leaf;
+    if (d->no_sync)
+        slot->used = true;
+    if (d->no_sync || d->mode == LOCAL)
+        return CTRT_OK;
+    slot->used = true;
+    const bool was = ctrt_set_streams_ordered(true);
+    ctrt_no_grad status = gradient_arrived(d, slot);
+    ctrt_set_streams_ordered(was);
+    return ctrt_context(status, "distributed");
+}
+
+/* ---- the end of a step ---- */
+
+/* Adds up the loss, weighted by rows, and, for each slot, the number of ranks that use it. */
+static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss, int64_t rows)
+{
+    const int64_t n = (int64_t)d->slot_count + 1;
+    CTRT_AUTO(tensor) first = NULL, value = NULL;
+    bool complete = true;
+    used[0] = 0;
+    for (size_t s = 0; s < d->slot_count; s++) {
+        used[s + 1] = d->slots[s].used;
+        complete = complete && d->slots[s].used;
+    }
+    CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->device));
+    if (loss != NULL) {
+        CTRT_TRY(ctrt_narrow(&first, *stats, 0, 0, 1));
+        CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
+        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float((double)rows)));
+        CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
+        CTRT_TRY(ctrt_copy_(first, value));
+    }
+    CTRT_TRY(ctrt_comm_all_reduce(NULL, d->comm, *stats, CTRT_COMM_SUM));
+    /* A parameter that this rank uses is reduced whatever the others do: the answer is not needed. */
+    return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
+}
+
+static ctrt_status loss_mean(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *stats, const ctrt_tensor *loss)
+{
+    CTRT_AUTO(tensor) sum = NULL, total = NULL;
+    CTRT_TRY(ctrt_select(&sum, stats, 0, 0));
+    CTRT_TRY(ctrt_select(&total, d->totals, 0, 0));
+    CTRT_TRY(ctrt_div(&sum, sum, total));
+    return ctrt_to_dtype(mean, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
+}
+
+/* Makes the sums the gradients, in the tensors from before the step if there are any. d->before receives them. */
+static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool used)
+{
+    ctrt_tensor **target = &d->before[slot->parameter], *grad = ctrt_tensor_grad(slot->tensor);
+    if (!used)
+        return CTRT_OK;
+    if (*target == NULL && grad != NULL && ctrt_tensor_is_contiguous(grad, CTRT_CONTIGUOUS_FORMAT))
+        *target = ctrt_tensor_retain(grad);
+    if (*target == NULL)
+        return ctrt_clone(target, slot->view);
+    return ctrt_copy_(*target, slot->view);
+}
+
+static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+{
+    CTRT_AUTO(tensor) stats = NULL;
+    for (size_t k = 0; k < d->slot_count; k++) {
+        struct slot *slot = &d->slots[d->order[k]];
+        if (!slot->ready)
+            CTRT_TRY(slot_ready(d, slot, NULL));
+    }
+    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
+    CTRT_TRY(loss_mean(d, mean, stats, loss));
+    CTRT_TRY(buckets_wait(d));
+    for (size_t s = 0; s < d->slot_count; s++)
+        CTRT_TRY(slot_finish(d, &d->slots[s], used[s + 1] != 0));
+    CTRT_TRY(ctrt_gradients_restore(d->module, d->before));
+    d->reduced = true;
+    reduce_end(d);
+    return CTRT_OK;
+}
+
+ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows)
+{
+    ctrt_status status;
+    double *used = calloc(d->slot_count + 1, sizeof *used);
+    if (used == NULL)
+        return no_memory();
+    ctrt_no_grad status = finish(d, mean, loss, rows, used);
+    free(used);
+    return status;
+}
+
+/* ---- failures ---- */
+
+void reduce_cancel(struct distributed *d)
+{
+    for (size_t b = 0; b < d->bucket_count; b++) {
+        if (d->buckets[b].work != NULL)
+            (void)ctrt_work_wait(d->buckets[b].work);
+        ctrt_work_release(&d->buckets[b].work);
+    }
+    reduce_end(d);
+}
+
+ctrt_status reduce_check(const struct distributed *d)
+{
+    char names[512] = "";
+    size_t missing = 0, at = 0;
+    if (d->mode != FORWARD || !d->started)
+        return CTRT_OK;
+    for (size_t s = 0; s < d->slot_count; s++) {
+        const char *name = "";
+        ctrt_tensor *tensor = NULL;
+        if (d->slots[s].ready)
+            continue;
+        (void)ctrt_module_parameter(&name, &tensor, d->module, d->slots[s].parameter);
+        if (missing++ < MOST_NAMES && at < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
+    }
+    if (missing == 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
+                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
+                     missing, names, missing > MOST_NAMES ? ", ..." : "");
+}
+
+/* ---- creation ---- */
+
+ctrt_status reduce_new(struct distributed *d)
+{
+    d->slots = calloc(d->parameters + 1, sizeof *d->slots);
+    d->seen = calloc(d->parameters + 1, sizeof *d->seen);
+    if (d->slots == NULL || d->seen == NULL)
+        return no_memory();
+    for (size_t i = 0; i < d->parameters; i++)
+        if (ctrt_tensor_requires_grad(d->tensors[i]))
+            d->slots[d->slot_count++] = (struct slot){
+                .d = d, .tensor = ctrt_tensor_retain(d->tensors[i]), .parameter = i,
+            };
+    if (d->slot_count == 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
+                         "nothing to reduce");
+    for (size_t s = 0; s < d->slot_count; s++) {
+        struct slot *slot = &d->slots[s];
+        CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
+        slot->hooked = true;
+    }
+    return buckets_make(d, NULL);
+}
+
+void reduce_free(struct distributed *d)
+{
+    buckets_free(d);
+    for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++) {
+        if (d->slots[s].hooked)
+            (void)ctrt_tensor_remove_hook(d->slots[s].tensor, d->slots[s].hook);
+        ctrt_tensor_release(&d->slots[s].tensor);
+    }
+    ctrt_work_release(&d->totals_work);
+    ctrt_tensor_release(&d->totals);
+    ctrt_tensor_release(&d->weight);
+    free(d->slots);
+    free(d->seen);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/verify.c: comparisons of this rank's module with that of rank 0. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "distributed.h"
+
+#define MESSAGE_WORDS 64                    /* of a message that all ranks report, in numbers of 8 bytes */
+
+/* If ranks have found a difference (`first` is not negative), all ranks fail with the message of the lowest of them. */
+static ctrt_status agree(struct distributed *d, int64_t first, const char *message)
+{
+    int64_t text[MESSAGE_WORDS] = { 0 };
+    int64_t *all = calloc((size_t)d->size, sizeof *all);
+    int rank = 0;
+    if (all == NULL)
+        return no_memory();
+    ctrt_status status = gather_numbers(d, all, &first, 1);
+    while (status == CTRT_OK && rank < d->size && all[rank] < 0)
+        rank++;
+    free(all);
+    if (status != CTRT_OK || rank == d->size)
+        return status;
+    snprintf((char *)text, sizeof text, "rank %d: %s", d->rank, message);
+    CTRT_TRY(exchange_numbers(d, EXCHANGE_BROADCAST, text, MESSAGE_WORDS, rank));
+    ((char *)text)[sizeof text - 1] = '\0';
+    return ctrt_fail(CTRT_ERR_STATE, "%s", (char *)text);
+}
+
+/* ---- structure ---- */
+
+/* Writes a line for each option, parameter and buffer to *text, which the caller frees. */
+static ctrt_status structure_text(const struct distributed *d, char **text, size_t *bytes)
+{
+    FILE *file = open_memstream(text, bytes);
+    if (file == NULL)
+        return no_memory();
+    fprintf(file, "CTRT_CANONICAL=%d\nCTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\n",
+            (int)d->canonical, (unsigned long long)d->bucket_bytes, d->broadcast_buffers ? "yes" : "no",
+            (long long)d->audit);
+    for (size_t i = 0; i < d->count; i++) {
+        const bool parameter = i < d->parameters;
+        const char *name = "";
+        ctrt_tensor *tensor = NULL;
+        (void)(parameter ? ctrt_module_parameter(&name, &tensor, d->module, i)
+                         : ctrt_module_buffer(&name, &tensor, d->module, i - d->parameters));
+        fprintf(file, "%s \"%s\", %s [", parameter ? "parameter" : "buffer", name,
+                ctrt_dtype_name(ctrt_tensor_dtype(d->tensors[i])));
+        for (int k = 0; k < ctrt_tensor_ndim(d->tensors[i]); k++)
+            fprintf(file, "%s%lld", k > 0 ? ", " : "", (long long)ctrt_tensor_size(d->tensors[i], k));
+        fprintf(file, "]%s\n", parameter && !ctrt_tensor_requires_grad(d->tensors[i]) ? ", frozen" : "");
+    }
+    return fclose(file) == 0 ? CTRT_OK : no_memory();
+}
+
+static int line_length(const char *line)
+{
+    const char *end = strchr(line, '\n');
+    return (int)(end != NULL ? (size_t)(end - line) : strlen(line));
+}
+
+/* Returns the number of the first line that differs, or -1, and writes a message. */
+static int64_t first_difference(char *message, size_t bytes, const char *mine, const char *theirs)
+{
+    for (int64_t line = 0; *mine != '\0' || *theirs != '\0'; line++) {
+        const int a = line_length(mine), b = line_length(theirs);
+        if (a != b || memcmp(mine, theirs, (size_t)a) != 0) {
+            snprintf(message, bytes, "%.*s, but on rank 0 %.*s", a > 0 ? a : 17, a > 0 ? mine : "no more tensors",
+                     b > 0 ? b : 17, b > 0 ? theirs : "no more tensors");
+            return line;
+        }
+        mine += a + (mine[a] == '\n');
+        theirs += b + (theirs[b] == '\n');
+    }
+    return -1;
+}
+
+ctrt_status verify_structure(struct distributed *d)
+{
+    char message[400] = "", *mine = NULL;
+    int64_t first = -1, length;
+    size_t bytes = 0;
+    ctrt_status status = structure_text(d, &mine, &bytes);
+    length = (int64_t)bytes;
+    if (status == CTRT_OK)
+        status = exchange_numbers(d, EXCHANGE_BROADCAST, &length, 1, 0);
+    const size_t words = (size_t)length / 8 + 1;
+    int64_t *theirs = status == CTRT_OK ? calloc(words, sizeof *theirs) : NULL;
+    if (status == CTRT_OK && theirs == NULL)
+        status = no_memory();
+    if (status == CTRT_OK && d->rank == 0)
+        memcpy(theirs, mine, bytes);
+    if (status == CTRT_OK)
+        status = exchange_numbers(d, EXCHANGE_BROADCAST, theirs, words, 0);
+    if (status == CTRT_OK) {
+        first = first_difference(message, sizeof message, mine, (const char *)theirs);
+        status = agree(d, first, message);
+    }
+    free(mine);
+    free(theirs);
+    return status;
+}
+
+/* ---- values ---- */
+
+static ctrt_status same_bytes(bool *same, ctrt_tensor *a, ctrt_tensor *b)
+{
+    const ctrt_dtype dtype = ctrt_tensor_dtype(a);
+    const size_t bytes = (size_t)ctrt_tensor_numel(a) * ctrt_dtype_size(dtype);
+    char *memory = malloc(2 * bytes + 1);
+    if (memory == NULL)
+        return no_memory();
+    ctrt_status status = ctrt_to_host(memory, bytes, a, dtype);
+    if (status == CTRT_OK)
+        status = ctrt_to_host(memory + bytes, bytes, b, dtype);
+    *same = status == CTRT_OK && memcmp(memory, memory + bytes, bytes) == 0;
+    free(memory);
+    return status;
+}
+
+/* Compares tensor after tensor with rank 0's. */
+static ctrt_status find_difference(struct distributed *d)
+{
+    int64_t first = -1;
+    char message[400] = "";
+    const char *name = "";
+    ctrt_tensor *tensor = NULL;
+    const size_t count = d->broadcast_buffers ? d->count : d->parameters;
+    for (size_t i = 0; i < count; i++) {
+        CTRT_AUTO(tensor) copy = NULL;
+        bool same = true;
+        ctrt_status status;
+        ctrt_no_grad status = ctrt_clone(&copy, d->tensors[i]);
+        CTRT_TRY(status);
+        CTRT_TRY(exchange(d, EXCHANGE_BROADCAST, &copy, 1, 0));
+        CTRT_TRY(same_bytes(&same, d->tensors[i], copy));
+        if (!same && first < 0)
+            first = (int64_t)i;
+    }
+    if (first >= 0 && (size_t)first < d->parameters)
+        CTRT_TRY(ctrt_module_parameter(&name, &tensor, d->module, (size_t)first));
+    else if (first >= 0)
+        CTRT_TRY(ctrt_module_buffer(&name, &tensor, d->module, (size_t)first - d->parameters));
+    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)d->steps, name);
+    return agree(d, first, message);
+}
+
+ctrt_status verify_values(struct distributed *d)
+{
+    union { char text[72]; int64_t words[9]; } own = { .words = { 0 } };
+    bool same = true;
+    CTRT_TRY(ctrt_module_sha256(own.text, d->module));
+    int64_t *all = calloc((size_t)d->size * 8, sizeof *all);
+    if (all == NULL)
+        return no_memory();
+    ctrt_status status = gather_numbers(d, all, own.words, 8);
+    for (int rank = 1; rank < d->size; rank++)
+        same = same && memcmp(all, all + 8 * rank, 64) == 0;
+    free(all);
+    CTRT_TRY(status);
+    return same ? CTRT_OK : find_difference(d);
+}
+
+/* ---- devices ---- */
+
+ctrt_status verify_devices(struct distributed *d)
+{
+    /* Equal in threads of one process with one device, and nowhere else with any probability. */
+    char host[64] = "";
+    int64_t own[3] = { getpid(), (int64_t)(uintptr_t)d->device, 0 };
+    (void)gethostname(host, sizeof host - 1);
+    for (const char *at = host; *at != '\0'; at++)
+        own[2] = (int64_t)((uint64_t)own[2] * 31 + (unsigned char)*at);
+    int64_t *all = calloc((size_t)d->size * 3, sizeof *all);
+    if (all == NULL)
+        return no_memory();
+    ctrt_status status = gather_numbers(d, all, own, 3);
+    d->distinct = true;
+    for (int i = 0; i < d->size; i++)
+        for (int k = 0; k < i; k++)
+            d->distinct = d->distinct && memcmp(&all[3 * i], &all[3 * k], sizeof own) != 0;
+    free(all);
+    return status;
+}
