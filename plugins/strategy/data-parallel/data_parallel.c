@@ -430,6 +430,7 @@ static void dp_destroy(void *self)
     free(dp->weights);
     free(dp->streams);
     free(dp->compute);
+    free(dp->asynchronous);
     free(dp);
 }
 
@@ -440,8 +441,14 @@ static ctrt_status setup(struct data_parallel *dp)
     dp->replicas = calloc(n, sizeof *dp->replicas);
     dp->streams = calloc(n, sizeof *dp->streams);
     dp->compute = calloc(n, sizeof *dp->compute);
-    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL)
+    dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
+    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL || dp->asynchronous == NULL)
         return no_memory();
+    for (int i = 0; i < dp->n; i++) {
+        ctrt_device_properties properties;
+        CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(dp->devices[i])));
+        dp->asynchronous[i] = properties.asynchronous;
+    }
     dp->distinct = true;
     for (int i = 0; i < dp->n; i++)
         for (int k = 0; k < i; k++)

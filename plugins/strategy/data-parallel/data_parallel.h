@@ -102,6 +102,7 @@ struct data_parallel {
     atomic_bool overlapping;
     int active;                             /* replicas of the current step */
     atomic_uchar *seen;                     /* per replica and parameter: its hook was called in this step */
+    bool *asynchronous;                     /* of each device */
     ctrt_stream **streams;                  /* of the reductions, n; NULL: of a synchronous device */
     ctrt_stream **compute;                  /* current streams of the calling thread, n */
 };

@@ -80,18 +80,12 @@ ctrt_status buckets_make(struct data_parallel *dp)
 
 /* ---- streams ---- */
 
-static bool is_asynchronous(ctrt_device *device)
-{
-    ctrt_device_properties properties;
-    return ctrt_device_get_properties(&properties, ctrt_device_name(device)) == CTRT_OK && properties.asynchronous;
-}
-
 /* Finds the calling thread's streams, and creates the reductions'. */
 ctrt_status streams_find(struct data_parallel *dp, int count)
 {
     for (int r = 0; r < count; r++) {
         CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
-        if (dp->streams[r] != NULL || !is_asynchronous(dp->devices[r]))
+        if (dp->streams[r] != NULL || !dp->asynchronous[r])
             continue;
         for (int other = 0; other < r && dp->streams[r] == NULL; other++)
             if (dp->devices[other] == dp->devices[r])
