@@ -317,13 +317,15 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
 {
     struct buffers buffers;
     struct numbers numbers;
+    const struct walk *walk;
     int64_t from = 0;
     if (sum == NULL)
         return fail_null("shards_backward", "sum");
     CTRT_TRY(range_check("shards_backward", module, device, range));
     CTRT_TRY(batch_check("shards_backward", batch));
     CTRT_TRY(numbers_begin(&numbers, device, range));
-    const size_t parameters = ctrt_module_parameter_count(module);
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    const size_t parameters = walk->count;
     ctrt_tensor **tensors = host_calloc((parameters + 1) * sizeof *tensors);
     if (tensors == NULL)
         return out_of_memory((parameters + 1) * sizeof *tensors, "gradients");

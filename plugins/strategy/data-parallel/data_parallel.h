@@ -61,9 +61,12 @@ struct bucket {                             /* parameters whose gradients are ad
     bool done;
 };
 
-/* Sorts the parameters into buckets and adds the hooks. Called when the replicas are new. */
+/* Sorts the parameters into buckets and adds the hooks. Called when a replica is new. dp->buckets is NULL after a
+ * failure. */
 ctrt_status buckets_make(struct data_parallel *dp);
 void buckets_free(struct data_parallel *dp);
+/* Removes the hooks of a replica. */
+void hooks_free(struct data_parallel *dp, int index);
 /* Finds the calling thread's current streams of the first `count` devices (dp->compute). */
 ctrt_status streams_find(struct data_parallel *dp, int count);
 /* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its

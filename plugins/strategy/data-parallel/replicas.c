@@ -16,14 +16,9 @@ static ctrt_status tensor_at(const char **name, ctrt_tensor **tensor, ctrt_modul
 static void replica_free(struct data_parallel *dp, int index)
 {
     struct replica *replica = &dp->replicas[index];
-    for (size_t i = 0; replica->hooks != NULL && i < dp->parameters; i++)
-        if (replica->hooks[i].leaf != NULL) {
-            (void)ctrt_tensor_remove_hook(replica->hooks[i].leaf, replica->hooks[i].id);
-            ctrt_tensor_release(&replica->hooks[i].leaf);
-        }
+    hooks_free(dp, index);
     if (replica->before != NULL)
         ctrt_gradients_release(replica->before, dp->parameters + 1);
-    free(replica->hooks);
     free(replica->before);
     free(replica->tensors);
     free(replica->original_versions);
@@ -44,6 +39,16 @@ void replicas_free(struct data_parallel *dp)
     free(dp->grads);
     dp->tensors = dp->grads = NULL;
     dp->parameters = dp->count = 0;
+}
+
+/* Fails if the module's tensors cannot be listed; their numbers would be 0. */
+static ctrt_status check_list(ctrt_module *module)
+{
+    ctrt_tensor *any;
+    ctrt_status status = ctrt_module_parameter(NULL, &any, module, 0);
+    if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
+        status = ctrt_module_buffer(NULL, &any, module, 0);
+    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
 }
 
 /* Returns whether the module has the tensors that dp->tensors lists. */
@@ -67,12 +72,14 @@ static ctrt_status list(struct data_parallel *dp)
     if (dp->pending)
         return ctrt_fail(CTRT_ERR_STATE, "the module has changed, but replicas have gradients of steps with no_sync");
     replicas_free(dp);
-    dp->parameters = parameters;
-    dp->count = count;
     dp->tensors = calloc(count + 1, sizeof *dp->tensors);
     dp->grads = calloc(parameters + 1, sizeof *dp->grads);
-    if (dp->tensors == NULL || dp->grads == NULL)
+    if (dp->tensors == NULL || dp->grads == NULL) {
+        replicas_free(dp);
         return no_memory();
+    }
+    dp->parameters = parameters;
+    dp->count = count;
     for (size_t i = 0; i < count; i++) {
         ctrt_tensor *tensor;
         CTRT_TRY(tensor_at(NULL, &tensor, dp->module, parameters, i));
@@ -154,6 +161,7 @@ static ctrt_status replica_fill(struct data_parallel *dp, int index)
     if (index > 0) {
         replica->module = NULL;
         CTRT_TRY(ctrt_module_copy(&replica->module, dp->module, dp->devices[index]));
+        CTRT_TRY(check_list(replica->module));
     }
     for (size_t i = 0; i < dp->count; i++) {
         CTRT_TRY(tensor_at(NULL, &replica->tensors[i], replica->module, dp->parameters, i));
@@ -265,6 +273,7 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
 ctrt_status replicas_update(struct data_parallel *dp, int count)
 {
     bool made = false;
+    CTRT_TRY(check_list(dp->module));
     if (!is_listed(dp)) {
         CTRT_TRY(list(dp));
         made = true;
@@ -281,7 +290,7 @@ ctrt_status replicas_update(struct data_parallel *dp, int count)
             (void)follow(dp->replicas[r].module, dp->module);
         made = true;
     }
-    if (made)
+    if (made || dp->buckets == NULL)
         CTRT_TRY(buckets_make(dp));
     for (int r = 1; r < count; r++)
         CTRT_TRY(follow_grad(dp, &dp->replicas[r]));
