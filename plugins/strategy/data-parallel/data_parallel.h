@@ -47,6 +47,7 @@ struct replica {
     bool fresh;                             /* nothing was copied yet */
     struct hook_user *hooks;                /* one per parameter; NULL: none */
     ctrt_tensor **before;                   /* gradients from before the step, and room for one more; scratch */
+    bool taken;                             /* `before` has the gradients that the parameters had */
 };
 
 /* Makes the first `count` replicas equal to the module: structure, modes, values. */
