@@ -22,7 +22,7 @@ struct data_parallel;
 
 struct workers;
 
-/* Creates a thread for each of devices[1..n-1]. */
+/* Creates a thread for each of devices[1..n-1], as far as possible. */
 ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n);
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
