@@ -155,7 +155,9 @@ static void rank_0_first(void)
     snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 20000));
     for (int i = 0; i < 3; i++) {
         snprintf(number, sizeof number, "RANK=%d", i);
-        const char *const settings[] = { "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL };
+        const char *const settings[] = {
+            "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL,
+        };
         children[i] = child_start(settings);
         if (children[i] == 0) {
             CTRT_AUTO(comm) comm = NULL;
