@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/data-parallel/workers.c: one thread per device, kept alive between steps. */
-#define _GNU_SOURCE                     /* pthread_tryjoin_np */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@ struct worker {
     pthread_t thread;
     bool started;                           /* `thread` exists; of worker 0 always false */
     bool busy;                              /* has a task that has not ended */
+    bool left;                              /* the function is running, or has ended the thread */
     ctrt_stream *stream;                    /* for the task; owned */
     ctrt_status status;
     char message[1024];
@@ -88,17 +88,23 @@ static void *worker_main(void *argument)
             return NULL;
         pthread_cleanup_push(task_end, worker);
         task_result(worker, CTRT_ERR_STATE, "the function ended its thread");
+        worker->left = true;
         task_run(worker);
+        worker->left = false;
         pthread_cleanup_pop(1);
     }
 }
 
 /* ---- creation ---- */
 
+/* Creates the thread if it does not exist. No task runs. */
 static ctrt_status worker_start(struct worker *worker)
 {
-    if (worker->started && pthread_tryjoin_np(worker->thread, NULL) != 0)
+    if (worker->started && !worker->left)
         return CTRT_OK;
+    if (worker->started)
+        pthread_join(worker->thread, NULL);
+    worker->left = false;
     worker->started = pthread_create(&worker->thread, NULL, worker_main, worker) == 0;
     return worker->started ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "cannot create a thread for replica %d (%s)",
                                                  worker->index, ctrt_device_name(worker->device));
