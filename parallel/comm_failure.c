@@ -2,9 +2,10 @@
 /* parallel/comm_failure.c: failures of groups: timeouts, ended ranks, mismatches, and the report on all of them.
  *
  * Keys in the store, below the id of the group:
- *   alarm      set by the first rank that finds a failure, or by the store's server when a rank's process has ended: the
- *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
- *              message. A thread of each process waits for it.
+ *   alarm      the first failure: the rank that found it, a letter, and a message. 'E': that rank's process has ended
+ *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'F': failed. A
+ *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
+ *              serve the store: then the others watch no more, and a connection that ends is no failure.
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -99,15 +100,20 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
         const double left = (double)(deadline - comm_clock(0)) / 1e9;
         if (rank == ended) {
             ranks[rank].kind = RANK_ENDED;
-        } else if (ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes,
-                                  left > 0.01 ? left : 0.01) == CTRT_OK && bytes == sizeof(struct state)) {
+            continue;
+        }
+        /* A rank that has left the group does not answer, so look for that before the long wait. */
+        ctrt_status status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, 0.02);
+        if (status != CTRT_OK && ctrt_store_get(comm->store, key_of(key, comm, "left", rank), &value, &bytes, 0.001)
+                                     == CTRT_OK)
+            ranks[rank].kind = RANK_LEFT;
+        else if (status != CTRT_OK && left > 0.02)
+            status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, left);
+        if (status == CTRT_OK && bytes == sizeof(struct state)) {
             memcpy(&ranks[rank].state, value, sizeof(struct state));
             const ctrt_comm_signature *pending = &ranks[rank].state.pending;
             ranks[rank].kind = failed != NULL && pending->sequence == failed->sequence
                                        && pending->collective == failed->collective ? RANK_ARRIVED : RANK_BEHIND;
-        } else if (free(value), value = NULL, ctrt_store_get(comm->store, key_of(key, comm, "left", rank), &value,
-                                                             &bytes, 0.01) == CTRT_OK) {
-            ranks[rank].kind = RANK_LEFT;
         }
         free(value);
     }
@@ -115,8 +121,8 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
 
 /* ---- the report ---- */
 
-/* Adds "rank 2 (host, process 7, cuda:2) did not arrive; it last completed all_reduce 56 (sum, 1000 f32)" for every rank
- * that did not arrive. */
+/* Adds "rank 2 (host, process 7, cuda:2) did not arrive; it last completed all_reduce 56 (sum, 1000 f32)" for every
+ * rank that did not arrive. */
 static void describe_ranks(struct strbuf *text, const ctrt_comm *comm, const struct rank_state *ranks)
 {
     static const char *const words[] = {
@@ -253,7 +259,8 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
         return alarm;
     if (ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value, &bytes)
             == CTRT_OK
-        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank)
+        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank
+        && alarm.kind != 'L')
         alarm.cause = strdup((char *)value + end);
     free(value);
     free(mine);
@@ -392,8 +399,13 @@ static void *watch(void *argument)
         void *value = NULL;
         size_t bytes = 0;
         const int64_t begin = comm_clock(0);
+        char kind = 0;
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, slice);
+        if (status == CTRT_OK)
+            (void)sscanf(value, "%*d %c", &kind);
         free(value);
+        if (kind == 'L')
+            break;
         if (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9))
             continue;                       /* no alarm in this slice */
         if (!atomic_load(&comm->closing))
@@ -424,6 +436,15 @@ ctrt_status comm_watch(ctrt_comm *comm)
     return CTRT_OK;
 }
 
+static void announce_end(ctrt_comm *comm)
+{
+    char key[KEY];
+    void *value = NULL;
+    size_t bytes;
+    (void)ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes);
+    free(value);
+}
+
 void comm_unwatch(ctrt_comm *comm)
 {
     char key[KEY];
@@ -442,6 +463,8 @@ void comm_unwatch(ctrt_comm *comm)
     if (comm->size > 1 && !atomic_load(&comm->failed)) {
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, key_of(key, comm, "alarm", -1), NULL, 0);
         (void)ctrt_store_set(comm->store, key_of(key, comm, "left", comm->rank), "", 0);
+        if (comm->rank == 0 && !comm->local)
+            announce_end(comm);
     }
 }
 

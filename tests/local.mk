@@ -373,8 +373,8 @@ AM_TESTS_ENVIRONMENT = \
     srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; TEST_PROGRAMS='$(run_programs)'; export srcdir builddir TEST_PROGRAMS; \
     OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
-    PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
-    export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \
+    PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
+    export CC CXX NM READELF AWK PKG_CONFIG SANITIZE TEST_TIMEOUT; \
     ASAN_OPTIONS="detect_stack_use_after_return=0:intercept_tls_get_addr=0:$$ASAN_OPTIONS"; \
     UBSAN_OPTIONS="print_stacktrace=1:$$UBSAN_OPTIONS"; \
     LSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0:$$LSAN_OPTIONS"; \
