@@ -50,35 +50,47 @@ ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads)
     return status;
 }
 
+/* Adds before[] to grads[], which fails without a change of before[]. */
+static ctrt_status sums_make(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads)
+{
+    for (size_t i = 0; i < walk->count; i++)
+        if (before[i] != NULL && grads[i] != NULL)
+            CTRT_TRY(ctrt_add_(grads[i], before[i]));
+    return CTRT_OK;
+}
+
+/* Makes before[] or, where that is NULL, grads[] the gradients of the parameters. With `sums`, grads[] are the new
+ * values of before[]. */
+static ctrt_status grads_place(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads, bool sums)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < walk->count; i++) {
+        ctrt_tensor *old = before[i], *sum = sums ? grads[i] : NULL;
+        if (old != NULL && sum != NULL && !tensor_requires_grad(old) && ctrt_copy_(old, sum) != CTRT_OK)
+            tensor_set_data(old, sum);      /* cannot fail: `old` uses the memory of `sum` */
+        /* A gradient with history (create_graph) is replaced, as in ctrt_backward. */
+        const bool keep = old != NULL && (sum == NULL || !tensor_requires_grad(old));
+        const ctrt_status here = ctrt_tensor_set_grad(walk->entries[i].tensor, keep ? old : sum);
+        status = status == CTRT_OK ? here : status;
+        ctrt_tensor_release(&before[i]);
+        ctrt_tensor_release(&grads[i]);
+    }
+    return status;
+}
+
 ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads)
 {
     const struct walk *walk;
-    ctrt_status status = CTRT_OK;
     if (module == NULL)
         return fail_null("gradients_add", "module");
     if (before == NULL || grads == NULL)
         return fail_null("gradients_add", before == NULL ? "before" : "grads");
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const bool was = op_pause_recording(true);
-    for (size_t i = 0; i < walk->count && status == CTRT_OK; i++) {
-        if (before[i] == NULL || grads[i] == NULL)
-            continue;
-        /* A gradient with history (create_graph) is replaced, as in ctrt_backward. */
-        if (tensor_requires_grad(before[i]))
-            status = ctrt_add(&before[i], before[i], grads[i]);
-        else
-            status = ctrt_add_(before[i], grads[i]);
-    }
+    const ctrt_status status = sums_make(walk, before, grads);
+    const ctrt_status placed = grads_place(walk, before, grads, status == CTRT_OK);
     op_pause_recording(was);
-    for (size_t i = 0; i < walk->count; i++) {
-        if (status == CTRT_OK)
-            status = ctrt_tensor_set_grad(walk->entries[i].tensor, before[i] != NULL ? before[i] : grads[i]);
-        else
-            (void)ctrt_tensor_set_grad(walk->entries[i].tensor, before[i]);
-        ctrt_tensor_release(&before[i]);
-        ctrt_tensor_release(&grads[i]);
-    }
-    return status;
+    return status == CTRT_OK ? placed : status;
 }
 
 /* ---- parts of a batch ---- */
@@ -317,13 +329,15 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
 {
     struct buffers buffers;
     struct numbers numbers;
+    const struct walk *walk;
     int64_t from = 0;
     if (sum == NULL)
         return fail_null("shards_backward", "sum");
     CTRT_TRY(range_check("shards_backward", module, device, range));
     CTRT_TRY(batch_check("shards_backward", batch));
     CTRT_TRY(numbers_begin(&numbers, device, range));
-    const size_t parameters = ctrt_module_parameter_count(module);
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    const size_t parameters = walk->count;
     ctrt_tensor **tensors = host_calloc((parameters + 1) * sizeof *tensors);
     if (tensors == NULL)
         return out_of_memory((parameters + 1) * sizeof *tensors, "gradients");

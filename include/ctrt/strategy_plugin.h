@@ -84,7 +84,8 @@ CTRT_API ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *modul
 CTRT_API ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads);
 /* Adds grads[] to the gradients `before` that ctrt_gradients_take took from the module, makes the sums the gradients of
  * the parameters, and sets the elements of both lists to NULL. As with ctrt_backward, the tensors in `before` remain
- * the gradients; where there is none, the tensor of `grads` becomes the gradient. */
+ * the gradients; where there is none, the tensor of `grads` becomes the gradient. On failure, the gradients are those
+ * in `before`, unchanged. */
 CTRT_API ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads);
 /* Releases `count` gradients and sets the elements to NULL. */
 CTRT_API void ctrt_gradients_release(ctrt_tensor **grads, size_t count);

@@ -145,8 +145,10 @@ static void train(double *losses, ctrt_module *net, int64_t rows, int steps, boo
     CTRT_AUTO(optimizer) optimizer = NULL;
     CHECK_OK(optimizer_new(&optimizer, net, adam));
     for (int i = 0; i < steps; i++) {
+        CHECK_OK(ctrt_scope_begin());           /* gradients and replicas outlive it */
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
         losses[i] = step(net, rows, i);
+        CHECK_OK(ctrt_scope_end());
         CHECK_OK(ctrt_optimizer_step(optimizer));
     }
 }

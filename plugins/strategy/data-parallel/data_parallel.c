@@ -290,8 +290,10 @@ static ctrt_status grads_keep(struct data_parallel *dp, int r)
     if (grads == NULL)
         return no_memory();
     ctrt_status status = ctrt_gradients_take(grads, dp->replicas[r].module);
-    if (status == CTRT_OK)
+    if (status == CTRT_OK) {
+        dp->replicas[r].taken = false;
         status = ctrt_gradients_add(dp->replicas[r].module, dp->replicas[r].before, grads);
+    }
     ctrt_gradients_release(grads, dp->parameters);
     free(grads);
     return status;
@@ -309,6 +311,8 @@ static ctrt_status grads_finish(struct step *s)
         CTRT_TRY(ctrt_gradients_take(dp->grads, dp->module));
     else if (s->plan->shards == 0)
         CTRT_TRY(reduce_rest(dp, count));
+    CTRT_TRY(streams_join(dp, s->plan->count));
+    dp->replicas[0].taken = false;
     CTRT_TRY(ctrt_gradients_add(dp->module, dp->replicas[0].before, dp->grads));
     dp->pending = false;
     return CTRT_OK;
@@ -326,6 +330,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     CTRT_TRY(status);
     if (!keep)
         return grads_finish(s);
+    CTRT_TRY(streams_join(dp, s->plan->count));
     for (int r = 0; r < dp->n; r++)
         if (dp->replicas[r].module != NULL)
             CTRT_TRY(grads_keep(dp, r));
@@ -333,12 +338,14 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     return CTRT_OK;
 }
 
-/* Gives all replicas the gradients from before. */
+/* Gives the replicas the gradients from before, if the step has not changed those. */
 static void step_undo(struct data_parallel *dp)
 {
     for (int r = 0; r < dp->n; r++)
-        if (dp->replicas[r].module != NULL)
+        if (dp->replicas[r].taken) {
             (void)ctrt_gradients_restore(dp->replicas[r].module, dp->replicas[r].before);
+            dp->replicas[r].taken = false;
+        }
     ctrt_gradients_release(dp->grads, dp->parameters + 1);
 }
 
@@ -352,12 +359,12 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
         return no_memory();
     ctrt_status status = CTRT_OK;
     for (int r = 0; r < dp->n && status == CTRT_OK; r++)
-        if (dp->replicas[r].module != NULL)
+        if (dp->replicas[r].module != NULL) {
             status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
+            dp->replicas[r].taken = status == CTRT_OK;
+        }
     if (status == CTRT_OK)
         status = generator_end(step_run(&s, loss), plan, dp);
-    if (status == CTRT_OK)
-        status = streams_join(dp, plan->count);
     if (status != CTRT_OK)
         step_undo(dp);
     reduce_end(dp, status != CTRT_OK);
@@ -430,6 +437,7 @@ static void dp_destroy(void *self)
     free(dp->weights);
     free(dp->streams);
     free(dp->compute);
+    free(dp->asynchronous);
     free(dp);
 }
 
@@ -440,8 +448,14 @@ static ctrt_status setup(struct data_parallel *dp)
     dp->replicas = calloc(n, sizeof *dp->replicas);
     dp->streams = calloc(n, sizeof *dp->streams);
     dp->compute = calloc(n, sizeof *dp->compute);
-    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL)
+    dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
+    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL || dp->asynchronous == NULL)
         return no_memory();
+    for (int i = 0; i < dp->n; i++) {
+        ctrt_device_properties properties;
+        CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(dp->devices[i])));
+        dp->asynchronous[i] = properties.asynchronous;
+    }
     dp->distinct = true;
     for (int i = 0; i < dp->n; i++)
         for (int k = 0; k < i; k++)
