@@ -139,6 +139,11 @@ TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tes
 
 if PLUGIN_COMM_HOST
 comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c
+if PLUGIN_STRATEGY_SINGLE
+if PLUGIN_STRATEGY_DISTRIBUTED
+comm_tests   += tests/unit/test-distributed.c
+endif
+endif
 public_tests += $(comm_tests)
 TSAN_TESTS   += $(comm_tests)
 endif

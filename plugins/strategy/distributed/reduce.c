@@ -218,8 +218,8 @@ static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
         (void)ctrt_module_parameter(&name, &tensor, d->module, slot->parameter);
         return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; call ctrt_parallel_no_sync to add up "
                          "gradients on this rank", name,
-                         slot->ready ? "twice after one forward pass"
-                                     : "without a forward pass of the strategy, so it would not be reduced");
+                         d->mode == IDLE ? "without a forward pass of the strategy before, so it would not be reduced"
+                                         : "twice after one forward pass");
     }
     d->started = true;
     if (!d->reduced)
