@@ -93,6 +93,22 @@ for setting in "4 single" "1 data-parallel" "2 data-parallel" "3 data-parallel" 
         sed 1d multi.got >multi.rest
         sed 1d multi.want | diff - multi.rest)"
 done
+# ranks NUMBER: the strategy distributed, in processes on the cpu.
+ranks() {
+    CTRT_DEVICE=cpu CTRT_STRATEGY=distributed timeout 60 "$builddir/ctrt" run -n "$1" --no-prefix \
+        "$builddir/example-multi" --data "$data" --epochs 2 2>&1 </dev/null
+}
+(export CTRT_CANONICAL=1 CTRT_DEVICE=cpu; "$builddir/example-multi" --data "$data" --epochs 2) >multi.want 2>&1
+for number in 1 2 3 4; do
+    check "multi gives the same parameters to the bit in canonical mode: distributed, $number processes" "$(
+        (export CTRT_CANONICAL=1; ranks $number) | sort >multi.got
+        [ "$(grep -c "^$(tail -n 1 multi.want)\$" multi.got)" -eq $number ] || cat multi.want multi.got
+        sed 1d multi.want | sort -u >multi.sorted
+        sed '/^distributed on cpu/d' multi.got | sort -u | diff multi.sorted -)"
+done
+check "multi, distributed: 3 processes audit their parameters, and have the same" "$(
+    (export CTRT_AUDIT=7; ranks 3) >multi.got
+    [ "$(grep '^parameters sha256' multi.got | uniq -c | awk '{ print $1 }')" = 3 ] || cat multi.got)"
 check "multi fails for an unknown strategy" "$(multi 1 nosuch | grep -q 'no strategy called nosuch' || echo 'no error')"
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.

@@ -15,6 +15,8 @@ static void bad_sum_trees(void)
 {
     ctrt_sum_tree *tree = NULL, *other = NULL;
     ctrt_tensor *one = NULL;
+    int64_t index = 0;
+    int level = 0;
     BAD(INVALID_ARGUMENT, ctrt_sum_tree_new(NULL, 2, 1, p.cpu));
     BAD(INVALID_ARGUMENT, ctrt_sum_tree_new(&tree, 2, 1, NULL));
     BAD(INVALID_ARGUMENT, ctrt_sum_tree_new(&tree, 0, 1, p.cpu));
@@ -30,6 +32,16 @@ static void bad_sum_trees(void)
     BAD(INVALID_ARGUMENT, ctrt_sum_tree_merge(tree, other));
     BAD(INVALID_ARGUMENT, ctrt_sum_tree_result(NULL, tree));
     BAD(STATE, ctrt_sum_tree_result(&one, tree));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_put(NULL, 0, 0, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_put(tree, 0, 0, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_put(tree, -1, 0, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_put(tree, 1, 1, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_put(tree, 64, 0, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_take(NULL, &level, &index, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_take(tree, NULL, &index, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_take(tree, &level, NULL, &one));
+    BAD(INVALID_ARGUMENT, ctrt_sum_tree_take(tree, &level, &index, NULL));
+    FINE(ctrt_sum_tree_take(tree, &level, &index, &one) == CTRT_OK && level == -1);
     FINE((ctrt_sum_tree_release(&tree), ctrt_sum_tree_release(&other), ctrt_sum_tree_release(NULL), tree == NULL));
 }
 
@@ -54,6 +66,8 @@ void bad_strategy(void)
     BAD(INVALID_ARGUMENT, ctrt_parallel_new(&net, p.linear, "single", &p.cpu, 0));
     BAD(INVALID_ARGUMENT, ctrt_parallel_new(&net, p.linear, "no/name", &p.cpu, 1));
     BAD(NOT_FOUND, ctrt_parallel_new(&net, p.linear, "nosuch", &p.cpu, 1));
+    BAD(INVALID_ARGUMENT, ctrt_parallel_new_comm(&net, p.linear, "single", NULL));
+    FINE(ctrt_parallel_comm(NULL) == NULL && ctrt_parallel_comm(p.linear) == NULL);
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(&out, NULL, inputs, 1, no_loss, NULL));
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(&out, p.linear, inputs, 1, no_loss, NULL));
     BAD(INVALID_ARGUMENT, ctrt_parallel_no_sync(NULL, true));

@@ -381,6 +381,14 @@ static void mismatch(struct rank *rank)
     CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, 1), !odd));
     CHECK_FAILS(ctrt_parallel_new_comm(&net, frozen, "distributed", rank->comm), CTRT_ERR_STATE,
                 "rank 1: parameter \"bias\", f32 [4], frozen, but on rank 0");
+    if (rank->kind == ON_SIM) {
+        ctrt_device *elsewhere = NULL;
+        CTRT_AUTO(module) far = NULL;
+        CHECK_OK(ctrt_device_get(&elsewhere, "sim:3"));
+        CHECK_OK(ctrt_linear_new(&far, FEATURES, 4, true, odd ? elsewhere : rank->device));
+        CHECK_FAILS(ctrt_parallel_new_comm(&net, far, "distributed", rank->comm), odd ? CTRT_ERR_DEVICE : CTRT_ERR_STATE,
+                    "\"weight\" is on sim:3, but rank 1 uses sim:1");
+    }
     for (size_t i = 0; i < 2; i++)
         CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, i), false));
     CHECK_FAILS(ctrt_parallel_new_comm(&net, frozen, "distributed", rank->comm), CTRT_ERR_INVALID_ARGUMENT,

@@ -226,11 +226,13 @@ static ctrt_status params_read(struct distributed *d)
 
 static ctrt_status setup(struct distributed *d)
 {
-    CTRT_TRY(params_read(d));
-    CTRT_TRY(tensors_find(d));
+    ctrt_status status = params_read(d);
+    if (status == CTRT_OK)
+        status = tensors_find(d);
+    CTRT_TRY(verify_ready(d, status));
     CTRT_TRY(verify_structure(d));
     CTRT_TRY(verify_devices(d));
-    CTRT_TRY(reduce_new(d));
+    CTRT_TRY(verify_ready(d, reduce_new(d)));
     return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
 }
 

@@ -29,6 +29,15 @@ static ctrt_status agree(struct distributed *d, int64_t first, const char *messa
     return ctrt_fail(CTRT_ERR_STATE, "%s", (char *)text);
 }
 
+ctrt_status verify_ready(struct distributed *d, ctrt_status status)
+{
+    char message[400] = "";
+    if (status != CTRT_OK)
+        snprintf(message, sizeof message, "%s", ctrt_error_message());
+    const ctrt_status others = agree(d, status == CTRT_OK ? -1 : 0, message);
+    return status == CTRT_OK ? others : ctrt_fail(status, "%s", message);
+}
+
 /* ---- structure ---- */
 
 /* Writes a line for each option, parameter and buffer to *text, which the caller frees. */
