@@ -236,8 +236,11 @@ ctrt_status stream_device_open(ctrt_device *device)
         CTRT_TRY(require_slots(device));
         CTRT_TRY(param_read(&order, &order_param, "core"));
         CTRT_TRY(param_read(&blocking, &blocking_param, "core"));
-        stream_order_mode = (enum stream_order)order.integer;
-        stream_launch_blocking = blocking.integer != 0;
+        /* Threads that use other devices read these without a lock, so they are written once only. */
+        if (stream_order_mode != (enum stream_order)order.integer)
+            stream_order_mode = (enum stream_order)order.integer;
+        if (stream_launch_blocking != (blocking.integer != 0))
+            stream_launch_blocking = blocking.integer != 0;
     }
     pthread_mutex_lock(&streams_lock);
     device->number = device_count++;
