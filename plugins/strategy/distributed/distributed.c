@@ -160,7 +160,7 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
 static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct distributed *d = self;
-    const bool local = d->no_sync && d->canonical == 0;
+    const bool local = (d->no_sync || d->size == 1) && d->canonical == 0;
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
     if (!local)
