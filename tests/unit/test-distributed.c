@@ -538,6 +538,13 @@ TEST_MAIN
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=4")
             run(kind, 2, canonical_rows, NULL, -1);
     }
+    group("other devices");
+    for (enum kind kind = MIXED; kind < ALL_KINDS; kind++) {
+        IN_CHILD(SETTINGS)
+            run(kind, 3, train, &plans[1], -1);
+        IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
+            run(kind, 3, canonical, NULL, -1);
+    }
     group("a process that is killed");
     IN_CHILD(SETTINGS)
         run(PROCESSES, 3, killed, NULL, 1);
