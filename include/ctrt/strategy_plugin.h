@@ -110,8 +110,8 @@ CTRT_API ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_t
 /* Moves the sums of `from`, a tree with as many leaves and tensors, to `tree` and its device. Contiguous tensors of one
  * dtype are copied in groups. */
 CTRT_API ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from);
-/* Move a sum between trees of different processes. ctrt_sum_tree_take moves one of the sums that the tree has out of it:
- * node `index` of `level`, to tensors[count], whose elements are overwritten; *level is -1 if the tree has none.
+/* Move a sum between trees of different processes. ctrt_sum_tree_take moves one of the sums that the tree has, node
+ * `index` of `level`, to tensors[count], whose elements are overwritten; *level is -1 if the tree has none.
  * ctrt_sum_tree_put adds such a sum to a tree with as many leaves; ownership and errors are those of
  * ctrt_sum_tree_add. */
 CTRT_API ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, ctrt_tensor **tensors);

@@ -202,7 +202,7 @@ static void test_buckets(void)
     size_t order[8], ends[8];
     for (int i = 0; i < 8; i++)
         items[i] = (struct bucket_item){ .bytes = (uint64_t)bytes[i], .dtype = CTRT_F32 };
-    /* PyTorch 2.7: [[7], [1..6], [0]], then, rebuilt, [[7, 6], [5, 4, 3, 2, 1, 0]]. */
+    /* PyTorch's result: [[7], [1..6], [0]], then, rebuilt, [[7, 6], [5, 4, 3, 2, 1, 0]]. */
     CHECK_EQ(buckets_assign(order, ends, items, 8, NULL, 1 << 20, 25 << 20), 3);
     static const size_t want[8] = { 7, 1, 2, 3, 4, 5, 6, 0 };
     for (int i = 0; i < 8; i++)
@@ -255,7 +255,8 @@ static void train(struct rank *rank)
         CHECK_OK(ctrt_optimizer_zero_grad(a, true));
         const double loss = step(net, rank, i, from, plan->rows[i][rank->number]);
         if (all == 0) {
-            CHECK(isnan(loss) && ctrt_tensor_grad(parameter(net, 0)) == NULL, "%s: loss %g of no rows", plan->name, loss);
+            CHECK(isnan(loss) && ctrt_tensor_grad(parameter(net, 0)) == NULL, "%s: loss %g of no rows", plan->name,
+                  loss);
             continue;
         }
         CHECK_OK(ctrt_optimizer_zero_grad(b, true));
@@ -386,8 +387,8 @@ static void mismatch(struct rank *rank)
         CTRT_AUTO(module) far = NULL;
         CHECK_OK(ctrt_device_get(&elsewhere, "sim:3"));
         CHECK_OK(ctrt_linear_new(&far, FEATURES, 4, true, odd ? elsewhere : rank->device));
-        CHECK_FAILS(ctrt_parallel_new_comm(&net, far, "distributed", rank->comm), odd ? CTRT_ERR_DEVICE : CTRT_ERR_STATE,
-                    "\"weight\" is on sim:3, but rank 1 uses sim:1");
+        CHECK_FAILS(ctrt_parallel_new_comm(&net, far, "distributed", rank->comm),
+                    odd ? CTRT_ERR_DEVICE : CTRT_ERR_STATE, "\"weight\" is on sim:3, but rank 1 uses sim:1");
     }
     for (size_t i = 0; i < 2; i++)
         CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, i), false));
@@ -403,7 +404,8 @@ static void mismatch(struct rank *rank)
     CHECK_TRUE(ctrt_tensor_grad(parameter(net, 0)) != NULL && ctrt_tensor_grad(parameter(net, 1)) == NULL);
     CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, 1), true));
     CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
-    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE, "\"bias\" requires grad only");
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
+                "\"bias\" requires grad only");
 }
 
 static void audit(struct rank *rank)

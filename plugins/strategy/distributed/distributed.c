@@ -280,4 +280,5 @@ static ctrt_status init(const ctrt_host *the_host)
     return host->param(&value, &audit_param);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components, init)
+CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components,
+                   init)

@@ -158,7 +158,7 @@ static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
     return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
 }
 
-/* Copies the gradient (NULL: none) and that from before the step to the bucket. Launches the buckets whose turn it is. */
+/* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces the buckets whose turn it is. */
 static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
 {
     ctrt_tensor *before = d->mode == STEP ? d->before[slot->parameter] : NULL;
@@ -248,7 +248,8 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 /* ---- the end of a step ---- */
 
 /* Adds up the loss, weighted by rows, and, for each slot, the number of ranks that use it. */
-static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss, int64_t rows)
+static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss,
+                                int64_t rows)
 {
     const int64_t n = (int64_t)d->slot_count + 1;
     CTRT_AUTO(tensor) first = NULL, value = NULL;

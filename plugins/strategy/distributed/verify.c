@@ -152,7 +152,8 @@ static ctrt_status find_difference(struct distributed *d)
         CTRT_TRY(ctrt_module_parameter(&name, &tensor, d->module, (size_t)first));
     else if (first >= 0)
         CTRT_TRY(ctrt_module_buffer(&name, &tensor, d->module, (size_t)first - d->parameters));
-    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)d->steps, name);
+    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)d->steps,
+             name);
     return agree(d, first, message);
 }
 
