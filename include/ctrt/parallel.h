@@ -158,8 +158,8 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
 /* ---- strategies --------------------------------------------------------------------------------------------------
  *
  * A strategy is how a module runs on devices: `single` on one, `data-parallel` on several with a part of the batch on
- * each, `distributed` on those of the ranks of a communicator. Strategies are plugins, chosen by name, in the program or
- * by the environment (doc/parallel.md):
+ * each, `distributed` on those of the ranks of a communicator. Strategies are plugins, chosen by name, in the program
+ * or by the environment (doc/parallel.md):
  *
  *     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
  *     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));

@@ -35,8 +35,8 @@ static ctrt_status shard_at(int64_t *shard, const struct plan *plan, int rank, i
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_SHAPE, "canonical mode: the rows of rank %d begin with row %lld of %lld, in the middle "
                      "of shard %lld of %lld (rows %lld to %lld); give each rank whole shards, for example equal parts "
-                     "and a multiple of the number of ranks as CTRT_CANONICAL", rank, (long long)from, (long long)plan->rows,
-                     (long long)*shard - 1, (long long)plan->range.total,
+                     "and a multiple of the number of ranks as CTRT_CANONICAL",
+                     rank, (long long)from, (long long)plan->rows, (long long)*shard - 1, (long long)plan->range.total,
                      (long long)(at - plan->sizes[*shard - 1]), (long long)at - 1);
 }
 

@@ -158,7 +158,7 @@ static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
     return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
 }
 
-/* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces the buckets whose turn it is. */
+/* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. */
 static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
 {
     ctrt_tensor *before = d->mode == STEP ? d->before[slot->parameter] : NULL;
