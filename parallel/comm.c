@@ -261,7 +261,7 @@ static bool under_mpi(const struct rank_environment *environment)
 }
 
 /* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
- * bootstrap function. Rank 0 serves, unless a server has that address already. */
+ * bootstrap function. */
 static ctrt_status open_store(ctrt_comm *comm)
 {
     char address[ENVIRONMENT_STORE_BYTES];
@@ -284,9 +284,7 @@ static ctrt_status open_store(ctrt_comm *comm)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
                          "`ctrt run`", comm->size);
-    if (comm->rank == 0 && ctrt_store_open(&comm->store, address, true, comm->timeout) == CTRT_OK)
-        return CTRT_OK;
-    return ctrt_store_open(&comm->store, address, false, comm->timeout);
+    return environment_open_store(&comm->store, address, comm->rank, comm->timeout);
 }
 
 ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)

@@ -83,9 +83,10 @@ struct ctrt_work {
     ctrt_work *next;
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
-    bool background;                        /* runs in the lane's thread */
     ctrt_device *device;
-    ctrt_event *event;                      /* asynchronous device: recorded after the call */
+    /* In the lane's thread, on an asynchronous device: the work before the call on the caller's current stream, for
+     * which the lane's stream waits; the call. */
+    ctrt_event *before, *event;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done;

@@ -3,7 +3,8 @@
  *
  * Keys in the store, below the id of the group:
  *   alarm      set by the first rank that finds a failure, or by the store's server when a rank's process has ended: the
- *              rank, 'E' (ended) or 'F' (failed), and a message. A thread of each process waits for it.
+ *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
+ *              message. A thread of each process waits for it.
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -223,27 +224,32 @@ ctrt_status comm_check(ctrt_comm *comm)
     return ctrt_fail(comm->status, "%s", comm->error ? comm->error : "out of memory for the message");
 }
 
-/* Sets the alarm. Returns the rank that has ended, or -1; *cause: the message of the first alarm, to be freed. */
-static int raise_alarm(char **cause, ctrt_comm *comm, const char *error)
+/* The first alarm of the group. */
+struct alarm {
+    int rank;
+    char kind;                              /* see above; 0: unknown */
+    char *cause;                            /* its message, if another rank set it; to be freed */
+};
+
+static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
 {
     char key[KEY];
     struct strbuf text = { 0 };
+    struct alarm alarm = { .rank = -1 };
     char *mine = NULL;
     void *value = NULL;
     size_t bytes = 0;
-    int rank = -1, end = 0;
-    char kind = 0;
-    strbuf_add(&text, "%d F %s", comm->rank, error);
-    *cause = NULL;
+    int end = 0;
+    strbuf_add(&text, "%d %c %s", comm->rank, kind, error);
     if (strbuf_finish(&mine, &text, "an alarm") != CTRT_OK)
-        return -1;
+        return alarm;
     if (ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value, &bytes)
             == CTRT_OK
-        && sscanf(value, "%d %c %n", &rank, &kind, &end) >= 2 && rank != comm->rank)
-        *cause = strdup((char *)value + end);
+        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank)
+        alarm.cause = strdup((char *)value + end);
     free(value);
     free(mine);
-    return kind == 'E' ? rank : -1;
+    return alarm;
 }
 
 static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report)
@@ -261,34 +267,39 @@ static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *r
     write_report(comm);
 }
 
-static void compose(ctrt_comm *comm, ctrt_status status, const char *error)
+static void compose(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
 {
     char call[FLIGHT_TEXT];
-    char *cause = NULL, *text = NULL, *report = NULL;
+    char *text = NULL, *report = NULL;
     struct strbuf message = { 0 };
-    const int ended = raise_alarm(&cause, comm, error);
+    const struct alarm alarm = raise_alarm(comm, kind, error);
     publish_state(comm);
     alarm_siblings(comm);
+    const bool ended = alarm.kind == 'E';
     const struct state own = own_state(comm);
     struct rank_state *ranks = host_calloc((size_t)comm->size * sizeof *ranks);
     if (ranks != NULL)
-        collect_states(ranks, comm, own.pending.sequence ? &own.pending : NULL, ended);
-    if (ended >= 0 && own.pending.sequence > 0)
+        collect_states(ranks, comm, own.pending.sequence ? &own.pending : NULL, ended ? alarm.rank : -1);
+    if (ended && own.pending.sequence > 0)
         strbuf_add(&message, "%s of group %s cannot complete", flight_text(call, &own.pending), comm->name);
-    else if (ended >= 0)
+    else if (ended)
         strbuf_add(&message, "group %s has lost a rank", comm->name);
     else
-        strbuf_add_string(&message, cause ? cause : error);
-    if (ranks != NULL && status == CTRT_ERR_COMM && (ended >= 0 || cause == NULL || own.pending.sequence > 0))
+        strbuf_add_string(&message, alarm.cause ? alarm.cause : error);
+    /* A mismatch and an abort explain themselves, and all ranks return the error of the first alarm. */
+    if (alarm.kind == 'M')
+        status = CTRT_ERR_STATE;
+    else if (ranks != NULL && status == CTRT_ERR_COMM && alarm.kind != 'A'
+             && (ended || alarm.cause == NULL || own.pending.sequence > 0))
         describe_ranks(&message, comm, ranks);
     (void)strbuf_finish(&text, &message, "a message");
     (void)compose_json(&report, comm, text, ranks);
     host_free(ranks);
-    free(cause);
+    free(alarm.cause);
     set_failed(comm, status, text, report);
 }
 
-ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
+static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
 {
     pthread_mutex_lock(&comm->lock);
     const bool first = !comm->failing;
@@ -301,10 +312,15 @@ ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
         char *words = NULL;
         strbuf_add_string(&copy, error);
         (void)strbuf_finish(&words, &copy, "a message");
-        compose(comm, status, words ? words : "out of memory");
+        compose(comm, status, kind, words ? words : "out of memory");
         free(words);
     }
     return comm_check(comm);
+}
+
+ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
+{
+    return fail(comm, status, status == CTRT_ERR_STATE ? 'M' : 'F', error);
 }
 
 /* ---- functions of ctrt_comm_config ---- */
@@ -431,7 +447,7 @@ void ctrt_comm_abort(ctrt_comm *comm, const char *reason)
         return;
     strbuf_add(&text, "rank %d aborted group %s: %s", comm->rank, comm->name, reason ? reason : "no reason given");
     (void)strbuf_finish(&words, &text, "a message");
-    (void)comm_fail(comm, CTRT_ERR_COMM, words ? words : "aborted");
+    (void)fail(comm, CTRT_ERR_COMM, 'A', words ? words : "aborted");
     free(words);
 }
 

@@ -84,6 +84,8 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     pthread_mutex_unlock(&comm->lock);
     atomic_store(&lane->deadline, comm_clock(comm->timeout));
     work->call.state = lane;
+    if (status == CTRT_OK && work->before != NULL)
+        status = ctrt_stream_wait_event(lane->stream, work->before);
     if (status == CTRT_OK) {
         bool grad = ctrt_set_grad_enabled(false);
         status = run_call(comm, &work->call);
@@ -91,7 +93,7 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
         if (status != CTRT_OK)
             status = comm_fail(comm, status, ctrt_error_message());
     }
-    if (status == CTRT_OK && work->background && work->event != NULL)
+    if (status == CTRT_OK && work->event != NULL)
         status = ctrt_event_record(work->event, lane->stream);
     pthread_mutex_lock(&comm->lock);
     flight_set(comm->record, work->number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
@@ -195,13 +197,30 @@ static ctrt_status work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_de
     return CTRT_OK;
 }
 
+/* Whether a call without work can run in the calling thread. True stays true, because only this thread adds calls. */
+static bool idle(struct comm_lane *lane)
+{
+    pthread_mutex_lock(&lane->comm->lock);
+    const bool result = lane->first == NULL && !lane->busy;
+    pthread_mutex_unlock(&lane->comm->lock);
+    return result;
+}
+
+static ctrt_status create_events(ctrt_work *work)
+{
+    CTRT_TRY(ctrt_event_new(&work->before, work->device, false));
+    CTRT_TRY(ctrt_event_new(&work->event, work->device, false));
+    return ctrt_event_record(work->before, NULL);
+}
+
 ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_AUTO(work) work = NULL;
     struct comm_lane *lane = &comm->lanes[lane_of(call)];
     CTRT_TRY(work_new(&work, call, comm->device));
-    if (out != NULL && asynchronous(comm->device))
-        CTRT_TRY(ctrt_event_new(&work->event, comm->device, false));
+    const bool here = out == NULL && idle(lane);
+    if (!here && asynchronous(comm->device))
+        CTRT_TRY(create_events(work));
     pthread_mutex_lock(&comm->lock);
     ctrt_status status = out != NULL ? lane_start(lane) : CTRT_OK;
     if (status != CTRT_OK) {
@@ -214,11 +233,9 @@ ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *
                           : call->receive_tensor != NULL ? ++comm->received[call->peer]
                                                          : ++comm->sent[call->peer];
     work->number = flight_add(comm->record, signature, call->peer);
-    const bool here = out == NULL && lane->first == NULL && !lane->busy;
     if (here) {
         lane->busy = true;
     } else {
-        work->background = true;
         ctrt_work *queued = work;
         atomic_fetch_add(&work->refs, 1);
         if (lane->first == NULL)
@@ -287,6 +304,7 @@ void ctrt_work_release(ctrt_work **work)
         return;
     ctrt_tensor_release(&gone->call.send_tensor);
     ctrt_tensor_release(&gone->call.receive_tensor);
+    ctrt_event_release(&gone->before);
     ctrt_event_release(&gone->event);
     pthread_mutex_destroy(&gone->lock);
     pthread_cond_destroy(&gone->changed);

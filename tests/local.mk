@@ -62,7 +62,7 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_compare.h \
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/comm_job.h tests/unit/cuda_compare.h \
     tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
     tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
     tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
@@ -129,6 +129,12 @@ public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-utilization.c
 internal_tests += tests/unit/test-pinned.c
 TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
+
+if PLUGIN_COMM_HOST
+comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c
+public_tests += $(comm_tests)
+TSAN_TESTS   += $(comm_tests)
+endif
 
 if PLUGIN_MEMORY_CACHING
 public_tests   += tests/unit/test-counters-sim.c

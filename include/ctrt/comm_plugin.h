@@ -91,7 +91,7 @@ typedef struct ctrt_comm_engine {
     /* Optional: whether the engine can connect the ranks. `hosts`: the number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
     /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster. All
-     * ranks call alloc with the same size. */
+     * ranks call alloc and free with the same sizes, in the same order, and not while a collective runs. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
     void (*free)(void *comm, void *address, size_t bytes);
 } ctrt_comm_engine;

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/comm.c: all_reduce between threads and between processes of one machine.
+ *
+ *     bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]           default: 2 7 64
+ *
+ * For each size the program measures, in turns and ROUNDS times, an all_reduce of RANKS threads, one of RANKS processes,
+ * and memcpy by RANKS threads of as many bytes as an all_reduce has to move: it reads RANKS inputs and writes RANKS
+ * outputs. It prints the medians: microseconds for each, GB/s (these bytes per second), and memcpy's time divided by the
+ * all_reduce's, which is 1 if the all_reduce runs at the speed of memory. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ctrt/ctrt.h"
+#include "timing.h"
+
+enum way { THREADS, PROCESSES, COPIES, WAYS };
+enum { RANKS = 64, ROUNDS = 99 };
+
+/* Shared by all processes. The ranks of each way take part in every measurement. */
+static struct board {
+    char address[64];
+    _Atomic int ready;
+    _Atomic int order;                      /* number of the measurement that runs, from 1; -1: end */
+    _Atomic int finished;                   /* ranks that have finished it */
+    enum way way;
+    size_t bytes;
+    int calls;
+    double seconds;                         /* of all calls, measured by rank 0 */
+    pthread_barrier_t start;
+} *board;
+
+static int ranks = 2, rounds = 7;
+
+static void must(ctrt_status status)
+{
+    if (status == CTRT_OK)
+        return;
+    fprintf(stderr, "bench-comm: %s\n", ctrt_error_message());
+    exit(1);
+}
+
+struct rank {
+    pthread_t thread;
+    enum way way;
+    int number;
+    ctrt_comm *comm;
+    ctrt_device *device;
+};
+
+static void pause_ms(double ms)
+{
+    const struct timespec time = { 0, (long)(ms * 1e6) };
+    nanosleep(&time, NULL);
+}
+
+static void measure(struct rank *rank)
+{
+    const size_t bytes = board->bytes;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    must(ctrt_zeros(&x, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
+    must(ctrt_zeros(&y, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
+    double begin = 0;
+    for (int i = -1; i < board->calls; i++) {       /* the first one is not measured */
+        if (i == 0) {
+            pthread_barrier_wait(&board->start);
+            begin = timing_now();
+        }
+        if (rank->way == COPIES)
+            memcpy(ctrt_tensor_data(y), ctrt_tensor_data(x), bytes);
+        else
+            must(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    }
+    pthread_barrier_wait(&board->start);
+    if (rank->number == 0)
+        board->seconds = timing_now() - begin;
+}
+
+/* Takes part in the measurements of its way. */
+static void *serve(void *argument)
+{
+    struct rank *rank = argument;
+    for (int seen = 0;;) {
+        const int order = atomic_load(&board->order);
+        if (order < 0)
+            break;
+        if (order == seen) {
+            pause_ms(0.2);
+            continue;
+        }
+        seen = order;
+        if (board->way == rank->way) {
+            measure(rank);
+            atomic_fetch_add(&board->finished, 1);
+        }
+    }
+    ctrt_comm_release(&rank->comm);
+    return NULL;
+}
+
+static void process(int number)
+{
+    struct rank rank = { .way = PROCESSES, .number = number };
+    ctrt_comm_options options = { .rank = number, .size = ranks };
+    while (!atomic_load(&board->ready))
+        pause_ms(1);
+    must(ctrt_device_get(&rank.device, "cpu"));
+    must(ctrt_store_open(&options.store, board->address, false, 0));
+    options.device = rank.device;
+    must(ctrt_comm_new(&rank.comm, &options));
+    serve(&rank);
+    ctrt_store_release(&options.store);
+}
+
+/* Microseconds of one call. */
+static double sample(enum way way, size_t bytes)
+{
+    board->way = way;
+    board->bytes = bytes;
+    board->calls = bytes <= 65536 ? 300 : bytes <= (4 << 20) ? 30 : 5;
+    atomic_store(&board->finished, 0);
+    atomic_fetch_add(&board->order, 1);
+    while (atomic_load(&board->finished) < ranks)
+        pause_ms(0.2);
+    return board->seconds / board->calls * 1e6;
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, timing_compare);
+    return values[count / 2];
+}
+
+static void table(size_t largest)
+{
+    printf("%10s %12s %8s %7s %12s %8s %7s\n", "bytes", "threads us", "GB/s", "ratio", "processes us", "GB/s", "ratio");
+    for (size_t bytes = 4; bytes <= largest; bytes *= 4) {
+        double times[WAYS][ROUNDS], typical[WAYS];
+        for (int round = 0; round < rounds; round++)
+            for (int way = 0; way < WAYS; way++)
+                times[way][round] = sample((enum way)way, bytes);
+        for (int way = 0; way < WAYS; way++)
+            typical[way] = median(times[way], rounds);
+        const double moved = 2.0 * (double)bytes * ranks;
+        printf("%10zu %12.1f %8.2f %7.2f %12.1f %8.2f %7.2f\n", bytes, typical[THREADS], moved / typical[THREADS] * 1e-3,
+               typical[COPIES] / typical[THREADS], typical[PROCESSES], moved / typical[PROCESSES] * 1e-3,
+               typical[COPIES] / typical[PROCESSES]);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static struct rank members[2][RANKS];
+    ctrt_device *cpu = NULL, *devices[RANKS];
+    ctrt_comm *comms[RANKS] = { NULL };
+    ctrt_store *store = NULL;
+    pthread_barrierattr_t shared;
+    size_t largest = (size_t)64 << 20;
+    if (argc > 1)
+        ranks = atoi(argv[1]);
+    if (argc > 2)
+        rounds = atoi(argv[2]);
+    if (argc > 3)
+        largest = strtoull(argv[3], NULL, 10) << 20;
+    if (ranks < 1 || ranks > RANKS || rounds < 1 || rounds > ROUNDS) {
+        fprintf(stderr, "usage: bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]\n");
+        return 2;
+    }
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&board->start, &shared, (unsigned)ranks);
+    for (int i = 0; i < ranks; i++)
+        if (fork() == 0) {
+            process(i);
+            exit(0);
+        }
+    must(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0));
+    snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
+    atomic_store(&board->ready, 1);
+    must(ctrt_device_get(&cpu, "cpu"));
+    for (int i = 0; i < ranks; i++)
+        devices[i] = cpu;
+    must(ctrt_comm_new_local(comms, devices, ranks, NULL));
+    for (int i = 0; i < ranks; i++) {
+        members[0][i] = (struct rank){ .way = THREADS, .number = i, .comm = comms[i], .device = cpu };
+        members[1][i] = (struct rank){ .way = COPIES, .number = i, .device = cpu };
+        pthread_create(&members[0][i].thread, NULL, serve, &members[0][i]);
+        pthread_create(&members[1][i].thread, NULL, serve, &members[1][i]);
+    }
+    table(largest);
+    atomic_store(&board->order, -1);
+    for (int i = 0; i < ranks; i++) {
+        pthread_join(members[0][i].thread, NULL);
+        pthread_join(members[1][i].thread, NULL);
+    }
+    while (wait(NULL) > 0)
+        ;
+    ctrt_store_release(&store);
+    return 0;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm_job.h: runs a function in every rank of a group: threads on the cpu, threads on simulated devices, or processes.
+ *
+ * Use it in a child process with CTRT_SIM=devices=4 that has not used the library before. */
+#ifndef CTRT_TESTS_COMM_JOB_H
+#define CTRT_TESTS_COMM_JOB_H
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "child.h"
+#include "ctrt/ctrt.h"
+#include "tensors.h"
+
+enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS };
+static const char *const kind_names[] = { "threads", "threads on sim", "processes" };
+
+/* Memory that the processes of a job share. */
+struct board {
+    char address[64];                       /* of the store */
+    atomic_bool ready, close;
+    atomic_int step;                        /* for tests that need an order */
+    atomic_int pids[16];
+};
+
+struct rank {
+    ctrt_comm *comm;
+    ctrt_device *device;
+    ctrt_store *store;                      /* of processes */
+    int number, size;
+    enum kind kind;
+    struct board *board;
+    void (*body)(struct rank *rank);
+    const void *argument;
+    pthread_t thread;
+};
+
+static inline double clock_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline void sleep_seconds(double seconds)
+{
+    const struct timespec time = { (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) };
+    nanosleep(&time, NULL);
+}
+
+/* Waits up to 20 seconds. */
+static inline void await(atomic_int *number, int value)
+{
+    const double end = clock_seconds() + 20;
+    while (atomic_load(number) < value && clock_seconds() < end)
+        sleep_seconds(0.001);
+}
+
+/* Entries of a folder of /proc/self: "fd" or "task". */
+static inline int count_entries(const char *folder)
+{
+    char path[64];
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/self/%s", folder);
+    DIR *list = opendir(path);
+    while (list != NULL && readdir(list) != NULL)
+        count++;
+    if (list != NULL)
+        closedir(list);
+    return count;
+}
+
+static inline struct board *board_new(void)
+{
+    void *memory = mmap(NULL, sizeof(struct board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED, "no shared memory");
+    return memory;
+}
+
+static inline void *rank_thread(void *argument)
+{
+    struct rank *rank = argument;
+    rank->body(rank);
+    ctrt_comm_release(&rank->comm);
+    return NULL;
+}
+
+static inline void run_threads(struct rank *ranks, int size, double timeout)
+{
+    ctrt_device *devices[16] = { NULL };
+    ctrt_comm *comms[16] = { NULL };
+    for (int i = 0; i < size; i++) {
+        char name[16] = "cpu";
+        if (ranks[i].kind == ON_SIM)
+            snprintf(name, sizeof name, "sim:%d", i % 4);
+        REQUIRE(ctrt_device_get(&devices[i], name) == CTRT_OK, "%s", ctrt_error_message());
+    }
+    const ctrt_comm_options options = { .timeout = timeout };
+    if (!CHECK_OK(ctrt_comm_new_local(comms, devices, size, &options)))
+        return;
+    for (int i = 0; i < size; i++) {
+        ranks[i].comm = comms[i];
+        ranks[i].device = devices[i];
+        REQUIRE(pthread_create(&ranks[i].thread, NULL, rank_thread, &ranks[i]) == 0, "no thread");
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+
+static inline void process_of(struct rank *rank, double timeout)
+{
+    ctrt_comm_options options = { .rank = rank->number, .size = rank->size, .timeout = timeout };
+    atomic_store(&rank->board->pids[rank->number], getpid());
+    while (!atomic_load(&rank->board->ready))
+        sleep_seconds(0.001);
+    if (CHECK_OK(ctrt_device_get(&rank->device, "cpu"))
+        && CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
+        options.device = rank->device;
+        rank->store = options.store;
+        if (CHECK_OK(ctrt_comm_new(&rank->comm, &options)))
+            rank->body(rank);
+        ctrt_comm_release(&rank->comm);
+        ctrt_store_release(&options.store);
+    }
+}
+
+/* `ended`: the rank whose process does not end by itself, which the other ranks' end makes the parent kill; or -1. */
+static inline void run_processes(struct rank *ranks, int size, double timeout, int ended)
+{
+    static const char *const no_settings[] = { NULL };
+    pid_t children[16];
+    struct board *board = ranks[0].board;
+    const pid_t server = child_start(no_settings);
+    if (server == 0) {
+        ctrt_store *store = NULL;
+        if (CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0)))
+            snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
+        atomic_store(&board->ready, true);
+        while (!atomic_load(&board->close))
+            sleep_seconds(0.002);
+        ctrt_store_release(&store);
+        child_end(exit);
+    }
+    for (int i = 0; i < size; i++) {
+        children[i] = child_start(no_settings);
+        if (children[i] == 0) {
+            process_of(&ranks[i], timeout);
+            child_end(exit);
+        }
+    }
+    for (int i = 0; i < size; i++)
+        if (i != ended)
+            child_join(children[i], __FILE__, __LINE__);
+    if (ended >= 0) {
+        kill(children[ended], SIGKILL);
+        waitpid(children[ended], NULL, 0);
+    }
+    atomic_store(&board->close, true);
+    child_join(server, __FILE__, __LINE__);
+}
+
+/* Runs body(rank) in `size` ranks. Its argument is rank->argument. */
+static inline void run_job(enum kind kind, int size, double timeout, void (*body)(struct rank *rank),
+                           const void *argument, int ended)
+{
+    struct rank ranks[16];
+    struct board *board = board_new();
+    for (int i = 0; i < size; i++)
+        ranks[i] = (struct rank){ .number = i, .size = size, .kind = kind, .board = board, .body = body,
+                                  .argument = argument };
+    if (kind == PROCESSES)
+        run_processes(ranks, size, timeout, ended);
+    else
+        run_threads(ranks, size, timeout);
+    munmap(board, sizeof *board);
+}
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures of groups: ranks that call different collectives, come late, end or stop; and the reports on them. */
+#include "comm_job.h"
+
+static ctrt_tensor *ones(const struct rank *rank, int64_t count, ctrt_dtype dtype)
+{
+    ctrt_tensor *x = NULL;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(count), dtype, rank->device));
+    return x;
+}
+
+/* ---- different calls ---- */
+
+enum difference { COUNT_DIFFERS, DTYPE, OP, ROOT, COLLECTIVE, MESSAGE, DIFFERENCES };
+static const char *const difference_names[] = { "count", "dtype", "op", "root", "collective", "message" };
+
+static ctrt_status call(struct rank *rank, enum difference difference, bool other)
+{
+    CTRT_AUTO(tensor) x = ones(rank, other && difference == COUNT_DIFFERS ? 8 : 7, other && difference == DTYPE
+                                                                                      ? CTRT_I32 : CTRT_F32);
+    if (difference == ROOT || (difference == COLLECTIVE && other))
+        return ctrt_comm_broadcast(NULL, rank->comm, x, other);
+    if (difference == MESSAGE && rank->number == 0)
+        return ctrt_comm_send(NULL, rank->comm, x, 1);
+    if (difference == MESSAGE && rank->number == 1) {
+        CTRT_AUTO(tensor) longer = ones(rank, 9, CTRT_F32);
+        return ctrt_comm_recv(NULL, rank->comm, longer, 0);
+    }
+    return ctrt_comm_all_reduce(NULL, rank->comm, x, other && difference == OP ? CTRT_COMM_MAX : CTRT_COMM_SUM);
+}
+
+static void mismatch(struct rank *rank)
+{
+    const enum difference difference = *(const enum difference *)rank->argument;
+    const bool other = rank->number == rank->size - 1;
+    if (difference == MESSAGE && rank->number > 1)
+        return;
+    if (difference != MESSAGE)
+        CHECK_OK(call(rank, COUNT_DIFFERS, false));
+    const ctrt_status status = call(rank, difference, other);
+    CHECK(status == CTRT_ERR_STATE, "%s, rank %d: %s: %s", difference_names[difference], rank->number,
+          ctrt_status_string(status), ctrt_error_message());
+    CHECK_HAS(ctrt_error_message(), "called different collectives: rank 0");
+    CHECK_HAS(ctrt_error_message(), difference == MESSAGE ? "send 1 (7 f32, from 0)" : rank->size > 2 ? "rank 0, 1:"
+                                                                                                     : "; rank 1:");
+    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_STATE, "different collectives");
+    CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_STATE, "different collectives");
+}
+
+/* ---- ranks that do not come ---- */
+
+/* Checks the error and the report of a rank that waits for rank 1. `state`: of rank 1 in the report. */
+static void check_lost(struct rank *rank, ctrt_status status, double begin, double limit, const char *words,
+                       const char *state)
+{
+    char *json = NULL;
+    char text[128];
+    CHECK(status == CTRT_ERR_COMM, "rank %d: %s", rank->number, ctrt_status_string(status));
+    CHECK_HAS(ctrt_error_message(), "rank 1 (");
+    CHECK_HAS(ctrt_error_message(), words);
+    CHECK(clock_seconds() - begin < limit, "rank %d waited %.2f s", rank->number, clock_seconds() - begin);
+    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, words);
+    if (!CHECK_OK(ctrt_comm_report(&json, rank->comm)))
+        return;
+    snprintf(text, sizeof text, "\"state\": \"%s\"", state);
+    CHECK_HAS(json, text);
+    CHECK_HAS(json, "\"pending\": \"all_reduce 2 (sum, 5 f32)\"");
+    CHECK_HAS(json, "\"completed\": \"all_reduce 1 (sum, 5 f32)\"");
+    free(json);
+}
+
+static void late(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    if (rank->number == 1) {
+        await(&rank->board->step, rank->size - 1);
+        CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_COMM, "");
+        return;
+    }
+    const double begin = clock_seconds();
+    const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+    check_lost(rank, status, begin, 0.5 + 1, "did not arrive, it last completed all_reduce 1", "not arrived");
+    atomic_fetch_add(&rank->board->step, 1);
+}
+
+/* Rank 1's process ends or stops. */
+static void lost(struct rank *rank)
+{
+    const int signal = *(const int *)rank->argument;
+    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    if (rank->number == 1)
+        raise(signal);
+    const double begin = clock_seconds();
+    const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+    check_lost(rank, status, begin, 0.5 + 1, signal == SIGKILL ? "has ended" : "does not answer",
+               signal == SIGKILL ? "ended" : "no answer");
+}
+
+/* Rank 1 leaves the group, the others go on. */
+static void left(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    if (rank->number == 1)
+        return;
+    const double begin = clock_seconds();
+    const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+    check_lost(rank, status, begin, 0.5 + 1, "has left the group", "left the group");
+}
+
+/* ---- abort ---- */
+
+static void aborted(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank, 100000, CTRT_F32);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    if (rank->number == 0) {
+        sleep_seconds(0.05);
+        ctrt_comm_abort(rank->comm, "loss is not a number");
+    }
+    const double begin = clock_seconds();
+    ctrt_work *work = NULL;
+    if (ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM) == CTRT_OK)
+        CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_COMM, "rank 0 aborted group");
+    CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_COMM, "loss is not a number");
+    CHECK(clock_seconds() - begin < 2, "rank %d waited %.2f s", rank->number, clock_seconds() - begin);
+    ctrt_work_release(&work);
+}
+
+static void nothing(struct rank *rank)
+{
+    (void)rank;
+}
+
+/* A rank that leaves while it waits for a message that nobody sends, with large data under way. */
+static void interrupted(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank, 300000, CTRT_F32), y = ones(rank, 3, CTRT_F32);
+    CTRT_AUTO(work) work = NULL;
+    if (rank->number == 0)
+        CHECK_OK(ctrt_comm_send(&work, rank->comm, x, 1));
+    else if (rank->number == 1)
+        CHECK_OK(ctrt_comm_recv(&work, rank->comm, y, 2));
+    if (work != NULL)
+        CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_COMM, "");
+}
+
+static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)level, (void)component, (void)text;
+}
+
+static void run_quiet(enum kind kind, int size, double timeout, void (*body)(struct rank *rank), const void *argument,
+                      int ended)
+{
+    ctrt_log_set_callback(no_log, NULL);
+    run_job(kind, size, timeout, body, argument, ended);
+}
+
+TEST_MAIN
+{
+    for (enum kind kind = 0; kind < KINDS; kind++) {
+        group("%s: different collectives", kind_names[kind]);
+        for (enum difference difference = 0; difference < DIFFERENCES; difference++)
+            for (int size = 2; size <= 3; size++)
+                IN_CHILD("CTRT_SIM=devices=4")
+                    run_quiet(kind, size, 10, mismatch, &difference, -1);
+        group("%s: a rank that does not come, or has left", kind_names[kind]);
+        IN_CHILD("CTRT_SIM=devices=4") {
+            run_quiet(kind, 3, 0.3, late, NULL, -1);
+            run_quiet(kind, 3, 0.3, left, NULL, -1);
+            run_quiet(kind, 3, 0.3, interrupted, NULL, -1);
+        }
+        group("%s: abort", kind_names[kind]);
+        IN_CHILD("CTRT_SIM=devices=4")
+            run_quiet(kind, 3, 10, aborted, NULL, -1);
+    }
+    group("a process that is killed, and one that is stopped");
+    IN_CHILD("CTRT_SIM=devices=4") {
+        run_quiet(PROCESSES, 3, 10, lost, &(int){ SIGKILL }, 1);
+        run_quiet(PROCESSES, 3, 0.5, lost, &(int){ SIGSTOP }, 1);
+    }
+    group("leaving at once");
+    IN_CHILD("CTRT_SIM=devices=4")
+        for (enum kind kind = 0; kind < KINDS; kind++)
+            run_quiet(kind == PROCESSES ? ON_CPU : kind, 3, 10, nothing, NULL, -1);
+    return done();
+}
