@@ -274,11 +274,16 @@ static ctrt_status open_store(ctrt_comm *comm)
         (void)gethostname(host, sizeof host - 1);
         snprintf(address, sizeof address, "tcp://%s:0", host);
         if (comm->rank == 0) {
-            CTRT_TRY(ctrt_store_open(&comm->store, address, true, comm->timeout));
+            CTRT_TRY(environment_open_store(&comm->store, address, 0, comm->timeout));
             snprintf(address, sizeof address, "%s", ctrt_store_address(comm->store));
         }
         CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
-        return comm->rank == 0 ? CTRT_OK : ctrt_store_open(&comm->store, address, false, comm->timeout);
+        if (rank != comm->rank || size != comm->size)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
+                             "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
+                             comm->engine_name, (int)rank, (int)size);
+        return comm->rank == 0 ? CTRT_OK : environment_open_store(&comm->store, address, rank, comm->timeout);
     }
     if (address[0] == '\0')
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
