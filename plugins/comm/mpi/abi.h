@@ -42,7 +42,6 @@ struct mpi_abi {
     int (*test)(mpi_handle *request, int *done);
     int (*isend)(const void *data, int bytes, int to, int tag, mpi_handle comm, mpi_handle *request);
     int (*irecv)(void *data, int bytes, int from, int tag, mpi_handle comm, mpi_handle *request);
-    int (*ibarrier)(mpi_handle comm, mpi_handle *request);
     int (*ibcast)(void *data, int bytes, int root, mpi_handle comm, mpi_handle *request);
     int (*iallgather)(const void *send, void *receive, int bytes, mpi_handle comm, mpi_handle *request);
     int (*igather)(const void *send, void *receive, int bytes, int root, mpi_handle comm, mpi_handle *request);

@@ -170,11 +170,6 @@ static int call_irecv(void *data, int bytes, int from, int tag, mpi_handle comm,
     REQUEST(Irecv, data, bytes, constants.byte, from, tag, (MPI_Comm)comm);
 }
 
-static int call_ibarrier(mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Ibarrier, (MPI_Comm)comm);
-}
-
 static int call_ibcast(void *data, int bytes, int root, mpi_handle comm, mpi_handle *request)
 {
     REQUEST(Ibcast, data, bytes, constants.byte, root, (MPI_Comm)comm);
@@ -226,7 +221,7 @@ const struct mpi_abi ABI = {
     .finalized = call_finalized, .finalize = call_finalize, .version = call_version,
     .error_string = call_error_string, .world = call_world, .return_errors = call_return_errors,
     .rank_size = call_rank_size, .create_group = call_create_group, .comm_free = call_comm_free,
-    .test = call_test, .isend = call_isend, .irecv = call_irecv, .ibarrier = call_ibarrier, .ibcast = call_ibcast,
+    .test = call_test, .isend = call_isend, .irecv = call_irecv, .ibcast = call_ibcast,
     .iallgather = call_iallgather, .igather = call_igather, .iscatter = call_iscatter, .ialltoall = call_ialltoall,
     .iallreduce = call_iallreduce, .ireduce = call_ireduce, .ireduce_scatter = call_ireduce_scatter,
 };

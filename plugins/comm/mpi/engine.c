@@ -165,11 +165,12 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
 }
 
-/* A dead group keeps its memory, see engine.h. */
+/* A group with incomplete requests keeps its memory, see engine.h. MPI_Comm_free is collective by MPI's standard, but
+ * does not wait for other ranks in Open MPI and MPICH. */
 static void mpi_destroy(void *state)
 {
     struct mpi_comm *comm = state;
-    if (comm == NULL || atomic_load(&comm->dead))
+    if (comm == NULL || atomic_load(&comm->incomplete))
         return;
     if (comm->handle != 0 && mpi_usable())
         (void)mpi->comm_free(comm->handle);
@@ -222,17 +223,12 @@ static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
     mpi_busy(-1);
     if (status != CTRT_OK) {
         atomic_store_explicit(&comm->dead, true, memory_order_release);
-        mpi_give_up();
-        (void)ctrt_tensor_retain(call->send_tensor);
-        (void)ctrt_tensor_retain(call->receive_tensor);
+        if (atomic_load(&comm->incomplete)) {
+            (void)ctrt_tensor_retain(call->send_tensor);
+            (void)ctrt_tensor_retain(call->receive_tensor);
+        }
     }
     return status;
-}
-
-static void mpi_abort(void *state)
-{
-    (void)state;
-    mpi_give_up();
 }
 
 /* ---- before there is a group ---- */
@@ -268,7 +264,6 @@ static const ctrt_comm_engine engine = {
     .create = mpi_create,
     .destroy = mpi_destroy,
     .run = mpi_run,
-    .abort = mpi_abort,
     .bootstrap = mpi_bootstrap,
     .connects = mpi_connects,
 };

@@ -14,8 +14,8 @@
  * except for their length, which the receiver need not know before. So ranks that call different collectives all learn
  * it, and MPI never gets calls that do not match. Small collectives are complete then, apart from local work.
  *
- * A failed group never uses MPI again. Its requests may still be incomplete, and MPI may write to their memory at any
- * time, so that memory is never freed: the buffers of the group and, by a reference, the tensors of the failed call. */
+ * A failed group does not call MPI again. If requests of a failed call are incomplete, MPI may use their memory at any
+ * time, so that memory is never freed: the buffers of the group and, by a reference, the tensors of the call. */
 #ifndef COMM_MPI_ENGINE_H
 #define COMM_MPI_ENGINE_H
 
@@ -48,6 +48,7 @@ struct mpi_comm {
     mpi_handle handle;                  /* 0: none, because world is 1 */
     int64_t spin;                       /* nanoseconds to wait without giving up the processor */
     atomic_bool dead;                   /* a call has failed */
+    atomic_bool incomplete;             /* it has left requests that are not complete */
     bool gathers;                       /* openings gather the blocks of all ranks, else hashes of the signatures are
                                          * compared; reductions are in the order of ranks, else as MPI does */
     int64_t hashes[2];
@@ -76,7 +77,7 @@ extern const struct mpi_abi *mpi;       /* set by mpi_start */
 int32_t mpi_probe(char *reason, size_t bytes);
 /* Loads MPI and initialises it unless the program has done so. Waits for the job's other processes without a limit. */
 ctrt_status mpi_start(void);
-/* MPI must not be finalised at exit, because a rank has failed. */
+/* MPI must not be finalised at exit, because requests are incomplete. */
 void mpi_give_up(void);
 /* Counts calls of MPI that are running; MPI is not finalised meanwhile. */
 void mpi_busy(int change);
@@ -89,6 +90,8 @@ extern const ctrt_host *mpi_host;
 
 /* The error of an MPI function. */
 ctrt_status mpi_failed(const char *function, int error);
+/* Marks the group as one with incomplete requests and returns `status`. */
+ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status);
 /* Waits until the request is complete. */
 ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle request);
 /* Starts messages of any size, in pieces; waits when the batch is full. */

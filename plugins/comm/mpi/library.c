@@ -29,7 +29,7 @@ static const ctrt_param timeout_param = {
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;      /* guards the loading and initialising */
 static pthread_mutex_t call_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool serialized;                 /* MPI calls need call_lock */
-static bool started, owned;             /* MPI is initialised; by this file */
+static bool started;                    /* MPI is initialised */
 static pid_t process;                   /* that initialised it */
 static atomic_bool gave_up;
 static atomic_int busy;
@@ -173,8 +173,13 @@ int32_t mpi_probe(char *reason, size_t bytes)
 
 /* ---- initialising and finalising ---- */
 
-/* A process that ends without MPI_Finalize makes mpirun end the others, and MPI_Finalize may wait for ever if a process
- * does not call it. Hence it is called when all processes have arrived here. */
+/* Seconds for which a process with incomplete requests waits at its end for the others. */
+enum { GRACE = 2 };
+
+/* At the end of the process. MPI_Finalize may wait for ever for a process that does not call it, and mpirun ends all
+ * processes when one ends without MPI_Finalize. Hence a process waits here until all have arrived. If one of them has
+ * incomplete requests, for which MPI_Finalize could wait, none calls it. That process waits only for a short time, in
+ * which the others can write their reports. */
 static void finalize(void)
 {
     ctrt_param_value timeout;
@@ -182,18 +187,21 @@ static void finalize(void)
     struct timespec now;
     mpi_handle request;
     int done = 0;
-    if (!mpi_usable() || atomic_load(&gave_up) || atomic_load(&busy) > 0 || mpi->ibarrier(mpi->world(), &request) != 0)
+    const bool incomplete = atomic_load(&gave_up) || atomic_load(&busy) > 0;
+    int64_t any_incomplete = incomplete;
+    if (!mpi_usable()
+        || mpi->iallreduce(&any_incomplete, &any_incomplete, 1, CTRT_I64, CTRT_COMM_MAX, mpi->world(), &request) != 0)
         return;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t limit = mpi_host->param(&timeout, &timeout_param) == CTRT_OK ? timeout.integer : 600;
-    limit += now.tv_sec;
+    const time_t begin = now.tv_sec;
+    const int64_t limit = mpi_host->param(&timeout, &timeout_param) == CTRT_OK ? timeout.integer : 600;
     while (mpi->test(&request, &done) == 0 && !done) {
         (void)mpi_pause(&pause, NULL, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec > limit)
+        if (now.tv_sec - begin > (incomplete ? GRACE : limit))
             return;
     }
-    if (done)
+    if (done && !any_incomplete)
         (void)mpi->finalize();
 }
 
@@ -208,7 +216,6 @@ static ctrt_status initialize(void)
         error = mpi->init(&level);
         if (error != 0)
             return mpi_host->fail(CTRT_ERR_COMM, "MPI_Init_thread: error %d", error);
-        owned = true;
         (void)mpi->return_errors(mpi->world());
         atexit(finalize);
     } else {

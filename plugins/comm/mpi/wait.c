@@ -13,6 +13,13 @@ ctrt_status mpi_failed(const char *function, int error)
     return ctrt_fail(CTRT_ERR_COMM, "%s of %s failed: %s", function, mpi->name, text);
 }
 
+ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status)
+{
+    atomic_store(&comm->incomplete, true);
+    mpi_give_up();
+    return status;
+}
+
 /* ---- waiting ---- */
 
 static int64_t clock_now(void)
@@ -53,11 +60,14 @@ static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, m
         int done = 0;
         const int error = mpi->test(&requests[at], &done);
         if (error != 0)
-            return mpi_failed("MPI_Test", error);
-        if (done)
+            return mpi_incomplete(comm, mpi_failed("MPI_Test", error));
+        if (done) {
             at++;
-        else if (tests % 16 == 0)
-            CTRT_TRY(mpi_pause(&pause, comm->config->poll, call->state));
+        } else if (tests % 16 == 0) {
+            const ctrt_status status = mpi_pause(&pause, comm->config->poll, call->state);
+            if (status != CTRT_OK)
+                return mpi_incomplete(comm, status);
+        }
     }
     return CTRT_OK;
 }
@@ -96,7 +106,7 @@ ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, in
         const int error = mpi->isend((const char *)data + at, piece, to, tag, batch->comm->handle,
                                      &batch->requests[batch->count]);
         if (error != 0)
-            return mpi_failed("MPI_Isend", error);
+            return mpi_incomplete(batch->comm, mpi_failed("MPI_Isend", error));
         batch->count++;
     }
     return CTRT_OK;
@@ -111,7 +121,7 @@ ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int f
         const int error = mpi->irecv((char *)data + at, piece, from, tag, batch->comm->handle,
                                      &batch->requests[batch->count]);
         if (error != 0)
-            return mpi_failed("MPI_Irecv", error);
+            return mpi_incomplete(batch->comm, mpi_failed("MPI_Irecv", error));
         batch->count++;
     }
     return CTRT_OK;
