@@ -107,8 +107,9 @@ static ctrt_status all_to_all(struct mpi_comm *comm, const ctrt_comm_call *call,
     copy(receive + (size_t)comm->rank * bytes, send + (size_t)comm->rank * send_stride, bytes);
     for (int k = 1; k < comm->world; k++) {
         const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
-        CTRT_TRY(mpi_receive(&batch, receive + (size_t)from * bytes, bytes, from, TAG_DATA));
-        CTRT_TRY(mpi_send(&batch, send + (size_t)to * send_stride, bytes, to, TAG_DATA));
+        const struct mpi_side sent = { (char *)send + (size_t)to * send_stride, bytes, to };
+        const struct mpi_side received = { receive + (size_t)from * bytes, bytes, from };
+        CTRT_TRY(mpi_exchange(&batch, &sent, &received, TAG_DATA));
     }
     return mpi_finish(&batch);
 }
@@ -227,10 +228,11 @@ static ctrt_status start_scatter(struct mpi_batch *batch, const struct split *sp
     const char *send = batch->call->send;
     for (int k = 1; k < comm->world; k++) {
         const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
-        CTRT_TRY(mpi_receive(batch, slot(comm, piece, from), split_length(split, comm->rank, piece) * split->element, from,
-                             TAG_DATA));
-        CTRT_TRY(mpi_send(batch, send + split_begin(split, to, piece) * split->element,
-                          split_length(split, to, piece) * split->element, to, TAG_DATA));
+        const struct mpi_side sent = { (char *)send + split_begin(split, to, piece) * split->element,
+                                       split_length(split, to, piece) * split->element, to };
+        const struct mpi_side received = { slot(comm, piece, from), split_length(split, comm->rank, piece) * split->element,
+                                           from };
+        CTRT_TRY(mpi_exchange(batch, &sent, &received, TAG_DATA));
     }
     return CTRT_OK;
 }
@@ -266,12 +268,16 @@ static ctrt_status start_results(struct mpi_batch *batch, const struct split *sp
         return CTRT_OK;
     for (int k = 1; k < comm->world; k++) {
         const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
-        if (root < 0 || root == comm->rank)
-            CTRT_TRY(mpi_receive(batch, (char *)call->receive + split_begin(split, from, piece) * split->element,
-                                 split_length(split, from, piece) * split->element, from, TAG_DATA));
-        if (root < 0 || root == to)
-            CTRT_TRY(mpi_send(batch, result_of(comm, call, split, piece),
-                              split_length(split, comm->rank, piece) * split->element, to, TAG_DATA));
+        struct mpi_side sent = { .rank = to }, received = { .rank = from };
+        if (root < 0 || root == to) {
+            sent.data = result_of(comm, call, split, piece);
+            sent.bytes = split_length(split, comm->rank, piece) * split->element;
+        }
+        if (root < 0 || root == comm->rank) {
+            received.data = (char *)call->receive + split_begin(split, from, piece) * split->element;
+            received.bytes = split_length(split, from, piece) * split->element;
+        }
+        CTRT_TRY(mpi_exchange(batch, &sent, &received, TAG_DATA));
     }
     return CTRT_OK;
 }

@@ -97,6 +97,14 @@ ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_hand
 /* Starts messages of any size, in pieces; waits when the batch is full. */
 ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag);
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag);
+/* Starts to send to one rank and to receive from another one. Waits only when both sides of a piece have started, so ranks
+ * that exchange in a circle do not wait for each other for ever. */
+struct mpi_side {
+    void *data;                         /* the sent data is not changed */
+    size_t bytes;
+    int rank;
+};
+ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag);
 /* Waits until all requests of the batch are complete. */
 ctrt_status mpi_finish(struct mpi_batch *batch);
 /* One look at the time and, at most every 5 ms, at the config's poll; gives up the processor for longer and longer

@@ -86,9 +86,10 @@ ctrt_status mpi_finish(struct mpi_batch *batch)
     return wait_for(batch->comm, batch->call, batch->requests, count);
 }
 
+/* Makes room for two requests. */
 static ctrt_status reserve(struct mpi_batch *batch)
 {
-    return batch->count < MPI_REQUESTS ? CTRT_OK : mpi_finish(batch);
+    return batch->count + 2 <= MPI_REQUESTS ? CTRT_OK : mpi_finish(batch);
 }
 
 /* The receiver of a block does not know its size, so a block is one message. */
@@ -97,32 +98,57 @@ static size_t largest_message(const struct mpi_batch *batch, size_t bytes, int t
     return tag == TAG_OPENING || tag == TAG_MESSAGE ? bytes : batch->comm->most;
 }
 
-ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag)
+/* Starts the message at byte `at`, if there is one. */
+static ctrt_status send_piece(struct mpi_batch *batch, const void *data, size_t bytes, size_t at, int to, int tag)
 {
     const size_t most = largest_message(batch, bytes, tag);
-    for (size_t at = 0; at < bytes; at += most) {
+    if (at >= bytes)
+        return CTRT_OK;
+    const int error = mpi->isend((const char *)data + at, (int)(bytes - at < most ? bytes - at : most), to, tag,
+                                 batch->comm->handle, &batch->requests[batch->count]);
+    if (error != 0)
+        return mpi_incomplete(batch->comm, mpi_failed("MPI_Isend", error));
+    batch->count++;
+    return CTRT_OK;
+}
+
+static ctrt_status receive_piece(struct mpi_batch *batch, void *data, size_t bytes, size_t at, int from, int tag)
+{
+    const size_t most = largest_message(batch, bytes, tag);
+    if (at >= bytes)
+        return CTRT_OK;
+    const int error = mpi->irecv((char *)data + at, (int)(bytes - at < most ? bytes - at : most), from, tag,
+                                 batch->comm->handle, &batch->requests[batch->count]);
+    if (error != 0)
+        return mpi_incomplete(batch->comm, mpi_failed("MPI_Irecv", error));
+    batch->count++;
+    return CTRT_OK;
+}
+
+ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag)
+{
+    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
         CTRT_TRY(reserve(batch));
-        const int piece = (int)(bytes - at < most ? bytes - at : most);
-        const int error = mpi->isend((const char *)data + at, piece, to, tag, batch->comm->handle,
-                                     &batch->requests[batch->count]);
-        if (error != 0)
-            return mpi_incomplete(batch->comm, mpi_failed("MPI_Isend", error));
-        batch->count++;
+        CTRT_TRY(send_piece(batch, data, bytes, at, to, tag));
     }
     return CTRT_OK;
 }
 
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag)
 {
-    const size_t most = largest_message(batch, bytes, tag);
-    for (size_t at = 0; at < bytes; at += most) {
+    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
         CTRT_TRY(reserve(batch));
-        const int piece = (int)(bytes - at < most ? bytes - at : most);
-        const int error = mpi->irecv((char *)data + at, piece, from, tag, batch->comm->handle,
-                                     &batch->requests[batch->count]);
-        if (error != 0)
-            return mpi_incomplete(batch->comm, mpi_failed("MPI_Irecv", error));
-        batch->count++;
+        CTRT_TRY(receive_piece(batch, data, bytes, at, from, tag));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag)
+{
+    for (size_t at = 0; at < send->bytes || at < receive->bytes; at += batch->comm->most) {
+        CTRT_TRY(reserve(batch));
+        CTRT_TRY(receive_piece(batch, receive->data, receive->bytes, at, receive->rank, tag));
+        CTRT_TRY(send_piece(batch, send->data, send->bytes, at, send->rank, tag));
     }
     return CTRT_OK;
 }
