@@ -1,8 +1,8 @@
 # Example programs; each builds outside this tree with pkg-config alone. They are part of the archive, and
 # tests/installed.sh builds them against the installed tree.
 EXTRA_DIST += \
-    examples/Makefile examples/data/README.md examples/data/digits.csv examples/digits.c examples/gpt.c \
-    examples/plugin-template/Makefile examples/plugin-template/README.md examples/plugin-template/template.c \
+    examples/Makefile examples/data/README.md examples/data/digits.csv examples/digits.c examples/ensemble.c \
+    examples/gpt.c examples/plugin-template/Makefile examples/plugin-template/README.md examples/plugin-template/template.c \
     examples/plugin-template/try.c
 EXTRA_DIST += examples/plugin-template/Makefile examples/plugin-template/README.md examples/plugin-template/template.c \
               examples/plugin-template/try.c

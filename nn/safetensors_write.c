@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/file_writer.h"
 #include "base/host_alloc.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "device/device.h"
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
@@ -17,14 +17,19 @@ static size_t tensor_bytes(const ctrt_tensor *tensor)
     return (size_t)ctrt_tensor_numel(tensor) * dtype_bytes(ctrt_tensor_dtype(tensor));
 }
 
-static void put_entry(struct strbuf *text, const struct safetensors_item *item, size_t begin)
+static void put_entry(struct json *json, const struct safetensors_item *item, size_t begin)
 {
-    strbuf_add_json(text, item->name);
-    strbuf_add(text, ":{\"dtype\":\"%s\",\"shape\":[",
-               dtype_table[ctrt_tensor_dtype(item->tensor)].safetensors_name);
+    json_begin(json, item->name, '{');
+    json_add_string(json, "dtype", dtype_table[ctrt_tensor_dtype(item->tensor)].safetensors_name);
+    json_begin(json, "shape", '[');
     for (int i = 0; i < ctrt_tensor_ndim(item->tensor); i++)
-        strbuf_add(text, "%s%lld", i ? "," : "", (long long)ctrt_tensor_size(item->tensor, i));
-    strbuf_add(text, "],\"data_offsets\":[%zu,%zu]}", begin, begin + tensor_bytes(item->tensor));
+        json_add_int(json, NULL, ctrt_tensor_size(item->tensor, i));
+    json_end(json, ']');
+    json_begin(json, "data_offsets", '[');
+    json_add_uint(json, NULL, begin);
+    json_add_uint(json, NULL, begin + tensor_bytes(item->tensor));
+    json_end(json, ']');
+    json_end(json, '}');
 }
 
 /* Writes the header length and the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes. */
@@ -33,23 +38,19 @@ static ctrt_status put_header(struct strbuf *text, const struct safetensors_item
 {
     size_t begin = 0;
     strbuf_add_repeated(text, '\0', 8);
-    strbuf_add_string(text, "{");
-    if (metadata_count)
-        strbuf_add_string(text, "\"__metadata__\":{");
-    for (size_t i = 0; i < metadata_count; i++) {
-        strbuf_add_string(text, i ? "," : "");
-        strbuf_add_json(text, metadata[i].key);
-        strbuf_add_string(text, ":");
-        strbuf_add_json(text, metadata[i].value);
+    struct json json = { .text = text, .lines = JSON_COMPACT };
+    json_begin(&json, NULL, '{');
+    if (metadata_count > 0) {
+        json_begin(&json, "__metadata__", '{');
+        for (size_t i = 0; i < metadata_count; i++)
+            json_add_string(&json, metadata[i].key, metadata[i].value);
+        json_end(&json, '}');
     }
-    if (metadata_count)
-        strbuf_add_string(text, count ? "}," : "}");
     for (size_t i = 0; i < count; i++) {
-        strbuf_add_string(text, i ? "," : "");
-        put_entry(text, sorted[i], begin);
+        put_entry(&json, sorted[i], begin);
         begin += tensor_bytes(sorted[i]->tensor);
     }
-    strbuf_add_string(text, "}");
+    json_end(&json, '}');
     strbuf_add_repeated(text, ' ', (int)(-text->length % 8));
     if (text->failed)
         return out_of_memory(text->length, "a file's header");

@@ -260,6 +260,32 @@ static bool under_mpi(const struct rank_environment *environment)
     return environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
 }
 
+/* Opens a store on rank 0, whose address the engine's bootstrap function copies to the other ranks. If rank 0 fails, it
+ * copies "", so that the others do not wait. */
+static ctrt_status bootstrap_store(ctrt_comm *comm)
+{
+    char address[ENVIRONMENT_STORE_BYTES] = "", host[64] = "";
+    int32_t rank, size;
+    ctrt_status status = CTRT_OK;
+    if (comm->rank == 0) {
+        (void)gethostname(host, sizeof host - 1);
+        snprintf(address, sizeof address, "tcp://%s:0", host);
+        status = environment_open_store(&comm->store, address, 0, comm->timeout);
+        snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
+    }
+    CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
+    if (comm->rank == 0)
+        return status;
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
+    if (rank != comm->rank || size != comm->size)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, or "
+                         "MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size, comm->engine_name,
+                         (int)rank, (int)size);
+    return environment_open_store(&comm->store, address, rank, comm->timeout);
+}
+
 /* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
  * bootstrap function. */
 static ctrt_status open_store(ctrt_comm *comm)
@@ -268,23 +294,8 @@ static ctrt_status open_store(ctrt_comm *comm)
     CTRT_TRY(environment_store(address));
     if (address[0] == '\0' && comm->size == 1)
         return ctrt_store_open(&comm->store, "local://ctrt-world", true, comm->timeout);
-    if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap)) {
-        int32_t rank, size;
-        char host[64] = "";
-        (void)gethostname(host, sizeof host - 1);
-        snprintf(address, sizeof address, "tcp://%s:0", host);
-        if (comm->rank == 0) {
-            CTRT_TRY(environment_open_store(&comm->store, address, 0, comm->timeout));
-            snprintf(address, sizeof address, "%s", ctrt_store_address(comm->store));
-        }
-        CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
-        if (rank != comm->rank || size != comm->size)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                             "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
-                             "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
-                             comm->engine_name, (int)rank, (int)size);
-        return comm->rank == 0 ? CTRT_OK : environment_open_store(&comm->store, address, rank, comm->timeout);
-    }
+    if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap))
+        return bootstrap_store(comm);
     if (address[0] == '\0')
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "

@@ -4,7 +4,8 @@
  * Keys in the store, below the id of the group:
  *   alarm      set by the first rank that finds a failure, or by the store's server when a rank's process has ended: the
  *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
- *              message. A thread of each process waits for it.
+ *              message. A thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because
+ *              it may serve the store: then the others do not watch any more, and a connection that ends is no failure
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -146,44 +147,52 @@ static void describe_ranks(struct strbuf *text, const ctrt_comm *comm, const str
     }
 }
 
-static void json_call(struct strbuf *json, const char *name, const ctrt_comm_signature *signature)
+static void json_call(struct json *json, const char *key, const ctrt_comm_signature *signature)
 {
     char call[FLIGHT_TEXT];
-    strbuf_add(json, ", \"%s\": ", name);
-    strbuf_add_json(json, signature->sequence > 0 ? flight_text(call, signature) : NULL);
+    json_add_string(json, key, signature->sequence > 0 ? flight_text(call, signature) : NULL);
+}
+
+static void json_rank(struct json *json, const ctrt_comm *comm, int rank, const struct rank_state *state)
+{
+    const struct comm_member *member = &comm->members[rank];
+    json_begin(json, NULL, '{');
+    json_add_int(json, "rank", rank);
+    json_add_string(json, "host", member->host);
+    json_add_int(json, "pid", member->pid);
+    json_add_string(json, "device", member->device);
+    if (state != NULL) {
+        json_add_string(json, "state", kind_names[state->kind]);
+        json_call(json, "completed", &state->state.done);
+        json_call(json, "pending", &state->state.pending);
+    }
+    json_end(json, '}');
 }
 
 /* `ranks` NULL: nothing is known about other ranks. */
 static ctrt_status compose_json(char **out, ctrt_comm *comm, const char *error, const struct rank_state *ranks)
 {
-    struct strbuf json = { 0 };
+    struct strbuf text = { 0 };
+    struct json json = { .text = &text, .lines = 1 };
     const struct state own = own_state(comm);
-    strbuf_add_string(&json, "{\"group\": ");
-    strbuf_add_json(&json, comm->name);
-    strbuf_add(&json, ", \"rank\": %d, \"size\": %d, \"engine\": \"%s\",\n \"error\": ", comm->rank, comm->size,
-               comm->engine_name);
-    strbuf_add_json(&json, error);
+    json_begin(&json, NULL, '{');
+    json_add_string(&json, "group", comm->name);
+    json_add_int(&json, "rank", comm->rank);
+    json_add_int(&json, "size", comm->size);
+    json_add_string(&json, "engine", comm->engine_name);
+    json_add_string(&json, "error", error);
     json_call(&json, "completed", &own.done);
     json_call(&json, "pending", &own.pending);
-    strbuf_add_string(&json, ",\n \"ranks\": [");
-    for (int rank = 0; rank < comm->size; rank++) {
-        const struct comm_member *member = &comm->members[rank];
-        strbuf_add(&json, "%s\n  {\"rank\": %d, \"host\": ", rank ? "," : "", rank);
-        strbuf_add_json(&json, member->host);
-        strbuf_add(&json, ", \"pid\": %" PRId64 ", \"device\": \"%s\"", member->pid, member->device);
-        if (ranks != NULL) {
-            strbuf_add(&json, ", \"state\": \"%s\"", kind_names[ranks[rank].kind]);
-            json_call(&json, "completed", &ranks[rank].state.done);
-            json_call(&json, "pending", &ranks[rank].state.pending);
-        }
-        strbuf_add_string(&json, "}");
-    }
-    strbuf_add_string(&json, "],\n \"record\": ");
+    json_begin(&json, "ranks", '[');
+    for (int rank = 0; rank < comm->size; rank++)
+        json_rank(&json, comm, rank, ranks ? &ranks[rank] : NULL);
+    json_end(&json, ']');
     pthread_mutex_lock(&comm->lock);
-    flight_json(&json, comm->record);
+    flight_json(&json, "record", comm->record);
     pthread_mutex_unlock(&comm->lock);
-    strbuf_add_string(&json, "}\n");
-    return strbuf_finish(out, &json, "a report");
+    json_end(&json, '}');
+    strbuf_add_string(&text, "\n");
+    return strbuf_finish(out, &text, "a report");
 }
 
 /* Writes the report to the file that CTRT_COMM_REPORT names. */
@@ -245,7 +254,8 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
         return alarm;
     if (ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value, &bytes)
             == CTRT_OK
-        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank)
+        && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank
+        && alarm.kind != 'L')
         alarm.cause = strdup((char *)value + end);
     free(value);
     free(mine);
@@ -384,8 +394,13 @@ static void *watch(void *argument)
         void *value = NULL;
         size_t bytes = 0;
         const int64_t begin = comm_clock(0);
+        char kind = 0;
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, slice);
+        if (status == CTRT_OK)
+            (void)sscanf(value, "%*d %c", &kind);
         free(value);
+        if (kind == 'L')
+            break;
         if (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9))
             continue;                       /* no alarm in this slice */
         if (!atomic_load(&comm->closing))
@@ -416,6 +431,15 @@ ctrt_status comm_watch(ctrt_comm *comm)
     return CTRT_OK;
 }
 
+static void announce_end(ctrt_comm *comm)
+{
+    char key[KEY];
+    void *value = NULL;
+    size_t bytes;
+    (void)ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes);
+    free(value);
+}
+
 void comm_unwatch(ctrt_comm *comm)
 {
     char key[KEY];
@@ -434,6 +458,8 @@ void comm_unwatch(ctrt_comm *comm)
     if (comm->size > 1 && !atomic_load(&comm->failed)) {
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, key_of(key, comm, "alarm", -1), NULL, 0);
         (void)ctrt_store_set(comm->store, key_of(key, comm, "left", comm->rank), "", 0);
+        if (comm->rank == 0 && !comm->local)
+            announce_end(comm);
     }
 }
 

@@ -20,9 +20,9 @@ CORE_PARAM(store_param);
 
 enum which { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, VARIABLES };
 
-/* A launcher is recognised by one of its variables for rank and size, or, `both`, by the two together. The second name of a variable is
- * used if the first is not set. torchrun comes first because srun and mpirun often start torchrun. In a batch script of
- * Slurm, outside of a job step, SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not. */
+/* A launcher is recognised by one of its variables for rank and size, or, `both`, by the two together. The second name
+ * of a variable is used if the first is not set. torchrun comes first because srun and mpirun often start torchrun. In
+ * a batch script of Slurm, outside of a job step, SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not. */
 static const struct launcher {
     const char *name;
     bool both;
@@ -47,6 +47,11 @@ static ctrt_status malformed(const char *name, const char *text, const char *wan
 {
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is \"%s\", expected %s", name, text,
                      wanted);
+}
+
+static ctrt_status fail_missing(const char *present, const char *missing)
+{
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not", present, missing);
 }
 
 /* Reads decimal digits, a number of at most 9 digits. *rest: the text after them. */
@@ -116,8 +121,7 @@ static ctrt_status read_launcher(struct rank_environment *out, const struct laun
         CTRT_TRY(read_slurm_local_size(&values[LOCAL_SIZE], &names[LOCAL_SIZE]));
     for (int i = 0; i < 2; i++)
         if (names[i] == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not", names[!i],
-                             launcher->variables[i][0]);
+            return fail_missing(names[!i], launcher->variables[i][0]);
     CTRT_TRY(check_range(names[RANK], values[RANK], names[SIZE], values[SIZE]));
     if (names[LOCAL_RANK] == NULL) {
         values[LOCAL_RANK] = values[RANK];
@@ -160,8 +164,8 @@ ctrt_status environment_store(char *out)
         length = snprintf(out, ENVIRONMENT_STORE_BYTES, "%s", value.text);
     } else {
         if (host == NULL || port == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not",
-                             host != NULL ? "MASTER_ADDR" : "MASTER_PORT", host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
+            return fail_missing(host != NULL ? "MASTER_ADDR" : "MASTER_PORT",
+                                host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
         if (!read_digits(&number, &rest) || *rest != '\0' || number < 1 || number > 65534)
             return malformed("MASTER_PORT", port, "a number from 1 to 65534");
         number += agent != NULL && strcmp(agent, "True") == 0;

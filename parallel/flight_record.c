@@ -95,30 +95,34 @@ const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signa
     return text;
 }
 
-void flight_json_one(struct strbuf *json, const struct flight *flight)
+static void flight_json_one(struct json *json, const struct flight *flight)
 {
     const ctrt_comm_signature *signature = &flight->signature;
-    strbuf_add(json, "{\"number\": %" PRIu64 ", \"collective\": \"%s\", \"sequence\": %" PRIu64, flight->number,
-               collective_name(signature), signature->sequence);
-    if (signature->dtype != 0)
-        strbuf_add(json, ", \"dtype\": \"%s\", \"count\": %" PRIu64, ctrt_dtype_name((ctrt_dtype)signature->dtype),
-                   signature->count);
+    json_begin(json, NULL, '{');
+    json_add_uint(json, "number", flight->number);
+    json_add_string(json, "collective", collective_name(signature));
+    json_add_uint(json, "sequence", signature->sequence);
+    if (signature->dtype != 0) {
+        json_add_string(json, "dtype", ctrt_dtype_name((ctrt_dtype)signature->dtype));
+        json_add_uint(json, "count", signature->count);
+    }
     if (reduces(signature))
-        strbuf_add(json, ", \"op\": \"%s\"", op_name(signature));
+        json_add_string(json, "op", op_name(signature));
     if (signature->root >= 0)
-        strbuf_add(json, ", \"root\": %d", signature->root);
+        json_add_int(json, "root", signature->root);
     if (flight->peer >= 0)
-        strbuf_add(json, ", \"peer\": %d", flight->peer);
-    strbuf_add(json, ", \"state\": \"%s\", \"queued_ns\": %" PRId64 ", \"started_ns\": %" PRId64 ", \"ended_ns\": %" PRId64
-               "}", state_names[flight->state], flight->queued, flight->started, flight->ended);
+        json_add_int(json, "peer", flight->peer);
+    json_add_string(json, "state", state_names[flight->state]);
+    json_add_int(json, "queued_ns", flight->queued);
+    json_add_int(json, "started_ns", flight->started);
+    json_add_int(json, "ended_ns", flight->ended);
+    json_end(json, '}');
 }
 
-void flight_json(struct strbuf *json, const struct flight_record *record)
+void flight_json(struct json *json, const char *key, const struct flight_record *record)
 {
-    strbuf_add_string(json, "[");
-    for (uint64_t i = oldest(record); i < record->count; i++) {
-        strbuf_add_string(json, i == oldest(record) ? "\n  " : ",\n  ");
+    json_begin(json, key, '[');
+    for (uint64_t i = oldest(record); i < record->count; i++)
         flight_json_one(json, &record->ring[i % FLIGHT_RECORDS]);
-    }
-    strbuf_add_string(json, "]");
+    json_end(json, ']');
 }

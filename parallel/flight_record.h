@@ -3,7 +3,7 @@
 #ifndef PARALLEL_FLIGHT_RECORD_H
 #define PARALLEL_FLIGHT_RECORD_H
 
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "ctrt/comm_plugin.h"
 
 #define FLIGHT_RECORDS 1024
@@ -36,9 +36,7 @@ const struct flight *flight_pending(const struct flight_record *record);
 /* Writes "all_reduce 57 (sum, 1000 f32)" into text[FLIGHT_TEXT]. Returns `text`. */
 #define FLIGHT_TEXT 128
 const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signature);
-/* Adds the record as a JSON array, oldest first. */
-void flight_json(struct strbuf *json, const struct flight_record *record);
-/* Adds one call as a JSON object. */
-void flight_json_one(struct strbuf *json, const struct flight *flight);
+/* Adds the record as an array, oldest first. */
+void flight_json(struct json *json, const char *key, const struct flight_record *record);
 
 #endif

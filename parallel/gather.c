@@ -67,9 +67,13 @@ static ctrt_status gather_tensors(ctrt_tensor **out, const struct origin *origin
 {
     CTRT_TRY(shape_dim(&dim, "gather", dim, tensors[0]->view.ndim));
     CTRT_TRY(check_shapes(origin, tensors, count, dim));
-    if (tensors[0]->view.ndim == 0)
-        return gather_scalars(out, tensors, count, device);
-    return op_cat_to(out, tensors, count, dim, device);
+    CTRT_AUTO(tensor) result = NULL;
+    CTRT_TRY(tensors[0]->view.ndim == 0 ? gather_scalars(&result, tensors, count, device)
+                                        : op_cat_to(&result, tensors, count, dim, device));
+    for (int i = 0; i < count; i++)
+        CTRT_TRY(streams_join(tensors[i]->device, device));
+    ctrt_tensor_assign(out, result);
+    return CTRT_OK;
 }
 
 static ctrt_status gather_check(const char *who, const void *out, const void *list, const char *name, int count,
@@ -86,6 +90,7 @@ static ctrt_status gather_check(const char *who, const void *out, const void *li
 
 ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, ctrt_device *device, int dim)
 {
+    STREAMS_ORDERED;
     CTRT_TRY(gather_check("gather_tensor", out, tensors, "tensors", count, &device));
     for (int i = 0; i < count; i++)
         if (tensors[i] == NULL)
@@ -144,8 +149,9 @@ static ctrt_status gather_leaves(ctrt_tree **out, const struct gathering *g, ctr
 
 static ctrt_status gather_pointers(ctrt_tree **out, const struct gathering *g, ctrt_tree *const *trees)
 {
+    static atomic_bool warned;
     for (int i = 1; i < g->count; i++)
-        if (trees[i]->pointer != trees[0]->pointer) {
+        if (trees[i]->pointer != trees[0]->pointer && !atomic_exchange(&warned, true)) {
             log_message(CTRT_LOG_WARNING, "parallel",
                         "gather_tree: the pointers outputs[0]%s and outputs[%d]%s differ; the result has the first",
                         place_of(g), i, place_of(g));
@@ -212,6 +218,7 @@ static ctrt_status gather_tree(ctrt_tree **out, struct gathering *g, ctrt_tree *
 
 ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device, int dim)
 {
+    STREAMS_ORDERED;
     ctrt_tree *result = NULL;
     CTRT_TRY(gather_check("gather_tree", out, trees, "trees", count, &device));
     struct gathering g = { .count = count, .dim = dim, .device = device };

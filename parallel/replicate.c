@@ -158,8 +158,11 @@ static ctrt_status copies_fill(const struct replication *r)
 {
     if (r->recorded > 0)
         CTRT_TRY(copies_record(r->copies, r->tensors, r->recorded, r->devices, r->n));
-    return copies_make(r->copies + (size_t)r->n * r->recorded, r->tensors + r->recorded, r->count - r->recorded,
-                       r->devices, r->n);
+    CTRT_TRY(copies_make(r->copies + (size_t)r->n * r->recorded, r->tensors + r->recorded, r->count - r->recorded,
+                         r->devices, r->n));
+    for (int i = 1; i < r->n; i++)
+        CTRT_TRY(streams_join(r->devices[0], r->devices[i]));
+    return CTRT_OK;
 }
 
 static ctrt_status choose(ctrt_tensor **out, void *user, const struct walk_entry *original, size_t index,
@@ -192,6 +195,7 @@ static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, 
 
 ctrt_status ctrt_replicate(ctrt_module **replicas, ctrt_module *module, ctrt_device *const *devices, int n)
 {
+    STREAMS_ORDERED;
     if (replicas == NULL)
         return fail_null("replicate", "replicas");
     if (module == NULL)

@@ -27,8 +27,9 @@ static ctrt_status piece_make(ctrt_tensor **out, ctrt_tensor *tensor, const stru
     CTRT_AUTO(tensor) piece = NULL;
     ctrt_device *device = cut->devices[i];
     CTRT_TRY(ctrt_narrow(&piece, tensor, cut->dim, start, cut->sizes[i]));
-    return device_host_memory(device) ? ctrt_to_device(out, piece, device)
-                                      : ctrt_to_non_blocking(out, piece, device, NULL);
+    CTRT_TRY(device_host_memory(device) ? ctrt_to_device(out, piece, device)
+                                        : ctrt_to_non_blocking(out, piece, device, NULL));
+    return streams_join(tensor->device, device);
 }
 
 static ctrt_status pieces_make(ctrt_tensor **out, ctrt_tensor *tensor, const struct cut *cut)
@@ -129,6 +130,7 @@ static ctrt_status scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *te
 ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *tensor, ctrt_device *const *devices, int n,
                                 int dim, const ctrt_scatter_options *options)
 {
+    STREAMS_ORDERED;
     int pieces = 0;
     if (out == NULL)
         return fail_null("scatter_tensor", "out");
@@ -254,6 +256,7 @@ static ctrt_status scatter_tree(ctrt_tree **out, const struct scattering *s, ctr
 ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt_device *const *devices, int n, int dim,
                               const ctrt_scatter_options *options)
 {
+    STREAMS_ORDERED;
     if (out == NULL)
         return fail_null("scatter_tree", "out");
     if (count == NULL)

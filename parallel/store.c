@@ -382,7 +382,8 @@ ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const ch
     if (store != NULL && !*supported)
         return CTRT_OK;
     if (bytes > STORE_DISCONNECT_BYTES)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "store_set_at_disconnect: the value of key %s has %zu bytes; at most "
-                         "%d are possible", key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "store_set_at_disconnect: the value of key %s has %zu bytes; at most %d are possible",
+                         key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
     return run(&unset, "store_set_at_disconnect", store, &message);
 }

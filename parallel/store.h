@@ -25,8 +25,8 @@ struct store_kind {
      * the members that `open` is responsible for, and writes it to *out. */
     ctrt_status (*open)(ctrt_store **out, const char *rest, bool serve, int64_t deadline);
     /* Executes a request. STORE_GET waits for the key; after the deadline *result is STORE_UNSET. The caller gets a
-     * reference to *value, NULL if there is none. CTRT_ERR_COMM if the store cannot be reached or does not answer before
-     * the deadline. Thread-safe. */
+     * reference to *value, NULL if there is none. CTRT_ERR_COMM if the store cannot be reached or does not answer
+     * before the deadline. Thread-safe. */
     ctrt_status (*request)(enum store_result *result, struct store_value **value, ctrt_store *store,
                            const struct store_message *message, int64_t deadline);
     /* Ends the use of the store and frees everything except the struct itself. Not called in the child of a fork. */
@@ -50,18 +50,18 @@ struct ctrt_store {
     ctrt_store *previous, *next;        /* list of all stores of the process */
 };
 
-/* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later call
- * with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 256 such keys,
- * with values of at most 4 KiB. *supported: whether the kind of store can do it (tcp); if not, the call has no effect.
- * Thread-safe. */
+/* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later
+ * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 256
+ * such keys, with values of at most 4 KiB. *supported: whether the kind of store can do it (tcp); if not, the call has
+ * no effect. Thread-safe. */
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 
 /* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
 #define STORE_ANSWER_TIME INT64_C(5000000000)
 
-/* Times are in nanoseconds of CLOCK_MONOTONIC. store_deadline: `seconds` from now, at most 30 years. store_poll_timeout:
- * milliseconds until the deadline, rounded up, for poll(). */
+/* Times are in nanoseconds of CLOCK_MONOTONIC. store_deadline: `seconds` from now, at most 30 years.
+ * store_poll_timeout: milliseconds until the deadline, rounded up, for poll(). */
 int64_t store_now(void);
 int64_t store_deadline(double seconds);
 int store_poll_timeout(int64_t deadline);

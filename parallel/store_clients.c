@@ -62,7 +62,8 @@ void client_send_bytes(struct client *client, const void *head, size_t bytes, st
 static void send_reply(struct client *client, uint32_t id, enum store_result result, struct store_value *value)
 {
     const struct store_header header = {
-        .id = id, .op = STORE_REPLY, .flags = (uint8_t)result, .value_bytes = value != NULL ? (uint32_t)value->bytes : 0,
+        .id = id, .op = STORE_REPLY, .flags = (uint8_t)result,
+        .value_bytes = value != NULL ? (uint32_t)value->bytes : 0,
     };
     client_send_bytes(client, &header, sizeof header, value);
 }

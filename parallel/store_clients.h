@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/store_clients.h: the state of a tcp store's server, and what it does with the requests of its clients. Used by
- * store_server.c and store_clients.c only, with the lock of the server held. */
+/* parallel/store_clients.h: the state of a tcp store's server, and what it does with the requests of its clients. Used
+ * by store_server.c and store_clients.c only, with the lock of the server held. */
 #ifndef PARALLEL_STORE_CLIENTS_H
 #define PARALLEL_STORE_CLIENTS_H
 
@@ -28,7 +28,8 @@ struct reply {
     } head;
 };
 
-/* A STORE_GET that waits for its key. In the list of a hash and in the list of a client; `place` is what points to it. */
+/* A STORE_GET that waits for its key. In the list of a hash and in the list of a client. `place`: the address of the
+ * pointer to it. */
 struct wait {
     struct wait *next, **place, *next_of_client, **place_of_client;
     struct client *client;

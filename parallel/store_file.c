@@ -6,8 +6,8 @@
  * a key looks at the length of the file every few milliseconds, because inotify does not see changes by other hosts.
  *
  * Locks are those of open file descriptions (F_OFD_SETLK) on bytes of the file, because flock() locks whole files, and
- * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the store
- * open. Therefore the others notice when it ends, and that a file is left over from an earlier run. */
+ * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the
+ * store open. Therefore the others notice when it ends, and that a file is left over from an earlier run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -256,7 +256,8 @@ static ctrt_status open_file(struct file_store *store)
 
 static ctrt_status fail_left_over(const struct file_store *store)
 {
-    return ctrt_fail(CTRT_ERR_COMM, "%s: the file is not empty and in no use; it is left over from an earlier run or is "
+    return ctrt_fail(CTRT_ERR_COMM,
+                     "%s: the file is not empty, and no process serves it; it is left over from an earlier run or is "
                      "not a store. Remove it", store->path);
 }
 

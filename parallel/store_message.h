@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/store_message.h: requests to stores and replies, in memory and as bytes.
  *
- * As bytes (in a TCP connection, and in the file of a file store) a message is a struct store_header, the key, the value
- * and the second value, without padding. Integers are little-endian, as in memory (configure refuses other machines). */
+ * As bytes (in a TCP connection, and in the file of a file store) a message is a struct store_header, the key, the
+ * value and the second value, without padding. Integers are little-endian, as in memory (configure refuses other
+ * machines). */
 #ifndef PARALLEL_STORE_MESSAGE_H
 #define PARALLEL_STORE_MESSAGE_H
 
@@ -20,7 +21,7 @@ enum store_op {
     STORE_SET = 1,                      /* value: the new one */
     STORE_GET,                          /* the reply comes when the key is set */
     STORE_ADD,                          /* value: int64_t, the amount; replies the sum as text */
-    STORE_COMPARE_SET,                  /* value: desired; other: expected, with STORE_EXPECTED; replies the new value */
+    STORE_COMPARE_SET,                  /* value: desired; other: expected, with STORE_EXPECTED; replies the result */
     STORE_DELETE,
     STORE_AT_DISCONNECT,                /* value: the one that the key gets when the connection ends */
     STORE_NOT_AT_DISCONNECT,            /* ends STORE_AT_DISCONNECT for the key */

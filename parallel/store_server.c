@@ -4,8 +4,8 @@
  * Limits, so that no client can block others or exhaust the memory: MOST_CLIENTS connections. MOST_PENDING of them that
  * have not authenticated yet, for PENDING_TIME, with 80 bytes of input; more displace the oldest. INPUT_BYTES of
  * incomplete messages, of which the one that has waited longest gives way. MOST_REPLIES replies of a client that does
- * not read them; then its requests are not read. MOST_WAITS waits for keys in all and CLIENT_WAITS of one client. Values
- * are shared by the map and the replies and limited by STORE_MAP_BYTES. */
+ * not read them; then its requests are not read. MOST_WAITS waits for keys in all and CLIENT_WAITS of one client.
+ * Values are shared by the map and the replies and limited by STORE_MAP_BYTES. */
 #define _GNU_SOURCE
 #include "parallel/store_server.h"
 
@@ -64,9 +64,9 @@ static void resize_input(struct store_server *server, struct client *client, siz
     client->capacity = capacity;
 }
 
-/* Makes room for the rest of a message of `bytes` bytes: for as much as has arrived already, so that a client has to send
- * what it makes the server reserve. If the memory for incomplete messages is used up, ends the client with a large one
- * that has not made progress for the longest time. */
+/* Makes room for the rest of a message of `bytes` bytes: for as much as has arrived already, so that a client has to
+ * send what it makes the server reserve. If the memory for incomplete messages is used up, ends the client with a large
+ * one that has not made progress for the longest time. */
 static void reserve_input(struct store_server *server, struct client *client, size_t bytes)
 {
     const size_t capacity = MIN(bytes, MAX(2 * client->used, SMALL_INPUT));

@@ -13,8 +13,8 @@ int store_server_port(const struct store_server *server);
 /* Closes all connections, ends the thread and frees the server. */
 void store_server_stop(struct store_server *server);
 
-/* Around a fork: the thread does not change the list of connections in between. store_server_forked runs in the child and
- * closes its copies of all descriptors. */
+/* Around a fork: the thread does not change the list of connections in between. store_server_forked runs in the child
+ * and closes its copies of all descriptors. */
 void store_server_before_fork(struct store_server *server);
 void store_server_after_fork(struct store_server *server);
 void store_server_forked(struct store_server *server);

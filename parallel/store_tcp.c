@@ -2,9 +2,9 @@
 /* parallel/store_tcp.c: the client of a tcp store.
  *
  * The threads of the process share one connection. A request is a struct call in a list. One of the threads that wait,
- * the driver, sends the frames of all calls in order and receives all replies; the others wait for a condition variable.
- * When the driver's own call is done, another waiting thread becomes the driver. A thread that adds a call while another
- * one drives sends it. If the socket takes only a part, it wakes the driver's poll() with an eventfd. */
+ * the driver, sends the frames of all calls in order and receives all replies; the others wait for a condition
+ * variable. When the driver's own call is done, another waiting thread becomes the driver. A thread that adds a call
+ * while another one drives sends it. If the socket takes only a part, it wakes the driver's poll() with an eventfd. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -321,6 +321,18 @@ static bool transfer(int fd, void *data, size_t bytes, bool sends, int64_t deadl
     return true;
 }
 
+/* Whether the socket is connected to itself. Linux does that if nothing listens on a port that it then chooses for this
+ * end of the connection too. The server could not listen on the port as long as the socket exists. */
+static bool is_own_peer(int fd)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t own_length = sizeof own, peer_length = sizeof peer;
+    memset(&own, 0, sizeof own);
+    memset(&peer, 0, sizeof peer);
+    return getsockname(fd, (struct sockaddr *)&own, &own_length) == 0
+           && getpeername(fd, (struct sockaddr *)&peer, &peer_length) == 0 && memcmp(&own, &peer, sizeof own) == 0;
+}
+
 /* Returns a connected socket or -1, with errno. */
 static int connect_to(const struct addrinfo *address, int64_t deadline)
 {
@@ -330,15 +342,16 @@ static int connect_to(const struct addrinfo *address, int64_t deadline)
     if (fd < 0)
         return -1;
     store_socket_options(fd);
-    if (connect(fd, address->ai_addr, address->ai_addrlen) == 0)
-        return fd;
-    error = errno;
+    error = connect(fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS || error == EINTR) {
-        if (wait_socket(fd, POLLOUT, deadline) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0
-            && error == 0)
-            return fd;
-        error = error != 0 && error != EINPROGRESS && error != EINTR ? error : errno;
+        const bool known = wait_socket(fd, POLLOUT, deadline)
+                           && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0;
+        error = known ? error : errno;
     }
+    if (error == 0 && is_own_peer(fd))
+        error = ECONNREFUSED;
+    if (error == 0)
+        return fd;
     close(fd);
     errno = error;
     return -1;

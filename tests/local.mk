@@ -25,6 +25,8 @@ INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_
 PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 INTERNAL_LIBS     = libctrt-core.la
 TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
+# Compiling a test takes longer than running it, so tests are not optimised.
+TEST_CFLAGS       = $(AM_CFLAGS) -O0
 # Without libtool's wrapper scripts.
 NO_WRAPPER        = $(AM_LDFLAGS) -no-install
 
@@ -62,11 +64,12 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/comm_job.h tests/unit/cuda_compare.h \
-    tests/unit/cuda_discovery.h tests/unit/cuda_fake.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
-    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/folder.h tests/unit/memory_checks.h \
-    tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/small_net.h \
-    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_job.h \
+    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
+    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h \
+    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
+    tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -77,7 +80,7 @@ public_tests += \
     tests/unit/test-op-dtypes.c tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
     tests/unit/test-view.c
 internal_tests += \
-    tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
+    tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
     tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
@@ -110,8 +113,7 @@ internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
 plugin_tests += \
-    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c \
-    tests/unit/test-cpu-memory.c
+    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 
@@ -122,7 +124,7 @@ plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
-    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c tests/unit/test-stream-train.c
+    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
 parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
@@ -169,20 +171,18 @@ endif
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
-caching_tests = tests/unit/test-caching.c tests/unit/test-caching-model.c
-public_tests += $(caching_tests)
-TSAN_TESTS   += $(caching_tests)
+public_tests += tests/unit/test-caching.c tests/unit/test-caching-model.c
+TSAN_TESTS   += tests/unit/test-caching.c
 endif
 endif
 endif
 
 # The cuda backend: discovery with fake libraries, and devices with the driver and NVML in software (tests/softcuda).
-single_tests += tests/unit/test-cuda-discovery.c tests/unit/test-cuda-reasons.c
+single_tests += tests/unit/test-cuda-discovery.c
 if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
-    tests/unit/test-cuda-faults.c tests/unit/test-cuda-libraries.c tests/unit/test-cuda-pool.c \
-    tests/unit/test-cuda-products.c
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif
@@ -199,18 +199,20 @@ TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
 
 # ---- the programs ----
 
-single_programs = test-counters-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
+single_programs = test-counters-peaks test-cuda-discovery test-registry-faults test-train-reference
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
     tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+run_public_CFLAGS   = $(TEST_CFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
 # test-block-table expects its own functions in backtraces.
 run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_internal_CFLAGS   = $(TEST_CFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
@@ -220,18 +222,22 @@ endif
 run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_plugins_CFLAGS   = $(TEST_CFLAGS)
 run_plugins_LDFLAGS  = $(NO_WRAPPER)
 run_plugins_LDADD    =
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_threads_CFLAGS   = $(TEST_CFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 test_cpu_threads_LDADD    =
 test_counters_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-counters-peaks.c
 test_counters_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_counters_peaks_CFLAGS     = $(TEST_CFLAGS)
 test_counters_peaks_LDFLAGS    = $(NO_WRAPPER)
 test_counters_peaks_LDADD      = $(INTERNAL_LIBS)
 test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_registry_faults_CFLAGS   = $(TEST_CFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
 CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c \
@@ -239,18 +245,17 @@ CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c back
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
 test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_CFLAGS   = $(TEST_CFLAGS)
 test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
-test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
-test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
-test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
-test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
 # bench/gpu.sh installs these two for a machine with a GPU, so they need libtool's wrapper scripts.
 test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
 test_train_reference_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_train_reference_CFLAGS   = $(TEST_CFLAGS)
 test_train_reference_LDADD    = $(PUBLIC_LIBS)
 test_capture_SOURCES  = $(TEST_RUNNER) tests/integration/test-capture.c
 test_capture_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_capture_CFLAGS   = $(TEST_CFLAGS)
 test_capture_LDADD    = $(PUBLIC_LIBS)
 
 # A training loop makes no system calls.
@@ -267,7 +272,7 @@ EXTRA_DIST += tests/integration/steady.sh
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
-# The suite as a library that uses only the public API, for the program below and for `ctrt check`.
+# The suite as a library that uses only the public API, for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
@@ -277,17 +282,13 @@ libconformance_la_SOURCES = \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
     tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/view.c
 
-check_PROGRAMS += ctrt-conformance
-ctrt_conformance_SOURCES = tests/conformance/main.c
-ctrt_conformance_LDADD   = libconformance.la libctrt.la
-
 # Kernels with deliberate errors, which the suite must detect.
 check_LTLIBRARIES += mutant.la
 mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-TESTS      += ctrt-conformance tests/conformance/cpu-variants.sh
+TESTS      += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh
 LONG_TESTS += tests/conformance/mutants.sh
 endif
 # The page of `ctrt memory`, in a browser if one is installed.
@@ -304,8 +305,8 @@ if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
 LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh \
-    tests/integration/sim.sh tests/integration/sim-second.sh
+EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
@@ -318,17 +319,27 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
+# `ctrt run`.
+check_PROGRAMS  += run-rank
+TESTS           += tests/integration/run.sh
+EXTRA_DIST      += tests/integration/run.sh
+run_rank_SOURCES = tests/integration/run-rank.c
+run_rank_LDADD   = libctrt.la
+run_rank_LDFLAGS = $(NO_WRAPPER)
+
 # Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-gpt
+check_PROGRAMS += example-digits example-ensemble example-gpt
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
 example_digits_SOURCES = examples/digits.c
 example_digits_LDADD   = $(PUBLIC_LIBS)
+example_ensemble_SOURCES = examples/ensemble.c
+example_ensemble_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
 
@@ -382,7 +393,7 @@ check-long: all
 check-smoke: all
 	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
 distcheck-smoke:
-	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O1"
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O0"
 
 # Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
 # the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.

@@ -215,9 +215,7 @@ static void load_json(const char *name)
     json_close(']');
 }
 
-/* Writes the name of the default device ("auto") into `name` without opening it: the value of CTRT_DEVICE if set, else
- * the first device of the list. Returns NULL if there is no device. */
-static const char *chosen(char *name, size_t bytes)
+const char *tool_default_device(char *name, size_t bytes)
 {
     ctrt_param_info info;
     ctrt_device_spec spec;
@@ -307,7 +305,7 @@ static void show_json(const struct choice *choice)
     json_close(']');
     if (choice->devices) {
         char name[128];
-        json_string("default_device", chosen(name, sizeof name));
+        json_string("default_device", tool_default_device(name, sizeof name));
         json_open("devices", '[');
         show_devices(choice);
         json_close(']');
@@ -336,7 +334,7 @@ static void show_text(const struct choice *choice)
         printf("  %s\n", ctrt_plugin_folder(i));
     if (choice->devices) {
         char name[128];
-        const char *best = chosen(name, sizeof name);
+        const char *best = tool_default_device(name, sizeof name);
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
         if (show_devices(choice) == 0)
             printf("  none can be used; see the plugins for the reasons\n");

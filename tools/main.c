@@ -17,6 +17,7 @@ static const struct command {
     { "plugins", tool_plugins, "every plugin file, whether it was loaded and, if not, why" },
     { "check",   tool_check,   "conformance suite on a device or a plugin" },
     { "memory",  tool_memory,  "HTML page of a memory snapshot" },
+    { "run",     tool_run,     "starts a program as several ranks" },
 };
 
 #define COMMANDS (sizeof commands / sizeof commands[0])

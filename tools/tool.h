@@ -4,13 +4,19 @@
 #ifndef CTRT_TOOL_H
 #define CTRT_TOOL_H
 
+#include <stddef.h>
+
 /* argv[0] is the name of the subcommand. Returns the exit status: 0 for success, 1 for a failure, 2 for wrong usage. */
 int tool_info(int argc, char **argv);
 int tool_plugins(int argc, char **argv);
 int tool_check(int argc, char **argv);
 int tool_memory(int argc, char **argv);
+int tool_run(int argc, char **argv);            /* or the exit status of a rank */
 
 /* Formats a size, for example "64.00 MiB", into text[32]. Returns `text`. */
 const char *tool_bytes(char *text, unsigned long long bytes);
+/* Writes the name of the default device ("auto") into `name` without opening it: the value of CTRT_DEVICE if set, else
+ * the first device of the list. Returns `name`, or NULL if there is no device. */
+const char *tool_default_device(char *name, size_t bytes);
 
 #endif

@@ -24,7 +24,8 @@ backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c
     backends/cuda/ops/product.h backends/cuda/ops/random.c backends/cuda/ops/range.c backends/cuda/ops/reduce.c \
     backends/cuda/ops/row.c backends/cuda/ops/row.h backends/cuda/ops/softmax.c backends/cuda/ops/unary.c
 cuda_kernel_lists = backends/cuda/kernels/binary.def backends/cuda/kernels/compare.def \
-    backends/cuda/kernels/gradient.def backends/cuda/kernels/math.def backends/cuda/kernels/unary.def
+    backends/cuda/kernels/divide.def backends/cuda/kernels/gradient.def backends/cuda/kernels/math.def \
+    backends/cuda/kernels/unary.def
 backend_cuda_sources += backends/cuda/kernels/attention_args.h backends/cuda/kernels/conv_args.h \
     backends/cuda/kernels/copy_args.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise_args.h \
     backends/cuda/kernels/fast_div.h backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \

@@ -156,15 +156,19 @@ static ctrt_status open_device(void **handle, int32_t index)
     ctrt_status status = read_for(&options, index);
     if (!status)
         status = sim_kernels_ready();
-    if (!status && sim_device_at(index) != NULL)
-        status = sim_host->fail(CTRT_ERR_STATE, "sim:%d is open already", (int)index);
     if (!status)
         status = device_new(&device, &options, index);
     if (status)
         return status;
     pthread_mutex_lock(&lock);
-    devices[index] = device;
+    const bool free_place = devices[index] == NULL;
+    if (free_place)
+        devices[index] = device;
     pthread_mutex_unlock(&lock);
+    if (!free_place) {
+        device_free(device);
+        return sim_host->fail(CTRT_ERR_STATE, "sim:%d is open already", (int)index);
+    }
     sim_guard_add(device);
     *handle = device;
     return CTRT_OK;

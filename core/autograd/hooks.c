@@ -142,12 +142,12 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
     if (!tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_retain_grad: the tensor does not require grad");
     struct autograd_meta *meta = tensor->grad;
-    if (meta->node == NULL || meta->retain_grad)
+    if (meta->node == NULL)
         return CTRT_OK;                 /* a leaf always keeps its gradient */
     lock_enter(&hooks_lock);
-    ctrt_status status = retained_add(meta->node, tensor, meta->output);
-    lock_leave(&hooks_lock);
+    ctrt_status status = meta->retain_grad ? CTRT_OK : retained_add(meta->node, tensor, meta->output);
     meta->retain_grad = status == CTRT_OK;
+    lock_leave(&hooks_lock);
     return status;
 }
 

@@ -2,7 +2,8 @@
 /* autograd/hooks.h: hooks and retained gradients.
  *
  * A hook of a tensor that an op created is run from the tensor's node, which may outlive the tensor. A hook of a leaf
- * is run from the leaf. */
+ * is run from the leaf. Adding and removing a hook and retaining a gradient write the tensor, which two threads must not
+ * do at the same time (ctrt/tensor.h); backward passes of other threads may run meanwhile. */
 #ifndef CORE_AUTOGRAD_HOOKS_H
 #define CORE_AUTOGRAD_HOOKS_H
 
@@ -46,12 +47,12 @@ void node_extras_free(struct node_extras *extras);
 ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad);
 /* Runs a leaf's accumulate hooks. */
 ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf);
-/* Releases the hooks in a tensor's list. */
 /* Returns whether a tensor has hooks. Needs no lock. */
 static inline bool hooks_any(const struct autograd_meta *meta)
 {
     return __atomic_load_n(&meta->hooks, __ATOMIC_ACQUIRE) != NULL;
 }
+/* Releases the hooks in the list of a tensor that is being freed. */
 void hooks_free(struct grad_hook *list);
 
 /* Registers a tensor with retain_grad at the node of its new history, and removes it from that of the old one. `node`

@@ -24,7 +24,8 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
  * library is loaded (CORE_PARAM). */
 void param_declare(const ctrt_param *param, const char *owner);
 
-/* Declares a parameter of the core whose value is secret: listings show "set", and messages do not contain the value. */
+/* Declares a parameter of the core whose value is secret: listings show "set" instead, and messages do not
+ * contain the value. */
 void param_declare_secret(const ctrt_param *param);
 
 /* CORE_PARAM(variable): defines a constructor that declares the static ctrt_param `variable` of the core. */

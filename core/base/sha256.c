@@ -46,7 +46,8 @@ static void compress(uint32_t state[8], const uint8_t block[64])
     for (int i = 0; i < 64; i++) {
         const uint32_t choose = (s[4] & s[5]) ^ (~s[4] & s[6]);
         const uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-        const uint32_t t = s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + choose + constants[i] + w[i];
+        const uint32_t t = s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + choose + constants[i]
+                           + w[i];
         const uint32_t u = (rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22)) + majority;
         memmove(s + 1, s, 7 * sizeof s[0]);
         s[4] += t;

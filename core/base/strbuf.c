@@ -84,28 +84,6 @@ size_t utf8_sequence_length(const unsigned char *s, size_t left)
     return length;
 }
 
-void strbuf_add_json(struct strbuf *text, const char *string)
-{
-    if (string == NULL) {
-        strbuf_add_bytes(text, "null", 4);
-        return;
-    }
-    strbuf_add_bytes(text, "\"", 1);
-    for (const unsigned char *s = (const unsigned char *)string; *s != '\0';) {
-        size_t length = utf8_sequence_length(s, SIZE_MAX);
-        if (*s == '"' || *s == '\\')
-            strbuf_add(text, "\\%c", *s);
-        else if (*s < 0x20 || *s == 0x7f)
-            strbuf_add(text, "\\u%04x", *s);
-        else if (length == 0)
-            strbuf_add_bytes(text, "\\ufffd", 6);
-        else
-            strbuf_add_bytes(text, (const char *)s, length);
-        s += length > 0 ? length : 1;
-    }
-    strbuf_add_bytes(text, "\"", 1);
-}
-
 ctrt_status strbuf_finish(char **out, struct strbuf *text, const char *what)
 {
     strbuf_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/strbuf.h: a growing string buffer with functions for JSON strings.
+/* base/strbuf.h: a growing string buffer.
  *
  * The strbuf_add functions do not return errors. After a failed allocation they have no effect, and strbuf_finish
  * returns the error. */
@@ -18,9 +18,6 @@ void strbuf_add(struct strbuf *text, const char *format, ...) CTRT_PRINTF(2, 3);
 void strbuf_add_bytes(struct strbuf *text, const char *bytes, size_t length);
 void strbuf_add_string(struct strbuf *text, const char *string);
 void strbuf_add_repeated(struct strbuf *text, char c, int count);
-/* Adds `string` as a JSON string with quotes, or `null` if `string` is NULL. Replaces bytes that are not valid UTF-8 by
- * U+FFFD. */
-void strbuf_add_json(struct strbuf *text, const char *string);
 
 /* Moves the string to *out, which the caller frees with free(). An old value of *out is not freed. Returns
  * CTRT_ERR_OUT_OF_MEMORY if any allocation failed; `what` describes the text for the message. In both cases `text` is

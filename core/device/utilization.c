@@ -461,7 +461,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
     struct candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
     if (all == NULL)
         return out_of_memory((size_t)type->count * sizeof *all, "a list of devices");
-    for (int attempt = 0; attempt < o.attempts && picked == 0; attempt++) {
+    for (int attempt = 0; attempt < o.attempts && picked == 0 && capacity > 0; attempt++) {
         if (attempt > 0)
             sleep_for(o.interval);
         look_at_all(all, type, &o);

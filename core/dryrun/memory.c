@@ -181,19 +181,6 @@ static ctrt_status dryrun_alloc(void *state, ctrt_block *block, size_t bytes, vo
     return status;
 }
 
-/* Reverts counters_free for a block that the counters never counted. */
-static void uncount(struct counters *counters, size_t bytes, size_t requested)
-{
-    const int64_t change[COUNTER_METRICS] = { 1, (int64_t)bytes, (int64_t)requested };
-    for (int metric = 0; metric < COUNTER_METRICS; metric++)
-        atomic_fetch_add_explicit(&counters->published[counters_class(bytes)][metric], change[metric],
-                                  memory_order_relaxed);
-    if (bytes >= counters->oversize)
-        atomic_fetch_add_explicit(&counters->exited_oversize_net, 1, memory_order_relaxed);
-    /* Threads compare with `top` to detect a rising peak, and `top` does not hold after this change. */
-    atomic_fetch_add_explicit(&counters->epoch, 1, memory_order_relaxed);
-}
-
 /* Frees a block from before the dry run. *requested: its requested size, computed from the decrease of the counters'
  * sum, which counters_free has just updated. */
 static void free_older(struct dryrun *dryrun, const ctrt_block *block, void *queue, size_t *requested)
@@ -223,7 +210,7 @@ static void dryrun_free(void *state, const ctrt_block *block, void *queue)
         top(dryrun)->policy->free(top(dryrun)->state, &(*at)->inner, queue);
         drop(dryrun, at);
     } else if (at != NULL) {
-        uncount(&dryrun->memory->counters, block->bytes, (*at)->requested);
+        counters_undo_free(&dryrun->memory->counters, block->bytes, (*at)->requested);
         drop(dryrun, at);
     } else {
         free_older(dryrun, block, queue, &requested);
@@ -333,7 +320,7 @@ static void left_free(void *state, const ctrt_block *block, void *queue)
         dryrun_enter();
         at = find(dryrun, block);
         if (at != NULL) {
-            uncount(&dryrun->real->counters, block->bytes, (*at)->requested);
+            counters_undo_free(&dryrun->real->counters, block->bytes, (*at)->requested);
             drop(dryrun, at);
         }
         dryrun_leave();
@@ -408,36 +395,7 @@ bool dryrun_left(const struct device_memory *memory, const ctrt_block *block)
     return layer != NULL && is_left(layer, block);
 }
 
-/* ---- statistics ---- */
-
-static void add(counter *cell, int64_t value)
-{
-    atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
-}
-
-/* Sets the counters of `counters` to the values of `other`. */
-static void counters_copy(struct counters *counters, struct counters *other)
-{
-    struct counter_stats want, have;
-    counters->oversize = other->oversize;
-    counters_read(&want, other);
-    counters_read(&have, counters);
-    for (int class = 0; class < COUNTER_CLASSES; class++) {
-        for (int metric = 0; metric < COUNTER_METRICS; metric++) {
-            const ctrt_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
-            add(&counters->published[class][metric], to->current - from->current);
-            add(&counters->exited_total[class][metric], to->allocated - from->allocated);
-        }
-        for (int metric = 0; metric < 2; metric++) {
-            const ctrt_stat *to = &want.reserved[class + 1][metric], *from = &have.reserved[class + 1][metric];
-            add(&counters->reserved_net[class][metric], to->current - from->current);
-            add(&counters->reserved_total[class][metric], to->allocated - from->allocated);
-        }
-    }
-    add(&counters->exited_oversize_net, want.oversize.current - have.oversize.current);
-    add(&counters->exited_oversize_total, want.oversize.allocated - have.oversize.allocated);
-    counters_reset_peaks(counters);
-}
+/* ---- creation and end ---- */
 
 /* Counts the blocks that the dry run has not freed, and frees them to the cloned policies, which are destroyed next. */
 static void count_left(struct dryrun *dryrun)
@@ -449,8 +407,6 @@ static void count_left(struct dryrun *dryrun)
             top(dryrun)->policy->free(top(dryrun)->state, &(*at)->inner, (*at)->queue);
         }
 }
-
-/* ---- creation and end ---- */
 
 /* The dry run is the bottom layer of its memory. */
 static bool dryrun_owns(const struct memory_layer *layer, const ctrt_block *block)

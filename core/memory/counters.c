@@ -403,3 +403,39 @@ uint64_t counters_current(struct counters *counters, int metric)
     lock_leave(&counters_lock);
     return (uint64_t)sums.current[PEAK_OF(CTRT_POOL_ALL, metric)];
 }
+
+/* ---- corrections ---- */
+
+void counters_undo_free(struct counters *counters, size_t bytes, size_t requested)
+{
+    const int64_t change[COUNTER_METRICS] = { 1, (int64_t)bytes, (int64_t)requested };
+    for (int metric = 0; metric < COUNTER_METRICS; metric++)
+        fetch_add(&counters->published[counters_class(bytes)][metric], change[metric]);
+    if (bytes >= counters->oversize)
+        fetch_add(&counters->exited_oversize_net, 1);
+    /* Threads compare with `top` to detect a rising peak, and `top` does not hold after this change. */
+    atomic_fetch_add_explicit(&counters->epoch, 1, memory_order_relaxed);
+}
+
+void counters_copy(struct counters *counters, struct counters *other)
+{
+    struct counter_stats want, have;
+    counters->oversize = other->oversize;
+    counters_read(&want, other);
+    counters_read(&have, counters);
+    for (int class = 0; class < COUNTER_CLASSES; class++) {
+        for (int metric = 0; metric < COUNTER_METRICS; metric++) {
+            const ctrt_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
+            fetch_add(&counters->published[class][metric], to->current - from->current);
+            fetch_add(&counters->exited_total[class][metric], to->allocated - from->allocated);
+        }
+        for (int metric = 0; metric < 2; metric++) {
+            const ctrt_stat *to = &want.reserved[class + 1][metric], *from = &have.reserved[class + 1][metric];
+            fetch_add(&counters->reserved_net[class][metric], to->current - from->current);
+            fetch_add(&counters->reserved_total[class][metric], to->allocated - from->allocated);
+        }
+    }
+    fetch_add(&counters->exited_oversize_net, want.oversize.current - have.oversize.current);
+    fetch_add(&counters->exited_oversize_total, want.oversize.allocated - have.oversize.allocated);
+    counters_reset_peaks(counters);
+}

@@ -199,6 +199,11 @@ static inline __attribute__((always_inline)) void counters_free(struct counters 
     counters_maybe_publish(counters, mine, bytes);
 }
 
+/* Reverts counters_free for a block that these counters never counted. */
+void counters_undo_free(struct counters *counters, size_t bytes, size_t requested);
+/* Sets `counters` to the values of `other`, and the peaks to the current values. No other thread may use `counters`. */
+void counters_copy(struct counters *counters, struct counters *other);
+
 /* Counts a segment that was allocated from the device (sign 1) or freed to it (-1). */
 void counters_count_segment(struct counters *counters, size_t bytes, int sign);
 

@@ -2,8 +2,7 @@
 /* memory/races.c: the race detector. */
 #include "memory/races.h"
 
-#include "base/base.h"
-#include "base/host_alloc.h"
+#include "base/array.h"
 #include "ctrt/stream.h"
 
 #define RACES_LOGGED 50                     /* further races are only counted */
@@ -129,27 +128,20 @@ struct access {
 };
 
 struct accesses {
-    uint32_t count, capacity;
+    size_t count, capacity;
     struct access *list;                    /* oldest first */
 };
 
 /* Guards all histories. Streams' locks are taken while it is held. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool append(struct accesses *own, const struct access *access)
+/* Drops the access if memory runs out. */
+static void append(struct accesses *own, const struct access *access)
 {
     if (own->count == ACCESSES_MAX)
         memmove(own->list, own->list + 1, --own->count * sizeof *own->list);
-    if (own->count == own->capacity) {
-        const uint32_t capacity = own->capacity > 0 ? 2 * own->capacity : 4;
-        struct access *larger = host_realloc(own->list, capacity * sizeof *larger);
-        if (larger == NULL)
-            return false;
-        own->list = larger;
-        own->capacity = capacity;
-    }
-    own->list[own->count++] = *access;
-    return true;
+    if (ARRAY_GROW(own->list, own->capacity, own->count))
+        own->list[own->count++] = *access;
 }
 
 void races_begin(struct storage *storage, timepoint available_after)
@@ -277,8 +269,8 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoi
     now.capture = atomic_load(&stream->capture);
     pthread_mutex_lock(&lock);
     struct accesses *own = atomic_load(&storage->uses.accesses);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; own != NULL && i < own->count; i++) {
+    size_t kept = 0;
+    for (size_t i = 0; own != NULL && i < own->count; i++) {
         struct access *before = &own->list[i];
         if (over(before))
             continue;

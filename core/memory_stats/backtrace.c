@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "stream/stream.h"
 
 /* Some C libraries do not have it (musl). */
@@ -89,20 +89,20 @@ void backtrace_place(char *text, size_t bytes, const struct backtrace *backtrace
     }
 }
 
-void backtrace_json(struct strbuf *text, const struct backtrace *backtrace)
+void backtrace_json(struct json *json, const char *key, const struct backtrace *backtrace)
 {
-    strbuf_add(text, "[");
+    json_begin(json, key, '[');
     for (int i = 0; i < backtrace->count; i++) {
         const char *address = backtrace->at[i];
         Dl_info about = { 0 };
         /* The return address is the address after the call instruction, so look up the byte before it. */
         bool known = dladdr(address - 1, &about) != 0;
-        strbuf_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
-        strbuf_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");
-        strbuf_add(text, ", \"filename\": ");
-        strbuf_add_json(text, known && about.dli_fname != NULL ? about.dli_fname : "");
-        strbuf_add(text, ", \"line\": 0, \"offset\": %llu}",
-                   (unsigned long long)((uintptr_t)address - 1 - (known ? (uintptr_t)about.dli_fbase : 0)));
+        json_begin(json, NULL, '{');
+        json_add_string(json, "name", known && about.dli_sname != NULL ? about.dli_sname : "");
+        json_add_string(json, "filename", known && about.dli_fname != NULL ? about.dli_fname : "");
+        json_add_uint(json, "line", 0);
+        json_add_uint(json, "offset", (uintptr_t)address - 1 - (known ? (uintptr_t)about.dli_fbase : 0));
+        json_end(json, '}');
     }
-    strbuf_add(text, "]");
+    json_end(json, ']');
 }

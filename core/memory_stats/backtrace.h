@@ -13,7 +13,7 @@
 #define FRAMES_DEPTH  24                    /* innermost calls that are stored */
 #define FRAMES_STACKS 65536                 /* most distinct stacks that are stored; later ones are dropped */
 
-struct strbuf;
+struct json;
 
 struct backtrace {
     struct backtrace *next;                 /* in the hash bucket */
@@ -31,8 +31,8 @@ void backtrace_prepare(void);
 /* Returns the calling thread's stack, without this function and its caller; valid until the process ends. NULL: not
  * available. */
 const struct backtrace *backtrace_here(void);
-/* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
+/* Adds [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
  * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
-void backtrace_json(struct strbuf *text, const struct backtrace *backtrace);
+void backtrace_json(struct json *json, const char *key, const struct backtrace *backtrace);
 
 #endif

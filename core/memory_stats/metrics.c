@@ -5,7 +5,7 @@
  * A monitor reads the metrics at intervals and would miss what happens in between. Therefore maxima are those since the
  * last reading (memory->scraped). */
 #include "base/base.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "memory/pinned_cache.h"
 #include "memory/quota.h"
 #include "memory_stats/stats.h"
@@ -148,19 +148,20 @@ static void to_prometheus(struct strbuf *text, const struct readings *readings)
 
 static void to_json(struct strbuf *text, const struct readings *readings)
 {
-    strbuf_add(text, "{\n  \"devices\": [");
+    struct json json = { .text = text, .lines = 3 };
+    json_begin(&json, NULL, '{');
+    json_begin(&json, "devices", '[');
     for (size_t i = 0; i < readings->count; i++) {
-        strbuf_add(text, "%s\n    {\"device\": ", i > 0 ? "," : "");
-        strbuf_add_json(text, readings->at[i].device);
-        strbuf_add(text, ", \"policy\": ");
-        strbuf_add_json(text, readings->at[i].policy);
+        json_begin(&json, NULL, '{');
+        json_add_string(&json, "device", readings->at[i].device);
+        json_add_string(&json, "policy", readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
-            strbuf_add(text, ",\n     \"%s\": %lld",
-                       metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
-                       (long long)metrics[m].value(&readings->at[i]));
-        strbuf_add(text, "}");
+            json_add_int(&json, metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
+                         metrics[m].value(&readings->at[i]));
+        json_end(&json, '}');
     }
-    strbuf_add(text, "]\n}\n");
+    json_end(&json, ']');
+    json_end(&json, '}');
 }
 
 ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)

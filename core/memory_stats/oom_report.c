@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "memory/pinned_cache.h"
 #include "memory/quota.h"
 #include "memory_stats/history.h"
@@ -133,56 +133,53 @@ static void advise(char advice[256], const struct finding *f)
         snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
 }
 
+static void add_known(struct json *json, const char *key, bool known, uint64_t value)
+{
+    if (known)
+        json_add_uint(json, key, value);
+    else
+        json_add_string(json, key, NULL);
+}
+
 static char *to_json(const struct finding *f, const char *advice)
 {
     struct strbuf text = { 0 };
-    char *json;
-    strbuf_add(&text, "{\n  \"device\": ");
-    strbuf_add_json(&text, f->memory->device->name);
-    strbuf_add(&text, ",\n  \"policy\": ");
-    strbuf_add_json(&text, f->memory->policy_name);
-    strbuf_add(&text,
-               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"requested\": %zu,\n  \"total\": %llu,\n  \"free\": "
-               "%llu,\n  \"others\": ",
-               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->requested,
-               (unsigned long long)f->total,
-               (unsigned long long)f->free_bytes);
-    if (f->total > 0)
-        strbuf_add(&text, "%llu", (unsigned long long)f->others);
-    else
-        strbuf_add(&text, "null");
-    strbuf_add(&text, ",\n  \"processes\": [");
+    struct json json = { .text = &text, .lines = 1 };
+    char *out, percent[32];
+    json_begin(&json, NULL, '{');
+    json_add_string(&json, "device", f->memory->device->name);
+    json_add_string(&json, "policy", f->memory->policy_name);
+    json_add_uint(&json, "time_us", history_now());
+    json_add_string(&json, "kind", f->pinned ? "pinned" : "device");
+    json_add_uint(&json, "requested", f->requested);
+    json_add_uint(&json, "total", f->total);
+    json_add_uint(&json, "free", f->free_bytes);
+    add_known(&json, "others", f->total > 0, f->others);
+    json_begin(&json, "processes", '[');
     for (size_t i = 0; i < f->process_count; i++) {
-        strbuf_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "",
-                   (long long)f->processes[i].pid, (unsigned long long)f->processes[i].memory);
-        strbuf_add_json(&text, f->processes[i].name);
-        strbuf_add(&text, "}");
+        json_begin(&json, NULL, '{');
+        json_add_int(&json, "pid", f->processes[i].pid);
+        json_add_uint(&json, "memory", f->processes[i].memory);
+        json_add_string(&json, "name", f->processes[i].name);
+        json_end(&json, '}');
     }
-    strbuf_add(&text, "]");
-    strbuf_add(&text, ",\n  \"refused_by_limit\": %s,\n  \"allowed\": ", f->refused ? "true" : "false");
-    if (f->limit != QUOTA_NONE)
-        strbuf_add(&text, "%llu", (unsigned long long)f->limit);
-    else
-        strbuf_add(&text, "null");
-    strbuf_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
-               "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated,
-               (unsigned long long)f->reserved, (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
-    if (f->largest_known)
-        strbuf_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
-    else
-        strbuf_add(&text, "null,\n  \"fragmentation_percent\": null");
-    strbuf_add(&text, ",\n  \"reason\": ");
-    strbuf_add_json(&text, f->why);
-    strbuf_add(&text, ",\n  \"label\": ");
-    strbuf_add_json(&text, label_here());
-    strbuf_add(&text, ",\n  \"op\": ");
-    strbuf_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
-    strbuf_add(&text, ",\n  \"advice\": ");
-    strbuf_add_json(&text, advice);
-    strbuf_add(&text, ",\n  \"owners\": ");
-    owners_json(&text, f->owners, f->owner_count, SIZE_MAX);
-    strbuf_add(&text, "\n}\n");
-    return strbuf_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
+    json_end(&json, ']');
+    json_add_bool(&json, "refused_by_limit", f->refused);
+    add_known(&json, "allowed", f->limit != QUOTA_NONE, f->limit);
+    json_add_uint(&json, "allocated", f->allocated);
+    json_add_uint(&json, "reserved", f->reserved);
+    json_add_uint(&json, "reserved_unallocated", f->cached);
+    json_add_uint(&json, "pinned", f->held_pinned);
+    add_known(&json, "largest_free_block", f->largest_known, f->largest);
+    snprintf(percent, sizeof percent, "%.1f", f->fragmentation);
+    json_add_literal(&json, "fragmentation_percent", f->largest_known ? percent : "null");
+    json_add_string(&json, "reason", f->why);
+    json_add_string(&json, "label", label_here());
+    json_add_string(&json, "op", thread_state.op != NULL ? thread_state.op : "");
+    json_add_string(&json, "advice", advice);
+    owners_json(&json, "owners", f->owners, f->owner_count);
+    json_end(&json, '}');
+    return strbuf_finish(&out, &text, "a report") == CTRT_OK ? out : NULL;
 }
 
 /* Stores `json` as the device's last report, which then owns it. */

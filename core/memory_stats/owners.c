@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "memory/events.h"
 
 /* Labels are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
@@ -99,19 +99,19 @@ bool owners_largest(char label[128], struct device_memory *memory)
     return known;
 }
 
-void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most)
+void owners_json(struct json *json, const char *key, const ctrt_memory_owner *owners, size_t count)
 {
-    strbuf_add(text, "[");
-    for (size_t i = 0; i < MIN(count, most); i++) {
-        strbuf_add(text, "%s\n    {\"label\": ", i > 0 ? "," : "");
-        strbuf_add_json(text, owners[i].label);
-        strbuf_add(text, ", \"op\": ");
-        strbuf_add_json(text, owners[i].op);
-        strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}",
-                   (unsigned long long)owners[i].bytes,
-                   (unsigned long long)owners[i].requested, (unsigned long long)owners[i].blocks);
+    json_begin(json, key, '[');
+    for (size_t i = 0; i < count; i++) {
+        json_begin(json, NULL, '{');
+        json_add_string(json, "label", owners[i].label);
+        json_add_string(json, "op", owners[i].op);
+        json_add_uint(json, "bytes", owners[i].bytes);
+        json_add_uint(json, "requested", owners[i].requested);
+        json_add_uint(json, "blocks", owners[i].blocks);
+        json_end(json, '}');
     }
-    strbuf_add(text, "]");
+    json_end(json, ']');
 }
 
 ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, ctrt_device *device)

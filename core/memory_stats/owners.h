@@ -5,15 +5,15 @@
 
 #include "memory_stats/block_table.h"
 
-struct strbuf;
+struct json;
 
 #define OWNER_UNKNOWN "(not watched)"
 
 /* Lists the owners, largest first. Blocks that are not in the table of allocated blocks form one owner, so that the sum
  * is what is allocated on the device. *out is new and the caller frees it. Returns false if memory runs out. */
 bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory);
-/* Appends the first `most` owners as a JSON array. */
-void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most);
+/* Adds the owners as an array. */
+void owners_json(struct json *json, const char *key, const ctrt_memory_owner *owners, size_t count);
 /* Writes "encoder (matmul)" to label[128], or returns a constant string. */
 const char *owner_label(char label[128], const ctrt_memory_owner *owner);
 

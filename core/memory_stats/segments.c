@@ -4,29 +4,21 @@
 
 #include <stdlib.h>
 
-#include "base/base.h"
+#include "base/array.h"
 #include "memory/policy.h"
 #include "memory_stats/stats.h"
 
-/* Filled while the policy's locks are held, so its memory comes from malloc directly. */
 struct list {
     ctrt_memory_piece *pieces;
     size_t count, capacity;
     bool failed;
 };
 
+/* Called with the policy's locks held. */
 static void visit(const ctrt_memory_piece *piece, void *argument)
 {
     struct list *list = argument;
-    if (list->count == list->capacity && !list->failed) {
-        size_t capacity = MAX(2 * list->capacity, 256);
-        ctrt_memory_piece *larger = realloc(list->pieces, capacity * sizeof *larger);
-        list->failed = larger == NULL;
-        if (larger != NULL) {
-            list->pieces = larger;
-            list->capacity = capacity;
-        }
-    }
+    list->failed = list->failed || !ARRAY_GROW(list->pieces, list->capacity, list->count);
     if (list->failed)
         return;
     ctrt_memory_piece *copy = &list->pieces[list->count++];
@@ -51,11 +43,11 @@ static bool sort(struct list *list)
     size_t runs = 0;
     for (size_t i = 0; i < list->count; i++)
         runs += list->pieces[i].segment;
-    struct run *order = malloc(MAX(runs, 1) * sizeof *order);
-    ctrt_memory_piece *sorted = malloc(MAX(list->count, 1) * sizeof *sorted);
+    struct run *order = host_alloc(runs * sizeof *order);
+    ctrt_memory_piece *sorted = host_alloc(list->count * sizeof *sorted);
     if (order == NULL || sorted == NULL) {
-        free(order);
-        free(sorted);
+        host_free(order);
+        host_free(sorted);
         return false;
     }
     size_t run = 0, to = 0;
@@ -69,8 +61,8 @@ static bool sort(struct list *list)
     for (size_t i = 0; i < runs; i++)
         for (size_t k = 0; k < order[i].count; k++)
             sorted[to++] = list->pieces[order[i].from + k];
-    free(order);
-    free(list->pieces);
+    host_free(order);
+    host_free(list->pieces);
     list->pieces = sorted;
     list->count = to;
     return true;
@@ -100,7 +92,7 @@ static bool name_moving(struct list *list, const struct policy_layer *top)
         if (!piece->segment && piece->block_state == CTRT_BLOCK_ACTIVE && found != NULL)
             piece->name = found->name;
     }
-    free(moving.pieces);
+    host_free(moving.pieces);
     return !moving.failed;
 }
 
@@ -118,7 +110,7 @@ bool segments_list(ctrt_memory_piece **out, size_t *count, struct device_memory 
     const struct policy_layer *top = memory->policies[0];
     const bool moves = memory->moves && top != lowest && CTRT_SLOT(top->policy, walk);
     if (list.failed || !sort(&list) || (moves && !name_moving(&list, top))) {
-        free(list.pieces);
+        host_free(list.pieces);
         return false;
     }
     *out = list.pieces;

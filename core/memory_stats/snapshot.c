@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "base/file_writer.h"
 #include "base/host_alloc.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "base/thread.h"
 #include "memory_stats/backtrace.h"
 #include "memory_stats/history.h"
@@ -104,49 +104,56 @@ static unsigned long long stream_number(const ctrt_device *device, const void *q
 
 /* ---- segments ---- */
 
-static void owner(struct strbuf *text, const char *label, const char *op)
+static void owner(struct json *json, const char *label, const char *op)
 {
-    strbuf_add(text, ", \"label\": ");
-    strbuf_add_json(text, label);
-    strbuf_add(text, ", \"op\": ");
-    strbuf_add_json(text, op != NULL ? op : "");
+    json_add_string(json, "label", label);
+    json_add_string(json, "op", op != NULL ? op : "");
 }
 
-static void stack(struct strbuf *text, const struct backtrace *backtrace)
+static void stack(struct json *json, const struct backtrace *backtrace)
 {
     if (backtrace != NULL)
-        strbuf_add(text, ", \"stack\": %u", (unsigned)backtrace->number);
+        json_add_uint(json, "stack", backtrace->number);
 }
 
-static void block(struct strbuf *text, const void *address, size_t bytes, int state, const struct block_entry *live)
+static void block(struct json *json, const void *address, size_t bytes, int state, const struct block_entry *live)
 {
     static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
-    strbuf_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
-               (unsigned long long)(uintptr_t)address, bytes,
-               live != NULL                 ? live->requested
-               : state == CTRT_BLOCK_ACTIVE ? bytes
-                                          : 0,
-               states[MIN((unsigned)state, 2u)]);
+    json_begin(json, NULL, '{');
+    json_add_uint(json, "address", (uintptr_t)address);
+    json_add_uint(json, "size", bytes);
+    json_add_uint(json, "requested_size", live != NULL ? live->requested : state == CTRT_BLOCK_ACTIVE ? bytes : 0);
+    json_add_string(json, "state", states[MIN((unsigned)state, 2u)]);
     if (live != NULL) {
-        owner(text, live->label, live->op);
-        strbuf_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
-        stack(text, live->backtrace);
+        owner(json, live->label, live->op);
+        json_add_uint(json, "time_us", live->time);
+        stack(json, live->backtrace);
     }
-    strbuf_add(text, "}");
+    json_end(json, '}');
 }
 
-static void segment_head(struct strbuf *text, bool first, const void *address, size_t bytes, unsigned long long stream,
-                         bool large, bool expandable, uint64_t allocated, uint64_t active)
+/* Begins a segment, up to its blocks. */
+static void segment_begin(struct json *json, const void *address, size_t bytes, unsigned long long stream, bool large,
+                          bool expandable, uint64_t allocated, uint64_t active)
 {
-    strbuf_add(text,
-               "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
-               "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
-               first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, stream,
-               large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
-               (unsigned long long)active);
+    json_begin(json, NULL, '{');
+    json_add_uint(json, "address", (uintptr_t)address);
+    json_add_uint(json, "total_size", bytes);
+    json_add_uint(json, "stream", stream);
+    json_add_string(json, "segment_type", large ? "large" : "small");
+    json_add_bool(json, "is_expandable", expandable);
+    json_add_uint(json, "allocated_size", allocated);
+    json_add_uint(json, "active_size", active);
+    json_begin(json, "blocks", '[');
 }
 
-static void segments_walked(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
+static void segment_end(struct json *json)
+{
+    json_end(json, ']');
+    json_end(json, '}');
+}
+
+static void segments_walked(struct json *json, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->piece_count;) {
         const ctrt_memory_piece *segment = &parts->pieces[i];
@@ -157,90 +164,98 @@ static void segments_walked(struct strbuf *text, const struct parts *parts, cons
             allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
             active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
         }
-        segment_head(text, i == 0, segment->address, segment->bytes, stream_number(device, segment->queue),
-                     segment->large, segment->expandable,
-                     allocated, active);
+        segment_begin(json, segment->address, segment->bytes, stream_number(device, segment->queue), segment->large,
+                      segment->expandable, allocated, active);
         for (size_t k = i + 1; k < end; k++) {
             const ctrt_memory_piece *piece = &parts->pieces[k];
-            strbuf_add(text, "%s", k > i + 1 ? "," : "");
-            block(text, piece->address, piece->bytes, piece->block_state,
+            block(json, piece->address, piece->bytes, piece->block_state,
                   piece->block_state == CTRT_BLOCK_ACTIVE
                       ? entry_at(parts, piece->name != NULL ? piece->name : piece->address)
                       : NULL);
         }
-        strbuf_add(text, "]}");
+        segment_end(json);
         i = end;
     }
 }
 
 /* For a policy that does not report its segments: lists each allocated block as a segment. */
-static void segments_live(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
+static void segments_live(struct json *json, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {
         const struct block_entry *live = &parts->blocks[i];
-        segment_head(text, i == 0, live->address, live->bytes, stream_number(device, live->queue),
-                     live->bytes > COUNTER_SMALL_MOST, false,
-                     live->bytes, live->bytes);
-        block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
-        strbuf_add(text, "]}");
+        segment_begin(json, live->address, live->bytes, stream_number(device, live->queue),
+                      live->bytes > COUNTER_SMALL_MOST, false, live->bytes, live->bytes);
+        block(json, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
+        segment_end(json);
     }
 }
 
 /* ---- history ---- */
 
-static void event(struct strbuf *text, const struct history_event *e, const ctrt_device *device)
+static void event(struct json *json, const struct history_event *e, const ctrt_device *device)
 {
-    strbuf_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
-               history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
-               stream_number(device, e->queue), (unsigned long long)e->time);
+    json_begin(json, NULL, '{');
+    json_add_string(json, "action", history_action_name(e->action));
+    json_add_uint(json, "addr", (uintptr_t)e->address);
+    json_add_uint(json, "size", e->bytes);
+    json_add_uint(json, "stream", stream_number(device, e->queue));
+    json_add_uint(json, "time_us", e->time);
     if (e->action == HISTORY_OOM)
-        strbuf_add(text, ", \"device_free\": %llu", (unsigned long long)e->free_bytes);
-    if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
-        strbuf_add(text, ", \"text\": ");
-        strbuf_add_json(text, e->label);
-    } else {
-        owner(text, e->label, e->op);
-    }
-    stack(text, e->backtrace);
-    strbuf_add(text, "}");
+        json_add_uint(json, "device_free", e->free_bytes);
+    if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT)
+        json_add_string(json, "text", e->label);
+    else
+        owner(json, e->label, e->op);
+    stack(json, e->backtrace);
+    json_end(json, '}');
 }
 
 /* ---- snapshot ---- */
 
+static const char *watch_name(struct device_memory *memory)
+{
+    if (history_on(memory))
+        return atomic_load(&backtrace_wanted) ? "frames" : "all";
+    return pool_watched(memory) ? "state" : "none";
+}
+
 static void to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
 {
+    struct json json = { .text = text, .lines = 2 };
     ctrt_memory_stats stats;
     stats_read(&stats, memory);
-    strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 2,\n  \"library\": ");
-    strbuf_add_json(text, ctrt_version());
-    strbuf_add(text, ",\n  \"device\": ");
-    strbuf_add_json(text, memory->device->name);
-    strbuf_add(text, ",\n  \"policy\": ");
-    strbuf_add_json(text, memory->policy_name);
-    strbuf_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
-               history_on(memory) ? (atomic_load(&backtrace_wanted) ? "frames" : "all")
-               : pool_watched(memory) ? "state" : "none",
-               (unsigned long long)history_now(),
-               (unsigned long long)memory->total_bytes);
-    summary_stats_json(text, &stats, "    ");
-    strbuf_add(text, ",\n  \"owners\": ");
-    owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
-    strbuf_add(text, ",\n  \"segments\": [");
+    json_begin(&json, NULL, '{');
+    json_add_string(&json, "format", "ctrt memory snapshot");
+    json_add_uint(&json, "version", 2);
+    json_add_string(&json, "library", ctrt_version());
+    json_add_string(&json, "device", memory->device->name);
+    json_add_string(&json, "policy", memory->policy_name);
+    json_add_string(&json, "watch", watch_name(memory));
+    json_add_uint(&json, "time_us", history_now());
+    json_add_uint(&json, "total_bytes", memory->total_bytes);
+    summary_stats_json(&json, &stats);
+    owners_json(&json, "owners", parts->owners, parts->owner_count);
+    json_begin(&json, "segments", '[');
     if (parts->pieces != NULL)
-        segments_walked(text, parts, memory->device);
+        segments_walked(&json, parts, memory->device);
     else
-        segments_live(text, parts, memory->device);
-    strbuf_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
-    for (size_t i = 0; i < parts->event_count; i++) {
-        strbuf_add(text, "%s", i > 0 ? "," : "");
-        event(text, &parts->events[i], memory->device);
-    }
-    strbuf_add(text, "]],\n  \"stacks\": {");
+        segments_live(&json, parts, memory->device);
+    json_end(&json, ']');
+    json_add_uint(&json, "events_lost", parts->lost);
+    json_begin(&json, "device_traces", '[');
+    json_begin(&json, NULL, '[');
+    for (size_t i = 0; i < parts->event_count; i++)
+        event(&json, &parts->events[i], memory->device);
+    json_end(&json, ']');
+    json_end(&json, ']');
+    json_begin(&json, "stacks", '{');
     for (size_t i = 0; i < parts->stack_count; i++) {
-        strbuf_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
-        backtrace_json(text, parts->stacks[i]);
+        char number[16];
+        snprintf(number, sizeof number, "%u", (unsigned)parts->stacks[i]->number);
+        backtrace_json(&json, number, parts->stacks[i]);
     }
-    strbuf_add(text, "}\n}\n");
+    json_end(&json, '}');
+    json_end(&json, '}');
 }
 
 static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)

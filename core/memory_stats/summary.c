@@ -6,7 +6,7 @@
 #include "memory_stats/summary.h"
 
 #include "base/base.h"
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "memory_stats/stats.h"
 
 #define WIDTH 75
@@ -107,13 +107,13 @@ void summary_table(struct strbuf *text, const char *device, const ctrt_memory_st
     line_of(text, '=');
 }
 
-void summary_stats_json(struct strbuf *text, const ctrt_memory_stats *stats, const char *indent)
+void summary_stats_json(struct json *json, const ctrt_memory_stats *stats)
 {
     const char *key;
-    strbuf_add(text, "{");
+    json_begin(json, "stats", '{');
     for (size_t i = 0; (key = ctrt_memory_stat_key(i)) != NULL; i++)
-        strbuf_add(text, "%s\n%s\"%s\": %lld", i > 0 ? "," : "", indent, key, (long long)stats_value(stats, i));
-    strbuf_add(text, "}");
+        json_add_int(json, key, stats_value(stats, i));
+    json_end(json, '}');
 }
 
 /* ---- public ---- */
@@ -140,12 +140,11 @@ ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device)
         return fail_null("memory_summary_json", "out");
     CTRT_TRY(memory_get(&memory, device));
     stats_read(&stats, memory);
-    strbuf_add(&text, "{\n  \"device\": ");
-    strbuf_add_json(&text, memory->device->name);
-    strbuf_add(&text, ",\n  \"policy\": ");
-    strbuf_add_json(&text, memory->policy_name);
-    strbuf_add(&text, ",\n  \"stats\": ");
-    summary_stats_json(&text, &stats, "    ");
-    strbuf_add(&text, "\n}\n");
+    struct json json = { .text = &text, .lines = 2 };
+    json_begin(&json, NULL, '{');
+    json_add_string(&json, "device", memory->device->name);
+    json_add_string(&json, "policy", memory->policy_name);
+    summary_stats_json(&json, &stats);
+    json_end(&json, '}');
     return strbuf_finish(out, &text, "a summary");
 }

@@ -5,6 +5,7 @@
 
 #include "ctrt/memory.h"
 
+struct json;
 struct strbuf;
 
 /* Formats `bytes` in the unit that is suitable for `by`: " 768 KiB", ten characters. Returns `text`. */
@@ -12,7 +13,7 @@ const char *summary_size(char text[16], int64_t bytes, int64_t by);
 /* Formats a count as summary_size does: " 750 K ". */
 const char *summary_count(char text[16], int64_t count, int64_t by);
 void summary_table(struct strbuf *text, const char *device, const ctrt_memory_stats *stats, bool abbreviated);
-/* Appends {"allocation.all.current": 1, ...}, with `indent` before each key. */
-void summary_stats_json(struct strbuf *text, const ctrt_memory_stats *stats, const char *indent);
+/* Adds "stats": {"allocation.all.current": 1, ...}. */
+void summary_stats_json(struct json *json, const ctrt_memory_stats *stats);
 
 #endif

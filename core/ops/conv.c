@@ -108,6 +108,19 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
     return op_common_device(&device, "conv2d", tensors, 3);
 }
 
+/* Computes a convolution that adds no products: each element of `result` is its channel's bias, or 0 without a bias. */
+static ctrt_status fill_with_bias(ctrt_tensor *result, const ctrt_tensor *bias)
+{
+    if (bias == NULL)
+        return kernel_fill(&result->view, result->device, ctrt_int(0));
+    ctrt_view expanded = bias->view;            /* [O] as [O, 1, 1], which broadcasts to the result */
+    expanded.ndim = 3;
+    for (int d = 1; d < 3; d++)
+        expanded.shape[d] = expanded.strides[d] = 1;
+    view_expand(&expanded, &expanded, result->view.shape, result->view.ndim);
+    return kernel_copy(&result->view, result->device, &expanded, result->device);
+}
+
 /* Runs conv2d or one of its gradients, which all have two 4-dim operands and a 4-dim result of `shape`. */
 static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
                        const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
@@ -125,7 +138,7 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
         status = tensor_new_format(result, shape, 4, dtype, device, format);
     if (status == CTRT_OK && (*result)->view.numel > 0) {
         if (a->view.numel == 0 || b->view.numel == 0) {
-            status = kernel_fill(&(*result)->view, device, ctrt_int(0));
+            status = fill_with_bias(*result, c);
         } else {
             const ctrt_view *in[3] = { &a->view, &b->view, c ? &c->view : NULL }, *outputs = &(*result)->view;
             const int n_inputs = op == OP_conv2d ? 3 : 2;

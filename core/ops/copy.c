@@ -178,20 +178,20 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
     return kernel_copy(&self->view, self->device, from, source->device);
 }
 
-/* Implements copy_. If `asynchronous` is not NULL, the copy is non-blocking if possible, and *asynchronous is set to
- * whether it is. */
-static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
+/* Implements copy_ and copy_non_blocking_; `who` is the name of the called one. If `asynchronous` is not NULL, the copy
+ * is non-blocking if possible, and *asynchronous is set to whether it is. */
+static ctrt_status copy_into(const char *who, ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
-    OP_CHECK("copy_", self);
-    OP_CHECK("copy_", source);
-    CTRT_TRY(inplace_check("copy_", self));
+    OP_CHECK(who, self);
+    OP_CHECK(who, source);
+    CTRT_TRY(inplace_check(who, self));
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
-    CTRT_TRY(shape_broadcast(shape, &ndim, "copy_", self->view.shape, self->view.ndim, source->view.shape,
+    CTRT_TRY(shape_broadcast(shape, &ndim, who, self->view.shape, self->view.ndim, source->view.shape,
                              source->view.ndim));
     if (unlikely(!shape_equal(shape, ndim, self->view.shape, self->view.ndim))) {
         char to[SHAPE_TEXT_BYTES], from[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "copy_: a source of shape %s does not broadcast to self's shape %s",
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a source of shape %s does not broadcast to self's shape %s", who,
                          shape_text(from, source->view.shape, source->view.ndim),
                          shape_text(to, self->view.shape, self->view.ndim));
     }
@@ -202,24 +202,24 @@ static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *async
     struct inplace_token token = { NULL };
     const bool grad = dtype_floating(tensor_dtype(self)) && op_needs_grad(inputs, 2);
     if (grad)
-        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "copy_"));
+        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "%s", who));
     ctrt_status status = write_elements(self, &from, source, asynchronous);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
     else
         tensor_bump_version(self);
-    return ctrt_context(status, "copy_");
+    return ctrt_context(status, "%s", who);
 }
 
 ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
 {
-    return copy_into(self, source, NULL);
+    return copy_into("copy_", self, source, NULL);
 }
 
 ctrt_status ctrt_copy_non_blocking_(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
     bool left = false;
-    ctrt_status status = copy_into(self, source, &left);
+    ctrt_status status = copy_into("copy_non_blocking_", self, source, &left);
     if (asynchronous != NULL)
         *asynchronous = left && status == CTRT_OK;
     return status;

@@ -159,7 +159,8 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
                            const void *kernel_attributes, const union op_attributes *attributes)
 {
     char who[40];
-    snprintf(who, sizeof who, "%s_", op_table[op].name);
+    snprintf(who, sizeof who, scalar != NULL && op_table[op].form == FORM_BINARY ? "%s_scalar_" : "%s_",
+             op_table[op].name);
     ctrt_tensor *self = tensors[0];
     ctrt_dtype compute = CTRT_DTYPE_DEFAULT;
     CTRT_TRY(check_operands(&compute, who, op, tensors, count, scalar));
@@ -278,7 +279,7 @@ ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar 
     if (status == CTRT_OK && !shape_equal(filled->view.shape, filled->view.ndim, self->view.shape, self->view.ndim))
         status = ctrt_fail(CTRT_ERR_SHAPE, "masked_fill_: the mask is larger than self");
     if (status == CTRT_OK)
-        status = ctrt_copy_(self, filled);
+        status = op_error_context(ctrt_copy_(self, filled), "masked_fill_");
     tensor_release(filled);
     return status;
 }

@@ -121,7 +121,8 @@ static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t
     pthread_mutex_unlock(&device->generator_lock);
 }
 
-/* The random numbers of all ops of one capture. */
+/* The random numbers of the ops of one capture. Two threads that draw first at the same time may each add one; each has
+ * its own range of the generator's blocks, so no number is drawn twice. */
 struct captured_draws {
     ctrt_device *device;
     _Atomic uint64_t blocks;                /* atomic, because streams of other threads may have joined the capture */
@@ -332,7 +333,7 @@ static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self
     struct inplace_token token = { NULL };
     const bool grad = op_needs_grad(&self, 1);
     if (grad)
-        CTRT_TRY(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
+        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
     ctrt_status status = fill_random(op, self, &attributes);
     if (grad)
         status = autograd_inplace_end(&token, self, status);

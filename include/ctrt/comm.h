@@ -46,9 +46,9 @@ typedef struct ctrt_store ctrt_store;
 
 /* Opens the store `address`:
  *
- *   tcp://HOST:PORT   a server on HOST ([HOST] for an IPv6 address). If `serve`, this process runs the server, in a thread;
- *                     it listens on the address HOST only, and PORT 0 lets the system choose one (ctrt_store_address).
- *                     Clients retry until the server answers. With a shared secret (parameter CTRT_STORE_SECRET),
+ *   tcp://HOST:PORT   a server on HOST ([HOST] for an IPv6 address). If `serve`, this process runs the server, in a
+ *                     thread; it listens on the address HOST only, and PORT 0 lets the system choose one
+ *                     (ctrt_store_address). Clients retry until the server answers. With a shared secret (parameter CTRT_STORE_SECRET),
  *                     server and clients authenticate each other, and others are rejected; the data is not encrypted.
  *                     Without a secret any process that can connect can use the store.
  *   file://PATH       a file on a file system that all ranks share and that supports locks. The process with `serve`
@@ -119,8 +119,8 @@ CTRT_API ctrt_device *ctrt_comm_device(const ctrt_comm *comm);
 CTRT_API const char *ctrt_comm_engine_name(const ctrt_comm *comm);
 CTRT_API const char *ctrt_comm_name(const ctrt_comm *comm);
 
-/* Rank, size, local rank and local size that the environment gives (see ctrt_comm_new). Any pointer may be NULL. Without
- * variables for local rank and size, all ranks count as ranks of one machine. */
+/* Rank, size, local rank and local size that the environment gives (see ctrt_comm_new). Any pointer may be NULL.
+ * Without variables for local rank and size, all ranks count as ranks of one machine. */
 CTRT_API ctrt_status ctrt_comm_environment(int *rank, int *size, int *local_rank, int *local_size);
 
 /* Ends the communicator on all ranks: running and later collectives fail with CTRT_ERR_COMM and a message that contains

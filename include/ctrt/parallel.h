@@ -8,6 +8,8 @@
  *     CTRT_TRY(ctrt_parallel_forward(outputs, replicas, parts, devices, count));
  *     CTRT_TRY(ctrt_gather_tensor(&y, outputs, count, devices[0], 0));
  *
+ * Copies between devices are ordered with other work on the tensors, also with CTRT_STREAM_ORDER=manual and =check.
+ *
  * Devices may be of different types and may repeat; lists have at least one device and none is NULL, else
  * CTRT_ERR_INVALID_ARGUMENT. Handles in output arrays follow the assignment rule of ctrt/base.h; if a function fails,
  * it has changed none of them. All functions are thread-safe; a module or tensor must not be used by two threads at the
@@ -97,7 +99,7 @@ CTRT_API ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *t
  * the gradient, on its own device. CTRT_ERR_SHAPE, naming the tensor, if sizes other than that of `dim` differ. */
 CTRT_API ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, ctrt_device *device,
                                         int dim);
-/* Gathers trees of one form, tensor by tensor. If pointers differ, the first is taken, with a warning. Nothing stays
+/* Gathers trees of one form, tensor by tensor. If pointers differ, the first is taken, with one warning. Nothing stays
  * nothing. CTRT_ERR_INVALID_ARGUMENT, naming the place ("outputs[1].boxes"), if the forms differ. */
 CTRT_API ctrt_status ctrt_gather_tree(ctrt_tree **out, ctrt_tree *const *trees, int count, ctrt_device *device,
                                       int dim);

@@ -91,40 +91,26 @@ int64_t wrap_to(ctrt_dtype dtype, int64_t value)
     }
 }
 
-static uint16_t half_bits(ctrt_dtype dtype, double value)
-{
-    const struct floating *type = &floatings[dtype];
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    uint16_t infinity = dtype == CTRT_F16 ? 0x7c00 : 0x7f80;
-    value = fabs(round_to(dtype, value));
-    if (isnan(value))
-        return (uint16_t)(sign | infinity | 1u << (type->bits - 1));
-    if (isinf(value))
-        return sign | infinity;
-    if (value == 0)
-        return sign;
-    int exponent;
-    frexp(value, &exponent);
-    exponent--;
-    if (exponent < type->low)                           /* subnormal */
-        return (uint16_t)(sign | (uint16_t)ldexp(value, type->bits - type->low));
-    uint16_t mantissa = (uint16_t)(ldexp(value, type->bits - exponent) - ldexp(1, type->bits));
-    return (uint16_t)(sign | (uint16_t)(exponent - type->low + 1) << type->bits | mantissa);
-}
-
 static double half_value(ctrt_dtype dtype, uint16_t bits)
 {
     const struct floating *type = &floatings[dtype];
     int field = (bits & 0x7fff) >> type->bits, most = 0x7fff >> type->bits;
     int mantissa = bits & ((1 << type->bits) - 1);
-    double value;
-    if (field == most)
-        value = mantissa ? NAN : INFINITY;
-    else if (field == 0)
-        value = ldexp(mantissa, type->low - type->bits);
-    else
-        value = ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
+    double value = field == most ? (mantissa ? NAN : INFINITY)
+                   : field == 0  ? ldexp(mantissa, type->low - type->bits)
+                                 : ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
     return bits & 0x8000 ? -value : value;
+}
+
+/* The largest bits whose value is at most `value`, which is exact after rounding. */
+static uint16_t half_bits(ctrt_dtype dtype, double value)
+{
+    uint16_t bits = 0;
+    value = round_to(dtype, value);
+    for (unsigned bit = 1u << 14; bit; bit >>= 1)
+        if (isnan(value) || half_value(dtype, (uint16_t)(bits | bit)) <= fabs(value))
+            bits = (uint16_t)(bits | bit);
+    return signbit(value) ? bits | 0x8000 : bits;
 }
 
 /* ---- arrays ---- */
@@ -155,12 +141,13 @@ void value_set(struct array *a, int64_t k, double value)
 
 void array_to(struct array *out, const struct array *in, ctrt_dtype dtype)
 {
-    array_make(out, dtype, in->ndim, in->shape);
-    for (int64_t k = 0; k < in->numel; k++)
-        if (out->i && in->i)
-            out->i[k] = wrap_to(dtype, in->i[k]);
+    const struct array from = *in;
+    array_make(out, dtype, from.ndim, from.shape);
+    for (int64_t k = 0; k < from.numel; k++)
+        if (out->i && from.i)
+            out->i[k] = wrap_to(dtype, from.i[k]);
         else
-            value_set(out, k, value_of(in, k));
+            value_set(out, k, value_of(&from, k));
 }
 
 void element_copy(struct array *a, int64_t to, const struct array *b, int64_t from)
@@ -195,23 +182,22 @@ int64_t offset_in(const struct array *a, const int64_t *index, int n)
     return offset;
 }
 
+/* An element as it is in memory; integers are little-endian. */
+union element { float f; double d; uint16_t half; int64_t i; };
+
 ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *device)
 {
-    size_t element = ctrt_dtype_size(a->dtype);
-    unsigned char *bytes = scratch((size_t)a->numel * element + 1);
+    size_t size = ctrt_dtype_size(a->dtype);
+    unsigned char *bytes = scratch((size_t)a->numel * size + 1);
     for (int64_t k = 0; k < a->numel; k++) {
-        unsigned char *to = bytes + (size_t)k * element;
-        if (a->dtype == CTRT_F32) {
-            float value = (float)a->f[k];
-            memcpy(to, &value, 4);
-        } else if (a->dtype == CTRT_F64) {
-            memcpy(to, &a->f[k], 8);
-        } else if (a->f) {
-            uint16_t bits = half_bits(a->dtype, a->f[k]);
-            memcpy(to, &bits, 2);
-        } else {
-            memcpy(to, &a->i[k], element);              /* little-endian, so the low bytes */
-        }
+        union element x = { .i = a->i ? a->i[k] : 0 };
+        if (a->dtype == CTRT_F32)
+            x.f = (float)a->f[k];
+        else if (a->dtype == CTRT_F64)
+            x.d = a->f[k];
+        else if (a->f)
+            x.half = half_bits(a->dtype, a->f[k]);
+        memcpy(bytes + (size_t)k * size, &x, size);
     }
     return ctrt_from_data(out, bytes, a->numel, ctrt_ints_of(a->shape, a->ndim), a->dtype, device);
 }
@@ -220,27 +206,16 @@ ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
 {
     ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
     array_make(out, dtype, ctrt_tensor_ndim(tensor), ctrt_tensor_shape(tensor));
-    size_t element = ctrt_dtype_size(dtype), total = (size_t)out->numel * element;
+    size_t size = ctrt_dtype_size(dtype), total = (size_t)out->numel * size;
     unsigned char *bytes = scratch(total + 1);
     CTRT_TRY(ctrt_to_host(bytes, total, tensor, dtype));
     for (int64_t k = 0; k < out->numel; k++) {
-        const unsigned char *from = bytes + (size_t)k * element;
-        if (dtype == CTRT_F32) {
-            float value;
-            memcpy(&value, from, 4);
-            out->f[k] = value;
-        } else if (dtype == CTRT_F64) {
-            memcpy(&out->f[k], from, 8);
-        } else if (out->f) {
-            uint16_t bits;
-            memcpy(&bits, from, 2);
-            out->f[k] = half_value(dtype, bits);
-        } else {
-            int64_t value = 0;
-            memcpy(&value, from, element);
-            /* wrap_to extends the sign; a bool is left as it is, so that a value other than 0 and 1 is detected */
-            out->i[k] = dtype == CTRT_BOOL ? value : wrap_to(dtype, value);
-        }
+        union element x = { .i = 0 };
+        memcpy(&x, bytes + (size_t)k * size, size);
+        if (out->f)
+            out->f[k] = dtype == CTRT_F32 ? x.f : dtype == CTRT_F64 ? x.d : half_value(dtype, x.half);
+        else            /* wrap_to extends the sign; a bool stays as it is, to detect values other than 0 and 1 */
+            out->i[k] = dtype == CTRT_BOOL ? x.i : wrap_to(dtype, x.i);
     }
     return CTRT_OK;
 }

@@ -186,11 +186,9 @@ static const struct check_op ops[] = {
       .tolerance = MATH, .call = rdiv_call, .in = { NONZERO }, .fv = rdiv_f, VARIANTS(left_variants) },
     { "rpow_scalar", .kernel = "pow", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = MATH,
       .call = rpow_call, .in = { POWER }, .fv = rpow_f, VARIANTS(left_variants) },
-    { "where", .inputs = 3, .call = where_call, .in = { { MASK }, ANY, ANY },
-      .reference = where_reference, VARIANTS(where_variants) },
-    { "masked_fill", .kernel = "where", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = masked_fill_call,
-      .call_ = masked_fill_call_, .in = { ANY, { MASK } }, .reference = masked_fill_reference,
-      VARIANTS(masked_fill_variants) },
+    { "where", .in = { { MASK }, ANY, ANY }, USES(where, where, where_variants) },
+    { "masked_fill", .kernel = "where", .dtypes = ALL, .flags = GRAD, .call_ = masked_fill_call_,
+      .in = { ANY, { MASK } }, USES(masked_fill, masked_fill, masked_fill_variants) },
 };
 
 const struct family binary_family = { "elementwise", FAMILY_OPS(ops) };

@@ -27,63 +27,47 @@
  *     type, which is together one of its epsilons, and may round the result, which is half of one; 2 allows both.
  * COMPOSED: several of the above in sequence (norms, losses, attention), whose errors add. In half precision each
  *     rounds its result, and up to four such roundings add. */
-static const struct { double f32, f64; } steps[TOLERANCES] = {
-    [EXACT]    = {  0,  0 },
-    [MATH]     = {  4,  4 },
-    [ADDED]    = { 16, 16 },
-    [PRODUCTS] = { 16, 16 },
-    [COMPOSED] = { 64, 64 },
-};
+static const double steps[TOLERANCES] = { [EXACT] = 0, [MATH] = 4, [ADDED] = 16, [PRODUCTS] = 16, [COMPOSED] = 64 };
 
-static void format_index(char *text, size_t bytes, int64_t k, const struct array *a)
+static const char *format_list(char *text, size_t bytes, const int64_t *values, int n)
 {
-    int64_t index[CTRT_MAX_DIMS];
     int used = snprintf(text, bytes, "[");
-    index_of(index, k, a->ndim, a->shape);
-    for (int d = 0; d < a->ndim; d++)
-        used += snprintf(text + used, bytes - (size_t)used, "%s%" PRId64, d ? "," : "", index[d]);
+    for (int d = 0; d < n; d++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s%" PRId64, d ? "," : "", values[d]);
     snprintf(text + used, bytes - (size_t)used, "]");
-}
-
-static void format_shape(char *text, size_t bytes, const struct array *a)
-{
-    int used = snprintf(text, bytes, "%s[", ctrt_dtype_name(a->dtype));
-    for (int d = 0; d < a->ndim; d++)
-        used += snprintf(text + used, bytes - (size_t)used, "%s%" PRId64, d ? "," : "", a->shape[d]);
-    snprintf(text + used, bytes - (size_t)used, "]");
+    return text;
 }
 
 static bool same_type(struct run *run, const char *what, const struct array *got, const struct array *want)
 {
-    bool same = got->dtype == want->dtype && got->ndim == want->ndim;
-    for (int d = 0; same && d < got->ndim; d++)
-        same = got->shape[d] == want->shape[d];
-    if (!same) {
-        char is[160], should[160];
-        format_shape(is, sizeof is, got);
-        format_shape(should, sizeof should, want);
-        check_fail(run, "%s: got a tensor %s, expected %s", what, is, should);
-    }
-    return same;
+    if (got->dtype == want->dtype && got->ndim == want->ndim
+        && !memcmp(got->shape, want->shape, (size_t)got->ndim * sizeof *got->shape))
+        return true;
+    char is[160], should[160];
+    check_fail(run, "%s: got a tensor %s%s, expected %s%s", what,
+               ctrt_dtype_name(got->dtype), format_list(is, sizeof is, got->shape, got->ndim),
+               ctrt_dtype_name(want->dtype), format_list(should, sizeof should, want->shape, want->ndim));
+    return false;
 }
 
 /* Reports the element with the largest excess over its bound. */
 static void report(struct run *run, const char *what, const struct array *got, const struct array *want,
-                 int64_t worst, int64_t wrong, double bound)
+                   int64_t worst, int64_t wrong, double bound)
 {
-    char index[160];
-    format_index(index, sizeof index, worst, got);
+    char text[160];
+    int64_t index[CTRT_MAX_DIMS];
+    index_of(index, worst, got->ndim, got->shape);
+    format_list(text, sizeof text, index, got->ndim);
     if (got->i)
-        check_fail(
-            run, "%s%s: got %" PRId64 ", expected %" PRId64 ", tolerance 0 (%" PRId64 " of %" PRId64 " wrong)",
-            what, index, got->i[worst], want->i[worst], wrong, got->numel);
+        check_fail(run, "%s%s: got %" PRId64 ", expected %" PRId64 ", tolerance 0 (%" PRId64 " of %" PRId64 " wrong)",
+                   what, text, got->i[worst], want->i[worst], wrong, got->numel);
     else
         check_fail(run, "%s%s: got %.17g, expected %.17g, tolerance %.3g (%" PRId64 " of %" PRId64 " wrong)",
-                   what, index, got->f[worst], want->f[worst], bound, wrong, got->numel);
+                   what, text, got->f[worst], want->f[worst], bound, wrong, got->numel);
 }
 
 static bool within_bounds(struct run *run, const char *what, const struct array *got, const struct array *want,
-                  const double *bounds)
+                          const double *bounds)
 {
     int64_t wrong = 0, worst = -1;
     double worst_excess = 0;
@@ -117,11 +101,10 @@ bool check_array(struct run *run, const char *what, const struct array *got, con
     if (!same_type(run, what, got, want))
         return false;
     double *bounds = scratch((size_t)got->numel * sizeof *bounds);
-    double factor = compute == CTRT_F64 ? steps[tolerance].f64 : steps[tolerance].f32;
     bool half = got->dtype == CTRT_F16 || got->dtype == CTRT_BF16;
     for (int64_t k = 0; got->f && k < got->numel; k++) {
         double expected = fabs(want->f[k]), size = want->size ? want->size[k] : expected;
-        bounds[k] = factor * epsilon_of(compute) * size;
+        bounds[k] = steps[tolerance] * epsilon_of(compute) * size;
         if (compute == CTRT_F32)
             bounds[k] += (tolerance == COMPOSED ? 16 : 2) * run->lowered * size;
         if (tolerance != EXACT) {
@@ -143,4 +126,18 @@ bool check_near(struct run *run, const char *what, const struct array *got, cons
     for (int64_t k = 0; got->f && k < got->numel; k++)
         bounds[k] = relative * fmax(fabs(want->f[k]), scale);
     return within_bounds(run, what, got, want, bounds);
+}
+
+bool check_tensor(struct run *run, const char *what, ctrt_tensor *got, const struct array *want,
+                  enum tolerance tolerance, ctrt_dtype compute)
+{
+    struct array a;
+    return download(run, &a, got) && check_array(run, what, &a, want, tolerance, compute);
+}
+
+bool check_tensor_near(struct run *run, const char *what, ctrt_tensor *got, const struct array *want,
+                       double relative, double scale)
+{
+    struct array a;
+    return download(run, &a, got) && check_near(run, what, &a, want, relative, scale);
 }

@@ -15,12 +15,21 @@ static const struct variant convs[] = {
     { "1x1", NORMAL, .in = { S(2, 3, 3, 4), S(5, 3, 1, 1), S(5) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 5, 6), S(4, 3, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "no channels", ZERO_SIZE, .in = { S(2, 0, 5, 6), S(4, 0, 3, 2), NONE }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "no channels, bias", ZERO_SIZE, .in = { S(2, 0, 5, 6), S(4, 0, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
     { "", LARGE, .in = { S(3, 16, 17, 19), S(32, 16, 3, 3), S(32) }, .n = { 1, 1, 1, 1, 1, 1, 1 } },
 };
 
 static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int axis)
 {
     return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
+}
+
+/* The index in a plane [h, w] that the kernel's element (i, j) reads for the result's element at[2], at[3]; -1 in the
+ * padding. */
+static int64_t window(const int64_t *at, const struct variant *v, int64_t i, int64_t j, int64_t h, int64_t w)
+{
+    const int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+    return row < 0 || row >= h || column < 0 || column >= w ? -1 : row * w + column;
 }
 
 REFERENCE(conv)
@@ -38,13 +47,11 @@ REFERENCE(conv)
         for (int64_t c = 0; c < channels; c++)
             for (int64_t i = 0; i < kh; i++)
                 for (int64_t j = 0; j < kw; j++) {
-                    int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
-                            column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
-                    if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3])
+                    const int64_t from = window(at, v, i, j, x->shape[2], x->shape[3]);
+                    if (from < 0)
                         continue;
-                    double term =
-                        x->f[((at[0] * x->shape[1] + first + c) * x->shape[2] + row) * x->shape[3] + column]
-                        * w->f[((at[1] * channels + c) * kh + i) * kw + j];
+                    double term = x->f[(at[0] * x->shape[1] + first + c) * x->shape[2] * x->shape[3] + from]
+                                  * w->f[((at[1] * channels + c) * kh + i) * kw + j];
                     sum += term;
                     size += fabs(term);
                 }
@@ -87,13 +94,10 @@ REFERENCE(pool)
         const int64_t plane = (at[0] * shape[1] + at[1]) * h * w;
         for (int64_t i = 0; i < kh; i++)
             for (int64_t j = 0; j < kw; j++) {
-                int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
-                        column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
-                if (row < 0 || row >= h || column < 0 || column >= w)
-                    continue;
-                double x = value_of(in, plane + row * w + column);
-                if (best < 0 || isnan(x) || x > value_of(in, plane + best))
-                    best = row * w + column;
+                const int64_t from = window(at, v, i, j, h, w);
+                const double x = from < 0 ? 0 : value_of(in, plane + from);
+                if (from >= 0 && (best < 0 || isnan(x) || x > value_of(in, plane + best)))
+                    best = from;
             }
         element_copy(&out[0], k, in, plane + best);
         out[1].i[k] = best;
@@ -111,11 +115,8 @@ CALL(pool)
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "conv2d", .flags = MATRICES | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
-      .call = conv_call,
-      .in = { ANY, ANY, ANY }, .reference = conv_reference, VARIANTS(convs) },
-    { "max_pool2d", .flags = TIES, .inputs = 1, .outputs = 2, .call = pool_call,
-      .in = { ANY }, .reference = pool_reference, VARIANTS(pools) },
+    { "conv2d", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY, ANY }, USES(conv, conv, convs) },
+    { "max_pool2d", .flags = TIES, .outputs = 2, .in = { ANY }, USES(pool, pool, pools) },
 };
 
 const struct family conv_family = { "conv", FAMILY_OPS(ops) };

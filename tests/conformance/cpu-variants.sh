@@ -3,32 +3,27 @@
 # Runs the conformance suite and the comparison with PyTorch's results on the cpu with each instruction set, and the ops
 # that use matrix products also with each library for them. No other test checks the results of cpu kernels.
 . "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
 
-# conforms WHAT ARGUMENT...: passes if the suite runs at least one check and all pass.
-conforms() {
-    what=$1
-    shift
-    said=$("$builddir/ctrt-conformance" --skip-tags gradient,gradient2 "$@" 2>&1)
-    status=$?
-    check "conformance with $what" "$([ $status -eq 0 ] && echo "$said" | grep -q '^# [1-9][0-9]* passed, 0 failed' ||
-        { echo "status $status"; echo "$said" | grep -A3 '^not ok' | head -n 40; echo "$said" | tail -n 5; })"
+# variant SETTING...: sets the variables and clears those of the variant before.
+variant() {
+    unset CTRT_CPU_ISA CTRT_CPU_GEMM
+    with=$*
+    for setting; do export "$setting"; done
 }
 
-for isa in baseline avx2 avx512; do
-    CTRT_CPU_ISA=$isa
-    export CTRT_CPU_ISA
-    conforms "CTRT_CPU_ISA=$isa"
-    said=$("$builddir/run-public" test-ops-reference 2>&1)
-    check "PyTorch's answers with CTRT_CPU_ISA=$isa" "$([ $? -eq 0 ] || echo "$said" | grep -v '^ok' | head -n 40)"
-    CTRT_CPU_GEMM=builtin
-    export CTRT_CPU_GEMM
-    conforms "CTRT_CPU_ISA=$isa and CTRT_CPU_GEMM=builtin" --tags matmul,conv,attention
-    unset CTRT_CPU_GEMM
+# With sanitizers, cpu.sh tests the best instruction set, and one more suffices. The libraries have no instrumentation.
+isas="baseline avx2 avx512" libraries="onednn blas"
+[ -z "$SANITIZE" ] || isas=avx2 libraries=
+for isa in $isas; do
+    variant CTRT_CPU_ISA=$isa
+    conforms cpu --skip-tags gradient,gradient2
+    passes "PyTorch's answers" "$builddir/run-public" test-ops-reference
+    variant CTRT_CPU_ISA=$isa CTRT_CPU_GEMM=builtin
+    conforms cpu --skip-tags gradient,gradient2 --tags matmul,conv,attention
 done
-unset CTRT_CPU_ISA
-for library in onednn blas; do
-    CTRT_CPU_GEMM=$library
-    export CTRT_CPU_GEMM
-    conforms "CTRT_CPU_GEMM=$library" --tags matmul,conv,attention
+for library in $libraries; do
+    variant CTRT_CPU_GEMM=$library
+    conforms cpu --skip-tags gradient,gradient2 --tags matmul,conv,attention
 done
 finish

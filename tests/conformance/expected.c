@@ -35,30 +35,19 @@ static bool load_line(char *line)
     line += strspn(line, " \t");
     if (*line == '\0')
         return true;
-    enum expectation expectation;
-    if (!strncmp(line, "unsupported ", 12)) {
-        expectation = EXPECT_UNSUPPORTED;
-        line += 12;
-    } else if (!strncmp(line, "fails ", 6)) {
-        expectation = EXPECT_FAILURE;
-        line += 6;
-    } else {
-        return false;
-    }
+    const bool unsupported = !strncmp(line, "unsupported ", 12);
     char *colon = strchr(line, ':');
-    if (colon == NULL || colon == line || colon[1 + strspn(colon + 1, " \t")] == '\0')
+    if (colon == NULL || (!unsupported && strncmp(line, "fails ", 6) != 0))
         return false;
-    *colon = '\0';
+    *colon++ = '\0';
+    const char *checks = line + (unsupported ? 12 : 6), *reason = colon + strspn(colon, " \t");
     struct row *more = realloc(loaded, (loaded_count + 1) * sizeof *more);
-    char *checks = strdup(line), *reason = strdup(colon + 1 + strspn(colon + 1, " \t"));
     if (more != NULL)
         loaded = more;
-    if (more == NULL || checks == NULL || reason == NULL) {
-        free(checks);
-        free(reason);
+    if (*checks == '\0' || *reason == '\0' || more == NULL || (checks = strdup(checks)) == NULL
+        || (reason = strdup(reason)) == NULL)
         return false;
-    }
-    loaded[loaded_count++] = (struct row){ expectation, checks, reason };
+    loaded[loaded_count++] = (struct row){ unsupported ? EXPECT_UNSUPPORTED : EXPECT_FAILURE, checks, reason };
     return true;
 }
 

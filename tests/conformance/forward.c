@@ -4,54 +4,6 @@
 
 #include "suite.h"
 
-/* ---- the members of a row, with their defaults ---- */
-
-/* The variants of elementwise ops: odd sizes, so that vector loops have a tail, and operands that broadcast. */
-static const struct variant one_operand[] = {
-    { "", NORMAL, .in = { S(2, 3, 5) } },
-    { "", NORMAL, .in = { S(7, 9) } },
-    { "", ZERO_SIZE, .in = { S(0) } },
-    { "", ZERO_SIZE, .in = { S(3, 0, 2) } },
-    { "", ZERO_DIM, .in = { S0 } },
-    { "", LARGE, .in = { S(5003) } },
-    { "", LARGE, .in = { S(257, 263) } },
-    { "", SPECIAL, .in = { S(13) } },
-};
-static const struct variant two_operands[] = {
-    { "alike", NORMAL, .in = { S(2, 3, 5), S(2, 3, 5) } },
-    { "rows", NORMAL, .in = { S(4, 1, 5), S(3, 1) } },
-    { "row", NORMAL, .in = { S(6, 5), S(5) } },
-    { "scalar left", NORMAL, .in = { S0, S(2, 3) } },
-    { "scalar right", NORMAL, .in = { S(2, 3), S(1, 1) } },
-    { "", ZERO_SIZE, .in = { S(0), S(0) } },
-    { "broadcast", ZERO_SIZE, .in = { S(3, 0, 2), S(1, 2) } },
-    { "", ZERO_DIM, .in = { S0, S0 } },
-    { "", LARGE, .in = { S(5003), S(5003) } },
-    { "row", LARGE, .in = { S(257, 263), S(263) } },
-    { "", SPECIAL, .in = { S(169), S(169) } },
-};
-
-static const struct variant same_shape[] = {
-    { "alike", NORMAL, .in = { S(2, 3, 5), S(2, 3, 5) } },
-    { "", ZERO_SIZE, .in = { S(0), S(0) } },
-    { "", ZERO_DIM, .in = { S0, S0 } },
-    { "", LARGE, .in = { S(5003), S(5003) } },
-    { "", SPECIAL, .in = { S(169), S(169) } },
-};
-
-const struct variant *op_variants(const struct check_op *op, int *count)
-{
-#define USE(table) (*count = (int)(sizeof(table) / sizeof((table)[0])), table)
-    if (op->variants) {
-        *count = op->variant_count;
-        return op->variants;
-    }
-    if (op->inputs == 1)
-        return USE(one_operand);
-    return op->flags & NO_BROADCAST ? USE(same_shape) : USE(two_operands);
-#undef USE
-}
-
 ctrt_dtype result_dtype(const struct check_op *op, ctrt_dtype dtype)
 {
     switch (op->result) {
@@ -152,52 +104,22 @@ static bool same_bits(const struct array *a, const struct array *b)
     return a->numel == b->numel;
 }
 
-static const char *describe(char *text, size_t bytes, const struct variant *v, int output, int outputs)
-{
-    char number[24] = "";
-    if (outputs > 1)
-        snprintf(number, sizeof number, " %d", output);
-    snprintf(text, bytes, "%s%sresult%s", v->what, v->what[0] ? ": " : "", number);
-    return text;
-}
-
-static bool compare_results(struct run *run, const struct check_op *op, const struct variant *v,
-                            ctrt_dtype dtype, const struct array *got, const struct array *full)
-{
-    int outputs = op->outputs ? op->outputs : 1;
-    struct array want[MAX_OUTPUTS];
-    bool fine = true;
-    char what[96];
-    memset(want, 0, sizeof want);
-    op_reference(want, full, v, op);
-    for (int o = 0; o < outputs; o++)
-        fine &= check_array(run, describe(what, sizeof what, v, o, outputs), &got[o], &want[o], op->tolerance,
-                            compute_dtype(dtype));
-    return fine;
-}
-
 /* Repeats the call, with an output variable that holds the first operand. The result must be bitwise equal, and the
  * operands unchanged. */
 static void check_conduct(struct run *run, const struct check_op *op, const struct variant *v,
-                          struct placed *in, ctrt_tensor *const *tensors, const struct array *got)
+                          struct session *s, const struct array *got)
 {
     ctrt_tensor *out[MAX_OUTPUTS] = { NULL };
-    struct array again;
-    ctrt_tensor_assign(&out[0], tensors[0]);
-    if (!check_ok(run, op_call(op, out, tensors, v), NULL, 0, "the same call into the operand's variable"))
-        goto done;
-    if (!check_ok(run, array_download(&again, out[0]), NULL, 0, "reading the result"))
-        goto done;
-    if (!same_bits(&again, got))
-        check_fail(run, "%s: the same call twice gives different results", v->what);
-    for (int i = 0; i < op->inputs; i++) {
-        struct array now;
-        if (!present(v, i) || !check_ok(run, array_download(&now, in[i].leaf), NULL, 0, "reading an operand"))
-            continue;
-        if (!same_bits(&now, &in[i].base))
-            check_fail(run, "%s: operand %d was changed", v->what, i);
+    struct array now;
+    ctrt_tensor_assign(&out[0], s->tensors[0]);
+    if (check_ok(run, op_call(op, out, s->tensors, v), "the same call into the operand's variable")
+        && download(run, &now, out[0])) {
+        if (!same_bits(&now, got))
+            check_fail(run, "the same call twice gives different results");
+        for (int i = 0; i < op->inputs; i++)
+            if (present(v, i) && download(run, &now, s->in[i].leaf) && !same_bits(&now, &s->in[i].base))
+                check_fail(run, "operand %d was changed", i);
     }
-done:
     for (int o = 0; o < MAX_OUTPUTS; o++)
         ctrt_tensor_release(&out[o]);
 }
@@ -205,35 +127,27 @@ done:
 static void check_variant(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype,
                           enum layout layout, int salt)
 {
-    struct array full[MAX_INPUTS], got[MAX_OUTPUTS];
-    struct placed in[MAX_INPUTS];
-    ctrt_tensor *tensors[MAX_INPUTS] = { NULL }, *out[MAX_OUTPUTS] = { NULL };
+    struct array full[MAX_INPUTS] = { 0 }, want[MAX_OUTPUTS] = { 0 }, got, first;
+    struct session s;
     struct dice dice = op_dice(run, op, dtype, salt);
-    int outputs = op->outputs ? op->outputs : 1;
-    memset(full, 0, sizeof full);
-    memset(got, 0, sizeof got);
-    memset(in, 0, sizeof in);
     if (!fill_inputs(full, op, v, dtype, layout, false, &dice))
         return;
-    for (int i = 0; i < op->inputs; i++) {
-        if (present(v, i)
-            && !check_ok(run, place(&in[i], &full[i], layout, i, run->device, false), NULL, 0,
-                         "placing an operand"))
-            goto done;
-        tensors[i] = in[i].tensor;
+    if (session_begin(run, &s, op, v, full, layout, layout, false)
+        && check_call(run, op_call(op, s.out, s.tensors, v), dtype, "the call")) {
+        bool fine = true;
+        op_reference(want, full, v, op);
+        for (int o = 0; o < op->outputs; o++) {
+            char what[] = "result 0";
+            what[op->outputs > 1 ? 7 : 6] = (char)(op->outputs > 1 ? '0' + o : '\0');
+            fine &= download(run, &got, s.out[o])
+                    && check_array(run, what, &got, &want[o], op->tolerance, compute_dtype(dtype));
+            if (o == 0)
+                first = got;
+        }
+        if (fine && (layout == CONTIGUOUS || layout == SLICED))
+            check_conduct(run, op, v, &s, &first);
     }
-    if (!check_ok(run, op_call(op, out, tensors, v), op->kernel ? op->kernel : op->name, dtype,
-                  v->what[0] ? v->what : "the call"))
-        goto done;
-    for (int o = 0; o < outputs; o++)
-        if (!check_ok(run, array_download(&got[o], out[o]), NULL, 0, "reading the result"))
-            goto done;
-    if (compare_results(run, op, v, dtype, got, full) && (layout == CONTIGUOUS || layout == SLICED))
-        check_conduct(run, op, v, in, tensors, &got[0]);
-done:
-    for (int o = 0; o < MAX_OUTPUTS; o++)
-        ctrt_tensor_release(&out[o]);
-    unplace(in, op->inputs);
+    session_end(&s);
 }
 
 /* ---- all calls of a row ---- */
@@ -263,16 +177,14 @@ static bool takes_part(const struct check_op *op, const struct variant *v, enum 
 static void check_sort(struct run *run, const struct check_op *op, ctrt_dtype dtype, enum sort sort,
                        enum layout layout, const char *what)
 {
-    int count;
-    const struct variant *variants = op_variants(op, &count);
     bool any = false;
-    for (int k = 0; k < count; k++)
-        any |= takes_part(op, &variants[k], sort, dtype, layout);
+    for (int k = 0; k < op->variant_count; k++)
+        any |= takes_part(op, &op->variants[k], sort, dtype, layout);
     if (!any || !check_begin(run, op->name, dtype, "forward", "%s", what))
         return;
-    for (int k = 0; k < count && !run->skipped; k++)
-        if (takes_part(op, &variants[k], sort, dtype, layout))
-            check_variant(run, op, &variants[k], dtype, layout, (int)layout * 1000 + (int)sort * 100 + k);
+    for (int k = 0; k < op->variant_count && !run->skipped; k++)
+        if (takes_part(op, &op->variants[k], sort, dtype, layout))
+            check_variant(run, op, &op->variants[k], dtype, layout, (int)layout * 1000 + (int)sort * 100 + k);
     check_end(run);
 }
 
@@ -303,29 +215,20 @@ static void check_one_scalar(struct run *run, const struct check_op *op, ctrt_dt
                              const char *what)
 {
     static const struct variant shape = { "", NORMAL, .in = { S(2, 3, 5), S0 } };
-    struct array full[MAX_INPUTS], wide[2], got, want;
-    struct placed in;
-    CTRT_AUTO(tensor) out = NULL;
+    const ctrt_dtype compute = with_scalar(dtype, scalar.kind);
+    struct array full[MAX_INPUTS] = { 0 }, wide[2], want;
+    struct session s;
     struct dice dice = op_dice(run, op, dtype, 77 + (int)scalar.kind);
-    memset(full, 0, sizeof full);
-    memset(&in, 0, sizeof in);
     fill_inputs(full, op, &shape, dtype, CONTIGUOUS, false, &dice);
-    ctrt_dtype compute = with_scalar(dtype, scalar.kind);
     array_to(&wide[0], &full[0], compute);
     array_make(&wide[1], compute, 0, NULL);
-    if (scalar.kind == CTRT_SCALAR_FLOAT)
-        value_set(&wide[1], 0, scalar.f);
-    else if (wide[1].i)
-        wide[1].i[0] = wrap_to(compute, scalar.i);
-    else
-        wide[1].f[0] = (double)scalar.i;
-    if (check_ok(run, place(&in, &full[0], TRANSPOSED, 0, run->device, false), NULL, 0, "placing an operand")
-        && check_ok(run, op->scalar(&out, in.tensor, scalar), op->kernel ? op->kernel : op->name, compute, what)
-        && check_ok(run, array_download(&got, out), NULL, 0, "reading the result")) {
+    value_set(&wide[1], 0, scalar.kind == CTRT_SCALAR_FLOAT ? scalar.f : (double)scalar.i);
+    if (session_begin(run, &s, op, &shape, full, TRANSPOSED, CONTIGUOUS, false)
+        && check_call(run, op->scalar(&s.out[0], s.tensors[0], scalar), compute, what)) {
         op_reference(&want, wide, &shape, op);
-        check_array(run, what, &got, &want, op->tolerance, compute_dtype(compute));
+        check_tensor(run, what, s.out[0], &want, op->tolerance, compute_dtype(compute));
     }
-    unplace(&in, 1);
+    session_end(&s);
 }
 
 void check_scalar_form(struct run *run, const struct check_op *op, ctrt_dtype dtype)

@@ -9,6 +9,7 @@
 
 static const double step = 1e-5, wanted = 1e-6;
 
+/* One call of the op, whose inputs and incoming gradient are changed by finite differences. */
 struct derivation {
     struct run *run;
     const struct check_op *op;
@@ -16,11 +17,6 @@ struct derivation {
     struct array full[MAX_INPUTS];
     struct array weight;                            /* w, of the result's shape */
 };
-
-static bool derives(const struct check_op *op, const struct variant *v, int input)
-{
-    return input < op->inputs && present(v, input) && op->in[input].kind == REAL;
-}
 
 static double dot(const struct array *a, const struct array *b)
 {
@@ -30,129 +26,126 @@ static double dot(const struct array *a, const struct array *b)
     return sum;
 }
 
-static double loss_of(struct derivation *d)
+static void fill_random(struct array *a, struct dice *dice)
 {
-    void *mark = scratch_mark();
-    struct array out[MAX_OUTPUTS];
-    memset(out, 0, sizeof out);
-    op_reference(out, d->full, d->v, d->op);
-    double loss = dot(&out[0], &d->weight);
-    scratch_release(mark);
-    return loss;
+    for (int64_t k = 0; k < a->numel; k++)
+        a->f[k] = round_to(a->dtype, 2 * dice_unit(dice) - 1);
 }
 
-/* Computes dL/d(full[input]) by central differences. */
-static void differences(struct derivation *d, int input, struct array *out)
+/* Computes d(value)/dx by central differences; returns false if `value` does. */
+static bool differences(struct derivation *d, struct array *x, struct array *out, const struct array *cotangents,
+                        bool (*value)(struct derivation *d, const struct array *cotangents, double *out))
 {
-    array_make(out, CTRT_F64, d->full[input].ndim, d->full[input].shape);
+    array_make(out, CTRT_F64, x->ndim, x->shape);
     for (int64_t k = 0; k < out->numel; k++) {
-        double *x = &d->full[input].f[k], was = *x;
-        *x = was + step;
-        double above = loss_of(d), up = *x;
-        *x = was - step;
-        double below = loss_of(d);
-        out->f[k] = (above - below) / (up - *x);
-        *x = was;
+        const double was = x->f[k], up = was + step, down = was - step;
+        double above, below;
+        void *mark = scratch_mark();
+        x->f[k] = up;
+        bool fine = value(d, cotangents, &above);
+        x->f[k] = down;
+        fine = fine && value(d, cotangents, &below);
+        x->f[k] = was;
+        scratch_release(mark);
+        if (!fine)
+            return false;
+        out->f[k] = (above - below) / (up - down);
     }
+    return true;
 }
 
-/* Reduces a gradient from `full` to `base`: sums the elements that share memory in a broadcast layout. */
-static void fold(struct array *base, const struct array *full, const struct placed *placed)
+/* L of the reference. */
+static bool loss_of(struct derivation *d, UNUSED const struct array *cotangents, double *loss)
 {
-    array_make(base, full->dtype, placed->base.ndim, placed->base.shape);
-    for (int64_t k = 0; k < full->numel; k++)
-        base->f[placed->map[k]] += full->f[k];
+    struct array out[MAX_OUTPUTS] = { 0 };
+    op_reference(out, d->full, d->v, d->op);
+    *loss = dot(&out[0], &d->weight);
+    return true;
 }
 
-/* The tensors of one call of the op and of its backward pass. */
-struct session {
-    struct placed in[MAX_INPUTS];
-    ctrt_tensor *tensors[MAX_INPUTS], *leaves[MAX_INPUTS], *out[MAX_OUTPUTS], *weight, *grads[MAX_INPUTS];
+/* ---- a call and its backward pass ---- */
+
+struct pass {
+    struct session s;
+    ctrt_tensor *leaves[MAX_INPUTS + 1], *weight, *grads[MAX_INPUTS];
     int count;                                      /* number of leaves */
     int which[MAX_INPUTS];                          /* the input of each leaf */
 };
 
-static void session_end(struct session *s)
+static void pass_end(struct pass *p)
 {
-    for (int k = 0; k < MAX_OUTPUTS; k++)
-        ctrt_tensor_release(&s->out[k]);
     for (int k = 0; k < MAX_INPUTS; k++)
-        ctrt_tensor_release(&s->grads[k]);
-    ctrt_tensor_release(&s->weight);
-    unplace(s->in, MAX_INPUTS);
+        ctrt_tensor_release(&p->grads[k]);
+    ctrt_tensor_release(&p->weight);
+    session_end(&p->s);
 }
 
-static ctrt_status session_begin(struct session *s, struct derivation *d, enum layout layout)
+/* Calls the op. Makes w if `d` has none. The caller calls pass_end, also after a failure. */
+static bool pass_begin(struct pass *p, struct derivation *d, enum layout layout, ctrt_dtype dtype, struct dice *dice)
 {
-    memset(s, 0, sizeof *s);
-    for (int i = 0; i < d->op->inputs; i++) {
-        if (!present(d->v, i))
-            continue;
-        bool leaf = derives(d->op, d->v, i);
-        CTRT_TRY(place(&s->in[i], &d->full[i], layout, i, d->run->device, leaf));
-        s->tensors[i] = s->in[i].tensor;
-        if (leaf) {
-            s->which[s->count] = i;
-            s->leaves[s->count++] = s->in[i].leaf;
+    struct session *s = &p->s;
+    struct array weight;
+    memset(p, 0, sizeof *p);
+    if (!session_begin(d->run, s, d->op, d->v, d->full, layout, layout, true)
+        || !check_call(d->run, op_call(d->op, s->out, s->tensors, d->v), dtype, "forward"))
+        return false;
+    for (int i = 0; i < d->op->inputs; i++)
+        if (s->tensors[i] != NULL && d->op->in[i].kind == REAL) {
+            p->which[p->count] = i;
+            p->leaves[p->count++] = s->in[i].leaf;
         }
-    }
-    return op_call(d->op, s->out, s->tensors, d->v);
-}
-
-static ctrt_status session_weight(struct session *s, struct derivation *d, struct dice *dice, ctrt_dtype dtype)
-{
+    /* Losses of half precision are f32. */
+    const ctrt_dtype result = ctrt_tensor_dtype(s->out[0]);
     if (!d->weight.f) {
-        array_make(&d->weight, dtype, ctrt_tensor_ndim(s->out[0]), ctrt_tensor_shape(s->out[0]));
-        for (int64_t k = 0; k < d->weight.numel; k++)
-            d->weight.f[k] = round_to(dtype, 2 * dice_unit(dice) - 1);
+        array_make(&d->weight, result, ctrt_tensor_ndim(s->out[0]), ctrt_tensor_shape(s->out[0]));
+        fill_random(&d->weight, dice);
     }
-    return array_upload(&s->weight, &d->weight, d->run->device);
+    array_to(&weight, &d->weight, result);
+    return upload(d->run, &p->weight, &weight, false);
 }
 
-static bool started(struct run *run, struct session *s, struct derivation *d, enum layout layout,
-                    ctrt_dtype dtype)
+static bool pass_backward(struct pass *p, struct derivation *d, struct array *grads)
 {
-    return check_ok(run, session_begin(s, d, layout), d->op->kernel ? d->op->kernel : d->op->name, dtype,
-                    d->v->what[0] ? d->v->what : "forward");
+    bool fine = check_ok(d->run, ctrt_grad(p->grads, p->s.out[0], p->leaves, p->count, p->weight, false, false, false),
+                         "backward");
+    for (int k = 0; fine && k < p->count; k++)
+        fine = download(d->run, &grads[k], p->grads[k]);
+    return fine;
 }
 
 static void first_derivative(struct run *run, const struct check_op *op, const struct variant *v,
                              enum layout layout, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
-    struct session s;
+    struct pass p;
+    struct array got[MAX_INPUTS], full, want;
     struct dice dice = op_dice(run, op, CTRT_F64, 9000 + salt);
     if (!fill_inputs(d.full, op, v, CTRT_F64, layout, true, &dice))
         return;
-    if (!started(run, &s, &d, layout, CTRT_F64)
-        || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w")
-        || !check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false), NULL,
-                     0, "backward"))
-        goto done;
-    for (int k = 0; k < s.count; k++) {
-        struct array got, full, want;
-        char what[96];
-        int input = s.which[k];
-        if (!check_ok(run, array_download(&got, s.grads[k]), NULL, 0, "reading a gradient"))
-            goto done;
-        differences(&d, input, &full);
-        fold(&want, &full, &s.in[input]);
-        snprintf(what, sizeof what, "%s%sgradient of input %d", v->what, v->what[0] ? ": " : "", input);
-        check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-3));
+    const bool fine = pass_begin(&p, &d, layout, CTRT_F64, &dice) && pass_backward(&p, &d, got);
+    for (int k = 0; fine && k < p.count; k++) {
+        char what[32];
+        const struct placed *in = &p.s.in[p.which[k]];
+        differences(&d, &d.full[p.which[k]], &full, NULL, loss_of);
+        /* In a broadcast layout several elements share memory, whose gradient is their sum. */
+        array_make(&want, CTRT_F64, in->base.ndim, in->base.shape);
+        for (int64_t e = 0; e < full.numel; e++)
+            want.f[in->map[e]] += full.f[e];
+        snprintf(what, sizeof what, "gradient of input %d", p.which[k]);
+        check_near(run, what, &got[k], &want, wanted, fmax(most_of(&want), 1e-3));
     }
-done:
-    session_end(&s);
+    pass_end(&p);
 }
 
 /* ---- second derivatives ---- */
 
 /* Computes S = sum over inputs of sum(g_i * v_i) with g_i = dL/dx_i, as a differentiable tensor. */
-static ctrt_status second_loss(ctrt_tensor **out, struct session *s, ctrt_tensor *const *cotangents)
+static ctrt_status second_loss(ctrt_tensor **out, struct pass *p, ctrt_tensor *const *cotangents)
 {
     CTRT_AUTO(tensor) term = NULL;
-    CTRT_TRY(ctrt_grad(s->grads, s->out[0], s->leaves, s->count, s->weight, true, true, false));
-    for (int k = 0; k < s->count; k++) {
-        CTRT_TRY(ctrt_mul(&term, s->grads[k], cotangents[k]));
+    CTRT_TRY(ctrt_grad(p->grads, p->s.out[0], p->leaves, p->count, p->weight, true, true, false));
+    for (int k = 0; k < p->count; k++) {
+        CTRT_TRY(ctrt_mul(&term, p->grads[k], cotangents[k]));
         CTRT_TRY(ctrt_sum(&term, term, CTRT_ALL_DIMS));
         if (k == 0)
             ctrt_tensor_assign(out, term);
@@ -163,111 +156,77 @@ static ctrt_status second_loss(ctrt_tensor **out, struct session *s, ctrt_tensor
 }
 
 /* Computes the value of S from first derivatives, without create_graph. */
-static bool second_value(struct run *run, struct derivation *d, const struct array *cotangents, double *value)
+static bool second_value(struct derivation *d, const struct array *cotangents, double *value)
 {
-    void *mark = scratch_mark();
-    struct session s;
-    bool fine = started(run, &s, d, CONTIGUOUS, CTRT_F64)
-                && check_ok(run, session_weight(&s, d, NULL, CTRT_F64), NULL, 0, "placing w")
-                && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false),
-                            NULL, 0, "backward");
+    struct pass p;
+    struct array grads[MAX_INPUTS];
+    const bool fine = pass_begin(&p, d, CONTIGUOUS, CTRT_F64, NULL) && pass_backward(&p, d, grads);
     *value = 0;
-    for (int k = 0; fine && k < s.count; k++) {
-        struct array g;
-        fine = check_ok(run, array_download(&g, s.grads[k]), NULL, 0, "reading a gradient");
-        if (fine)
-            *value += dot(&g, &cotangents[k]);
-    }
-    session_end(&s);
-    scratch_release(mark);
+    for (int k = 0; fine && k < p.count; k++)
+        *value += dot(&grads[k], &cotangents[k]);
+    pass_end(&p);
     return fine;
-}
-
-static bool second_differences(struct run *run, struct derivation *d, struct array *x,
-                               const struct array *cotangents, struct array *out)
-{
-    array_make(out, CTRT_F64, x->ndim, x->shape);
-    for (int64_t k = 0; k < out->numel; k++) {
-        double was = x->f[k], above, below;
-        x->f[k] = was + step;
-        double up = x->f[k];
-        bool fine = second_value(run, d, cotangents, &above);
-        x->f[k] = was - step;
-        double down = x->f[k];
-        fine = fine && second_value(run, d, cotangents, &below);
-        x->f[k] = was;
-        if (!fine)
-            return false;
-        out->f[k] = (above - below) / (up - down);
-    }
-    return true;
 }
 
 static void second_derivative(struct run *run, const struct check_op *op, const struct variant *v, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
-    struct session s;
-    struct array values[MAX_INPUTS];
-    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *of[MAX_INPUTS + 1], *second[MAX_INPUTS + 1] = { NULL };
+    struct pass p;
+    struct array values[MAX_INPUTS], got, want;
+    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *second[MAX_INPUTS + 1] = { NULL };
     CTRT_AUTO(tensor) loss = NULL;
     struct dice dice = op_dice(run, op, CTRT_F64, 9500 + salt);
     fill_inputs(d.full, op, v, CTRT_F64, CONTIGUOUS, true, &dice);
-    if (!started(run, &s, &d, CONTIGUOUS, CTRT_F64)
-        || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w"))
-        goto done;
-    for (int k = 0; k < s.count; k++) {
-        array_make(&values[k], CTRT_F64, s.in[s.which[k]].full.ndim, s.in[s.which[k]].full.shape);
-        for (int64_t e = 0; e < values[k].numel; e++)
-            values[k].f[e] = 2 * dice_unit(&dice) - 1;
-        if (!check_ok(run, array_upload(&cotangents[k], &values[k], run->device), NULL, 0, "placing v"))
-            goto done;
-        of[k] = s.leaves[k];
+    bool fine = pass_begin(&p, &d, CONTIGUOUS, CTRT_F64, &dice);
+    for (int k = 0; fine && k < p.count; k++) {
+        const struct array *x = &d.full[p.which[k]];
+        array_make(&values[k], CTRT_F64, x->ndim, x->shape);
+        fill_random(&values[k], &dice);
+        fine = upload(run, &cotangents[k], &values[k], false);
     }
     /* S is linear in w, so its derivative checks how gradients depend on the incoming gradient */
-    of[s.count] = s.weight;
-    if (!check_ok(run, ctrt_tensor_require_grad(s.weight, true), NULL, 0, "requiring grad")
-        || !check_ok(run, second_loss(&loss, &s, cotangents), NULL, 0, "backward with create_graph")
-        || !check_ok(run, ctrt_grad(second, loss, of, s.count + 1, NULL, false, false, true), NULL, 0,
-                     "the second backward"))
-        goto done;
-    for (int k = 0; k <= s.count; k++) {
-        struct array got, want, *x = k < s.count ? &d.full[s.which[k]] : &d.weight;
-        if (!second_differences(run, &d, x, values, &want))
-            goto done;
+    p.leaves[p.count] = p.weight;
+    fine = fine && check_ok(run, ctrt_tensor_require_grad(p.weight, true), "requiring grad")
+           && check_ok(run, second_loss(&loss, &p, cotangents), "backward with create_graph")
+           && check_ok(run, ctrt_grad(second, loss, p.leaves, p.count + 1, NULL, false, false, true),
+                       "the second backward");
+    for (int k = 0; fine && k <= p.count; k++) {
+        const bool input = k < p.count;
+        if (!differences(&d, input ? &d.full[p.which[k]] : &d.weight, &want, values, second_value))
+            break;
         if (second[k] == NULL)                      /* no gradient means zero */
             array_make(&got, CTRT_F64, want.ndim, want.shape);
-        else if (!check_ok(run, array_download(&got, second[k]), NULL, 0, "reading a second derivative"))
-            goto done;
-        char what[96];
-        snprintf(what, sizeof what, "%s%ssecond derivative by %s %d", v->what, v->what[0] ? ": " : "",
-                 k < s.count ? "input" : "w", k < s.count ? s.which[k] : 0);
+        else if (!download(run, &got, second[k]))
+            break;
+        char what[48];
+        snprintf(what, sizeof what, "second derivative by %s %d", input ? "input" : "w", input ? p.which[k] : 0);
         check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));
     }
-done:
-    for (int k = 0; k <= MAX_INPUTS; k++)
+    for (int k = 0; k <= p.count; k++)
         ctrt_tensor_release(&second[k]);
-    for (int k = 0; k < MAX_INPUTS; k++)
+    for (int k = 0; k < p.count; k++)
         ctrt_tensor_release(&cotangents[k]);
-    session_end(&s);
+    pass_end(&p);
 }
 
 void check_gradient(struct run *run, const struct check_op *op)
 {
-    int count;
-    const struct variant *variants = op_variants(op, &count);
-    for (int layout = 0; layout < LAYOUTS; layout++) {
+    const struct variant *variants = op->variants;
+    const int count = op->variant_count;
+    for (int l = 0; l < LAYOUTS; l++) {
+        const enum layout layout = (enum layout)l;
         bool any = false;
         if ((layout == EXPANDED && (op->flags & TIES)) || layout == OFFSET)
             continue;
         for (int k = 0; k < count; k++)
-            any |= variants[k].sort == NORMAL && layout_fits((enum layout)layout, op, &variants[k]);
-        if (!any || !check_begin(run, op->name, 0, "gradient f64", "gradient %s", layout_names[layout]))
+            any |= variants[k].sort == NORMAL && layout_fits(layout, op, &variants[k]);
+        if (!any || !check_begin(run, op->name, 0, "gradient f64", "gradient %s", layout_names[l]))
             continue;
         for (int k = 0; k < count && !run->skipped; k++)
             if ((variants[k].sort == NORMAL
                  || (layout == CONTIGUOUS && variants[k].sort != LARGE && variants[k].sort != SPECIAL))
-                && layout_fits((enum layout)layout, op, &variants[k]))
-                first_derivative(run, op, &variants[k], (enum layout)layout, layout * 100 + k);
+                && layout_fits(layout, op, &variants[k]))
+                first_derivative(run, op, &variants[k], layout, l * 100 + k);
         check_end(run);
     }
     if ((op->flags & GRAD2) && check_begin(run, op->name, 0, "gradient gradient2 f64", "second derivative")) {
@@ -288,29 +247,16 @@ static double gradient_tolerance(ctrt_dtype dtype)
     return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype);
 }
 
-static bool gradients_in(struct run *run, struct derivation *d, ctrt_dtype dtype, struct array *grads, int *count)
+/* Computes the gradients of `d` with floating inputs rounded to `dtype`. Returns their number, or 0 after a failure. */
+static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dice, struct array *grads)
 {
-    struct derivation in = { .run = run, .op = d->op, .v = d->v };
-    struct session s;
+    struct pass p;
     for (int i = 0; i < d->op->inputs; i++)
-        if (present(d->v, i)) {
-            if (d->full[i].f)
-                array_to(&in.full[i], &d->full[i], dtype);
-            else
-                in.full[i] = d->full[i];
-        }
-    array_to(&in.weight, &d->weight, dtype);
-    bool fine = started(run, &s, &in, CONTIGUOUS, dtype);
-    if (fine && ctrt_tensor_dtype(s.out[0]) != dtype)       /* losses of half precision are f32 */
-        array_to(&in.weight, &d->weight, ctrt_tensor_dtype(s.out[0]));
-    fine = fine && check_ok(run, session_weight(&s, &in, NULL, dtype), NULL, 0, "placing w")
-           && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false),
-                       NULL, 0, "backward");
-    for (int k = 0; fine && k < s.count; k++)
-        fine = check_ok(run, array_download(&grads[k], s.grads[k]), NULL, 0, "reading a gradient");
-    *count = s.count;
-    session_end(&s);
-    return fine;
+        if (present(d->v, i) && d->full[i].f)
+            array_to(&d->full[i], &d->full[i], dtype);
+    const bool fine = pass_begin(&p, d, CONTIGUOUS, dtype, dice) && pass_backward(&p, d, grads);
+    pass_end(&p);
+    return fine ? p.count : 0;
 }
 
 static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v,
@@ -318,43 +264,30 @@ static void check_gradient_variant(struct run *run, const struct check_op *op, c
 {
     struct derivation d = { .run = run, .op = op, .v = v };
     struct dice dice = op_dice(run, op, dtype, 9700 + salt);
-    struct array narrow[MAX_INPUTS], wide[MAX_INPUTS], want[MAX_OUTPUTS];
-    int count;
-    if (!fill_inputs(d.full, op, v, dtype, CONTIGUOUS, true, &dice))
+    struct array narrow[MAX_INPUTS], wide[MAX_INPUTS];
+    const double lowered = dtype == CTRT_F32 ? 12 * run->lowered : 0;
+    if (!fill_inputs(d.full, op, v, dtype, CONTIGUOUS, true, &dice)
+        || gradients_in(&d, dtype, &dice, narrow) == 0)
         return;
-    for (int i = 0; i < op->inputs; i++)
-        for (int64_t k = 0; present(v, i) && d.full[i].f && k < d.full[i].numel; k++)
-            d.full[i].f[k] = round_to(dtype, d.full[i].f[k]);
-    memset(want, 0, sizeof want);
-    op_reference(want, d.full, v, op);
-    array_make(&d.weight, dtype, want[0].ndim, want[0].shape);
-    for (int64_t k = 0; k < d.weight.numel; k++)
-        d.weight.f[k] = round_to(dtype, 2 * dice_unit(&dice) - 1);
-    if (!gradients_in(run, &d, dtype, narrow, &count) || !gradients_in(run, &d, CTRT_F64, wide, &count))
-        return;
+    const int count = gradients_in(&d, CTRT_F64, NULL, wide);
     for (int k = 0; k < count; k++) {
-        struct array expected;
-        char what[96];
-        snprintf(what, sizeof what, "%s%sgradient %d", v->what, v->what[0] ? ": " : "", k);
-        expected = wide[k];
-        expected.dtype = dtype;
-        const double lowered = dtype == CTRT_F32 ? 12 * run->lowered : 0;
-        check_near(run, what, &narrow[k], &expected, gradient_tolerance(dtype) + lowered,
-                   fmax(most_of(&expected), 0.25));
+        char what[32];
+        snprintf(what, sizeof what, "gradient %d", k);
+        wide[k].dtype = dtype;
+        check_near(run, what, &narrow[k], &wide[k], gradient_tolerance(dtype) + lowered, fmax(most_of(&wide[k]), 0.25));
     }
 }
 
 void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype dtype)
 {
-    int count;
-    const struct variant *variants = op_variants(op, &count);
     if ((dtype != CTRT_F32 && (op->flags & NO_HALF_GRAD)) || !(op->dtypes & BIT(F64))
         || !check_begin(run, op->name, dtype, "gradient", "gradient"))
         return;
-    for (int k = 0; k < count && !run->skipped; k++)
-        if (variants[k].sort == NORMAL
-            || (variants[k].sort == LARGE && dtype == CTRT_F32 && variants[k].in[0].n == 1
-                && !(op->flags & TIES)))
-            check_gradient_variant(run, op, &variants[k], dtype, k);
+    for (int k = 0; k < op->variant_count && !run->skipped; k++) {
+        const struct variant *v = &op->variants[k];
+        if (v->sort == NORMAL
+            || (v->sort == LARGE && dtype == CTRT_F32 && v->in[0].n == 1 && !(op->flags & TIES)))
+            check_gradient_variant(run, op, v, dtype, k);
+    }
     check_end(run);
 }

@@ -159,21 +159,14 @@ CALLS(stack, ctrt_stack(out, in, count_of(v, 3), (int)v->n[0]))
 #define ANY { REAL, -4, 4 }
 
 static const struct check_op ops[] = {
-    { "embedding", .kernel = "index_select", .dtypes = FLOATS, .flags = GRAD, .inputs = 2,
-      .call = embedding_call, .in = { ANY, { INDEX } }, .reference = embedding_reference,
-      VARIANTS(embeddings) },
-    { "index_select", .inputs = 2, .call = selection_call,
-      .in = { ANY, { INDEX } }, .reference = selection_reference, VARIANTS(selections) },
-    { "gather", .inputs = 2, .call = gather_call, .in = { ANY, { INDEX } },
-      .reference = selection_reference, VARIANTS(gathers) },
-    { "tril", .inputs = 1, .call = tril_call, .in = { ANY },
-      .reference = triangle_reference, VARIANTS(triangles) },
-    { "triu", .inputs = 1, .call = triu_call, .in = { ANY },
-      .reference = triangle_reference, VARIANTS(triangles) },
-    { "cat", .inputs = 3, .call = cat_call, .in = { ANY, ANY, ANY },
-      .reference = cat_reference, VARIANTS(joins) },
-    { "stack", .kernel = "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = stack_call,
-      .in = { ANY, ANY, ANY }, .reference = stack_reference, VARIANTS(stacks) },
+    { "embedding", .kernel = "index_select", .dtypes = FLOATS, .flags = GRAD, .in = { ANY, { INDEX } },
+      USES(embedding, embedding, embeddings) },
+    { "index_select", .in = { ANY, { INDEX } }, USES(selection, selection, selections) },
+    { "gather", .in = { ANY, { INDEX } }, USES(gather, selection, gathers) },
+    { "tril", .in = { ANY }, USES(tril, triangle, triangles) },
+    { "triu", .in = { ANY }, USES(triu, triangle, triangles) },
+    { "cat", .in = { ANY, ANY, ANY }, USES(cat, cat, joins) },
+    { "stack", .kernel = "cat", .dtypes = ALL, .flags = GRAD, .in = { ANY, ANY, ANY }, USES(stack, stack, stacks) },
 };
 
 /* ---- an index out of range is an error whose message contains it; a padding row gets no gradient ---- */
@@ -206,70 +199,59 @@ static void expect_index_error(struct run *run, const char *what, int64_t index,
     if (status == CTRT_OK)
         check_fail(run, "%s: index %s of 5 was accepted", what, number);
     else if (status == CTRT_ERR_NOT_SUPPORTED)
-        check_ok(run, status, "index_select", CTRT_F32, what);
+        check_call(run, status, CTRT_F32, what);
     else if (strstr(ctrt_error_message(), number) == NULL)
         check_fail(run, "%s: the message does not contain the index %s: %s", what, number, ctrt_error_message());
 }
 
-static void check_range(struct run *run, const char *name)
+static void check_range(struct run *run)
 {
     static const int64_t wrong[] = { 7, 5, -1, 1000000000000000, -1000000000000000 };
     struct array x, index;
-    if (!check_begin(run, name, 0, "forward", "out of range"))
-        return;
     array_make(&x, CTRT_F32, 2, (int64_t[]){ 5, 3 });
     array_make(&index, CTRT_I64, 2, (int64_t[]){ 1, 3 });
-    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0] && !run->skipped; k++) {
+    for (int k = 0; k < COUNT_OF(wrong) && !run->skipped; k++) {
         CTRT_AUTO(tensor) a = NULL, i = NULL, out = NULL;
         index.i[1] = wrong[k];
-        if (!check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing")
-            || !check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing"))
+        if (!upload(run, &a, &x, false) || !upload(run, &i, &index, false))
             break;
         expect_index_error(run, "embedding", wrong[k], ctrt_embedding(&out, a, i, -1));
         expect_index_error(run, "gather", wrong[k], ctrt_gather(&out, a, 0, i));
-        if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape")) {
+        if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), "reshape")) {
             expect_index_error(run, "index_select", wrong[k], ctrt_index_select(&out, a, 0, i));
-            if (check_ok(run, ctrt_ones(&out, CTRT_SHAPE(3, 5), CTRT_F32, run->device), NULL, 0, "logits"))
+            if (check_ok(run, ctrt_ones(&out, CTRT_SHAPE(3, 5), CTRT_F32, run->device), "logits"))
                 expect_index_error(run, "cross_entropy", wrong[k], ctrt_cross_entropy(&out, out, i, NULL));
         }
-        if (check_ok(run, ctrt_narrow(&a, a, 1, 0, 0), NULL, 0, "narrow")) {
+        if (check_ok(run, ctrt_narrow(&a, a, 1, 0, 0), "narrow")) {
             expect_index_error(run, "index_select of slices without elements", wrong[k],
                                ctrt_index_select(&out, a, 0, i));
             expect_index_error(run, "embedding without elements", wrong[k], ctrt_embedding(&out, a, i, -1));
         }
     }
-    check_end(run);
 }
 
-static void check_padding(struct run *run, const char *name)
+static void check_padding(struct run *run)
 {
-    struct array weight, index, got, want;
+    static const int64_t rows[6] = { 2, 0, 3, 2, 3, 0 };
+    struct array weight, index, want;
     CTRT_AUTO(tensor) w = NULL, i = NULL, out = NULL;
-    if (!check_begin(run, name, 0, "gradient", "padding row"))
-        return;
     array_make(&weight, CTRT_F32, 2, (int64_t[]){ 4, 2 });
     array_make(&index, CTRT_I64, 1, (int64_t[]){ 6 });
     array_make(&want, CTRT_F32, 2, (int64_t[]){ 4, 2 });
-    static const int64_t rows[6] = { 2, 0, 3, 2, 3, 0 };
     for (int k = 0; k < 6; k++) {
         index.i[k] = rows[k];
         for (int64_t d = 0; rows[k] != 3 && d < 2; d++)
             want.f[rows[k] * 2 + d] += 1;
     }
-    if (check_ok(run, array_upload(&w, &weight, run->device), NULL, 0, "placing")
-        && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")
-        && check_ok(run, ctrt_tensor_require_grad(w, true), NULL, 0, "requiring grad")
-        && check_ok(run, ctrt_embedding(&out, w, i, 3), "index_select", CTRT_F32, "embedding")
-        && check_ok(run, ctrt_sum(&out, out, CTRT_ALL_DIMS), NULL, 0, "sum")
-        && check_ok(run, ctrt_backward(out), NULL, 0, "backward")
-        && check_ok(run, array_download(&got, ctrt_tensor_grad(w)), NULL, 0, "reading the gradient"))
-        check_array(run, "gradient", &got, &want, EXACT, CTRT_F32);
-    check_end(run);
+    if (upload(run, &w, &weight, true) && upload(run, &i, &index, false)
+        && check_call(run, ctrt_embedding(&out, w, i, 3), CTRT_F32, "embedding")
+        && check_ok(run, ctrt_sum(&out, out, CTRT_ALL_DIMS), "sum") && check_ok(run, ctrt_backward(out), "backward"))
+        check_tensor(run, "gradient", ctrt_tensor_grad(w), &want, EXACT, CTRT_F32);
 }
 
 static const struct check_special specials[] = {
-    { "index range", "index", check_range },
-    { "embedding padding", "index", check_padding },
+    { "index range", "forward", "out of range", 0, .run = check_range, .kernel = "index_select" },
+    { "embedding padding", "gradient", "padding row", 0, .run = check_padding, .kernel = "index_select" },
 };
 
 const struct family index_family = { "index", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

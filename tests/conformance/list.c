@@ -24,29 +24,66 @@ static const struct check_op listed[] = {
 #undef CTRT_OP
 };
 
+/* The variants of elementwise ops: odd sizes, so that vector loops have a tail, and operands that broadcast. */
+static const struct variant one_operand[] = {
+    { "", NORMAL, .in = { S(2, 3, 5) } },
+    { "", NORMAL, .in = { S(7, 9) } },
+    { "", ZERO_SIZE, .in = { S(0) } },
+    { "", ZERO_SIZE, .in = { S(3, 0, 2) } },
+    { "", ZERO_DIM, .in = { S0 } },
+    { "", LARGE, .in = { S(5003) } },
+    { "", LARGE, .in = { S(257, 263) } },
+    { "", SPECIAL, .in = { S(13) } },
+};
+static const struct variant two_operands[] = {
+    { "alike", NORMAL, .in = { S(2, 3, 5), S(2, 3, 5) } },
+    { "rows", NORMAL, .in = { S(4, 1, 5), S(3, 1) } },
+    { "row", NORMAL, .in = { S(6, 5), S(5) } },
+    { "scalar left", NORMAL, .in = { S0, S(2, 3) } },
+    { "scalar right", NORMAL, .in = { S(2, 3), S(1, 1) } },
+    { "", ZERO_SIZE, .in = { S(0), S(0) } },
+    { "broadcast", ZERO_SIZE, .in = { S(3, 0, 2), S(1, 2) } },
+    { "", ZERO_DIM, .in = { S0, S0 } },
+    { "", LARGE, .in = { S(5003), S(5003) } },
+    { "row", LARGE, .in = { S(257, 263), S(263) } },
+    { "", SPECIAL, .in = { S(169), S(169) } },
+};
+
+static void copy_form(struct check_op *op, const struct check_op *row)
+{
+    op->inputs = row->inputs;
+    op->unary = row->unary;
+    op->unary_ = row->unary_;
+    op->binary = row->binary;
+    op->binary_ = row->binary_;
+    op->scalar = row->scalar;
+    op->scalar_ = row->scalar_;
+    if ((op->flags & GRAD) && !(op->flags & FLAT))
+        op->flags |= GRAD2;
+    if (op->unary != NULL && op->result == TO_FLOAT)
+        op->tolerance = MATH;
+}
+
 void op_complete(struct check_op *op)
 {
-    for (size_t k = 0; op->kernel == NULL && k < sizeof listed / sizeof listed[0]; k++) {
-        const struct check_op *row = &listed[k];
-        if (strcmp(op->name, row->name) != 0)
+    for (int k = 0; op->kernel == NULL && k < COUNT_OF(listed); k++) {
+        if (strcmp(op->name, listed[k].name) != 0)
             continue;
         if (op->dtypes == 0)
-            op->dtypes = row->dtypes;
-        op->flags |= row->flags;
-        op->result = row->result;
-        if (row->inputs == 0)
-            return;
-        op->inputs = row->inputs;
-        op->unary = row->unary;
-        op->unary_ = row->unary_;
-        op->binary = row->binary;
-        op->binary_ = row->binary_;
-        op->scalar = row->scalar;
-        op->scalar_ = row->scalar_;
-        if ((op->flags & GRAD) && !(op->flags & FLAT))
-            op->flags |= GRAD2;
-        if (op->unary != NULL && op->result == TO_FLOAT)
-            op->tolerance = MATH;
-        return;
+            op->dtypes = listed[k].dtypes;
+        op->flags |= listed[k].flags;
+        op->result = listed[k].result;
+        if (listed[k].inputs > 0)
+            copy_form(op, &listed[k]);
+    }
+    while (op->inputs < MAX_INPUTS && (op->in[op->inputs].kind || op->in[op->inputs].lo < op->in[op->inputs].hi))
+        op->inputs++;
+    if (op->outputs == 0)
+        op->outputs = 1;
+    if (op->kernel == NULL)
+        op->kernel = op->name;
+    if (op->variants == NULL) {
+        op->variants = op->inputs == 1 ? one_operand : two_operands;
+        op->variant_count = op->inputs == 1 ? COUNT_OF(one_operand) : COUNT_OF(two_operands);
     }
 }

@@ -112,24 +112,18 @@ static const struct variant linears[] = {
     { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
 };
 
+/* A matrix product with the transposed weight, and the bias added to its rows. */
 REFERENCE(linear)
 {
-    const struct array *x = &in[0], *w = &in[1], *bias = present(v, 2) ? &in[2] : NULL;
-    int64_t shape[CTRT_MAX_DIMS], inner = x->shape[x->ndim - 1], columns = w->shape[0];
-    memcpy(shape, x->shape, sizeof shape);
-    shape[x->ndim - 1] = columns;
-    array_make(out, x->dtype, x->ndim, shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
-    for (int64_t k = 0; k < out->numel; k++) {
-        int64_t row = k / columns, column = k % columns;
-        double sum = bias ? bias->f[column] : 0, size = fabs(sum);
-        for (int64_t e = 0; e < inner; e++) {
-            double term = x->f[row * inner + e] * w->f[column * inner + e];
-            sum += term;
-            size += fabs(term);
-        }
-        out->f[k] = sum;
-        out->size[k] = size;
+    struct array operands[2] = { in[0], in[1] };
+    const int64_t columns = in[1].shape[0], inner = in[1].shape[1];
+    array_make(&operands[1], in[1].dtype, 2, (int64_t[]){ inner, columns });
+    for (int64_t k = 0; k < in[1].numel; k++)
+        element_copy(&operands[1], k % inner * columns + k / inner, &in[1], k);
+    matmul_reference(out, operands, v, op);
+    for (int64_t k = 0; present(v, 2) && k < out->numel; k++) {
+        out->f[k] += in[2].f[k % columns];
+        out->size[k] += fabs(in[2].f[k % columns]);
     }
 }
 
@@ -138,10 +132,9 @@ CALLS(linear, ctrt_linear(out, in[0], in[1], in[2]))
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "matmul", .flags = MATRICES | GRAD2, .inputs = 2, .tolerance = PRODUCTS,
-      .call = matmul_call, .in = { ANY, ANY }, .reference = matmul_reference, VARIANTS(matmuls) },
-    { "linear", .flags = MATRICES | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
-      .call = linear_call, .in = { ANY, ANY, ANY }, .reference = linear_reference, VARIANTS(linears) },
+    { "matmul", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY }, USES(matmul, matmul, matmuls) },
+    { "linear", .flags = MATRICES | GRAD2, .tolerance = PRODUCTS, .in = { ANY, ANY, ANY },
+      USES(linear, linear, linears) },
 };
 
 const struct family matmul_family = { "matmul", FAMILY_OPS(ops) };

@@ -7,7 +7,7 @@
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
-suite=$builddir/ctrt-conformance
+. "$srcdir/tests/integration/checks.sh"
 
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -23,7 +23,7 @@ fi
 run_suite() {
     mutant=$1
     shift
-    CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=$mutant "$suite" "$@" >"$work/tap" 2>"$work/err"
+    CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=$mutant "$builddir/ctrt" check "$@" >"$work/tap" 2>"$work/err"
     code=$?
     if [ "$code" -gt 1 ] || grep -q 'ERROR: AddressSanitizer' "$work/err"; then
         echo "crash $code: $(grep 'ERROR: ' "$work/err" | head -n 1 | cut -c 1-100)"
@@ -61,22 +61,20 @@ with_required() {
     *)                   echo "$1" ;;
     esac
 }
-for kernel in $(sed -n '/GRAPH,/d; s/^CTRT_OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/include/ctrt/ops.def"); do
-    op=$(checked_by "$kernel")
-    found=$(run_suite "$(with_required "$kernel")" --op "$op")
+# detected WHAT MUTANT OP: a check of OP fails.
+detected() {
+    found=$(run_suite "$(with_required "$2")" --op "$3")
     case $found in
-    crash*) not_ok "a wrong $kernel is detected" "$found" ;;
-    '')     not_ok "a wrong $kernel is detected" "no check of '$op' failed" ;;
-    *)      ok "a wrong $kernel is detected" ;;
+    crash* | '') not_ok "a wrong $1 is detected" "${found:-no check of '$3' failed}" ;;
+    *)           ok "a wrong $1 is detected" ;;
     esac
+}
+for kernel in $(sed -n '/GRAPH,/d; s/^CTRT_OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/include/ctrt/ops.def"); do
+    detected "$kernel" "$kernel" "$(checked_by "$kernel")"
 done
-for kernel in attention_backward:1 attention_backward:2; do
-    found=$(run_suite "$(with_required "$kernel")" --op attention)
-    [ -n "$found" ] && ok "a wrong result of $kernel is detected" || not_ok "a wrong result of $kernel is detected"
-done
-for kernel in max_pool2d:1 batch_norm:3 batch_norm:4 sgd_step:3 adam_step:3; do
-    found=$(run_suite "$kernel" --op "${kernel%:*}")
-    [ -n "$found" ] && ok "a wrong result of $kernel is detected" || not_ok "a wrong result of $kernel is detected"
+for kernel in attention_backward:1 attention_backward:2 max_pool2d:1 batch_norm:3 batch_norm:4 sgd_step:3 \
+    adam_step:3; do
+    detected "result of $kernel" "$kernel" "$(checked_by "${kernel%:*}")"
 done
 
 # ---- checks of other ops do not fail ----
@@ -88,11 +86,8 @@ blamed() {
     found=$(run_suite "$mutant" --tags forward --skip-tags gradient |
         sed 's/ \(of batches alone\|attention\) .*/_\1/; s/ .*//' | sort -u | tr '\n' ' ')
     want=$(printf '%s\n' "$@" | sort -u | tr '\n' ' ')
-    if [ "$found" = "$want" ]; then
-        ok "with a wrong $mutant exactly these fail: $*"
-    else
-        not_ok "with a wrong $mutant exactly these fail: $*" "failed: $found"
-    fi
+    [ "$found" = "$want" ]
+    result $? "with a wrong $mutant exactly these fail: $*" "failed: $found"
 }
 blamed exp exp
 blamed max_pool2d max_pool2d
@@ -111,11 +106,8 @@ blamed tril tril
 names() {
     found=$(run_suite "$1" --op "$2")
     ! stopped "$1 is reported as: $4" || return 0
-    if printf '%s\n' "$found" | grep -q -- "$3" && grep -q -- "$4" "$work/tap"; then
-        ok "$1 is reported as: $4"
-    else
-        not_ok "$1 is reported as: $4" "$(printf '%s\n' "$found"; grep -A3 '^not ok' "$work/tap" | head -n 20)"
-    fi
+    printf '%s\n' "$found" | grep -q -- "$3" && grep -q -- "$4" "$work/tap"
+    result $? "$1 is reported as: $4" "$(printf '%s\n' "$found"; grep -A3 '^not ok' "$work/tap" | head -n 20)"
 }
 # spared MUTANT OP PATTERN: no check whose name matches PATTERN fails, because the mistake does not affect it.
 spared() {
@@ -155,20 +147,27 @@ names  mul         tanh 'tanh second derivative' 'second derivative by'
 
 # ---- the list of known failures ----
 
+# expects WHAT STATUS ARGUMENT...: the exit status of a run with the mutant $CTRT_MUTANT.
+expects() {
+    what=$1 want=$2
+    shift 2
+    CTRT_PLUGIN_PATH=$plugins "$builddir/ctrt" check "$@" >"$work/tap" 2>&1
+    [ $? -eq "$want" ]
+    result $? "$what" "$(head -n 20 "$work/tap")"
+}
 echo "unsupported neg i8*: no such thing here
 fails neg f32 contiguous: a known fault   # and a comment" >"$work/expect"
-CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=neg "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
+CTRT_MUTANT=neg
+export CTRT_MUTANT
+expects "other failures are not known" 1 --op neg --expect "$work/expect"
 grep -q '^not ok [0-9]* - neg f32 contiguous # TODO a known fault' "$work/tap" &&
-    grep -q '^ok [0-9]* - neg i8 sliced # SKIP no such thing here' "$work/tap" &&
-    ok "known failures are reported as such" || not_ok "known failures are reported as such" "$(head -n 20 "$work/tap")"
-CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT='' "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
-grep -q 'passes, although it is listed as failing' "$work/tap" && ok "a known failure that passes is a failure" ||
-    not_ok "a known failure that passes is a failure"
+    grep -q '^ok [0-9]* - neg i8 sliced # SKIP no such thing here' "$work/tap"
+result $? "known failures are reported as such" "$(head -n 20 "$work/tap")"
+CTRT_MUTANT=
+expects "a known failure that passes is a failure" 1 --op neg --expect "$work/expect"
+check "it is reported as such" "$(grep -q 'passes, although it is listed as failing' "$work/tap" || echo "it is not")"
 echo "sometimes neg" >"$work/expect"
-CTRT_PLUGIN_PATH=$plugins "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
-[ $? -eq 2 ] && ok "a malformed list is an error" || not_ok "a malformed list is an error" "$(cat "$work/tap")"
-CTRT_PLUGIN_PATH=$plugins "$suite" --device quantum >"$work/tap" 2>&1
-[ $? -eq 2 ] && ok "an unknown device is an error" || not_ok "an unknown device is an error" "$(cat "$work/tap")"
-CTRT_PLUGIN_PATH=$plugins "$suite" --op nosuchop >"$work/tap" 2>&1
-[ $? -eq 1 ] && ok "a run without checks fails" || not_ok "a run without checks fails" "$(cat "$work/tap")"
+expects "a malformed list is an error" 2 --op neg --expect "$work/expect"
+expects "an unknown device is an error" 2 --device quantum
+expects "a run without checks fails" 1 --op nosuchop
 finish

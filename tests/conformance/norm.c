@@ -120,15 +120,11 @@ CALL(batch)
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "layer_norm", .flags = GRAD2, .inputs = 3, .tolerance = COMPOSED,
-      .call = layer_call, .in = { ANY, ANY, ANY }, .reference = layer_reference, VARIANTS(layers) },
-    { "batch_norm", .flags = GRAD2 | TIES, .inputs = 5, .outputs = 3,
-      .tolerance = COMPOSED, .call = batch_call,
-      .in = { ANY, ANY, ANY, { CONSTANT, -1, 1 }, { CONSTANT, 0.5, 2 } }, .reference = batch_reference,
-      VARIANTS(batches) },
+    { "layer_norm", .flags = GRAD2, .tolerance = COMPOSED, .in = { ANY, ANY, ANY }, USES(layer, layer, layers) },
+    { "batch_norm", .flags = GRAD2 | TIES, .outputs = 3, .tolerance = COMPOSED,
+      .in = { ANY, ANY, ANY, { CONSTANT, -1, 1 }, { CONSTANT, 0.5, 2 } }, USES(batch, batch, batches) },
     { "batch_norm of batches alone", .kernel = "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES,
-      .inputs = 5, .tolerance = COMPOSED, .call = batch_call, .in = { ANY, ANY, ANY },
-      .reference = batch_reference, VARIANTS(batches_without) },
+      .tolerance = COMPOSED, .in = { ANY, ANY, ANY }, USES(batch, batch, batches_without) },
 };
 
 const struct family norm_family = { "norm", FAMILY_OPS(ops) };

@@ -52,72 +52,70 @@ static void adamw_reference(const ctrt_adamw_options *o, int step, double *p, do
     *p -= o->lr * (*m / (1 - pow(beta1, step))) / (sqrt(*v / (1 - pow(beta2, step))) + epsilon);
 }
 
-static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtype dtype)
+static bool take_steps(struct run *run, const struct recipe *recipe, ctrt_optimizer *optimizer, ctrt_tensor **p,
+                       struct array *at, struct dice *dice)
 {
-    CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) grad = NULL;
-    ctrt_tensor *p[PARAMETERS] = { NULL };
-    struct array at[PARAMETERS], first[PARAMETERS], second[PARAMETERS], g, got;
-    struct dice dice = { run->options->seed + (uint64_t)dtype };
-    const char *kernel = recipe->adam ? "adam_step" : "sgd_step";
+    struct array first[PARAMETERS], second[PARAMETERS], g;
     for (int k = 0; k < PARAMETERS; k++) {
-        array_make(&at[k], dtype, 1, &sizes[k]);
         array_make(&first[k], CTRT_F64, 1, &sizes[k]);
         array_make(&second[k], CTRT_F64, 1, &sizes[k]);
-        for (int64_t e = 0; e < sizes[k]; e++)
-            at[k].f[e] = round_to(dtype, 2 * dice_unit(&dice) - 1);
-        if (!check_ok(run, array_upload(&p[k], &at[k], run->device), NULL, 0, "placing")
-            || !check_ok(run, ctrt_tensor_require_grad(p[k], true), NULL, 0, "requiring grad"))
-            goto done;
     }
-    if (!check_ok(run,
-                  recipe->adam ? ctrt_adamw_new(&optimizer, NULL, &recipe->adamw)
-                               : ctrt_sgd_new(&optimizer, NULL, &recipe->sgd),
-                  NULL, 0, "new")
-        || !check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), NULL, 0, "adding parameters"))
-        goto done;
     for (int step = 1; step <= STEPS; step++) {
         for (int k = 0; k < PARAMETERS; k++) {
-            array_make(&g, dtype, 1, &sizes[k]);
+            array_make(&g, run->dtype, 1, &sizes[k]);
             for (int64_t e = 0; e < sizes[k]; e++) {
-                g.f[e] = round_to(dtype, (2 * dice_unit(&dice) - 1) * (recipe->gradient > 0 ? recipe->gradient : 1));
+                value_set(&g, e, (2 * dice_unit(dice) - 1) * (recipe->gradient > 0 ? recipe->gradient : 1));
                 if (recipe->adam)
                     adamw_reference(&recipe->adamw, step, &at[k].f[e], g.f[e], &first[k].f[e], &second[k].f[e]);
                 else
                     sgd_reference(&recipe->sgd, step, &at[k].f[e], g.f[e], &first[k].f[e]);
             }
-            if (!check_ok(run, array_upload(&grad, &g, run->device), NULL, 0, "placing")
-                || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), NULL, 0, "grad"))
-                goto done;
+            if (!upload(run, &grad, &g, false) || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), "grad"))
+                return false;
         }
-        if (!check_ok(run, ctrt_optimizer_step(optimizer), kernel, dtype, "the step"))
-            goto done;
+        if (!check_call(run, ctrt_optimizer_step(optimizer), run->dtype, "the step"))
+            return false;
     }
-    for (int k = 0; k < PARAMETERS; k++)        /* each step rounds the parameter once */
-        if (check_ok(run, array_download(&got, p[k]), NULL, 0, "reading"))
-            check_near(run, recipe->name, &got, &at[k],
-                       (dtype == CTRT_F32 || dtype == CTRT_F64 ? 32 : 2 * STEPS) * epsilon_of(dtype), 1);
-done:
-    for (int k = 0; k < PARAMETERS; k++)
-        ctrt_tensor_release(&p[k]);
+    return true;
 }
 
-static void check_steps(struct run *run, const char *name)
+static void check_recipe(struct run *run, const struct recipe *recipe)
 {
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (!is_floating((ctrt_dtype)dtype)
-            || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "%d steps", STEPS))
-            continue;
-        for (size_t k = 0; k < sizeof recipes / sizeof recipes[0] && !run->skipped; k++)
-            if (recipes[k].adam == (name[0] == 'a'))
-                check_recipe(run, &recipes[k], (ctrt_dtype)dtype);
-        check_end(run);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    ctrt_tensor *p[PARAMETERS] = { NULL };
+    struct array at[PARAMETERS];
+    const ctrt_dtype dtype = run->dtype;
+    struct dice dice = { run->options->seed + (uint64_t)dtype };
+    bool fine = true;
+    for (int k = 0; k < PARAMETERS; k++) {
+        array_make(&at[k], dtype, 1, &sizes[k]);
+        for (int64_t e = 0; e < sizes[k]; e++)
+            value_set(&at[k], e, 2 * dice_unit(&dice) - 1);
+        fine = fine && upload(run, &p[k], &at[k], true);
     }
+    fine = fine && check_ok(run, recipe->adam ? ctrt_adamw_new(&optimizer, NULL, &recipe->adamw)
+                                              : ctrt_sgd_new(&optimizer, NULL, &recipe->sgd), "new")
+           && check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), "adding parameters")
+           && take_steps(run, recipe, optimizer, p, at, &dice);
+    for (int k = 0; k < PARAMETERS; k++) {
+        if (fine)                               /* each step rounds the parameter once */
+            check_tensor_near(run, recipe->name, p[k], &at[k],
+                              (dtype == CTRT_F32 || dtype == CTRT_F64 ? 32 : 2 * STEPS) * epsilon_of(dtype), 1);
+        ctrt_tensor_release(&p[k]);
+    }
+}
+
+static void check_steps(struct run *run)
+{
+    for (int k = 0; k < COUNT_OF(recipes) && !run->skipped; k++)
+        if (recipes[k].adam == (run->data != NULL))
+            check_recipe(run, &recipes[k]);
 }
 
 static const struct check_special specials[] = {
-    { "sgd_step", "optim", check_steps },
-    { "adam_step", "optim", check_steps },
+    { "sgd_step", "forward", "5 steps", FLOATS, .run = check_steps },
+    { "adam_step", "forward", "5 steps", FLOATS, .run = check_steps, .data = "adam" },
 };
 
 const struct family optim_family = { "optim", FAMILY_SPECIALS(specials) };

@@ -22,19 +22,20 @@ static int expanded_dim(int ndim, const int64_t *shape, int input)
     return -1;
 }
 
+/* The layout of an input of this shape: `layout`, or CONTIGUOUS if `layout` does not apply to the shape. */
+static enum layout layout_of(int n, const int64_t *shape, enum layout layout, int input)
+{
+    if ((layout == TRANSPOSED && n < 2) || (layout == PERMUTED && n < 3) || (layout == SLICED && n < 1)
+        || (layout == CHANNELS_LAST && n != 4) || (layout == EXPANDED && expanded_dim(n, shape, input) < 0))
+        return CONTIGUOUS;
+    return layout;
+}
+
 bool layout_fits(enum layout layout, const struct check_op *op, const struct variant *v)
 {
-    for (int i = 0; i < op->inputs; i++) {
-        const struct shape *shape = &v->in[i];
-        switch (layout) {
-        case TRANSPOSED:    if (shape->n >= 2) return true; break;
-        case PERMUTED:      if (shape->n >= 3) return true; break;
-        case SLICED:        if (shape->n >= 1) return true; break;
-        case CHANNELS_LAST: if (shape->n == 4) return true; break;
-        case EXPANDED:      if (shape->n >= 1 && expanded_dim(shape->n, shape->d, i) >= 0) return true; break;
-        default:            return true;
-        }
-    }
+    for (int i = 0; i < op->inputs; i++)
+        if (layout_of(v->in[i].n, v->in[i].d, layout, i) == layout)
+            return true;
     return false;
 }
 
@@ -55,12 +56,8 @@ static void fill_special(struct array *a, int input, int inputs, bool no_zero)
         }
         int64_t value = special_ints[which];
         if (value == INT64_MAX || value == INT64_MIN) {         /* stand for the limits of the dtype */
-            int bits = (int)ctrt_dtype_size(a->dtype) * 8;
-            uint64_t half = 1ull << (bits - 1);
-            if (a->dtype == CTRT_U8)
-                value = value > 0 ? 255 : 128;
-            else
-                value = value > 0 ? (int64_t)(half - 1) : (int64_t)(0 - half);
+            const int shift = 64 - (int)ctrt_dtype_size(a->dtype) * 8;
+            value = a->dtype == CTRT_U8 ? (value > 0 ? 255 : 128) : value >> shift;
         }
         a->i[k] = wrap_to(a->dtype, value);
         if (no_zero && input == 1 && a->i[k] == 0)
@@ -171,17 +168,6 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
 
 /* ---- layouts ---- */
 
-/* The layout of this input: `layout`, or CONTIGUOUS if `layout` does not apply to its shape. */
-static enum layout layout_of(const struct array *full, enum layout layout, int input)
-{
-    int n = full->ndim;
-    if ((layout == TRANSPOSED && n < 2) || (layout == PERMUTED && n < 3) || (layout == SLICED && n < 1)
-        || (layout == CHANNELS_LAST && n != 4)
-        || (layout == EXPANDED && expanded_dim(n, full->shape, input) < 0))
-        return CONTIGUOUS;
-    return layout;
-}
-
 /* Dim d of the full array is dim order[d] of the memory. */
 static void dim_order(int64_t *order, enum layout layout, int n)
 {
@@ -262,15 +248,13 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
                   ctrt_device *device, bool require_grad)
 {
     int64_t shape[CTRT_MAX_DIMS];
-    layout = layout_of(full, layout, input);
-    int n = base_shape(shape, full, layout, input);
-    array_make(&p->base, full->dtype, n, shape);
+    layout = layout_of(full->ndim, full->shape, layout, input);
+    array_make(&p->base, full->dtype, base_shape(shape, full, layout, input), shape);
     for (int64_t k = 0; k < p->base.numel; k++)
         if (p->base.f)
             p->base.f[k] = NAN;
         else
             p->base.i[k] = wrap_to(full->dtype, 0x5b5b5b5b5b5b5b5b);
-    p->full = *full;
     p->map = scratch((size_t)full->numel * sizeof *p->map);
     for (int64_t k = 0; k < full->numel; k++) {
         p->map[k] = base_offset(&p->base, full, layout, k);
@@ -282,10 +266,31 @@ ctrt_status place(struct placed *p, const struct array *full, enum layout layout
     return make_view(&p->tensor, p->leaf, full, layout);
 }
 
-void unplace(struct placed *p, int count)
+void unplace(struct placed *p)
 {
-    for (int i = 0; i < count; i++) {
-        ctrt_tensor_release(&p[i].tensor);
-        ctrt_tensor_release(&p[i].leaf);
+    ctrt_tensor_release(&p->tensor);
+    ctrt_tensor_release(&p->leaf);
+}
+
+bool session_begin(struct run *run, struct session *s, const struct check_op *op, const struct variant *v,
+                   const struct array *full, enum layout first, enum layout others, bool grad)
+{
+    memset(s, 0, sizeof *s);
+    run->variant = v->what;
+    for (int i = 0; i < op->inputs; i++) {
+        if (present(v, i)
+            && !check_ok(run, place(&s->in[i], &full[i], i ? others : first, i, run->device,
+                                    grad && op->in[i].kind == REAL), "placing an operand"))
+            return false;
+        s->tensors[i] = s->in[i].tensor;
     }
+    return true;
+}
+
+void session_end(struct session *s)
+{
+    for (int o = 0; o < MAX_OUTPUTS; o++)
+        ctrt_tensor_release(&s->out[o]);
+    for (int i = 0; i < MAX_INPUTS; i++)
+        unplace(&s->in[i]);
 }

@@ -29,7 +29,7 @@ static const struct stream { uint64_t seed, start; int64_t count; } streams[] = 
     { UINT64_MAX, UINT64_MAX - 3, 29 },
     { 0, 0, 1 }, { 0, 7, 2 }, { 3, 0, 5 }, { 3, 0, 0 },
 };
-enum { STREAMS = sizeof streams / sizeof streams[0], COUNT = 1003 };
+enum { COUNT = 1003 };
 static struct stream now = { 0x123456789abcdefu, 1617, COUNT };     /* what word() and pair() read */
 
 static uint32_t word(int64_t i)
@@ -65,239 +65,190 @@ static double normal(ctrt_dtype dtype, int64_t i)
     return i % 2 ? r * sin(angle) : r * cos(angle);
 }
 
-/* A uniform number that rounds to `hi` is replaced by `lo`. */
-static double below(ctrt_dtype dtype, double x, double lo, double hi) { return round_to(dtype, x) < hi ? x : lo; }
-
-static double expect_around_2(ctrt_dtype dtype, int64_t i) { return 2 + 0.25 * normal(dtype, i); }
-static double expect_uniform(ctrt_dtype dtype, int64_t i)
-{
-    return dtype == CTRT_F64 ? wide_unit(i) : below(dtype, unit(i), 0, 1);
-}
-static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i) { return (double)(-50 + (int64_t)(pair(i) % 150)); }
-static double expect_wide(UNUSED ctrt_dtype dtype, int64_t i)
-{
-    return (double)(-(1ll << 51) + (int64_t)(pair(i) % ((1ull << 52) + 12345)));
-}
-static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i) { return unit(i) < 0.25f; }
-static double expect_never(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 0; }
-static double expect_always(UNUSED ctrt_dtype dtype, UNUSED int64_t i) { return 1; }
-static double expect_scaled(ctrt_dtype dtype, int64_t i)
-{
-    return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : below(dtype, -1.0f + 3.0f * unit(i), -1, 2);
-}
-
-#define MAKE(name, ...)                                                                     \
-    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)     \
-    {                                                                                       \
-        return __VA_ARGS__;                                                                 \
-    }
-MAKE(uniform, ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
-MAKE(normal, ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
-MAKE(randint, ctrt_randint(out, -50, 100, CTRT_SHAPE(now.count), dtype, d))
-MAKE(wide, ctrt_randint(out, -(1ll << 51), (1ll << 51) + 12345, CTRT_SHAPE(now.count), dtype, d))
-MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0.25, dtype, d))
-MAKE(never, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 0, dtype, d))
-MAKE(always, ctrt_bernoulli(out, CTRT_SHAPE(now.count), 1, dtype, d))
-
-static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
-    return ctrt_uniform_(*out, -1, 2);
-}
-static ctrt_status make_around_2(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
-{
-    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));
-    return ctrt_normal_(*out, 2, 0.25);
-}
-
-/* Normal numbers have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because
- * multiplication and addition may be fused. Others are exact. */
-static const struct source {
-    const char *name, *what;
-    unsigned dtypes;
-    ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device);
-    double (*expect)(ctrt_dtype dtype, int64_t i);
+/* How a device makes random numbers of a distribution with parameters a and b, and what they must be. Normal numbers
+ * have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because multiplication
+ * and addition may be fused. Others are exact. */
+struct source {
+    ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device, const struct source *s);
+    double (*expect)(ctrt_dtype dtype, int64_t i, const struct source *s);
     double bound;                       /* in units of epsilon; 0: exact */
-    int per_block;                      /* elements per counter block; for f64 2 */
-} sources[] = {
-    { "uniform", "stream of Philox", FLOATS, make_uniform, expect_uniform, 0, 4 },
-    { "uniform_", "stream of Philox", FLOATS, make_scaled, expect_scaled, 2, 4 },
-    { "normal", "stream of Philox", FLOATS, make_normal, normal, 16, 4 },
-    { "normal", "around 2", FLOATS, make_around_2, expect_around_2, 16, 4 },
-    { "randint", "stream of Philox", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint,
-      0, 2 },
-    { "randint", "wide range", BIT(I64), make_wide, expect_wide, 0, 2 },
-    { "bernoulli", "stream of Philox", ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4 },
-    { "bernoulli", "never", ALL, make_never, expect_never, 0, 4 },
-    { "bernoulli", "always", ALL, make_always, expect_always, 0, 4 },
+    uint64_t per_block, per_block_f64;  /* elements for each block of the counter */
+    double a, b;
+    bool in_place;
 };
 
-/* Elements of `dtype` for each block of the counter. */
-static uint64_t per_block(const struct source *source, ctrt_dtype dtype)
+/* Uniform from a to b. A number that rounds to b is replaced by a. */
+static double expect_uniform(ctrt_dtype dtype, int64_t i, const struct source *s)
 {
-    const bool bernoulli = !strcmp(source->name, "bernoulli");
-    return dtype == CTRT_F64 && !bernoulli ? 2 : (uint64_t)source->per_block;
+    if (dtype == CTRT_F64)
+        return s->a + (s->b - s->a) * wide_unit(i);
+    const float x = (float)s->a + (float)(s->b - s->a) * unit(i);
+    return round_to(dtype, x) < s->b ? x : s->a;
 }
 
-static void check_stream(struct run *run, const struct source *source, ctrt_dtype dtype)
+static double expect_normal(ctrt_dtype dtype, int64_t i, const struct source *s)
 {
+    return s->a + s->b * normal(dtype, i);
+}
+
+static double expect_randint(UNUSED ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    return s->a + (double)(pair(i) % (uint64_t)(s->b - s->a));
+}
+
+static double expect_bernoulli(UNUSED ctrt_dtype dtype, int64_t i, const struct source *s)
+{
+    return unit(i) < (float)s->a;
+}
+
+#define MAKE(name, ...)                                                                                             \
+    static ctrt_status make_##name(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d, const struct source *s)     \
+    {                                                                                                               \
+        if (s->in_place)                                                                                            \
+            CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(now.count), dtype, d));                                             \
+        return __VA_ARGS__;                                                                                         \
+    }
+MAKE(uniform, s->in_place ? ctrt_uniform_(*out, s->a, s->b) : ctrt_rand(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(normal, s->in_place ? ctrt_normal_(*out, s->a, s->b) : ctrt_randn(out, CTRT_SHAPE(now.count), dtype, d))
+MAKE(randint, ctrt_randint(out, (int64_t)s->a, (int64_t)s->b, CTRT_SHAPE(now.count), dtype, d))
+MAKE(bernoulli, ctrt_bernoulli(out, CTRT_SHAPE(now.count), s->a, dtype, d))
+
+static void check_stream(struct run *run)
+{
+    const struct source *source = run->data;
+    const ctrt_dtype dtype = run->dtype;
     CTRT_AUTO(tensor) out = NULL;
-    struct array got, want;
+    struct array want;
     struct stream then;
-    const uint64_t each = per_block(source, dtype), used = ((uint64_t)now.count + each - 1) / each;
-    if (!check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
-        || !check_ok(run, source->make(&out, dtype, run->device), source->name, dtype, "the call")
-        || !check_ok(run, ctrt_generator_get(run->device, &then.seed, &then.start), NULL, 0, "reading the generator")
-        || !check_ok(run, array_download(&got, out), NULL, 0, "reading"))
+    const uint64_t each = dtype == CTRT_F64 ? source->per_block_f64 : source->per_block,
+                   used = ((uint64_t)now.count + each - 1) / each;
+    if (!check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), "setting the generator")
+        || !check_call(run, source->make(&out, dtype, run->device, source), dtype, "the call")
+        || !check_ok(run, ctrt_generator_get(run->device, &then.seed, &then.start), "reading the generator"))
         return;
     if (then.seed != now.seed || then.start != now.start + used)
-        check_fail(
-            run, "the generator has seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
-            then.seed, then.start, now.seed, now.start + used);
+        check_fail(run, "the generator has seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
+                   then.seed, then.start, now.seed, now.start + used);
     array_make(&want, dtype, 1, &now.count);
-    for (int64_t k = 0; k < now.count; k++) {
-        double value = source->expect(dtype, k);
-        if (want.f)
-            want.f[k] = source->bound > 0 ? value : round_to(dtype, value);
+    for (int64_t k = 0; k < now.count; k++)
+        if (source->bound > 0)
+            want.f[k] = source->expect(dtype, k, source);
         else
-            want.i[k] = (int64_t)value;
-    }
+            value_set(&want, k, source->expect(dtype, k, source));
     if (source->bound > 0)
-        check_near(run, "numbers", &got, &want, source->bound * epsilon_of(dtype == CTRT_F64 ? dtype : CTRT_F32)
-                   + (dtype == CTRT_F16 || dtype == CTRT_BF16 ? epsilon_of(dtype) : 0), 1);
+        check_tensor_near(run, "numbers", out, &want, source->bound * epsilon_of(compute_dtype(dtype))
+                          + (dtype == CTRT_F16 || dtype == CTRT_BF16 ? epsilon_of(dtype) : 0), 1);
     else
-        check_array(run, "numbers", &got, &want, EXACT, dtype);
+        check_tensor(run, "numbers", out, &want, EXACT, dtype);
 }
 
-static void check_source(struct run *run, const struct source *source, ctrt_dtype dtype)
+static void check_streams(struct run *run)
 {
-    if (!check_begin(run, source->name, dtype, "forward", "%s", source->what))
-        return;
-    for (int s = 0; s < STREAMS && !run->skipped; s++) {
+    for (int s = 0; s < COUNT_OF(streams) && !run->skipped; s++) {
         now = streams[s];
-        check_stream(run, source, dtype);
+        check_stream(run);
     }
     now = streams[0];
-    check_end(run);
 }
 
 /* The first of Random123's known answers (kat_vectors, philox4x32 10). */
-static void check_known_answer(struct run *run, const char *name)
+static void check_known_answer(struct run *run)
 {
     static const uint32_t want[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
     uint32_t got[4];
-    if (!check_begin(run, name, 0, "forward", "known answer"))
-        return;
     philox(got, 0, 0);
     if (memcmp(got, want, sizeof got) != 0)
         check_fail(run, "the suite's own Philox begins with %08" PRIx32 ", expected %08" PRIx32, got[0], want[0]);
-    check_end(run);
-}
-
-static void run_source(struct run *run, const char *name)
-{
-    for (size_t k = 0; k < sizeof sources / sizeof sources[0]; k++)
-        for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
-            if (!strcmp(sources[k].name, name) && sources[k].dtypes >> dtype & 1)
-                check_source(run, &sources[k], (ctrt_dtype)dtype);
 }
 
 /* Dropout keeps element i if its uniform number is at least p, in the result and in the gradient. */
-static void check_dropout_by(struct run *run, ctrt_dtype dtype, double p)
+static void check_dropout_by(struct run *run, double p)
 {
+    const ctrt_dtype dtype = run->dtype;
     CTRT_AUTO(tensor) x = NULL, y = NULL, grad = NULL, same = NULL;
-    struct array in, got, want;
+    struct array in, want;
     array_make(&in, dtype, 1, (int64_t[]){ COUNT });
     array_make(&want, dtype, 1, (int64_t[]){ COUNT });
     for (int64_t e = 0; e < COUNT; e++) {
         in.f[e] = 1;
         want.f[e] = unit(e) >= (float)p ? 1 / (1 - p) : 0;
     }
-    if (!check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing")
-        || !check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
-        || !check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
-        || !check_ok(run, ctrt_dropout(&y, x, p, true), "dropout", dtype, "the call")
-        || !check_ok(run, array_download(&got, y), NULL, 0, "reading"))
+    if (!upload(run, &x, &in, true)
+        || !check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), "setting the generator")
+        || !check_call(run, ctrt_dropout(&y, x, p, true), dtype, "the call"))
         return;
-    check_array(run, "result", &got, &want, MATH, compute_dtype(dtype));
-    if (check_ok(run, ctrt_ones_like(&same, x, CTRT_DTYPE_DEFAULT, NULL), NULL, 0, "ones")
-        && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), NULL, 0, "backward")
-        && check_ok(run, array_download(&got, grad), NULL, 0, "reading the gradient"))
-        check_array(run, "gradient", &got, &want, MATH, compute_dtype(dtype));
-    if (check_ok(run, ctrt_dropout(&y, x, p, false), NULL, 0, "evaluation")
-        && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
-        check_array(run, "evaluation", &got, &in, EXACT, dtype);
+    check_tensor(run, "result", y, &want, MATH, compute_dtype(dtype));
+    if (check_ok(run, ctrt_ones_like(&same, x, CTRT_DTYPE_DEFAULT, NULL), "ones")
+        && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), "backward"))
+        check_tensor(run, "gradient", grad, &want, MATH, compute_dtype(dtype));
+    if (check_ok(run, ctrt_dropout(&y, x, p, false), "evaluation"))
+        check_tensor(run, "evaluation", y, &in, EXACT, dtype);
 }
 
-static void check_dropout(struct run *run, const char *name)
+static void check_dropout(struct run *run)
 {
     static const double ps[] = { 0.25, 0, 1 };
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (!is_floating((ctrt_dtype)dtype)
-            || !check_begin(run, name, (ctrt_dtype)dtype, "forward gradient", "stream of Philox"))
-            continue;
-        for (int k = 0; k < 3 && !run->skipped; k++)
-            check_dropout_by(run, (ctrt_dtype)dtype, ps[k]);
-        check_end(run);
-    }
+    for (int k = 0; k < 3 && !run->skipped; k++)
+        check_dropout_by(run, ps[k]);
 }
 
-static void check_permutation(struct run *run, const char *name)
+static void check_permutation(struct run *run)
 {
     CTRT_AUTO(tensor) x = NULL;
     struct array got;
-    if (!check_begin(run, name, 0, "forward", "contains every number once, in random order"))
+    bool seen[COUNT] = { false };
+    int64_t in_place = 0;
+    if (!check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), "setting the generator")
+        || !check_ok(run, ctrt_randperm(&x, COUNT, run->device), "the call") || !download(run, &got, x))
         return;
-    if (check_ok(run, ctrt_generator_set(run->device, now.seed, now.start), NULL, 0, "setting the generator")
-        && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call")
-        && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
-        bool seen[COUNT] = { false };
-        int64_t in_place = 0;
-        for (int64_t k = 0; k < got.numel; k++) {
-            if (got.i[k] < 0 || got.i[k] >= COUNT || seen[got.i[k]])
-                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or appears twice", k,
-                           got.i[k]);
-            else
-                seen[got.i[k]] = true;
-            in_place += got.i[k] == k;
-        }
-        if (got.dtype != CTRT_I64 || got.numel != COUNT || in_place > COUNT / 10)
-            check_fail(run, "got %" PRId64 " %s numbers, %" PRId64 " of them at their own index", got.numel,
-                       ctrt_dtype_name(got.dtype), in_place);
+    for (int64_t k = 0; k < got.numel; k++) {
+        if (got.i[k] < 0 || got.i[k] >= COUNT || seen[got.i[k]])
+            check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or appears twice", k, got.i[k]);
+        else
+            seen[got.i[k]] = true;
+        in_place += got.i[k] == k;
     }
-    check_end(run);
+    if (got.dtype != CTRT_I64 || got.numel != COUNT || in_place > COUNT / 10)
+        check_fail(run, "got %" PRId64 " %s numbers, %" PRId64 " of them at their own index", got.numel,
+                   ctrt_dtype_name(got.dtype), in_place);
 }
 
 /* ctrt_manual_seed restarts the generator of every device, so that the same seed gives the same numbers. */
-static void check_seed(struct run *run, const char *name)
+static void check_seed(struct run *run)
 {
-    CTRT_AUTO(tensor) x = NULL;
-    struct array first, again, other;
-    if (!check_begin(run, name, 0, "forward", "repeats"))
-        return;
-    ctrt_manual_seed(5);
-    if (!check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
-        || !check_ok(run, array_download(&first, x), NULL, 0, "reading")
-        || !check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
-        || !check_ok(run, array_download(&other, x), NULL, 0, "reading"))
-        goto done;
-    ctrt_manual_seed(5);
-    if (check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
-        && check_ok(run, array_download(&again, x), NULL, 0, "reading")) {
-        check_array(run, "after the same seed", &again, &first, EXACT, CTRT_F32);
-        if (!memcmp(first.f, other.f, 20 * sizeof *first.f))
-            check_fail(run, "two consecutive calls returned the same numbers");
+    struct array got[3];                        /* 0 and 1 after a seed, 2 after the same seed */
+    for (int k = 0; k < 3; k++) {
+        CTRT_AUTO(tensor) x = NULL;
+        if (k != 1)
+            ctrt_manual_seed(5);
+        if (!check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), "randn")
+            || !download(run, &got[k], x))
+            return;
     }
-done:
-    check_end(run);
+    check_array(run, "after the same seed", &got[2], &got[0], EXACT, CTRT_F32);
+    if (!memcmp(got[0].f, got[1].f, 20 * sizeof *got[0].f))
+        check_fail(run, "two consecutive calls returned the same numbers");
 }
 
+#define STREAM(name, what, dtypes, function, ...)                                                                   \
+    { name, "forward", what, dtypes, .run = check_streams,                                                          \
+      .data = &(const struct source){ make_##function, expect_##function, __VA_ARGS__ } }
+#define PHILOX "stream of Philox"
+
 static const struct check_special specials[] = {
-    { "uniform", "random", run_source },         { "uniform_", "random", run_source },
-    { "normal", "random", run_source },          { "randint", "random", run_source },
-    { "bernoulli", "random", run_source },       { "dropout", "random", check_dropout },
-    { "randperm", "random", check_permutation }, { "manual_seed", "random", check_seed },
-    { "philox", "random", check_known_answer },
+    STREAM("uniform", PHILOX, FLOATS, uniform, 0, 4, 2, 0, 1, false),
+    STREAM("uniform_", PHILOX, FLOATS, uniform, 2, 4, 2, -1, 2, true),
+    STREAM("normal", PHILOX, FLOATS, normal, 16, 4, 2, 0, 1, false),
+    STREAM("normal", "around 2", FLOATS, normal, 16, 4, 2, 2, 0.25, true),
+    STREAM("randint", PHILOX, NUMBERS & ~(HALVES | BIT(F64) | BIT(U8)), randint, 0, 2, 2, -50, 100, false),
+    STREAM("randint", "wide range", BIT(I64), randint, 0, 2, 2, -0x1p51, 0x1p51 + 12345, false),
+    STREAM("bernoulli", PHILOX, ALL & ~BIT(BOOL), bernoulli, 0, 4, 4, 0.25, 0, false),
+    STREAM("bernoulli", "never", ALL, bernoulli, 0, 4, 4, 0, 0, false),
+    STREAM("bernoulli", "always", ALL, bernoulli, 0, 4, 4, 1, 0, false),
+    { "dropout", "forward gradient", PHILOX, FLOATS, .run = check_dropout },
+    { "randperm", "forward", "contains every number once, in random order", 0, .run = check_permutation },
+    { "manual_seed", "forward", "repeats", 0, .run = check_seed },
+    { "philox", "forward", "known answer", 0, .run = check_known_answer },
 };
 
 const struct family random_family = { "random", FAMILY_SPECIALS(specials) };

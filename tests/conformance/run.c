@@ -9,7 +9,7 @@ static const struct family *const families[] = {
     &unary_family, &binary_family, &reduce_family, &matmul_family, &conv_family,   &softmax_family,
     &attention_family, &norm_family,  &index_family,  &view_family,   &copy_family,   &random_family, &optim_family,
 };
-enum { FAMILIES = sizeof families / sizeof families[0] };
+enum { FAMILIES = COUNT_OF(families) };
 
 /* ---- one check ---- */
 
@@ -38,6 +38,8 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name,
              *text ? " " : "", text);
     run->failed = run->skipped = false;
+    run->dtype = dtype;
+    run->variant = "";
     run->fallbacks = run->kernel ? ctrt_fallback_count(run->kernel) : 0;
     run->details[0] = run->reason[0] = '\0';
     if ((options->tags && !has_word(options->tags, words))
@@ -59,9 +61,10 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
 void check_fail(struct run *run, const char *format, ...)
 {
     char line[512];
+    const int start = snprintf(line, sizeof line, "%s%s", run->variant, *run->variant ? ": " : "");
     va_list list;
     va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
+    vsnprintf(line + start, sizeof line - (size_t)start, format, list);
     va_end(list);
     run->failed = true;
     size_t used = strlen(run->details), left = sizeof run->details - used;
@@ -111,26 +114,48 @@ void check_end(struct run *run)
     scratch_reset();
 }
 
-bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtype dtype, const char *what)
+bool check_ok(struct run *run, ctrt_status status, const char *what)
 {
     if (status == CTRT_OK)
         return true;
-    /* The missing kernel is the op's own, or one that the op calls, as the copy that makes an operand contiguous. */
-    if (status == CTRT_ERR_NOT_SUPPORTED
-        && (strstr(ctrt_error_message(), "has no kernel for ")
-            || (kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))))
+    /* A kernel that the op calls is missing, as the copy that makes an operand contiguous. */
+    if (status == CTRT_ERR_NOT_SUPPORTED && strstr(ctrt_error_message(), "has no kernel for "))
         check_skip(run, "%s", ctrt_error_message());
     else
         check_fail(run, "%s: failed with '%s': %s", what, ctrt_status_string(status), ctrt_error_message());
     return false;
 }
 
+bool check_call(struct run *run, ctrt_status status, ctrt_dtype dtype, const char *what)
+{
+    if (status != CTRT_ERR_NOT_SUPPORTED || ctrt_op_supported(run->device, run->kernel, dtype))
+        return check_ok(run, status, what);
+    check_skip(run, "%s", ctrt_error_message());
+    return false;
+}
+
+bool upload(struct run *run, ctrt_tensor **out, const struct array *a, bool grad)
+{
+    return check_ok(run, array_upload(out, a, run->device), "placing")
+           && (!grad || check_ok(run, ctrt_tensor_require_grad(*out, true), "requiring grad"));
+}
+
+bool download(struct run *run, struct array *out, ctrt_tensor *tensor)
+{
+    return check_ok(run, array_download(out, tensor), "reading");
+}
+
 /* ---- all checks ---- */
+
+static void set_kernel(struct run *run, const char *kernel, unsigned flags)
+{
+    run->kernel = kernel;
+    run->lowered = (flags & MATRICES) && run->matrices != CTRT_F32 ? epsilon_of(run->matrices) : 0;
+}
 
 static void run_op(struct run *run, const struct check_op *op)
 {
-    run->kernel = op->kernel ? op->kernel : op->name;
-    run->lowered = (op->flags & MATRICES) && run->matrices != CTRT_F32 ? epsilon_of(run->matrices) : 0;
+    set_kernel(run, op->kernel, op->flags);
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
         if (!(op->dtypes >> dtype & 1))
             continue;
@@ -142,6 +167,18 @@ static void run_op(struct run *run, const struct check_op *op)
     }
     if (op->flags & GRAD)
         check_gradient(run, op);
+}
+
+static void run_special(struct run *run, const struct check_special *special)
+{
+    set_kernel(run, special->kernel ? special->kernel : special->name, special->flags);
+    run->data = special->data;
+    for (int dtype = 0; dtype < CTRT_DTYPE_COUNT; dtype++)
+        if ((special->dtypes ? special->dtypes : 1) >> dtype & 1
+            && check_begin(run, special->name, (ctrt_dtype)dtype, special->tags, "%s", special->what)) {
+            special->run(run);
+            check_end(run);
+        }
 }
 
 static bool wanted(const struct run *run, const char *name)
@@ -159,8 +196,8 @@ static void run_family(struct run *run, const struct family *family)
             run_op(run, &op);
         }
     for (int k = 0; k < family->special_count; k++)
-        if (wanted(run, run->kernel = family->specials[k].name))
-            family->specials[k].run(run, family->specials[k].name);
+        if (wanted(run, family->specials[k].name))
+            run_special(run, &family->specials[k]);
 }
 
 /* ---- coverage: every op of the library must have a check ---- */
@@ -177,7 +214,7 @@ static const char *const elsewhere[] = {
 
 static bool is_covered(const char *name)
 {
-    for (size_t k = 0; k < sizeof elsewhere / sizeof elsewhere[0]; k++)
+    for (int k = 0; k < COUNT_OF(elsewhere); k++)
         if (!strcmp(elsewhere[k], name))
             return true;
     for (int f = 0; f < FAMILIES; f++) {

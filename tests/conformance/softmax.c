@@ -46,34 +46,26 @@ CALLS(log_softmax, ctrt_log_softmax(out, in[0], (int)v->n[0]))
 
 /* Rows of large logits that must not overflow, among them -inf, whose probability is 0. A row with a NaN or with only
  * -inf is NaN, and changes no other row. */
-static void check_rows(struct run *run, const char *name)
+static void check_rows(struct run *run)
 {
     static const int64_t lengths[] = { 3, 19, 35, 67, 300 };
-    enum { ROWS = 4, LENGTHS = sizeof lengths / sizeof lengths[0] };
-    const struct check_op op = { .name = name };
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (!is_floating((ctrt_dtype)dtype)
-            || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "large and infinite logits"))
-            continue;
-        for (int l = 0; l < LENGTHS && !run->skipped; l++) {
-            CTRT_AUTO(tensor) tensor = NULL;
-            struct variant v = { .n = { 1 } };
-            struct dice dice = { run->options->seed };
-            struct array x, got, want;
-            const int64_t n = lengths[l];
-            array_make(&x, (ctrt_dtype)dtype, 2, (int64_t[]){ ROWS, n });
-            for (int64_t k = 0; k < x.numel; k++)
-                x.f[k] = k / n == 3 ? -INFINITY : round_to(x.dtype, 1000 + 8 * dice_unit(&dice));
-            x.f[1] = -INFINITY;
-            x.f[n + 2] = NAN;
-            softmax_reference(&want, &x, &v, &op);
-            if (check_ok(run, array_upload(&tensor, &x, run->device), NULL, 0, "placing")
-                && check_ok(run, (name[0] == 'l' ? ctrt_log_softmax : ctrt_softmax)(&tensor, tensor, 1), name, x.dtype,
-                            "rows")
-                && check_ok(run, array_download(&got, tensor), NULL, 0, "reading"))
-                check_array(run, "result", &got, &want, COMPOSED, compute_dtype(x.dtype));
-        }
-        check_end(run);
+    const struct variant v = { .n = { 1 } };
+    const struct check_op op = { .name = run->kernel };
+    for (int l = 0; l < COUNT_OF(lengths) && !run->skipped; l++) {
+        CTRT_AUTO(tensor) tensor = NULL;
+        struct dice dice = { run->options->seed };
+        struct array x, want;
+        const int64_t n = lengths[l];
+        array_make(&x, run->dtype, 2, (int64_t[]){ 4, n });
+        for (int64_t k = 0; k < x.numel; k++)
+            value_set(&x, k, k / n == 3 ? -INFINITY : 1000 + 8 * dice_unit(&dice));
+        x.f[1] = -INFINITY;
+        x.f[n + 2] = NAN;
+        softmax_reference(&want, &x, &v, &op);
+        if (upload(run, &tensor, &x, false)
+            && check_call(run, (*op.name == 'l' ? ctrt_log_softmax : ctrt_softmax)(&tensor, tensor, 1), x.dtype,
+                          "rows"))
+            check_tensor(run, "result", tensor, &want, COMPOSED, compute_dtype(x.dtype));
     }
 }
 
@@ -151,60 +143,48 @@ CALL(entropy)
 
 /* Rows of equal large logits and one that is smaller by `gap`. The logarithm of the sum is negligible compared with the
  * logit, so an implementation that adds them loses the loss and the gradient. */
-static const struct { ctrt_dtype dtype; double logit, gap; } heights[] = {
-    { CTRT_F32, 1e4, 0.5 }, { CTRT_F32, 3e38, 0 }, { CTRT_F32, -1e6, 1 },
-    { CTRT_F64, 1e12, 1 }, { CTRT_F64, -1e300, 0 },
-    { CTRT_F16, 2048, 2 }, { CTRT_F16, -65504, 0 }, { CTRT_BF16, 512, 4 }, { CTRT_BF16, 3e38, 0 },
-};
+struct height { double logit, gap, smoothing; int64_t classes; };
 
-static void check_height(struct run *run, ctrt_dtype dtype, double logit, double gap, int64_t classes, double smoothing)
+static void check_height(struct run *run)
 {
     enum { ROWS = 3 };
-    const double below = round_to(dtype, logit) - gap, rest = exp(-gap), log_sum = log((double)(classes - 1) + rest),
-                 soft = smoothing / (double)classes, tolerance = 64 * epsilon_of(compute_dtype(dtype));
-    struct array x, target, got, loss, grad;
+    const struct height *h = run->data;
+    const ctrt_dtype dtype = run->dtype;
+    const double below = round_to(dtype, h->logit) - h->gap, rest = exp(-h->gap),
+                 log_sum = log((double)(h->classes - 1) + rest), soft = h->smoothing / (double)h->classes,
+                 rounding = 64 * epsilon_of(compute_dtype(dtype))
+                            + (dtype == compute_dtype(dtype) ? 0 : epsilon_of(dtype));
+    struct array x, target, loss, grad;
     CTRT_AUTO(tensor) logits = NULL, index = NULL, y = NULL, dx = NULL;
-    array_make(&x, dtype, 2, (int64_t[]){ ROWS, classes });
+    array_make(&x, dtype, 2, (int64_t[]){ ROWS, h->classes });
     array_make(&grad, dtype, 2, x.shape);
     array_make(&target, CTRT_I64, 1, x.shape);
     array_make(&loss, dtype, 0, NULL);
     for (int64_t row = 0; row < ROWS; row++) {
-        target.i[row] = row * (classes - 1) / (ROWS - 1);
-        loss.f[0] += log_sum + (soft + (target.i[row] ? 0 : 1 - smoothing)) * gap;
-        for (int64_t c = 0; c < classes; c++) {
-            const double share = soft + (c == target.i[row] ? 1 - smoothing : 0);
-            x.f[row * classes + c] = c ? round_to(dtype, logit) : below;
-            grad.f[row * classes + c] = (c ? 1 : rest) / exp(log_sum) - share;
+        target.i[row] = row * (h->classes - 1) / (ROWS - 1);
+        loss.f[0] += log_sum + (soft + (target.i[row] ? 0 : 1 - h->smoothing)) * h->gap;
+        for (int64_t c = 0; c < h->classes; c++) {
+            const double share = soft + (c == target.i[row] ? 1 - h->smoothing : 0);
+            x.f[row * h->classes + c] = c ? round_to(dtype, h->logit) : below;
+            grad.f[row * h->classes + c] = (c ? 1 : rest) / exp(log_sum) - share;
         }
     }
-    const ctrt_cross_entropy_options options = { .label_smoothing = smoothing, .reduction = CTRT_REDUCE_SUM };
-    if (check_ok(run, array_upload(&logits, &x, run->device), NULL, 0, "placing")
-        && check_ok(run, array_upload(&index, &target, run->device), NULL, 0, "placing")
-        && check_ok(run, ctrt_tensor_require_grad(logits, true), NULL, 0, "requiring grad")
-        && check_ok(run, ctrt_cross_entropy(&y, logits, index, &options), "cross_entropy", dtype, "the call")
-        && check_ok(run, ctrt_grad(&dx, y, &logits, 1, NULL, false, false, false), NULL, 0, "backward")) {
-        const double rounding = tolerance + (dtype == compute_dtype(dtype) ? 0 : epsilon_of(dtype));
-        if (check_ok(run, array_download(&got, y), NULL, 0, "reading the loss"))
-            check_near(run, "loss", &got, &loss, rounding, 0);
-        if (check_ok(run, array_download(&got, dx), NULL, 0, "reading the gradient"))
-            check_near(run, "gradient", &got, &grad, rounding, 1 / (double)classes);
+    const ctrt_cross_entropy_options options = { .label_smoothing = h->smoothing, .reduction = CTRT_REDUCE_SUM };
+    if (upload(run, &logits, &x, true) && upload(run, &index, &target, false)
+        && check_call(run, ctrt_cross_entropy(&y, logits, index, &options), dtype, "the call")
+        && check_ok(run, ctrt_grad(&dx, y, &logits, 1, NULL, false, false, false), "backward")) {
+        check_tensor_near(run, "loss", y, &loss, rounding, 0);
+        check_tensor_near(run, "gradient", dx, &grad, rounding, 1 / (double)h->classes);
     }
 }
 
-static void check_heights(struct run *run, const char *name)
-{
-    static const int64_t classes[] = { 4, 37, 5000 };
-    run->kernel = "cross_entropy";
-    for (size_t h = 0; h < sizeof heights / sizeof heights[0]; h++)
-        for (size_t c = 0; c < sizeof classes / sizeof classes[0]; c++)
-            for (int smoothed = 0; smoothed < 2; smoothed++) {
-                if (!check_begin(run, name, heights[h].dtype, "gradient", "%d logits of %g, %g apart%s",
-                                 (int)classes[c], heights[h].logit, heights[h].gap, smoothed ? ", smoothed" : ""))
-                    continue;
-                check_height(run, heights[h].dtype, heights[h].logit, heights[h].gap, classes[c], smoothed * 0.125);
-                check_end(run);
-            }
-}
+#define HEIGHT(dtype, logit, gap, classes, smoothing, words)                                                \
+    { "cross_entropy", "gradient", #classes " logits of " #logit ", " #gap " apart" words, BIT(dtype),      \
+      .run = check_height, .data = &(const struct height){ logit, gap, smoothing, classes } },
+#define HEIGHTS(dtype, logit, gap)                                                                          \
+    HEIGHT(dtype, logit, gap, 4, 0, "")     HEIGHT(dtype, logit, gap, 4, 0.125, ", smoothed")               \
+    HEIGHT(dtype, logit, gap, 37, 0, "")    HEIGHT(dtype, logit, gap, 37, 0.125, ", smoothed")              \
+    HEIGHT(dtype, logit, gap, 5000, 0, "")  HEIGHT(dtype, logit, gap, 5000, 0.125, ", smoothed")
 
 /* ---- mse_loss: n[0] reduction ---- */
 
@@ -236,21 +216,20 @@ CALLS(mse, ctrt_mse_loss(out, in[0], in[1], (ctrt_reduction)v->n[0]))
 #define ANY { REAL, -3, 3 }
 
 static const struct check_op ops[] = {
-    { "softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
-      .call = softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
-    { "log_softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
-      .call = log_softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
-    { "cross_entropy", .flags = GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED,
-      .call = entropy_call, .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference,
-      VARIANTS(entropies) },
-    { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED,
-      .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
+    { "softmax", .flags = GRAD2, .tolerance = COMPOSED, .in = { ANY }, USES(softmax, softmax, softmaxes) },
+    { "log_softmax", .flags = GRAD2, .tolerance = COMPOSED, .in = { ANY }, USES(log_softmax, softmax, softmaxes) },
+    { "cross_entropy", .flags = GRAD2 | TIES, .tolerance = COMPOSED,
+      .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, USES(entropy, entropy, entropies) },
+    { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .tolerance = COMPOSED,
+      .in = { ANY, ANY }, USES(mse, mse, squares) },
 };
 
 static const struct check_special specials[] = {
-    { "softmax", "forward", check_rows },
-    { "log_softmax", "forward", check_rows },
-    { "cross_entropy", "gradient", check_heights },
+    { "softmax", "forward", "large and infinite logits", FLOATS, .run = check_rows },
+    { "log_softmax", "forward", "large and infinite logits", FLOATS, .run = check_rows },
+    HEIGHTS(F32, 1e4, 0.5)  HEIGHTS(F32, 3e38, 0)    HEIGHTS(F32, -1e6, 1)  HEIGHTS(F64, 1e12, 1)
+    HEIGHTS(F64, -1e300, 0) HEIGHTS(F16, 2048, 2)    HEIGHTS(F16, -65504, 0)
+    HEIGHTS(BF16, 512, 4)   HEIGHTS(BF16, 3e38, 0)
 };
 
 const struct family softmax_family = { "softmax", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

@@ -21,9 +21,9 @@ enum { MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
 /* ---- sets of dtypes ---- */
 
 #define BIT(dtype)  (1u << CTRT_##dtype)
-#define FLOATS      (BIT(F32) | BIT(F64) | BIT(F16) | BIT(BF16))
-#define INTS        (BIT(I8) | BIT(U8) | BIT(I16) | BIT(I32) | BIT(I64))
-#define NUMBERS     (FLOATS | INTS)
+#define HALVES      (BIT(F16) | BIT(BF16))
+#define FLOATS      (BIT(F32) | BIT(F64) | HALVES)
+#define NUMBERS     (FLOATS | BIT(I8) | BIT(U8) | BIT(I16) | BIT(I32) | BIT(I64))
 #define ALL         (NUMBERS | BIT(BOOL))
 
 /* ---- arrays: values on the host, exact ---- */
@@ -104,7 +104,6 @@ enum {                          /* flags */
     GRAD = 1,                   /* has a derivative in its floating inputs */
     GRAD2 = 2,                  /* also check the second derivative */
     TIES = 4,                   /* the derivative is discontinuous or steep at equal values, so values must differ */
-    NO_BROADCAST = 8,           /* operands do not broadcast */
     NO_SPECIAL = 16,            /* not checked with NaN and infinities */
     NO_ZERO_DIVISOR = 32,       /* for integers the second operand must not be 0 */
     NO_HALF_GRAD = 64,          /* too ill-conditioned for a comparison in half precision */
@@ -115,9 +114,9 @@ enum {                          /* flags */
 
 struct check_op {
     const char *name;           /* matched by --op and printed in TAP */
-    const char *kernel;         /* name in ctrt/ops.def; NULL: `name`, and op_complete fills in what the list says */
+    const char *kernel;         /* name in ctrt/ops.def; NULL: `name`, and op_complete sets what the list says */
     unsigned dtypes, flags;
-    int inputs, outputs;        /* outputs 0 means 1 */
+    int inputs, outputs;        /* inputs 0: as many as are in `in`; outputs 0: 1 */
     enum result_rule result;
     enum tolerance tolerance;
     struct domain in[MAX_INPUTS];
@@ -148,14 +147,21 @@ struct check_op {
 #define ROW(op, domain, f, ...)     { .name = #op, .in = { domain }, .f1 = f, ##__VA_ARGS__ }
 #define ROW2(op, first, second, f, ...) { .name = #op, .in = { first, second }, .f2 = f, ##__VA_ARGS__ }
 
-#define VARIANTS(table) .variants = table, .variant_count = (int)(sizeof(table) / sizeof((table)[0]))
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof((table)[0])))
+#define VARIANTS(table) .variants = table, .variant_count = COUNT_OF(table)
+/* The functions of a row and its variants. */
+#define USES(own, shared, table) .call = own##_call, .reference = shared##_reference, VARIANTS(table)
 
 struct run;
 
-/* A check that is not a row. `run` calls check_begin and check_end. */
+/* A check that is not a row of an op: one for each of `dtypes`, or one without a dtype if that is 0. */
 struct check_special {
-    const char *name, *tag;
-    void (*run)(struct run *run, const char *name);
+    const char *name, *tags, *what;
+    unsigned dtypes;
+    void (*run)(struct run *run);       /* with dtype and data in `run` */
+    const void *data;
+    const char *kernel;                 /* NULL: `name` */
+    unsigned flags;                     /* MATRICES */
 };
 
 struct family {
@@ -180,18 +186,18 @@ struct family {
         return __VA_ARGS__;   \
     }
 
-#define FAMILY_OPS(table)      .ops = table, .count = (int)(sizeof(table) / sizeof((table)[0]))
-#define FAMILY_SPECIALS(table) .specials = table, .special_count = (int)(sizeof(table) / sizeof((table)[0]))
+#define FAMILY_OPS(table)      .ops = table, .count = COUNT_OF(table)
+#define FAMILY_SPECIALS(table) .specials = table, .special_count = COUNT_OF(table)
 
 /* ---- layouts ---- */
 
 enum layout { CONTIGUOUS, OFFSET, TRANSPOSED, PERMUTED, SLICED, EXPANDED, CHANNELS_LAST, LAYOUTS };
 extern const char *const layout_names[LAYOUTS];
 
-/* An input as the op sees it (full) and as it is in device memory (base). `tensor` is a view of `leaf`. */
+/* An input in device memory. `tensor` is a view of `leaf`, whose values are `base`. */
 struct placed {
-    struct array full, base;
-    int64_t *map;                       /* element k of full is element map[k] of base */
+    struct array base;
+    int64_t *map;                       /* element k of the input is element map[k] of base */
     ctrt_tensor *leaf, *tensor;
 };
 
@@ -202,7 +208,18 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
 bool layout_fits(enum layout layout, const struct check_op *op, const struct variant *v);
 ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input,
                   ctrt_device *device, bool require_grad);
-void unplace(struct placed *p, int count);
+void unplace(struct placed *p);
+
+/* The tensors of one call of an op. */
+struct session {
+    struct placed in[MAX_INPUTS];
+    ctrt_tensor *tensors[MAX_INPUTS], *out[MAX_OUTPUTS];
+};
+/* Places the inputs of a variant in device memory: input 0 in layout `first`, the others in layout `others`. `grad`:
+ * those of the domain REAL require grad. The caller calls session_end, also after a failure. */
+bool session_begin(struct run *run, struct session *s, const struct check_op *op, const struct variant *v,
+                   const struct array *full, enum layout first, enum layout others, bool grad);
+void session_end(struct session *s);
 
 /* ---- checks ---- */
 
@@ -213,7 +230,10 @@ struct run {
     struct conformance_result result;
     int number;
     bool failed, skipped;
+    const char *variant;                /* name of the variant that is being checked; prefix of messages */
     const char *kernel;                 /* kernel of the checked op */
+    ctrt_dtype dtype;                   /* of the check, or 0 */
+    const void *data;                   /* of the check_special */
     ctrt_dtype matrices;                /* dtype in which the device multiplies f32 matrices */
     double lowered;                     /* epsilon of `matrices` if it is not f32 and the op has MATRICES, else 0 */
     uint64_t fallbacks;                 /* fallback count of `kernel` when the check began */
@@ -229,9 +249,13 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
 void check_fail(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_skip(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_end(struct run *run);
-/* Returns whether `status` is CTRT_OK. If not, skips the check if the device has no kernel for it, else fails it with
- * ctrt's message. */
-bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtype dtype, const char *what);
+/* Returns whether `status` is CTRT_OK. If not, skips the check if the device lacks a kernel, else fails it with ctrt's
+ * message. check_call is for the checked op itself, called with `dtype`. */
+bool check_ok(struct run *run, ctrt_status status, const char *what);
+bool check_call(struct run *run, ctrt_status status, ctrt_dtype dtype, const char *what);
+/* Copies to and from the device, with check_ok. `grad`: the tensor requires grad. */
+bool upload(struct run *run, ctrt_tensor **out, const struct array *a, bool grad);
+bool download(struct run *run, struct array *out, ctrt_tensor *tensor);
 
 /* Compares `got` with `want` and fails the check on a difference; returns whether they agree within the tolerance.
  * `compute` is the dtype of the computation. */
@@ -240,16 +264,21 @@ bool check_array(struct run *run, const char *what, const struct array *got, con
 /* Like check_array, with a bound relative to the larger of the element and `scale`. */
 bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want,
                 double relative, double scale);
+/* The same for a tensor. */
+bool check_tensor(struct run *run, const char *what, ctrt_tensor *got, const struct array *want,
+                  enum tolerance tolerance, ctrt_dtype compute);
+bool check_tensor_near(struct run *run, const char *what, ctrt_tensor *got, const struct array *want,
+                       double relative, double scale);
 
 ctrt_dtype result_dtype(const struct check_op *op, ctrt_dtype dtype);
-const struct variant *op_variants(const struct check_op *op, int *count);
 ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *const *in,
                     const struct variant *v);
 void op_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
 struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype dtype, int salt);
 
-/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also
- * how the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
+/* list.c: sets the members that the row leaves out, and what ctrt/ops.def determines: dtypes (if 0), the result and
+ * GRAD. For the forms UNARY and BINARY also how the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the
+ * tolerance MATH. */
 void op_complete(struct check_op *op);
 
 void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* forward.c */

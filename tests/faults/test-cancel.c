@@ -15,7 +15,7 @@ static void *run_with_pending_cancellation(void *finished)
     for (int i = 0; i < WORK_PARTS; i++) {
         double result = 0;
         work->part = i;
-        CHECK_OK(work_parts[i].run(&result, work_folder));
+        CHECK_OK(work_parts[i].run(&result));
     }
     *(bool *)finished = true;
     pthread_testcancel();
@@ -38,7 +38,7 @@ static void *run_forever(void *unused)
 {
     for (int i = 0;; i = (i + 1) % WORK_PARTS) {
         double result = 0;
-        CHECK_OK(work_parts[i].run(&result, work_folder));
+        CHECK_OK(work_parts[i].run(&result));
         pthread_testcancel();
     }
     return unused;

@@ -152,22 +152,11 @@ static void expect(const struct configuration *configuration)
     check_child(pid);
 }
 
-static int run_one(char **arguments)
+/* Returns whether the arguments select this series, or no series. */
+static bool selected(const struct series *series, int argc, char **argv)
 {
-    struct series series = { .warm = strcmp(arguments[2], "warm") == 0,
-                             .forever = arguments[5] != NULL && strcmp(arguments[5], "forever") == 0 };
-    for (int i = 0; i < CONFIGURATIONS; i++)
-        if (strcmp(configurations[i].name, arguments[1]) == 0)
-            series.configuration = &configurations[i];
-    for (int i = 1; i < FAULT_KINDS; i++)
-        if (strcmp(kinds[i], arguments[3]) == 0)
-            series.kind = (enum fault_kind)i;
-    const long n = strtol(arguments[4], NULL, 10);
-    if (series.configuration == NULL || series.kind == FAULT_NONE)
-        return 2;
-    expect(series.configuration);
-    run_series(&series, n, n);
-    return done();
+    return argc <= 4 || ((strcmp(argv[2], "warm") == 0) == series->warm && strcmp(argv[3], kinds[series->kind]) == 0
+                         && (argc > 5 && strcmp(argv[5], "forever") == 0) == series->forever);
 }
 
 TEST_MAIN
@@ -192,14 +181,17 @@ TEST_MAIN
     if (!work_begin() || shared == MAP_FAILED)
         return skip_rest("no folder or no memory for the test itself");
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    if (argc > 4)
-        return run_one(argv);
+    const bool one = argc > 4;
+    const long n = one ? strtol(argv[4], NULL, 10) : 1;
     for (int c = 0; c < CONFIGURATIONS; c++) {
+        if (one && strcmp(configurations[c].name, argv[1]) != 0)
+            continue;
         expect(&configurations[c]);
         for (int i = 0; i < 4 * FAULT_KINDS; i++) {
             const struct series series = { &configurations[c], (enum fault_kind)(i / 4), (i & 2) != 0, (i & 1) != 0 };
-            if (series.kind != FAULT_NONE && configurations[c].kinds >> series.kind & 1)
-                run_series(&series, 1, most_n);
+            if (series.kind != FAULT_NONE && (one || configurations[c].kinds >> series.kind & 1)
+                && selected(&series, argc, argv))
+                run_series(&series, n, one ? n : most_n);
         }
     }
     work_end();

@@ -11,7 +11,7 @@ static uint64_t address_space(void)
 {
     FILE *file = fopen("/proc/self/statm", "r");
     unsigned long long pages = 0;
-    if (file == NULL || fscanf(file, "%llu", &pages) != 1)
+    if (file != NULL && fscanf(file, "%llu", &pages) != 1)
         pages = 0;
     if (file != NULL)
         fclose(file);
@@ -27,11 +27,8 @@ static void limited_addresses(uint64_t more, bool warm, const char *setting)
         if (warm)
             work_check(true, "before the limit");
         getrlimit(RLIMIT_AS, &limit);
-        const rlim_t before = limit.rlim_cur;
-        limit.rlim_cur = address_space() + more;
-        setrlimit(RLIMIT_AS, &limit);
+        setrlimit(RLIMIT_AS, &(struct rlimit){ address_space() + more, limit.rlim_max });
         work_check(false, "with the limit");
-        limit.rlim_cur = before;
         setrlimit(RLIMIT_AS, &limit);
         work_check(true, "after the limit");
     }
@@ -40,7 +37,7 @@ static void limited_addresses(uint64_t more, bool warm, const char *setting)
 
 static void limited_processes(rlim_t processes)
 {
-    work_clean(work_folder);            /* the child, as another user, cannot replace these files */
+    work_clean();            /* the child, as another user, cannot replace these files */
     IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=8") {
         alarm(60);
         ctrt_log_set_callback(work_log, NULL);

@@ -2,6 +2,17 @@
 /* work.c: devices, ops, training, files, reports and streams on the default device; see work.h. */
 #include "work.h"
 
+char work_folder[] = "/tmp/ctrt-work-XXXXXX";
+
+enum file { MODULE, OPTIMIZER, SNAPSHOT };
+static const char *const files[] = { "module.safetensors", "optimizer.safetensors", "snapshot" };
+
+static const char *in_folder(char path[512], enum file file)
+{
+    snprintf(path, 512, "%s/%s", work_folder, files[file]);
+    return path;
+}
+
 static ctrt_status add_sum(double *result, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) sum = NULL;
@@ -13,9 +24,8 @@ static ctrt_status add_sum(double *result, ctrt_tensor *x)
     return CTRT_OK;
 }
 
-static ctrt_status devices(double *result, const char *folder)
+static ctrt_status devices(double *result)
 {
-    (void)folder;
     ctrt_device *device = NULL;
     ctrt_device_properties properties;
     uint64_t unused = 0, total = 0;
@@ -26,9 +36,8 @@ static ctrt_status devices(double *result, const char *folder)
     return CTRT_OK;
 }
 
-static ctrt_status plugins(double *result, const char *folder)
+static ctrt_status plugins(double *result)
 {
-    (void)folder;
     ctrt_plugin_info info;
     size_t index = 0;
     ctrt_status status;
@@ -38,9 +47,8 @@ static ctrt_status plugins(double *result, const char *folder)
     return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
 }
 
-static ctrt_status tensors(double *result, const char *folder)
+static ctrt_status tensors(double *result)
 {
-    (void)folder;
     CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
     char *text = NULL;
     CTRT_TRY(ctrt_arange(&x, ctrt_float(0), ctrt_float(600), ctrt_float(1), CTRT_F32, NULL));
@@ -58,9 +66,8 @@ static ctrt_status tensors(double *result, const char *folder)
     return ctrt_tensor_numel(y) == 100 ? add_sum(result, z) : ctrt_fail(CTRT_ERR_STATE, "a wrong shape");
 }
 
-static ctrt_status ops(double *result, const char *folder)
+static ctrt_status ops(double *result)
 {
-    (void)folder;
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(300, 300), ctrt_float(0.5), CTRT_F32, NULL));
     CTRT_TRY(ctrt_exp(&y, x));
@@ -73,9 +80,8 @@ static ctrt_status ops(double *result, const char *folder)
 }
 
 /* Sizes for which the cpu backend uses oneDNN or BLAS. */
-static ctrt_status products(double *result, const char *folder)
+static ctrt_status products(double *result)
 {
-    (void)folder;
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_BF16 };
     for (int i = 0; i < 3; i++) {
         CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -127,13 +133,13 @@ static ctrt_status parameters_sum(double *result, ctrt_module *module)
     return CTRT_OK;
 }
 
-static ctrt_status training(double *result, const char *folder)
+static ctrt_status training(double *result)
 {
     CTRT_AUTO(module) module = NULL, copy = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     char path[512], state[512];
-    snprintf(path, sizeof path, "%s/module.safetensors", folder);
-    snprintf(state, sizeof state, "%s/optimizer.safetensors", folder);
+    in_folder(path, MODULE);
+    in_folder(state, OPTIMIZER);
     ctrt_manual_seed(1);
     CTRT_TRY(network(&module));
     CTRT_TRY(ctrt_adamw_new(&optimizer, module, NULL));
@@ -147,12 +153,12 @@ static ctrt_status training(double *result, const char *folder)
     return parameters_sum(result, copy);
 }
 
-static ctrt_status reports(double *result, const char *folder)
+static ctrt_status reports(double *result)
 {
     CTRT_AUTO(tensor) x = NULL;
     ctrt_device *device = NULL;
     char *text = NULL, path[512];
-    snprintf(path, sizeof path, "%s/snapshot", folder);
+    in_folder(path, SNAPSHOT);
     CTRT_TRY(ctrt_device_get(&device, NULL));
     CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, NULL));
     CTRT_TRY(ctrt_memory_summary(&text, device, false));
@@ -183,9 +189,8 @@ static ctrt_status on_streams(double *result, ctrt_device *device, ctrt_stream *
     return add_sum(result, y);
 }
 
-static ctrt_status streams(double *result, const char *folder)
+static ctrt_status streams(double *result)
 {
-    (void)folder;
     ctrt_device *device = NULL;
     ctrt_device_properties properties;
     CTRT_AUTO(stream) stream = NULL;
@@ -198,14 +203,10 @@ static ctrt_status streams(double *result, const char *folder)
     return ctrt_device_synchronize(device);
 }
 
-void work_clean(const char *folder)
+void work_clean(void)
 {
-    static const char *const names[] = { "module.safetensors", "optimizer.safetensors", "snapshot" };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        unlink(in_folder((char[512]){ 0 }, (enum file)i));
 }
 
 const struct work_part work_parts[] = {

@@ -12,19 +12,19 @@
 #include "ctrt/ctrt.h"
 
 /* One part. `run` computes *result, the same in every run, and releases all its objects. It may write files into
- * `folder`. */
+ * work_folder. */
 struct work_part {
     const char *name;
-    ctrt_status (*run)(double *result, const char *folder);
+    ctrt_status (*run)(double *result);
     bool listing;                       /* the result is the length of a list, which failures may shorten */
 };
 
 enum { WORK_PARTS = 9 };
 extern const struct work_part work_parts[];
 /* Removes the files that the parts have written. */
-void work_clean(const char *folder);
+void work_clean(void);
 
-static char work_folder[] = "/tmp/ctrt-work-XXXXXX";
+extern char work_folder[];
 /* Memory shared with child processes. */
 static struct {
     double expected[WORK_PARTS];
@@ -41,7 +41,7 @@ static inline bool work_begin(void)
 
 static inline void work_end(void)
 {
-    work_clean(work_folder);
+    work_clean();
     rmdir(work_folder);
 }
 
@@ -50,7 +50,7 @@ static inline void work_expect(void)
 {
     for (int i = 0; i < WORK_PARTS; i++) {
         work->expected[i] = 0;
-        CHECK_OK(work_parts[i].run(&work->expected[i], work_folder));
+        CHECK_OK(work_parts[i].run(&work->expected[i]));
     }
 }
 
@@ -63,7 +63,7 @@ static inline bool work_check(bool strict, const char *when)
         const struct work_part *part = &work_parts[i];
         double got = 0;
         work->part = i;
-        ctrt_status status = part->run(&got, work_folder);
+        ctrt_status status = part->run(&got);
         if (getenv("SHIM_TRACE") != NULL)
             fprintf(stderr, "# %s: %s\n", part->name, status ? ctrt_error_message() : "success");
         if (status != CTRT_OK)

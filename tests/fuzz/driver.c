@@ -59,23 +59,15 @@ static void mutate(const char *const *words)
     static const char odd[] = "\0\1\x7f\x80\xff ,:-+=09az\n";
     const size_t at = below((uint32_t)length + 1);
     const char *byte = &odd[below(sizeof odd - 1)], *word = any_of(words);
-    switch (below(6)) {
-    case 0:
-        splice(at, 1, byte, 1);
-        break;
-    case 1:
-        if (at < length)
-            input[at] ^= (uint8_t)(1u << below(8));
-        break;
-    case 2:
+    const uint32_t kind = below(6);
+    if (kind == 1 && at < length)
+        input[at] ^= (uint8_t)(1u << below(8));
+    else if (kind == 0 || kind == 3)
+        splice(at, kind == 0, byte, 1);
+    else if (kind == 2)
         splice(at, 1 + below(4), "", 0);
-        break;
-    case 3:
-        splice(at, 0, byte, 1);
-        break;
-    default:
+    else if (kind > 3)
         splice(at, 0, word, strlen(word));
-    }
 }
 
 static void set_input(const char *text)

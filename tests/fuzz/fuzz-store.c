@@ -15,7 +15,8 @@ static const char *const fuzz_examples[] = {
     "127.1.1.1:29599", "[fe89::1]:89", NULL,
 };
 static const char *const fuzz_words[] = {
-    "1000\0010\0030" "\0010000000" "keyv", "1000\0030\0010" "\0100000000" "n1000000", "1000", "key", "\377", "[", "]:", NULL,
+    "1000\0010\0030" "\0010000000" "keyv", "1000\0030\0010" "\0100000000" "n1000000", "1000", "key", "\377", "[",
+    "]:", NULL,
 };
 
 static void run_messages(const uint8_t *data, size_t size)

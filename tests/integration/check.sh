@@ -4,6 +4,7 @@
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
 tool=$builddir/ctrt
 
 work=$(mktemp -d) || exit 1
@@ -16,12 +17,9 @@ run() {
     shift 3
     "$tool" check "$@" >"$work/out" 2>"$work/err"
     code=$?
-    if [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"; then
-        ok "$what"
-    else
-        not_ok "$what" "exit status $code, expected $want with '$pattern':
+    [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"
+    result $? "$what" "exit status $code, expected $want with '$pattern':
 $(cat "$work/out" "$work/err" | head -n 20)"
-    fi
 }
 
 run 0 "prints its options" '--skip-tags' --help
@@ -58,8 +56,9 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" \
             "$srcdir/examples/plugin-template/template.c" -o "$work/backend-template.so" 2>"$work/err"; then
         chmod 755 "$work/backend-template.so"
-        # The whole suite, which also checks the core's copies between the host and memory that it cannot access.
-        run 0 "checks the template" '^ok .* - relu f32 contiguous$' "$work/backend-template.so"
+        # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory that
+        # it cannot access.
+        run 0 "checks the template" '^ok .* - relu f32 contiguous$' ${SANITIZE:+--tags f32} "$work/backend-template.so"
         run 0 "reports an op for which the template used the cpu" \
             'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"
     else

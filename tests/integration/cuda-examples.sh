@@ -12,9 +12,6 @@
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
 data=$(cd "$srcdir" && pwd)/examples/data/digits.csv
-build=$(cd "$builddir" && pwd)
-LD_LIBRARY_PATH=$build/tests/softcuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-CTRT_PLUGIN_PATH=$build/softcuda-plugins
 work=$(mktemp -d "${TMPDIR:-/tmp}/ctrt-examples-XXXXXX") || exit 99
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 99

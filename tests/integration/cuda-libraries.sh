@@ -25,10 +25,7 @@ library() {
 products() {
     what=$1
     shift
-    output=$("$builddir/ctrt" check --device cuda:0 --op matmul --tags f32 2>&1)
-    status=$?
-    bad=$([ $status -eq 0 ] && echo "$output" | grep -q '^# [1-9][0-9]* passed, 0 failed' ||
-        { echo "status $status"; echo "$output" | tail -n 3; })
+    output=$(suite cuda:0 --op matmul --tags f32 2>&1) && bad= || bad="status $?: $(echo "$output" | tail -n 3)"
     for words; do
         echo "$output" | grep -qF "$words" || bad="$bad
 the log lacks: $words

@@ -5,9 +5,6 @@
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
-build=$(cd "$builddir" && pwd)
-LD_LIBRARY_PATH=$build/tests/softcuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-CTRT_PLUGIN_PATH=$build/softcuda-plugins
 work=$(mktemp -d "${TMPDIR:-/tmp}/ctrt-gpu-XXXXXX") || exit 99
 trap 'rm -rf "$work"' EXIT
 GPU_PACKAGE=$work/package

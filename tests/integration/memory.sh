@@ -3,6 +3,7 @@
 # `ctrt memory`: accepted and rejected snapshots, and the page in a browser, whose sums must equal those of the file.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
 builddir=${builddir:-.}
 
 work=$(mktemp -d) || exit 1
@@ -12,98 +13,68 @@ ctrt="$builddir/ctrt"
     { not_ok "a snapshot is written" "$(cat "$work/err")"; finish; exit; }
 ok "a snapshot is written"
 
-if "$ctrt" memory "$work/good.json" -o "$work/page.html" 2>"$work/err" && [ -s "$work/page.html" ]; then
-    ok "a page is written"
-else
-    not_ok "a page is written" "$(cat "$work/err")"
-fi
+"$ctrt" memory "$work/good.json" -o "$work/page.html" 2>"$work/err" && [ -s "$work/page.html" ]
+result $? "a page is written" "$(cat "$work/err")"
 cp "$work/good.json" "$work/named.json"
-if "$ctrt" memory "$work/named.json" && cmp -s "$work/named.html" "$work/page.html"; then
-    ok "without -o the page is in the folder of the snapshot"
-else
-    not_ok "without -o the page is in the folder of the snapshot" "$(ls "$work")"
-fi
-if "$ctrt" memory - -o - <"$work/good.json" | cmp -s - "$work/page.html"; then
-    ok "standard input and output"
-else
-    not_ok "standard input and output" ""
-fi
+"$ctrt" memory "$work/named.json" && cmp -s "$work/named.html" "$work/page.html"
+result $? "without -o the page is in the folder of the snapshot" "$(ls "$work")"
+"$ctrt" memory - -o - <"$work/good.json" | cmp -s - "$work/page.html"
+result $? "standard input and output"
 check "the page loads no other resource" \
     "$(grep -nE '(src|href)=|https?://|@import|fetch\(' "$work/page.html" | cut -c1-200)"
 # The text </script> in the snapshot must not end the script element that contains the snapshot.
-if [ "$(grep -c '</script>' "$work/page.html")" = 2 ]; then
-    ok "the snapshot cannot end its element"
-else
-    not_ok "the snapshot cannot end its element" "$(grep -c '</script>' "$work/page.html") ends"
-fi
+[ "$(grep -c '</script>' "$work/page.html")" = 2 ]
+result $? "the snapshot cannot end its element" "$(grep -c '</script>' "$work/page.html") ends"
 
-# refused WHAT WORDS: reads a file from stdin, which the tool must reject with WORDS and without writing a page.
+# refused WHAT WORDS COMMAND...: the tool must reject the output of COMMAND with WORDS and without writing a page.
 refused() {
-    cat >"$work/bad.json"
+    what=$1 words=$2
+    shift 2
+    "$@" >"$work/bad.json"
     rm -f "$work/bad.html"
     if "$ctrt" memory "$work/bad.json" 2>"$work/err"; then
-        not_ok "rejected: $1" "it was accepted"
-    elif grep -qF -- "$2" "$work/err" && [ ! -e "$work/bad.html" ]; then
-        ok "rejected: $1"
+        not_ok "rejected: $what" "it was accepted"
     else
-        not_ok "rejected: $1" "$(cat "$work/err")"
+        grep -qF -- "$words" "$work/err" && [ ! -e "$work/bad.html" ]
+        result $? "rejected: $what" "$(cat "$work/err")"
     fi
 }
 size=$(wc -c <"$work/good.json")
-refused "an empty file" "it is empty" </dev/null
-head -c $((size / 2)) "$work/good.json" >"$work/in"
-refused "half a file" "the file is truncated" <"$work/in"
-head -c $((size / 2 + 7)) "$work/good.json" >"$work/in"
-refused "a little more than half of it" "the file is truncated" <"$work/in"
-head -c $((size - 3)) "$work/good.json" >"$work/in"
-refused "a file without its end" "the file is truncated" <"$work/in"
-echo '{"a": 1}' >"$work/in"
-refused "other JSON" "not a snapshot" <"$work/in"
-echo '[]' >"$work/in"
-refused "a list" "not a snapshot" <"$work/in"
-echo 'hello' >"$work/in"
-refused "text" "line 1: not JSON" <"$work/in"
-(cat "$work/good.json"; echo '{}') >"$work/in"
-refused "two in one file" "there is text after the end" <"$work/in"
-sed 's/"version": 2/"version": 1/' "$work/good.json" >"$work/in"
-refused "a snapshot of another version" '"version" is missing or of another version' <"$work/in"
-sed 's/"segments": \[/"segmants": [/' "$work/good.json" >"$work/in"
-refused "a snapshot without segments" '"segments" is missing' <"$work/in"
-echo '{"format": "ctrt memory snapshot", "x": 01}' >"$work/in"
-refused "a number that begins with 0" "a number with a leading zero" <"$work/in"
-printf '{"format": "ctrt memory snapshot", "x": "\\q"}' >"$work/in"
-refused "an unknown escape" "an unknown escape" <"$work/in"
-printf '{"format": "ctrt memory snapshot",}' >"$work/in"
-refused "a comma too many" "expected a string" <"$work/in"
-awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >"$work/in"
-refused "deep nesting" "too deeply nested" <"$work/in"
-head -c 3000 "$ctrt" >"$work/in"
-refused "a binary file" "not JSON" <"$work/in"
-if "$ctrt" memory "$work/absent.json" 2>"$work/err"; then
-    not_ok "the error for a missing file contains its name" "it was accepted"
-else
-    check "the error for a missing file contains its name" "$(grep -v 'absent.json: No such file' "$work/err")"
-fi
-if "$ctrt" memory "$work/good.json" -o /nowhere/page.html 2>"$work/err"; then
-    not_ok "the error for a missing folder contains its name" "it was accepted"
-else
-    check "the error for a missing folder contains its name" "$(grep -v '/nowhere/page.html: No such file' "$work/err")"
-fi
-"$ctrt" memory >/dev/null 2>&1; [ $? = 2 ] && ok "no file is wrong usage" || not_ok "no file is wrong usage" ""
+refused "an empty file" "it is empty" true
+refused "half a file" "the file is truncated" head -c $((size / 2)) "$work/good.json"
+refused "a little more than half of it" "the file is truncated" head -c $((size / 2 + 7)) "$work/good.json"
+refused "a file without its end" "the file is truncated" head -c $((size - 3)) "$work/good.json"
+refused "other JSON" "not a snapshot" echo '{"a": 1}'
+refused "a list" "not a snapshot" echo '[]'
+refused "text" "line 1: not JSON" echo 'hello'
+refused "two in one file" "there is text after the end" awk '{ print } END { print "{}" }' "$work/good.json"
+refused "a snapshot of another version" '"version" is missing or of another version' \
+    sed 's/"version": 2/"version": 1/' "$work/good.json"
+refused "a snapshot without segments" '"segments" is missing' sed 's/"segments": \[/"segmants": [/' "$work/good.json"
+refused "a number that begins with 0" "a number with a leading zero" \
+    echo '{"format": "ctrt memory snapshot", "x": 01}'
+refused "an unknown escape" "an unknown escape" printf '{"format": "ctrt memory snapshot", "x": "\\q"}'
+refused "a comma too many" "expected a string" printf '{"format": "ctrt memory snapshot",}'
+refused "deep nesting" "too deeply nested" awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }'
+refused "a binary file" "not JSON" head -c 3000 "$ctrt"
+! "$ctrt" memory "$work/absent.json" 2>"$work/err" && ! grep -qv 'absent.json: No such file' "$work/err"
+result $? "the error for a missing file contains its name" "$(cat "$work/err")"
+! "$ctrt" memory "$work/good.json" -o /nowhere/page.html 2>"$work/err" &&
+    ! grep -qv '/nowhere/page.html: No such file' "$work/err"
+result $? "the error for a missing folder contains its name" "$(cat "$work/err")"
+"$ctrt" memory >/dev/null 2>&1
+[ $? = 2 ]
+result $? "no file is wrong usage"
 
 browser=
 for b in chromium chromium-browser google-chrome; do command -v $b >/dev/null 2>&1 && browser=$b && break; done
 if [ -z "$browser" ]; then
-    skip "the page in a browser" "no chromium"
-    skip "the search" "no chromium"
-    skip "a page of 100,000 events in a browser" "no chromium"
-    skip "a clock that was set back" "no chromium"
-    skip "no text of a snapshot becomes markup" "no chromium"
-    skip "the page shows backtraces" "no chromium"
-    skip "event 225000 of 450,000 can be reached" "no chromium"
-    skip "event 449999 of 450,000 can be reached" "no chromium"
+    for what in "the page in a browser" "the search" "sums that differ" "a clock that was set back" \
+        "no text of a snapshot becomes markup" "the page shows backtraces" "event 225000 of 450,000 can be reached" \
+        "event 449999 of 450,000 can be reached" "a page of 100,000 events in a browser"; do
+        skip "$what" "no chromium"
+    done
     finish
-    exit
 fi
 # dom PAGE: prints the page's DOM after its scripts have run.
 dom() {
@@ -116,32 +87,23 @@ agrees() {
     dom "$1" >"$work/dom.html"
     title=$(sed -n 's/.*<title>\([^<]*\)<\/title>.*/\1/p' "$work/dom.html" | head -n 1)
     want=$(json_stat "$2" allocated_bytes.all.current)
-    if [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" &&
-       grep -q 'sums agree: owners' "$work/dom.html"; then
-        ok "$3"
-    else
-        not_ok "$3" "title \"$title\", expected $want bytes of owners"
-    fi
+    [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" &&
+        grep -q 'sums agree: owners' "$work/dom.html"
+    result $? "$3" "title \"$title\", expected $want bytes of owners"
 }
 agrees "$work/page.html" "$work/good.json" "the page in a browser: sums equal those of the file"
 # A search in the page's address must find exactly the blocks with that label.
 want=$(grep -c '"state": "active_allocated", "label": "decoder"' "$work/good.json")
 dom "$work/page.html#q=decoder" >"$work/dom.html"
-if [ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"; then
-    ok "the search finds the blocks of a label"
-else
-    not_ok "the search finds the blocks of a label" \
-        "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
-fi
+[ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"
+result $? "the search finds the blocks of a label" \
+    "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
 # The page must report a snapshot whose sums are wrong.
 sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' \
     "$work/good.json" >"$work/wrong.json"
 "$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
-if grep -q 'sums differ: owners add up to' "$work/dom.html"; then
-    ok "the page reports sums that differ"
-else
-    not_ok "the page reports sums that differ" "$(grep -o '<title>[^<]*' "$work/dom.html")"
-fi
+grep -q 'sums differ: owners add up to' "$work/dom.html"
+result $? "the page reports sums that differ" "$(grep -o '<title>[^<]*' "$work/dom.html")"
 # A snapshot in which the clock was set back for some events.
 awk '/"action": / && ++n > 500 && n < 700 { sub(/"time_us": 1/, "\"time_us\": ") } { print }' \
     "$work/good.json" >"$work/back.json"
@@ -155,11 +117,8 @@ fi
 sed -e 's/"num_ooms": 0/"num_ooms": "<img alt=bad>"/' -e 's/"blocks": \([0-9][0-9]*\)}/"blocks": "<img alt=bad>"}/' \
     -e 's/"allocation.all.peak": [0-9]*/"allocation.all.peak": "<img alt=bad>"/' "$work/good.json" >"$work/evil.json"
 "$ctrt" memory "$work/evil.json" -o "$work/evil.html" && dom "$work/evil.html" >"$work/dom.html"
-if grep -q '&lt;img alt=bad&gt;' "$work/dom.html" && ! sed 's/<script.*//' "$work/dom.html" | grep -q '<img'; then
-    ok "no text of a snapshot becomes markup"
-else
-    not_ok "no text of a snapshot becomes markup" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
-fi
+grep -q '&lt;img alt=bad&gt;' "$work/dom.html" && ! sed 's/<script.*//' "$work/dom.html" | grep -q '<img'
+result $? "no text of a snapshot becomes markup" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
 # Backtraces contain the names of the library's functions, which the search finds.
 "$builddir/memory-snapshot" "$work/frames.json" 300 frames &&
     "$ctrt" memory "$work/frames.json" -o "$work/frames.html" &&
@@ -185,12 +144,8 @@ awk 'BEGIN {
 "$ctrt" memory "$work/many.json" -o "$work/many.html"
 for n in 225000 449999; do
     dom "$work/many.html#event=$n" >"$work/dom.html"
-    if grep -q "class=\"row\"[^>]*> *$n  *0\.$n s" "$work/dom.html"; then
-        ok "event $n of 450,000 can be reached"
-    else
-        not_ok "event $n of 450,000 can be reached" \
-            "$(grep -o 'class="row"[^>]*> *[0-9]*' "$work/dom.html" | head -n 3)"
-    fi
+    grep -q "class=\"row\"[^>]*> *$n  *0\.$n s" "$work/dom.html"
+    result $? "event $n of 450,000 can be reached" "$(grep -o 'class="row"[^>]*> *[0-9]*' "$work/dom.html" | head -n 3)"
 done
 "$builddir/memory-snapshot" "$work/large.json" 50000 && "$ctrt" memory "$work/large.json" -o "$work/large.html"
 agrees "$work/large.html" "$work/large.json" "a page of 100,000 events in a browser"

@@ -4,6 +4,7 @@
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
 
 ctrt=$builddir/ctrt
 work=$(mktemp -d) || exit 1
@@ -16,10 +17,8 @@ says() {
     shift 3
     output=$("$@" 2>&1 </dev/null)
     got=$?
-    case $output in
-    *"$words"*) [ "$got" -eq "$status" ] && { ok "$what"; return; } ;;
-    esac
-    not_ok "$what" "status $got, expected $status; expected \"$words\" in:
+    [ "$got" -eq "$status" ] && echo "$output" | grep -qF -- "$words"
+    result $? "$what" "status $got, expected $status; expected \"$words\" in:
 $output"
 }
 

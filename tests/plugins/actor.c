@@ -196,32 +196,51 @@ static ctrt_plugin plugin = {
 
 /* ---- roles ---- */
 
-static ctrt_status init_fails(const ctrt_host *given)
+static bool am(const char *role)
 {
-    return given->fail(CTRT_ERR_BACKEND, "the driver is from another century");
+    return strcmp(own_name, role) == 0;
 }
 
-static ctrt_status init_fails_silently(const ctrt_host *given)
+static ctrt_status init_fails(const ctrt_host *given)
 {
-    (void)given;
-    return CTRT_ERR_BACKEND;
+    return am("init-silent") ? CTRT_ERR_BACKEND : given->fail(CTRT_ERR_BACKEND, "the driver is from another century");
+}
+
+/* Initialises, and requires that the lookup before it has found something. */
+static ctrt_status init_after_lookup(const ctrt_host *given, bool found, const char *error)
+{
+    const ctrt_status status = init(given);
+    return found ? status : given->fail(CTRT_ERR_STATE, "%s", error);
 }
 
 static ctrt_status init_looks_up_itself(const ctrt_host *given)
 {
-    if (given->backend(own_name) != NULL)
-        return CTRT_OK;
-    return given->fail(CTRT_ERR_STATE, "looked up itself and got nothing");
+    return init_after_lookup(given, given->backend(own_name) != NULL, "looked up itself and got nothing");
 }
 
-/* Initialises and runs `function`, which sets a status, in a thread that init waits for. */
-static ctrt_status init_with_thread(const ctrt_host *given, void *(*function)(void *))
+/* Two plugins whose init functions look up each other. */
+static ctrt_status init_looks_up_other(const ctrt_host *given)
 {
-    ctrt_status status = init(given);
-    pthread_t thread;
-    if (status == CTRT_OK && pthread_create(&thread, NULL, function, &status) == 0)
-        pthread_join(thread, NULL);
-    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the thread of init failed");
+    const bool found = given->backend(am("init-ping") ? "init-pong" : "init-ping") != NULL;
+    return init_after_lookup(given, found, "the other is not there");
+}
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+}
+
+static ctrt_status init_slow(const ctrt_host *given)
+{
+    pause_ms(2);
+    return init(given);
+}
+
+/* Looks up init-forks before or after init-forks has forked. */
+static ctrt_status init_needs_fork(const ctrt_host *given)
+{
+    pause_ms(am("needs-fork") ? 20 : 300);
+    return init_after_lookup(given, given->backend("init-forks") != NULL, "init-forks is not there");
 }
 
 /* The thread can look up another backend, but not the one that is being initialised. */
@@ -235,17 +254,31 @@ static void *use_host(void *status)
     return NULL;
 }
 
-static ctrt_status init_in_thread(const ctrt_host *given)
+static void *fork_once(void *status)
 {
-    return init_with_thread(given, use_host);
+    int ended = 0;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0)
+        *(ctrt_status *)status = CTRT_ERR_STATE;
+    return NULL;
 }
 
-/* Two plugins whose init functions look up each other. */
-static ctrt_status init_looks_up_other(const ctrt_host *given)
+/* Initialises and uses the host or forks, in a thread that init waits for. init-forks forks without a thread after
+ * 100 ms, while another init function waits for this one, or before it does. */
+static ctrt_status init_with_thread(const ctrt_host *given)
 {
-    const bool found = given->backend(strcmp(own_name, "init-ping") == 0 ? "init-pong" : "init-ping") != NULL;
-    const ctrt_status status = init(given);
-    return found ? status : given->fail(CTRT_ERR_STATE, "the other is not there");
+    ctrt_status status = init(given);
+    pthread_t thread;
+    if (am("init-forks")) {
+        pause_ms(100);
+        fork_once(&status);
+    } else if (status == CTRT_OK
+               && pthread_create(&thread, NULL, am("init-thread") ? use_host : fork_once, &status) == 0) {
+        pthread_join(thread, NULL);
+    }
+    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the fork or the thread of init failed");
 }
 
 static ctrt_status init_short(const ctrt_host *given)
@@ -274,51 +307,6 @@ static ctrt_status init_thief(const ctrt_host *given)
     return status == CTRT_OK ? init(given) : status;
 }
 
-static void pause_ms(long ms)
-{
-    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
-}
-
-static ctrt_status init_slow(const ctrt_host *given)
-{
-    pause_ms(2);
-    return init(given);
-}
-
-static void *fork_once(void *status)
-{
-    int ended = 0;
-    const pid_t child = fork();
-    if (child == 0)
-        _exit(0);
-    if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0)
-        *(ctrt_status *)status = CTRT_ERR_STATE;
-    return NULL;
-}
-
-static ctrt_status init_thread_forks(const ctrt_host *given)
-{
-    return init_with_thread(given, fork_once);
-}
-
-/* Forks after 100 ms, while another init function waits for this one, or before it does. */
-static ctrt_status init_forks(const ctrt_host *given)
-{
-    ctrt_status status = init(given);
-    pause_ms(100);
-    fork_once(&status);
-    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the fork failed");
-}
-
-/* Looks up init-forks before or after init-forks has forked. */
-static ctrt_status init_needs_fork(const ctrt_host *given)
-{
-    pause_ms(strcmp(own_name, "needs-fork") == 0 ? 20 : 300);
-    const bool found = given->backend("init-forks") != NULL;
-    const ctrt_status status = init(given);
-    return found ? status : given->fail(CTRT_ERR_STATE, "init-forks is not there");
-}
-
 static int32_t probe_later(char *reason, size_t bytes)
 {
     static int calls;
@@ -330,14 +318,10 @@ static int32_t probe_later(char *reason, size_t bytes)
 
 static int32_t probe_no(char *reason, size_t bytes)
 {
+    if (am("probe-silent"))
+        return -3;
     snprintf(reason, bytes, "no device node /dev/actor0");
     return 0;
-}
-
-static int32_t probe_no_words(char *reason, size_t bytes)
-{
-    (void)reason, (void)bytes;
-    return -3;
 }
 
 static int32_t probe_better(char *reason, size_t bytes)
@@ -382,67 +366,48 @@ static void play_overlay(void)
 }
 
 /* Runs the statements if the plugin has this role. */
-#define ROLE(role, ...) do { if (strcmp(own_name, role) == 0) { __VA_ARGS__; } } while (0)
+#define ROLE(role, ...) do { if (am(role)) { __VA_ARGS__; } } while (0)
+#define INIT(role, function) ROLE(role, plugin.init = function)
 
 static void play_role(void)
 {
     /* Wrong structures. ctrt_plugin_v1 handles the role "null". */
-    ROLE("small-size", plugin.size = 8);
-    ROLE("large-size", plugin.size = (size_t)1 << 40);
+    ROLE("small-size", plugin.size = 8);                      ROLE("large-size", plugin.size = (size_t)1 << 40);
     ROLE("cut-size", plugin.size = offsetof(ctrt_plugin, components));
-    ROLE("major", plugin.abi_major = 2);
-    ROLE("no-name", plugin.name = NULL);
-    ROLE("no-components", plugin.component_count = 0);
-    ROLE("null-components", plugin.components = NULL);
-    ROLE("many", plugin.component_count = (size_t)1 << 30);
-    ROLE("stride", plugin.component_stride = 12);
+    ROLE("major", plugin.abi_major = 2);                      ROLE("no-name", plugin.name = NULL);
+    ROLE("no-components", plugin.component_count = 0);        ROLE("null-components", plugin.components = NULL);
+    ROLE("many", plugin.component_count = (size_t)1 << 30);   ROLE("stride", plugin.component_stride = 12);
     ROLE("odd-stride", plugin.component_stride = sizeof(ctrt_component) + 3);
-    ROLE("component-size", component.size = 4);
-    ROLE("kind", component.kind = (ctrt_component_kind)77);
-    ROLE("bad-name", component.name = "Bad Name");
-    ROLE("null-name", component.name = NULL);
-    ROLE("no-table", component.table = NULL);
-    ROLE("table-size", backend.size = 8);
-    ROLE("zero-table", backend.size = 0);
-    ROLE("null-device", backend.device = NULL);
+    ROLE("component-size", component.size = 4);               ROLE("kind", component.kind = (ctrt_component_kind)77);
+    ROLE("bad-name", component.name = "Bad Name");            ROLE("null-name", component.name = NULL);
+    ROLE("no-table", component.table = NULL);                 ROLE("table-size", backend.size = 8);
+    ROLE("zero-table", backend.size = 0);                     ROLE("null-device", backend.device = NULL);
     ROLE("null-slot", device_table.open = NULL);
     ROLE("short-slot", device_table.size = offsetof(ctrt_device_table, close));
-    ROLE("null-memory", memory_table.alloc = NULL);
-    ROLE("kernel-run", kernels[1].run = NULL);
-    ROLE("kernel-stride", kernel_table.stride = 16);
-    ROLE("kernel-array", kernel_table.kernels = NULL);
+    ROLE("null-memory", memory_table.alloc = NULL);           ROLE("kernel-run", kernels[1].run = NULL);
+    ROLE("kernel-stride", kernel_table.stride = 16);          ROLE("kernel-array", kernel_table.kernels = NULL);
     ROLE("policy-null", play_policy(); policy.free = NULL);
 
     /* Functions that fail or do more than expected. */
-    ROLE("init-fails", plugin.init = init_fails);
-    ROLE("init-silent", plugin.init = init_fails_silently);
-    ROLE("init-itself", plugin.init = init_looks_up_itself);
-    ROLE("init-thread", plugin.init = init_in_thread);
-    ROLE("init-slow", plugin.init = init_slow);
-    ROLE("init-ping", plugin.init = init_looks_up_other);
-    ROLE("init-pong", plugin.init = init_looks_up_other);
-    ROLE("init-short", plugin.init = init_short);
-    ROLE("init-thief", plugin.init = init_thief);
-    ROLE("init-forks", plugin.init = init_forks);
-    ROLE("init-thread-forks", plugin.init = init_thread_forks);
-    ROLE("needs-fork", plugin.init = init_needs_fork);
-    ROLE("needs-fork-late", plugin.init = init_needs_fork);
+    INIT("init-fails", init_fails);                           INIT("init-silent", init_fails);
+    INIT("init-itself", init_looks_up_itself);                INIT("init-thread", init_with_thread);
+    INIT("init-slow", init_slow);                             INIT("init-ping", init_looks_up_other);
+    INIT("init-pong", init_looks_up_other);                   INIT("init-short", init_short);
+    INIT("init-thief", init_thief);                           INIT("init-forks", init_with_thread);
+    INIT("init-thread-forks", init_with_thread);              INIT("needs-fork", init_needs_fork);
+    INIT("needs-fork-late", init_needs_fork);
     ROLE("alloc-null", memory_table.alloc = allocate_nothing; backend.default_memory = "direct");
-    ROLE("policy-hollow", play_policy());
-    ROLE("probe-later", component.probe = probe_later);
+    ROLE("policy-hollow", play_policy());                     ROLE("probe-later", component.probe = probe_later);
     ROLE("late-kernel", component.probe = probe_later; kernels[1].run = NULL);
-    ROLE("probe-no", component.probe = probe_no);
-    ROLE("probe-silent", component.probe = probe_no_words);
+    ROLE("probe-no", component.probe = probe_no);             ROLE("probe-silent", component.probe = probe_no);
     ROLE("probe-long", component.probe = probe_long);
 
     /* Valid plugins. */
     ROLE("better", component.probe = probe_better);
     ROLE("unasked", component.score = -1; component.probe = probe_better);
     ROLE("other-name", component.name = "fake"; component.score = 50);
-    ROLE("over", backend.base = "nobody");
-    ROLE("grown", play_grown());
-    ROLE("policy", play_policy());
-    ROLE("fake-extra", play_overlay());
+    ROLE("over", backend.base = "nobody");                    ROLE("grown", play_grown());
+    ROLE("policy", play_policy());                            ROLE("fake-extra", play_overlay());
 }
 
 const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)

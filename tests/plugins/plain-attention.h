@@ -9,17 +9,21 @@
 
 #include "ctrt/plugin.h"
 
+static int64_t plain_at(const ctrt_view *x, const int64_t *matrix, int64_t row, int64_t column)
+{
+    return matrix[0] * x->strides[0] + matrix[1] * x->strides[1] + row * x->strides[2] +
+        (x->ndim > 3 ? column * x->strides[3] : 0);
+}
+
 static double plain_get(const ctrt_view *x, const int64_t *matrix, int64_t row, int64_t column)
 {
-    const int64_t at = matrix[0] * x->strides[0] + matrix[1] * x->strides[1] + row * x->strides[2] +
-        (x->ndim > 3 ? column * x->strides[3] : 0);
+    const int64_t at = plain_at(x, matrix, row, column);
     return x->dtype == CTRT_F32 ? (double)((const float *)x->data)[at] : ((const double *)x->data)[at];
 }
 
 static void plain_set(const ctrt_view *x, const int64_t *matrix, int64_t row, int64_t column, double value)
 {
-    const int64_t at = matrix[0] * x->strides[0] + matrix[1] * x->strides[1] + row * x->strides[2] +
-        (x->ndim > 3 ? column * x->strides[3] : 0);
+    const int64_t at = plain_at(x, matrix, row, column);
     if (x->dtype == CTRT_F32)
         ((float *)x->data)[at] = (float)value;
     else

@@ -11,65 +11,46 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+/* Returns the value from the calling function if the condition is true. */
+#define RETURN_IF(condition, value) \
+    do {                            \
+        if (condition)              \
+            return (value);         \
+    } while (0)
+/* Returns the result or status of a call from the calling function unless it is 0, success. */
+#define TRY(call)                         \
+    do {                                  \
+        const int status_ = (call);       \
+        RETURN_IF(status_ != 0, status_); \
+    } while (0)
+
 typedef int result;                         /* CUresult */
 typedef unsigned long long address;         /* CUdeviceptr */
 typedef struct { unsigned char bytes[16]; } uuid;
 
-#define RESULTS(ROW)                                                                                               \
-    ROW(SUCCESS, 0, "no error")                                                                                    \
-    ROW(ERROR_INVALID_VALUE, 1, "invalid argument")                                                                \
-    ROW(ERROR_OUT_OF_MEMORY, 2, "out of memory")                                                                   \
-    ROW(ERROR_NOT_INITIALIZED, 3, "initialization error")                                                          \
-    ROW(ERROR_DEINITIALIZED, 4, "driver shutting down")                                                            \
-    ROW(ERROR_STUB_LIBRARY, 34, "the library is a stub")                                                           \
-    ROW(ERROR_CALL_REQUIRES_NEWER_DRIVER, 36, "the call requires a newer driver")                                  \
-    ROW(ERROR_DEVICE_UNAVAILABLE, 46, "the device is busy or unavailable")                                         \
-    ROW(ERROR_NO_DEVICE, 100, "no CUDA-capable device is detected")                                                \
-    ROW(ERROR_INVALID_DEVICE, 101, "invalid device ordinal")                                                       \
-    ROW(ERROR_INVALID_IMAGE, 200, "device kernel image is invalid")                                                \
-    ROW(ERROR_INVALID_CONTEXT, 201, "invalid device context")                                                      \
-    ROW(ERROR_NO_BINARY_FOR_GPU, 209, "no kernel image is available for this device")                              \
-    ROW(ERROR_ECC_UNCORRECTABLE, 214, "uncorrectable ECC error")                                                   \
-    ROW(ERROR_NVLINK_UNCORRECTABLE, 220, "uncorrectable NVLink error")                                             \
-    ROW(ERROR_JIT_COMPILER_NOT_FOUND, 221, "the PTX compiler library is not there")                                \
-    ROW(ERROR_UNSUPPORTED_PTX_VERSION, 222, "the PTX was made by an unsupported toolchain")                        \
-    ROW(ERROR_CONTAINED, 226, "an error that was contained")                                                       \
-    ROW(ERROR_OPERATING_SYSTEM, 304, "a call of the operating system failed")                                      \
-    ROW(ERROR_INVALID_HANDLE, 400, "invalid resource handle")                                                      \
-    ROW(ERROR_ILLEGAL_STATE, 401, "the operation cannot be performed in the present state")                        \
-    ROW(ERROR_NOT_FOUND, 500, "named symbol not found")                                                            \
-    ROW(ERROR_NOT_READY, 600, "device not ready")                                                                  \
-    ROW(ERROR_ILLEGAL_ADDRESS, 700, "an illegal memory access was encountered")                                    \
-    ROW(ERROR_LAUNCH_OUT_OF_RESOURCES, 701, "too many resources requested for launch")                             \
-    ROW(ERROR_LAUNCH_TIMEOUT, 702, "the launch timed out and was terminated")                                      \
-    ROW(ERROR_PEER_ACCESS_ALREADY_ENABLED, 704, "peer access is already enabled")                                  \
-    ROW(ERROR_CONTEXT_IS_DESTROYED, 709, "context is destroyed")                                                   \
-    ROW(ERROR_ASSERT, 710, "device-side assert triggered")                                                         \
-    ROW(ERROR_HARDWARE_STACK_ERROR, 714, "hardware stack error")                                                   \
-    ROW(ERROR_ILLEGAL_INSTRUCTION, 715, "an illegal instruction was encountered")                                  \
-    ROW(ERROR_MISALIGNED_ADDRESS, 716, "misaligned address")                                                       \
-    ROW(ERROR_INVALID_ADDRESS_SPACE, 717, "operation not supported on this address space")                         \
-    ROW(ERROR_INVALID_PC, 718, "invalid program counter")                                                          \
-    ROW(ERROR_LAUNCH_FAILED, 719, "unspecified launch failure")                                                    \
-    ROW(ERROR_NOT_PERMITTED, 800, "operation not permitted")                                                       \
-    ROW(ERROR_NOT_SUPPORTED, 801, "operation not supported")                                                       \
-    ROW(ERROR_SYSTEM_NOT_READY, 802, "system not yet initialized")                                                 \
-    ROW(ERROR_SYSTEM_DRIVER_MISMATCH, 803, "display driver and CUDA driver do not match")                          \
-    ROW(ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804, "forward compatibility is not supported on this hardware")      \
-    ROW(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing")                 \
-    ROW(ERROR_STREAM_CAPTURE_INVALIDATED, 901, "operation failed due to a previous error during capture")          \
-    ROW(ERROR_STREAM_CAPTURE_MERGE, 902, "the operation would merge separate capture sequences")                   \
-    ROW(ERROR_STREAM_CAPTURE_UNMATCHED, 903, "capture was not ended in the stream in which it began")              \
-    ROW(ERROR_STREAM_CAPTURE_UNJOINED, 904, "capturing stream has unjoined work")                                  \
-    ROW(ERROR_STREAM_CAPTURE_ISOLATION, 905, "dependency created on uncaptured work in another stream")            \
-    ROW(ERROR_STREAM_CAPTURE_IMPLICIT, 906, "operation would make the legacy stream depend on a capturing stream") \
-    ROW(ERROR_CAPTURED_EVENT, 907, "operation not permitted on an event last recorded in a capturing stream")      \
-    ROW(ERROR_STREAM_CAPTURE_WRONG_THREAD, 908, "capture is ended by a thread that did not begin it")              \
-    ROW(ERROR_EXTERNAL_DEVICE, 911, "an error of another device")                                                  \
-    ROW(ERROR_UNKNOWN, 999, "unknown error")
+#define RESULTS(ROW)                                                                                                   \
+    ROW(SUCCESS, 0) ROW(ERROR_INVALID_VALUE, 1) ROW(ERROR_OUT_OF_MEMORY, 2) ROW(ERROR_NOT_INITIALIZED, 3)              \
+    ROW(ERROR_DEINITIALIZED, 4) ROW(ERROR_STUB_LIBRARY, 34) ROW(ERROR_CALL_REQUIRES_NEWER_DRIVER, 36)                  \
+    ROW(ERROR_DEVICE_UNAVAILABLE, 46) ROW(ERROR_NO_DEVICE, 100) ROW(ERROR_INVALID_DEVICE, 101)                         \
+    ROW(ERROR_INVALID_IMAGE, 200) ROW(ERROR_INVALID_CONTEXT, 201) ROW(ERROR_NO_BINARY_FOR_GPU, 209)                    \
+    ROW(ERROR_ECC_UNCORRECTABLE, 214) ROW(ERROR_NVLINK_UNCORRECTABLE, 220) ROW(ERROR_JIT_COMPILER_NOT_FOUND, 221)      \
+    ROW(ERROR_UNSUPPORTED_PTX_VERSION, 222) ROW(ERROR_CONTAINED, 226) ROW(ERROR_OPERATING_SYSTEM, 304)                 \
+    ROW(ERROR_INVALID_HANDLE, 400) ROW(ERROR_ILLEGAL_STATE, 401) ROW(ERROR_NOT_FOUND, 500) ROW(ERROR_NOT_READY, 600)   \
+    ROW(ERROR_ILLEGAL_ADDRESS, 700) ROW(ERROR_LAUNCH_OUT_OF_RESOURCES, 701) ROW(ERROR_LAUNCH_TIMEOUT, 702)             \
+    ROW(ERROR_PEER_ACCESS_ALREADY_ENABLED, 704) ROW(ERROR_CONTEXT_IS_DESTROYED, 709) ROW(ERROR_ASSERT, 710)            \
+    ROW(ERROR_HARDWARE_STACK_ERROR, 714) ROW(ERROR_ILLEGAL_INSTRUCTION, 715) ROW(ERROR_MISALIGNED_ADDRESS, 716)        \
+    ROW(ERROR_INVALID_ADDRESS_SPACE, 717) ROW(ERROR_INVALID_PC, 718) ROW(ERROR_LAUNCH_FAILED, 719)                     \
+    ROW(ERROR_NOT_PERMITTED, 800) ROW(ERROR_NOT_SUPPORTED, 801) ROW(ERROR_SYSTEM_NOT_READY, 802)                       \
+    ROW(ERROR_SYSTEM_DRIVER_MISMATCH, 803) ROW(ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804)                              \
+    ROW(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900) ROW(ERROR_STREAM_CAPTURE_INVALIDATED, 901)                              \
+    ROW(ERROR_STREAM_CAPTURE_MERGE, 902) ROW(ERROR_STREAM_CAPTURE_UNMATCHED, 903)                                      \
+    ROW(ERROR_STREAM_CAPTURE_UNJOINED, 904) ROW(ERROR_STREAM_CAPTURE_ISOLATION, 905)                                   \
+    ROW(ERROR_STREAM_CAPTURE_IMPLICIT, 906) ROW(ERROR_CAPTURED_EVENT, 907) ROW(ERROR_STREAM_CAPTURE_WRONG_THREAD, 908) \
+    ROW(ERROR_EXTERNAL_DEVICE, 911) ROW(ERROR_UNKNOWN, 999)
 
 enum {
-#define ROW(name, number, text) CUDA_##name = number,
+#define ROW(name, number) CUDA_##name = number,
     RESULTS(ROW)
 #undef ROW
 };

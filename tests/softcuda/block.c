@@ -12,22 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fiber.h"
-#include "warp.h"
-
 __thread struct softcuda_here softcuda_here __attribute__((tls_model("initial-exec")));
 struct softcuda_space softcuda_space;
 
 static __thread struct softcuda_runner *mine __attribute__((tls_model("initial-exec")));
 
+/* The index of the element with a number in a block or grid. */
+static struct softcuda_index index_of(unsigned number, const unsigned sides[3])
+{
+    return (struct softcuda_index){ number % sides[0], number / sides[0] % sides[1], number / sides[0] / sides[1] };
+}
+
 static void set_thread(struct softcuda_runner *r, unsigned thread)
 {
-    const struct launch *launch = r->launch;
     r->current = thread;
     softcuda_here.linear = thread;
-    softcuda_here.thread.x = thread % launch->block[0];
-    softcuda_here.thread.y = thread / launch->block[0] % launch->block[1];
-    softcuda_here.thread.z = thread / launch->block[0] / launch->block[1];
+    softcuda_here.thread = index_of(thread, r->launch->block);
     softcuda_here.stack = r->running->stack;
     softcuda_here.stack_end = r->running->stack + r->running->bytes;
 }
@@ -69,25 +69,35 @@ static void open_barrier(struct softcuda_runner *r, unsigned except)
         r->lanes[except].state = LANE_RUNNING;
 }
 
-static int name_thread(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
+struct name { char text[64]; };
+
+static struct name name_of(const struct softcuda_runner *r, unsigned thread)
 {
-    const unsigned *block = r->launch->block;
-    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1],
-                    thread / block[0] / block[1]);
+    const struct softcuda_index i = index_of(thread, r->launch->block);
+    struct name name;
+    snprintf(name.text, sizeof name.text, "thread (%u,%u,%u)", i.x, i.y, i.z);
+    return name;
+}
+
+/* Begins the text of an outcome. Returns its length. */
+static int begin_text(const struct softcuda_runner *r)
+{
+    const struct softcuda_index *b = &softcuda_here.block;
+    return snprintf(r->outcome->text, sizeof r->outcome->text, "kernel %s, block (%u,%u,%u): ",
+                    r->launch->kernel->name, b->x, b->y, b->z);
 }
 
 static void describe_waiting(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
     const struct lane *lane = &r->lanes[thread];
-    char name[64];
-    name_thread(r, thread, name, sizeof name);
+    const struct name name = name_of(r, thread);
     if (lane->state == LANE_BARRIER)
-        snprintf(text, bytes, "%s waits at __syncthreads (%s:%d)", name, lane->file, lane->line);
+        snprintf(text, bytes, "%s waits at __syncthreads (%s:%d)", name.text, lane->file, lane->line);
     else if (lane->state == LANE_WARP)
-        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask,
-                 lane->file, lane->line);
+        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name.text, warp_name(lane->kind),
+                 lane->mask, lane->file, lane->line);
     else
-        snprintf(text, bytes, "%s has ended", name);
+        snprintf(text, bytes, "%s has ended", name.text);
 }
 
 /* Reports that no thread can continue. */
@@ -202,9 +212,7 @@ void runner_fail(struct softcuda_runner *r, int code, const char *format, ...)
     va_start(arguments, format);
     struct outcome *outcome = r->outcome;
     if (outcome->code == 0) {
-        const struct softcuda_index *b = &softcuda_here.block;
-        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ",
-                                  r->launch->kernel->name, b->x, b->y, b->z);
+        const int used = begin_text(r);
         vsnprintf(outcome->text + used, sizeof outcome->text - (size_t)used, format, arguments);
         outcome->code = code;
     }
@@ -214,13 +222,12 @@ void runner_fail(struct softcuda_runner *r, int code, const char *format, ...)
 void softcuda_fault(int code, const char *format, ...)
 {
     struct softcuda_runner *r = mine;
-    char text[400], name[64];
+    char text[400];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    name_thread(r, r->current, name, sizeof name);
-    runner_fail(r, code, "%s: %s", name, text);
+    runner_fail(r, code, "%s: %s", name_of(r, r->current).text, text);
     go_to(r, &r->host);
     abort();                                    /* not reached, because the fibers of the block are dropped */
 }
@@ -235,20 +242,15 @@ void softcuda_touch(const void *where, size_t bytes, int write)
 void softcuda_race(const void *where, unsigned other, int write, int other_wrote)
 {
     struct softcuda_runner *r = mine;
-    char name[64], other_name[64];
+    const char *const p = where;
     if (r->outcome->races++ > 0)
         return;
-    name_thread(r, r->current, name, sizeof name);
-    name_thread(r, other, other_name, sizeof other_name);
-    const bool dynamic = (const char *)where >= softcuda_here.dynamic
-                         && (const char *)where < softcuda_here.dynamic_end;
-    const struct softcuda_index *b = &softcuda_here.block;
-    snprintf(r->outcome->text, sizeof r->outcome->text,
-             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between",
-             r->launch->kernel->name, b->x, b->y,
-             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read",
-             dynamic ? "dynamic" : "static",
-             (const char *)where - (dynamic ? softcuda_here.dynamic : softcuda_here.shared));
+    const bool dynamic = p >= softcuda_here.dynamic && p < softcuda_here.dynamic_end;
+    const int used = begin_text(r);
+    snprintf(r->outcome->text + used, sizeof r->outcome->text - (size_t)used,
+             "%s %s what %s %s in %s shared memory (byte %td), without a barrier between", name_of(r, r->current).text,
+             write ? "writes" : "reads", name_of(r, other).text, other_wrote ? "wrote" : "read",
+             dynamic ? "dynamic" : "static", p - (dynamic ? softcuda_here.dynamic : softcuda_here.shared));
 }
 
 /* ---- launches ---- */
@@ -275,10 +277,7 @@ static void fill_shared(unsigned block)
 
 static void run_block(struct softcuda_runner *r, unsigned number)
 {
-    const struct launch *launch = r->launch;
-    softcuda_here.block.x = number % launch->grid[0];
-    softcuda_here.block.y = number / launch->grid[0] % launch->grid[1];
-    softcuda_here.block.z = number / launch->grid[0] / launch->grid[1];
+    softcuda_here.block = index_of(number, r->launch->grid);
     r->living = r->threads;
     r->begun = r->queued = r->at_barrier = 0;
     softcuda_here.epoch++;

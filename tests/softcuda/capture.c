@@ -4,12 +4,9 @@
  * A capture begins on one stream. A stream that waits for an event of the capture joins it. Each operation becomes a
  * node that depends on the last node of its stream and on the nodes that the stream has waited for. One lock guards all
  * captures. */
-#include "graph.h"
+#include "driver.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-struct node_set { int n, capacity; int *list; };
 
 struct capture {
     struct graph *graph;
@@ -33,12 +30,10 @@ static uint64_t ids;
 static bool set_add(struct node_set *set, int node)
 {
     for (int i = 0; i < set->n; i++)
-        if (set->list[i] == node)
-            return true;
+        RETURN_IF(set->list[i] == node, true);
     if (set->n == set->capacity) {
         int *more = realloc(set->list, sizeof *more * (size_t)(set->capacity * 2 + 4));
-        if (more == NULL)
-            return false;
+        RETURN_IF(more == NULL, false);
         set->list = more;
         set->capacity = set->capacity * 2 + 4;
     }
@@ -46,56 +41,42 @@ static bool set_add(struct node_set *set, int node)
     return true;
 }
 
-static void set_free(struct node_set **set)
+static void set_free(struct node_set *set)
 {
-    if (*set != NULL)
-        free((*set)->list);
-    free(*set);
-    *set = NULL;
+    free(set->list);
+    *set = (struct node_set){ 0 };
 }
 
-static bool set_join(struct node_set **to, const struct node_set *from)
+static result set_join(struct node_set *to, const struct node_set *from)
 {
-    if (*to == NULL && (*to = calloc(1, sizeof **to)) == NULL)
-        return false;
-    for (int i = 0; from != NULL && i < from->n; i++)
-        if (!set_add(*to, from->list[i]))
-            return false;
-    return true;
+    for (int i = 0; i < from->n; i++)
+        RETURN_IF(!set_add(to, from->list[i]), CUDA_ERROR_OUT_OF_MEMORY);
+    return CUDA_SUCCESS;
 }
 
 /* ---- operations on captured streams and events ---- */
 
 bool capture_active(const struct stream *stream)
 {
-    if (n_captures == 0)
-        return false;
-    pthread_mutex_lock(&lock);
-    const bool active = stream->capture != NULL;
-    pthread_mutex_unlock(&lock);
-    return active;
+    RETURN_IF(n_captures == 0, false);
+    LOCKED(&lock);
+    return stream->capture != NULL;
+}
+
+static result add(struct stream *stream, struct op *op)
+{
+    LOCKED(&lock);
+    struct capture *capture = stream->capture;
+    RETURN_IF(capture == NULL || capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    const int node = graph_add(capture->graph, op, &stream->tail);
+    RETURN_IF(node < 0, CUDA_ERROR_OUT_OF_MEMORY);
+    set_add(&stream->tail, node);
+    return CUDA_SUCCESS;
 }
 
 result capture_add(struct stream *stream, struct op *op)
 {
-    result made = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    struct capture *capture = stream->capture;
-    if (capture == NULL || capture->invalidated) {
-        made = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    } else {
-        const struct node_set *tail = stream->tail;
-        const int node = graph_add(capture->graph, op, tail != NULL ? tail->list : NULL, tail != NULL ? tail->n : 0);
-        if (node < 0) {
-            made = CUDA_ERROR_OUT_OF_MEMORY;
-        } else {
-            if (stream->tail != NULL)
-                stream->tail->n = 0;
-            const struct node_set one = { .n = 1, .list = (int *)&node };
-            set_join(&stream->tail, &one);
-        }
-    }
-    pthread_mutex_unlock(&lock);
+    const result made = add(stream, op);
     if (made != CUDA_SUCCESS)
         op_free(op);
     return made;
@@ -109,39 +90,30 @@ static void forget(struct event *event)
 
 void capture_forget(struct event *event)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     forget(event);
-    pthread_mutex_unlock(&lock);
 }
 
 result capture_record(struct stream *stream, struct event *event)
 {
-    result made = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    if (stream->capture == NULL || stream->capture->invalidated) {
-        made = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    } else {
-        forget(event);
-        event->capture = stream->capture;
-        if (!set_join(&event->nodes, stream->tail))
-            made = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pthread_mutex_unlock(&lock);
-    return made;
+    LOCKED(&lock);
+    RETURN_IF(stream->capture == NULL || stream->capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    forget(event);
+    event->capture = stream->capture;
+    return set_join(&event->nodes, &stream->tail);
 }
 
 static bool is_running(const struct capture *capture)
 {
-    for (const struct capture *c = captures; c != NULL; c = c->next)
-        if (c == capture)
-            return true;
-    return false;
+    const struct capture *c = captures;
+    while (c != NULL && c != capture)
+        c = c->next;
+    return c != NULL;
 }
 
 static bool join(struct stream *stream, struct capture *capture)
 {
-    if (capture->n_streams == (int)COUNT_OF(capture->streams))
-        return false;
+    RETURN_IF(capture->n_streams == (int)COUNT_OF(capture->streams), false);
     capture->streams[capture->n_streams++] = stream;
     stream->capture = capture;
     return true;
@@ -150,47 +122,37 @@ static bool join(struct stream *stream, struct capture *capture)
 /* *taken: set to true if the capture has recorded the wait; then the stream's thread must not wait. */
 result capture_wait(struct stream *stream, struct event *event, bool *taken)
 {
-    result made = CUDA_SUCCESS;
     *taken = false;
-    if (n_captures == 0 && event->capture == NULL)
-        return CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    if (event->capture != NULL && !is_running(event->capture)) {
-        made = CUDA_ERROR_CAPTURED_EVENT;       /* the capture of the event has ended */
-    } else if (event->capture != NULL) {
-        *taken = true;
-        if (event->capture->invalidated)
-            made = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        else if (stream->capture == NULL)
-            made = join(stream, event->capture) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-        else if (stream->capture != event->capture) {
-            stream->capture->invalidated = event->capture->invalidated = true;
-            made = CUDA_ERROR_STREAM_CAPTURE_MERGE;
-        }
-        if (made == CUDA_SUCCESS && !set_join(&stream->tail, event->nodes))
-            made = CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (stream->capture != NULL) {
-        *taken = true;
-        pthread_mutex_lock(&event->lock);
-        const bool recorded = event->mark != NULL;
-        pthread_mutex_unlock(&event->lock);
-        if (recorded) {                         /* the event marks work outside the graph */
-            stream->capture->invalidated = true;
-            made = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-        }
+    RETURN_IF(n_captures == 0 && event->capture == NULL, CUDA_SUCCESS);
+    LOCKED(&lock);
+    struct capture *const capture = event->capture;
+    *taken = capture != NULL || stream->capture != NULL;
+    if (capture == NULL && stream->capture != NULL) {
+        struct timepoint *outside = event_timepoint(event);
+        RETURN_IF(outside == NULL, CUDA_SUCCESS);
+        timepoint_release(outside);             /* the event marks work outside the graph */
+        stream->capture->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    pthread_mutex_unlock(&lock);
-    return made;
+    RETURN_IF(capture == NULL, CUDA_SUCCESS);
+    RETURN_IF(!is_running(capture), CUDA_ERROR_CAPTURED_EVENT);
+    RETURN_IF(capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    RETURN_IF(stream->capture == NULL && !join(stream, capture), CUDA_ERROR_OUT_OF_MEMORY);
+    if (stream->capture != capture) {
+        stream->capture->invalidated = capture->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
+    return set_join(&stream->tail, &event->nodes);
 }
 
 void capture_invalidate(struct stream *stream)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     if (stream->capture != NULL)
         stream->capture->invalidated = true;
-    pthread_mutex_unlock(&lock);
 }
 
+/* Ends a running capture and frees it, except its graph. */
 static void leave(struct capture *capture)
 {
     for (int i = 0; i < capture->n_streams; i++) {
@@ -198,12 +160,11 @@ static void leave(struct capture *capture)
         set_free(&capture->streams[i]->tail);
     }
     struct capture **place = &captures;
-    while (*place != NULL && *place != capture)
+    while (*place != capture)
         place = &(*place)->next;
-    if (*place == capture) {
-        *place = capture->next;
-        n_captures--;
-    }
+    *place = capture->next;
+    n_captures--;
+    free(capture);
 }
 
 /* Called when a stream is destroyed. */
@@ -211,12 +172,11 @@ void capture_abandon(struct stream *stream)
 {
     if (n_captures == 0)
         return;
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     struct capture *capture = stream->capture;
     if (capture != NULL && capture->origin == stream) {
-        leave(capture);
         graph_release(capture->graph);
-        free(capture);
+        leave(capture);
     } else if (capture != NULL) {
         capture->invalidated = true;
         for (int i = 0; i < capture->n_streams; i++)
@@ -225,15 +185,13 @@ void capture_abandon(struct stream *stream)
         set_free(&stream->tail);
         stream->capture = NULL;
     }
-    pthread_mutex_unlock(&lock);
 }
 
 result capture_unsafe_call(void)
 {
-    if (n_captures == 0)
-        return CUDA_SUCCESS;
+    RETURN_IF(n_captures == 0, CUDA_SUCCESS);
     result made = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     for (struct capture *c = captures; c != NULL; c = c->next) {
         const bool own = pthread_equal(c->thread, pthread_self());
         if (c->mode == CAPTURE_RELAXED || (!own && c->mode != CAPTURE_GLOBAL))
@@ -241,7 +199,6 @@ result capture_unsafe_call(void)
         c->invalidated = true;
         made = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    pthread_mutex_unlock(&lock);
     return made;
 }
 
@@ -249,121 +206,88 @@ result capture_unsafe_call(void)
 
 EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 {
-    CALL(cuStreamBeginCapture_v2, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    struct capture *capture = calloc(1, sizeof *capture);
+    CHECKED_CALL(cuStreamBeginCapture_v2, ENTER_READY, mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED);
+    STREAM(stream, handle);
+    LOCKED(&lock);
+    RETURN_IF(stream->capture != NULL, CUDA_ERROR_ILLEGAL_STATE);
+    struct capture *capture = malloc(sizeof *capture);
     struct graph *graph = graph_new();
     if (capture == NULL || graph == NULL) {
         free(capture);
         graph_release(graph);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *capture = (struct capture){ .graph = graph, .origin = stream, .thread = pthread_self(), .mode = mode };
-    result made = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    if (stream->capture != NULL) {
-        made = CUDA_ERROR_ILLEGAL_STATE;
-    } else {
-        capture->id = ++ids;
-        join(stream, capture);
-        capture->next = captures;
-        captures = capture;
-        n_captures++;
-    }
-    pthread_mutex_unlock(&lock);
-    if (made != CUDA_SUCCESS) {
-        graph_release(graph);
-        free(capture);
-    }
-    return made;
+    *capture = (struct capture){ .graph = graph, .origin = stream, .thread = pthread_self(), .mode = mode,
+                                 .id = ++ids, .next = captures };
+    join(stream, capture);
+    captures = capture;
+    n_captures++;
+    return CUDA_SUCCESS;
 }
 
 EXPORT result cuStreamEndCapture(void *handle, struct graph **out)
 {
-    CALL(cuStreamEndCapture, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    CHECKED_CALL(cuStreamEndCapture, ENTER_READY, out == NULL);
+    STREAM(stream, handle);
     *out = NULL;
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     struct capture *capture = stream->capture;
-    result made = CUDA_SUCCESS;
-    if (capture == NULL)
-        made = CUDA_ERROR_ILLEGAL_STATE;
-    else if (capture->origin != stream)
-        made = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    else if (capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
-        made = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    if (made == CUDA_SUCCESS) {
-        const struct node_set *tail = stream->tail;
-        if (capture->invalidated)
-            made = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        else if (!graph_reaches_all(capture->graph, tail != NULL ? tail->list : NULL, tail != NULL ? tail->n : 0))
-            made = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        leave(capture);
-        if (made == CUDA_SUCCESS) {
-            handle_add(HANDLE_GRAPH, capture->graph);
-            *out = capture->graph;
-        } else {
-            graph_release(capture->graph);
-        }
-        free(capture);
+    RETURN_IF(capture == NULL, CUDA_ERROR_ILLEGAL_STATE);
+    RETURN_IF(capture->origin != stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    RETURN_IF(capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()),
+              CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    struct graph *graph = capture->graph;
+    const result made = capture->invalidated                        ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                        : !graph_reaches_all(graph, &stream->tail) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                                                                   : CUDA_SUCCESS;
+    leave(capture);
+    if (made != CUDA_SUCCESS) {
+        graph_release(graph);
+        return made;
     }
-    pthread_mutex_unlock(&lock);
-    return made;
-}
-
-static result info(void *handle, int *status, uint64_t *id, struct graph **graph)
-{
-    const struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (status == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const struct capture *capture = stream->capture;
-    *status = capture == NULL ? CAPTURE_NONE : capture->invalidated ? CAPTURE_INVALIDATED : CAPTURE_ACTIVE;
-    if (capture != NULL && id != NULL)
-        *id = capture->id;
-    if (graph != NULL)
-        *graph = capture != NULL ? capture->graph : NULL;
-    pthread_mutex_unlock(&lock);
+    handle_add(HANDLE_GRAPH, graph);
+    *out = graph;
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuStreamIsCapturing(void *stream, int *status)
-{
-    CALL(cuStreamIsCapturing, ENTER_READY);
-    return info(stream, status, NULL, NULL);
-}
-
 /* The nodes that the next operation would depend on are not reported. */
-EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
-                                        const void **nodes, size_t *n)
+static result info(void *handle, int *status, uint64_t *id, struct graph **graph, const void **nodes,
+                   const void **edges, size_t *n)
 {
-    CALL(cuStreamGetCaptureInfo_v2, ENTER_READY);
-    if (nodes != NULL)
-        *nodes = NULL;
-    if (n != NULL)
-        *n = 0;
-    return info(stream, status, id, graph);
-}
-
-EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
-                                        const void **nodes, const void **edges, size_t *n)
-{
-    CALL(cuStreamGetCaptureInfo_v3, ENTER_READY);
     if (nodes != NULL)
         *nodes = NULL;
     if (edges != NULL)
         *edges = NULL;
     if (n != NULL)
         *n = 0;
-    return info(stream, status, id, graph);
+    STREAM(stream, handle);
+    RETURN_IF(status == NULL, CUDA_ERROR_INVALID_VALUE);
+    LOCKED(&lock);
+    const struct capture *capture = stream->capture;
+    *status = capture == NULL ? CAPTURE_NONE : capture->invalidated ? CAPTURE_INVALIDATED : CAPTURE_ACTIVE;
+    if (capture != NULL && id != NULL)
+        *id = capture->id;
+    if (graph != NULL)
+        *graph = capture != NULL ? capture->graph : NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuStreamIsCapturing(void *stream, int *status)
+{
+    CALL(cuStreamIsCapturing, ENTER_READY);
+    return info(stream, status, NULL, NULL, NULL, NULL, NULL);
+}
+
+EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, size_t *n)
+{
+    CALL(cuStreamGetCaptureInfo_v2, ENTER_READY);
+    return info(stream, status, id, graph, nodes, NULL, n);
+}
+
+EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, const void **edges, size_t *n)
+{
+    CALL(cuStreamGetCaptureInfo_v3, ENTER_READY);
+    return info(stream, status, id, graph, nodes, edges, n);
 }

@@ -38,7 +38,7 @@ struct softcuda_control {
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
     /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */
-    void (*tell)(bool on);
+    void (*print_faults)(bool on);
 };
 
 #endif

@@ -3,15 +3,15 @@
  *
  * As in CUDA, pinned memory is read and written when the stream reaches the copy. A pageable source is read during the
  * call, and a pageable target is written before the call returns. */
-#include "order.h"
+#include "driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define POINTER(device_address) ((void *)(uintptr_t)(device_address))
-struct copy_op {
-    struct op op;
+
+struct copy {
     char *to;
     const char *from;
     size_t bytes;
@@ -28,7 +28,7 @@ static bool good(address at, size_t bytes, bool write)
 static result check(const char *what, address at, size_t bytes, bool write)
 {
     char text[600], where[300];
-    if (bytes == 0 || good(at, bytes, write) || (!space_is(at) && host_pinned(POINTER(at), bytes, NULL, NULL)))
+    if (bytes == 0 || good(at, bytes, write) || (!space_is(at) && memory_pinned(POINTER(at), bytes, NULL)))
         return CUDA_SUCCESS;
     memory_describe(at, where, sizeof where);
     snprintf(text, sizeof text, "a %s %zu bytes at %p, %s", what, bytes, POINTER(at), where);
@@ -36,118 +36,92 @@ static result check(const char *what, address at, size_t bytes, bool write)
     return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static void run_copy(struct op *op, struct stream *stream)
+static void run_copy(void *argument, struct stream *stream)
 {
-    const struct copy_op *copy = (struct copy_op *)op;
-    result error = CUDA_SUCCESS;
-    if (space_is((uintptr_t)copy->to))
-        error = check("copy to", (uintptr_t)copy->to, copy->bytes, true);
-    if (error == CUDA_SUCCESS && space_is((uintptr_t)copy->from))
-        error = check("copy from", (uintptr_t)copy->from, copy->bytes, false);
+    const struct copy *copy = argument;
+    const address to = (uintptr_t)copy->to, from = (uintptr_t)copy->from;
+    result error = space_is(to) ? check("copy to", to, copy->bytes, true) : CUDA_SUCCESS;
+    if (error == CUDA_SUCCESS && space_is(from))
+        error = check("copy from", from, copy->bytes, false);
     if (error != CUDA_SUCCESS) {
         device_fail(stream->device, error);
         return;
     }
-    order_touch((uintptr_t)copy->from, copy->bytes, false);
-    order_touch((uintptr_t)copy->to, copy->bytes, true);
+    order_touch(from, copy->bytes, false);
+    order_touch(to, copy->bytes, true);
     space_copy(copy->to, copy->from, copy->bytes);
 }
 
-static void release_copy(struct op *op)
+static void release_copy(void *argument)
 {
-    free(((struct copy_op *)op)->staged);
-    free(op);
+    free(((struct copy *)argument)->staged);
 }
 
-static struct device *device_at(const void *where)
+static struct device *device_at(address where)
 {
-    struct device *device = space_device((uintptr_t)where);
-    return device == NULL && space_is((uintptr_t)where) ? virtual_owner((uintptr_t)where) : device;
+    return space_device(where) != NULL ? space_device(where) : virtual_owner(where);
 }
 
 static bool pageable(const void *at, size_t bytes)
 {
-    return !space_is((uintptr_t)at) && !host_pinned(at, bytes, NULL, NULL);
+    return !space_is((uintptr_t)at) && !memory_pinned(at, bytes, NULL);
 }
 
-static result put_copy(struct stream *stream, void *to, const void *from, size_t bytes)
+static result put_copy(void *handle, address to_at, address from_at, size_t bytes)
 {
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (bytes == 0)
-        return CUDA_SUCCESS;
-    if (to == NULL || from == NULL || (space_is((uintptr_t)to) && !good((uintptr_t)to, bytes, true))
-        || (space_is((uintptr_t)from) && !good((uintptr_t)from, bytes, false)))
-        return CUDA_ERROR_INVALID_VALUE;
+    STREAM(stream, handle);
+    void *const to = POINTER(to_at);
+    const void *const from = POINTER(from_at);
+    RETURN_IF(bytes == 0, CUDA_SUCCESS);
+    RETURN_IF(to == NULL || from == NULL || (space_is(to_at) && !good(to_at, bytes, true))
+              || (space_is(from_at) && !good(from_at, bytes, false)), CUDA_ERROR_INVALID_VALUE);
     const bool captured = capture_active(stream);
-    struct copy_op *op = calloc(1, sizeof *op);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct copy_op){ .op = { .run = run_copy, .release = release_copy, .node = NODE_MEMCPY }, .to = to,
-                            .from = from, .bytes = bytes };
+    struct copy copy = { to, from, bytes, NULL };
     if (!captured && pageable(from, bytes)) {
-        op->staged = malloc(bytes);
-        if (op->staged == NULL) {
-            free(op);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        memcpy(op->staged, from, bytes);
-        op->from = op->staged;
+        copy.from = copy.staged = malloc(bytes);
+        RETURN_IF(copy.staged == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+        memcpy(copy.staged, from, bytes);
     }
-    const result put = stream_put(stream, &op->op);
-    if (put != CUDA_SUCCESS || captured || !pageable(to, bytes))
-        return put;
+    TRY(stream_put(stream, op_new(run_copy, release_copy, NODE_MEMCPY, &copy, sizeof copy)));
+    RETURN_IF(captured || !pageable(to, bytes), CUDA_SUCCESS);
     stream_wait_idle(stream);
     return stream->device->error;
 }
 
-EXPORT result cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *stream)
-{
-    CALL(cuMemcpyHtoDAsync_v2, ENTER_READY);
-    if (!space_is(to) || space_is((uintptr_t)from))
-        return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    return put_copy(stream_of(stream), POINTER(to), from, bytes);
-}
-
-EXPORT result cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream)
-{
-    CALL(cuMemcpyDtoHAsync_v2, ENTER_READY);
-    if (!space_is(from) || space_is((uintptr_t)to))
-        return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    return put_copy(stream_of(stream), to, POINTER(from), bytes);
-}
-
-EXPORT result cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *stream)
-{
-    CALL(cuMemcpyDtoDAsync_v2, ENTER_READY);
-    if (!space_is(to) || !space_is(from))
-        return bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    return put_copy(stream_of(stream), POINTER(to), POINTER(from), bytes);
-}
+/* A copy without bytes is valid with any address. */
+#define COPY(name, type_to, type_from, to_device, from_device)                            \
+    EXPORT result name(type_to to, type_from from, size_t bytes, void *stream)            \
+    {                                                                                     \
+        CALL(name, ENTER_READY);                                                          \
+        const address to_at = (address)(uintptr_t)to, from_at = (address)(uintptr_t)from; \
+        RETURN_IF(space_is(to_at) != (to_device) || space_is(from_at) != (from_device),   \
+                  bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);                  \
+        return put_copy(stream, to_at, from_at, bytes);                                   \
+    }
+COPY(cuMemcpyHtoDAsync_v2, address, const void *, true, false)
+COPY(cuMemcpyDtoHAsync_v2, void *, address, false, true)
+COPY(cuMemcpyDtoDAsync_v2, address, address, true, true)
 
 EXPORT result cuMemcpyPeerAsync(address to, struct device *to_context, address from, struct device *from_context,
                                 size_t bytes, void *stream)
 {
     CALL(cuMemcpyPeerAsync, ENTER_READY);
-    if (!device_is(to_context) || !device_is(from_context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (bytes > 0 && (device_at(POINTER(to)) != to_context || device_at(POINTER(from)) != from_context))
-        return CUDA_ERROR_INVALID_VALUE;
-    return put_copy(stream_of(stream), POINTER(to), POINTER(from), bytes);
+    RETURN_IF(!device_is(to_context) || !device_is(from_context), CUDA_ERROR_INVALID_CONTEXT);
+    RETURN_IF(bytes > 0 && (device_at(to) != to_context || device_at(from) != from_context), CUDA_ERROR_INVALID_VALUE);
+    return put_copy(stream, to, from, bytes);
 }
 
 /* ---- memset ---- */
 
-struct fill_op {
-    struct op op;
+struct fill {
     address to;
     unsigned char value;
     size_t bytes;
 };
 
-static void run_fill(struct op *op, struct stream *stream)
+static void run_fill(void *argument, struct stream *stream)
 {
-    const struct fill_op *fill = (struct fill_op *)op;
+    const struct fill *fill = argument;
     const result error = check("fill of", fill->to, fill->bytes, true);
     if (error != CUDA_SUCCESS) {
         device_fail(stream->device, error);
@@ -160,39 +134,28 @@ static void run_fill(struct op *op, struct stream *stream)
 EXPORT result cuMemsetD8Async(address to, unsigned char value, size_t bytes, void *handle)
 {
     CALL(cuMemsetD8Async, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (bytes == 0)
-        return CUDA_SUCCESS;
-    if (!good(to, bytes, true) && (space_is(to) || !host_pinned(POINTER(to), bytes, NULL, NULL)))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct fill_op *op = calloc(1, sizeof *op);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct fill_op){ .op = { .run = run_fill, .node = NODE_MEMSET }, .to = to, .value = value,
-                            .bytes = bytes };
-    return stream_put(stream, &op->op);
+    STREAM(stream, handle);
+    RETURN_IF(bytes == 0, CUDA_SUCCESS);
+    RETURN_IF(!good(to, bytes, true) && (space_is(to) || !memory_pinned(POINTER(to), bytes, NULL)),
+              CUDA_ERROR_INVALID_VALUE);
+    const struct fill fill = { to, value, bytes };
+    return stream_put(stream, op_new(run_fill, NULL, NODE_MEMSET, &fill, sizeof fill));
 }
 
 /* ---- memory accesses of the fake libraries, on a stream's thread ---- */
 
 EXPORT result softcuda_read(void *to, address from, size_t bytes)
 {
-    const result error = check("library's read of", from, bytes, false);
-    if (error == CUDA_SUCCESS) {
-        order_touch(from, bytes, false);
-        space_copy(to, POINTER(from), bytes);
-    }
-    return error;
+    TRY(check("library's read of", from, bytes, false));
+    order_touch(from, bytes, false);
+    space_copy(to, POINTER(from), bytes);
+    return CUDA_SUCCESS;
 }
 
 EXPORT result softcuda_write(address to, const void *from, size_t bytes)
 {
-    const result error = check("library's write of", to, bytes, true);
-    if (error == CUDA_SUCCESS) {
-        order_touch(to, bytes, true);
-        space_copy(POINTER(to), from, bytes);
-    }
-    return error;
+    TRY(check("library's write of", to, bytes, true));
+    order_touch(to, bytes, true);
+    space_copy(POINTER(to), from, bytes);
+    return CUDA_SUCCESS;
 }

@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device.c: devices and their attributes. The values are invented but consistent with each other. */
+/* tests/softcuda/device.c: devices and their attributes, whose values are invented but consistent with each other;
+ * primary contexts, one per device, and the current context of each thread. */
 #include "driver.h"
 #include "nvml_hooks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct device devices[DEVICES];
 int n_devices;
+static __thread struct device *current __attribute__((tls_model("initial-exec")));
 
 /* The UUID of a hardware device is the same in all processes. */
-void uuid_of(uuid *id, int hardware)
+uuid uuid_of(int hardware)
 {
-    static const unsigned char base[16] = { 0x5f, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0,
-                                            0 };
-    memcpy(id->bytes, base, sizeof base);
-    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* makes short prefixes unique */
-    id->bytes[15] = (unsigned char)hardware;
+    uuid id = { { 0, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0, (unsigned char)hardware } };
+    id.bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);      /* makes short prefixes unique */
+    return id;
+}
+
+void uuid_text(char text[48], int hardware)
+{
+    const uuid id = uuid_of(hardware);
+    int used = sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        used += sprintf(text + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", id.bytes[i]);
 }
 
 void devices_start(void)
@@ -27,7 +34,6 @@ void devices_start(void)
     for (int i = 0; i < n_devices; i++) {
         devices[i].index = i;
         devices[i].hardware = visible[i];
-        uuid_of(&devices[i].id, visible[i]);
         pthread_mutex_init(&devices[i].lock, NULL);
     }
 }
@@ -39,10 +45,7 @@ struct device *device_of(int ordinal)
 
 bool device_is(const struct device *context)
 {
-    for (int i = 0; i < n_devices; i++)
-        if (context == &devices[i])
-            return true;
-    return false;
+    return context >= devices && context < &devices[n_devices];
 }
 
 /* Only the first error is kept. */
@@ -52,33 +55,37 @@ void device_fail(struct device *device, result error)
     atomic_compare_exchange_strong(&device->error, &none, error);
 }
 
+struct device *device_current(void)
+{
+    return current;
+}
+
 EXPORT result cuDeviceGetCount(int *count)
 {
-    CALL(cuDeviceGetCount, ENTER_INIT);
-    if (count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    CHECKED_CALL(cuDeviceGetCount, ENTER_INIT, count == NULL);
     *count = n_devices;
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuDeviceGet(int *device, int ordinal)
+/* Declares the device of an ordinal. `out` is where the result goes. */
+#define DEVICE(name, ordinal, out)                      \
+    struct device *const name = device_of(ordinal);     \
+    RETURN_IF((out) == NULL, CUDA_ERROR_INVALID_VALUE); \
+    RETURN_IF(name == NULL, CUDA_ERROR_INVALID_DEVICE)
+
+EXPORT result cuDeviceGet(int *out, int ordinal)
 {
     CALL(cuDeviceGet, ENTER_INIT);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_of(ordinal) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *device = ordinal;
+    DEVICE(device, ordinal, out);
+    *out = device->index;
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuDeviceGetName(char *name, int bytes, int device)
+EXPORT result cuDeviceGetName(char *name, int bytes, int ordinal)
 {
     CALL(cuDeviceGetName, ENTER_INIT);
-    if (name == NULL || bytes <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_of(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    DEVICE(device, ordinal, name);
+    RETURN_IF(bytes <= 0, CUDA_ERROR_INVALID_VALUE);
     snprintf(name, (size_t)bytes, "softcuda (not a GPU)");
     return CUDA_SUCCESS;
 }
@@ -86,28 +93,23 @@ EXPORT result cuDeviceGetName(char *name, int bytes, int device)
 EXPORT result cuDeviceGetUuid(uuid *out, int ordinal)
 {
     CALL(cuDeviceGetUuid, ENTER_INIT);
-    const struct device *device = device_of(ordinal);
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = device->id;
+    DEVICE(device, ordinal, out);
+    *out = uuid_of(device->hardware);
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuDeviceTotalMem_v2(size_t *bytes, int device)
+EXPORT result cuDeviceTotalMem_v2(size_t *bytes, int ordinal)
 {
     CALL(cuDeviceTotalMem_v2, ENTER_INIT);
-    if (bytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_of(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    DEVICE(device, ordinal, bytes);
     *bytes = options.memory;
     return CUDA_SUCCESS;
 }
 
-static bool attribute(const struct device *device, int which, int *value)
+EXPORT result cuDeviceGetAttribute(int *value, int which, int ordinal)
 {
+    CALL(cuDeviceGetAttribute, ENTER_INIT);
+    DEVICE(device, ordinal, value);
     const struct { int which, value; } values[] = {
         { ATTRIBUTE_CLOCK, 1980000 }, { ATTRIBUTE_MULTIPROCESSORS, options.multiprocessors }, { ATTRIBUTE_ECC, 1 },
         { ATTRIBUTE_PCI_BUS, 0x1b + 0x10 * device->hardware }, { ATTRIBUTE_PCI_DEVICE, 0 },
@@ -119,29 +121,103 @@ static bool attribute(const struct device *device, int which, int *value)
     for (size_t i = 0; i < COUNT_OF(values); i++)
         if (values[i].which == which) {
             *value = values[i].value;
-            return true;
+            return CUDA_SUCCESS;
         }
-    return false;
-}
-
-EXPORT result cuDeviceGetAttribute(int *value, int which, int ordinal)
-{
-    CALL(cuDeviceGetAttribute, ENTER_INIT);
-    const struct device *device = device_of(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    return value != NULL && attribute(device, which, value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuDeviceCanAccessPeer(int *can, int ordinal, int peer_ordinal)
 {
     CALL(cuDeviceCanAccessPeer, ENTER_INIT);
-    const struct device *device = device_of(ordinal), *peer = device_of(peer_ordinal);
-    if (can == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL || peer == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    DEVICE(device, ordinal, can);
+    DEVICE(peer, peer_ordinal, can);
     *can = device != peer;
+    return CUDA_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+static bool has_context(const struct device *device)
+{
+    return device_is(device) && device->retained > 0;
+}
+
+EXPORT result cuDevicePrimaryCtxRetain(struct device **context, int ordinal)
+{
+    CALL(cuDevicePrimaryCtxRetain, ENTER_INIT);
+    DEVICE(device, ordinal, context);
+    device->retained++;
+    *context = device;
+    return CUDA_SUCCESS;
+}
+
+/* With the last reference, destroys everything that belongs to the context. */
+EXPORT result cuDevicePrimaryCtxRelease_v2(int ordinal)
+{
+    CALL(cuDevicePrimaryCtxRelease_v2, ENTER_INIT);
+    struct device *device = device_of(ordinal);
+    RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    RETURN_IF(device->retained == 0, CUDA_ERROR_INVALID_CONTEXT);
+    if (device->retained == 1) {
+        streams_close(device);
+        memory_drop_all(device);
+        pools_drop(device);
+        device->error = CUDA_SUCCESS;
+        device->peers = 0;
+    }
+    device->retained--;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuDevicePrimaryCtxGetState(int ordinal, unsigned *flags, int *active)
+{
+    CHECKED_CALL(cuDevicePrimaryCtxGetState, ENTER_INIT, flags == NULL);
+    DEVICE(device, ordinal, active);
+    *flags = 0;
+    *active = device->retained > 0;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuCtxSetCurrent(struct device *context)
+{
+    CALL(cuCtxSetCurrent, ENTER_INIT);
+    RETURN_IF(context != NULL && !has_context(context), CUDA_ERROR_INVALID_CONTEXT);
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuCtxGetCurrent(struct device **context)
+{
+    CHECKED_CALL(cuCtxGetCurrent, ENTER_INIT, context == NULL);
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuCtxSynchronize(void)
+{
+    CALL(cuCtxSynchronize, ENTER_READY);
+    TRY(capture_unsafe_call());
+    device_wait_idle(current);
+    pools_synchronized(current);
+    return current->error;
+}
+
+EXPORT result cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    CALL(cuCtxGetStreamPriorityRange, ENTER_INIT | ENTER_CONTEXT);
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuCtxEnablePeerAccess(struct device *peer, unsigned flags)
+{
+    CHECKED_CALL(cuCtxEnablePeerAccess, ENTER_READY, flags != 0);
+    RETURN_IF(!has_context(peer) || peer == current, CUDA_ERROR_INVALID_CONTEXT);
+    RETURN_IF(current->peers >> peer->index & 1, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    current->peers |= 1u << peer->index;
     return CUDA_SUCCESS;
 }
 
@@ -154,23 +230,20 @@ EXPORT int softcuda_hardware_count(void)
 
 static bool has_work(struct device *device)
 {
-    bool work = false;
-    pthread_mutex_lock(&device->lock);
+    LOCKED(&device->lock);
     for (struct stream *stream = device->streams; stream != NULL; stream = stream->next)
-        work = work || __atomic_load_n(&stream->put, __ATOMIC_RELAXED) != __atomic_load_n(&stream->finished,
-                                                                                          __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&device->lock);
-    return work;
+        RETURN_IF(__atomic_load_n(&stream->put, __ATOMIC_RELAXED)
+                  != __atomic_load_n(&stream->finished, __ATOMIC_RELAXED), true);
+    return false;
 }
 
 EXPORT bool softcuda_hardware(struct softcuda_hardware *out, int number)
 {
-    if (number < 0 || number >= options.devices)
-        return false;
+    RETURN_IF(number < 0 || number >= options.devices, false);
     *out = (struct softcuda_hardware){ .major = options.major, .minor = options.minor,
                                        .multiprocessors = options.multiprocessors,
                                        .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
-    uuid_of((uuid *)out->uuid, number);
+    uuid_text(out->uuid, number);
     for (int i = 0; i < n_devices; i++)
         if (devices[i].hardware == number) {
             out->used = atomic_load(&devices[i].live);

@@ -6,7 +6,9 @@
  * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
  * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
  * "workspace=N" sets the required workspace in MiB. */
-#include "dnn.h"
+#include <stdatomic.h>
+
+#include "library.h"
 
 #define MAGIC(kind) (0xd22a0000u | (kind))
 enum { HANDLE = MAGIC(1), TENSOR = MAGIC(2), FILTER = MAGIC(3), CONV = MAGIC(4), ACTIVATION = MAGIC(5) };
@@ -15,8 +17,7 @@ enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SH
 enum { MATH_DEFAULT = 0, MATH_TENSOR = 1, MATH_PLAIN = 3 };
 
 struct handle { unsigned magic; void *stream; };
-struct tensor { unsigned magic; int format, type, sides[4]; };
-struct filter { unsigned magic; int format, type, sides[4]; };
+struct tensor { unsigned magic; int format, type, sides[4]; };     /* or a filter */
 struct conv { unsigned magic; int padding[2], stride[2], dilation[2], mode, type, groups, math; };
 struct activation { unsigned magic; int mode; };
 
@@ -25,6 +26,21 @@ struct choice {                             /* cudnnConvolution*AlgoPerf_t */
     float time;
     size_t workspace;
     int deterministic, math, reserved[3];
+};
+
+enum pass { DNN_FORWARD, DNN_INPUT, DNN_WEIGHT };
+
+/* x[n,c,h,w], w[o,c/groups,kh,kw], y[n,o,oh,ow]; `pass` determines which one is written. */
+struct job {
+    enum pass pass;
+    int type;                               /* cudnnDataType_t */
+    bool last;                              /* channels-last */
+    bool tf32, varies, late;                /* varies: the order of summation changes with each run */
+    int x[4], w[4], y[4];
+    int groups, stride[2], padding[2], dilation[2];
+    address x_at, w_at, y_at, bias_at, workspace_at;
+    size_t workspace_bytes;
+    double alpha, beta;
 };
 
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
@@ -59,7 +75,7 @@ static long option(const char *name)
         return OK;                                                                                                  \
     }
 OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR)
-OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, filter, FILTER)
+OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, tensor, FILTER)
 OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV)
 OBJECT(cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor, activation, ACTIVATION)
 
@@ -82,13 +98,10 @@ EXPORT int cudnnCreate(struct handle **out)
 {
     void *context = NULL;
     ENTER(cudnnCreate);
-    if (out == NULL)
-        return BAD_NULL;
-    if (option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL)
-        return NOT_INITIALIZED;
+    RETURN_IF(out == NULL, BAD_NULL);
+    RETURN_IF(option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL, NOT_INITIALIZED);
     *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return INTERNAL_ERROR;
+    RETURN_IF(*out == NULL, INTERNAL_ERROR);
     (*out)->magic = (unsigned)HANDLE;
     return OK;
 }
@@ -96,8 +109,7 @@ EXPORT int cudnnCreate(struct handle **out)
 EXPORT int cudnnDestroy(struct handle *handle)
 {
     ENTER(cudnnDestroy);
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
     handle->magic = 0;
     free(handle);
     return OK;
@@ -106,52 +118,42 @@ EXPORT int cudnnDestroy(struct handle *handle)
 EXPORT int cudnnSetStream(struct handle *handle, void *stream)
 {
     ENTER(cudnnSetStream);
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
     handle->stream = stream;
     return OK;
 }
 
-static bool sides_good(int format, int type, const int sides[4])
+static int set_sides(struct tensor *tensor, struct tensor made)
 {
     int64_t all = 1;
     for (int i = 0; i < 4; i++) {
-        if (sides[i] < 1)
-            return false;
-        all *= sides[i];
-        if (all > INT32_MAX)
-            return false;
+        all *= made.sides[i];
+        RETURN_IF(made.sides[i] < 1 || all > INT32_MAX, BAD_PARAM);
     }
-    return (format == 0 || format == 1) && (type == 0 || type == 1 || type == 2 || type == 9);
+    RETURN_IF(!IS(tensor, made.magic) || (made.format != 0 && made.format != 1), BAD_PARAM);
+    RETURN_IF(made.type != 0 && made.type != 1 && made.type != 2 && made.type != 9, BAD_PARAM);
+    *tensor = made;
+    return OK;
 }
 
 EXPORT int cudnnSetTensor4dDescriptor(struct tensor *tensor, int format, int type, int n, int c, int h, int w)
 {
     ENTER(cudnnSetTensor4dDescriptor);
-    const struct tensor made = { TENSOR, format, type, { n, c, h, w } };
-    if (!IS(tensor, TENSOR) || !sides_good(format, type, made.sides))
-        return BAD_PARAM;
-    *tensor = made;
-    return OK;
+    return set_sides(tensor, (struct tensor){ TENSOR, format, type, { n, c, h, w } });
 }
 
-EXPORT int cudnnSetFilter4dDescriptor(struct filter *filter, int type, int format, int o, int c, int h, int w)
+EXPORT int cudnnSetFilter4dDescriptor(struct tensor *filter, int type, int format, int o, int c, int h, int w)
 {
     ENTER(cudnnSetFilter4dDescriptor);
-    const struct filter made = { FILTER, format, type, { o, c, h, w } };
-    if (!IS(filter, FILTER) || !sides_good(format, type, made.sides))
-        return BAD_PARAM;
-    *filter = made;
-    return OK;
+    return set_sides(filter, (struct tensor){ FILTER, format, type, { o, c, h, w } });
 }
 
 EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad_w, int stride_h, int stride_w,
                                            int dilation_h, int dilation_w, int mode, int type)
 {
     ENTER(cudnnSetConvolution2dDescriptor);
-    if (!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1 || dilation_w < 1
-        || (mode != 0 && mode != 1))
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1
+              || dilation_w < 1 || (mode != 0 && mode != 1), BAD_PARAM);
     *conv = (struct conv){ CONV, { pad_h, pad_w }, { stride_h, stride_w }, { dilation_h, dilation_w }, mode, type, 1,
                            MATH_DEFAULT };
     return OK;
@@ -160,8 +162,7 @@ EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad
 EXPORT int cudnnSetConvolutionGroupCount(struct conv *conv, int groups)
 {
     ENTER(cudnnSetConvolutionGroupCount);
-    if (!IS(conv, CONV) || groups < 1)
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || groups < 1, BAD_PARAM);
     conv->groups = groups;
     return OK;
 }
@@ -169,8 +170,7 @@ EXPORT int cudnnSetConvolutionGroupCount(struct conv *conv, int groups)
 EXPORT int cudnnSetConvolutionMathType(struct conv *conv, int math)
 {
     ENTER(cudnnSetConvolutionMathType);
-    if (!IS(conv, CONV) || math < 0 || math > MATH_PLAIN)
-        return BAD_PARAM;
+    RETURN_IF(!IS(conv, CONV) || math < 0 || math > MATH_PLAIN, BAD_PARAM);
     conv->math = math;
     return OK;
 }
@@ -179,33 +179,124 @@ EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode,
 {
     ENTER(cudnnSetActivationDescriptor);
     (void)nan, (void)limit;
-    if (!IS(activation, ACTIVATION))
-        return BAD_PARAM;
+    RETURN_IF(!IS(activation, ACTIVATION), BAD_PARAM);
     activation->mode = mode;
     return OK;
 }
 
+/* ---- convolutions by plain loops, in stream order ---- */
+
+/* Every combination of an input pixel, a weight and an output pixel is visited once, and the product is added to the
+ * tensor that the pass computes. */
+
+static size_t count_of(const int sides[4])
+{
+    return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
+}
+
+/* Returns the index of element [a,b,c,d]. */
+static size_t place(const struct job *j, const int s[4], int a, int b, int c, int d)
+{
+    return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
+                   : (((size_t)a * (size_t)s[1] + (size_t)b) * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d;
+}
+
+static void add(const struct job *j, double *sum, double product)
+{
+    *sum = j->type == TYPE_F64 ? *sum + product : (double)((float)*sum + (float)product);
+}
+
+/* Adds all products that belong to one output pixel. */
+static void pixel(const struct job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
+{
+    const int group = o / (j->y[1] / j->groups);
+    double *const out = &y[place(j, j->y, n, o, oh, ow)];
+    for (int c = 0; c < j->w[1]; c++)
+        for (int kh = 0; kh < j->w[2]; kh++)
+            for (int kw = 0; kw < j->w[3]; kw++) {
+                const int64_t h = (int64_t)oh * j->stride[0] - j->padding[0] + (int64_t)kh * j->dilation[0];
+                const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
+                if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
+                    continue;
+                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)],
+                              *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                if (j->pass == DNN_FORWARD)
+                    add(j, out, *in * *weight);
+                else if (j->pass == DNN_INPUT)
+                    add(j, in, *out * *weight);
+                else
+                    add(j, weight, *out * *in);
+            }
+}
+
+static void all_pixels(const struct job *j, double *x, double *w, double *y)
+{
+    static atomic_uint turn;
+    const bool backwards = j->varies && (atomic_fetch_add(&turn, 1) & 1u);
+    const int count = (int)count_of(j->y), image = j->y[2] * j->y[3];
+    for (int i = 0; i < count; i++) {
+        const int at = backwards ? count - 1 - i : i, plane = at / image;
+        pixel(j, x, w, y, plane / j->y[1], plane % j->y[1], at % image / j->y[3], at % j->y[3]);
+    }
+}
+
+/* `work` is zero and has space for x, w, y, the former values of the result, and the bias. */
+static result compute(const struct job *j, double *work)
+{
+    const int *const sides[3] = { j->x, j->w, j->y };
+    const address at[3] = { j->x_at, j->w_at, j->y_at };
+    const int written = j->pass == DNN_INPUT ? 0 : j->pass == DNN_WEIGHT ? 1 : 2;
+    const size_t n = count_of(sides[written]), channels = (size_t)j->y[1], image = (size_t)j->y[2] * (size_t)j->y[3];
+    double *values[3], *before, *bias;
+    TRY(library_workspace(j->workspace_at, j->workspace_bytes, j->late));
+    for (int i = 0; i < 3; i++, work += count_of(sides[i - 1])) {
+        values[i] = work;
+        if (i != written)
+            TRY(library_read(values[i], at[i], j->type, count_of(sides[i]), j->tf32));
+    }
+    before = work, bias = work + n;
+    if (j->beta != 0)
+        TRY(library_read(before, at[written], j->type, n, false));
+    if (j->bias_at != 0)
+        TRY(library_read(bias, j->bias_at, j->type, channels, false));
+    all_pixels(j, values[0], values[1], values[2]);
+    for (size_t i = 0; i < n; i++) {
+        values[written][i] *= j->alpha;
+        if (j->beta != 0)
+            values[written][i] += j->beta * before[i];
+        if (j->bias_at != 0)
+            values[written][i] += bias[j->last ? i % channels : i / image % channels];
+    }
+    return library_write(values[written], at[written], j->type, n);
+}
+
+static result run(void *argument)
+{
+    const struct job *j = argument;
+    const size_t all = count_of(j->x) + count_of(j->w) + count_of(j->y), most = all + (size_t)j->y[1] + 1;
+    double *work = calloc(all + most, sizeof *work);
+    const result made = work == NULL ? CUDA_ERROR_OUT_OF_MEMORY : compute(j, work);
+    free(work);
+    return made;
+}
+
 /* ---- description of a convolution ---- */
 
-static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+static int describe(struct job *job, enum pass pass, const struct tensor *x, const struct tensor *w,
                     const struct conv *conv, const struct tensor *y)
 {
-    if (!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV))
-        return BAD_PARAM;
-    if (x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format || conv->mode != 1)
-        return NOT_SUPPORTED;
-    if (conv->type != (x->type == 1 ? 1 : 0))
-        return NOT_SUPPORTED;
-    *job = (struct dnn_job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
+    RETURN_IF(!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV), BAD_PARAM);
+    RETURN_IF(x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format
+              || conv->mode != 1, NOT_SUPPORTED);
+    RETURN_IF(conv->type != (x->type == 1 ? 1 : 0), NOT_SUPPORTED);
+    *job = (struct job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
                              .tf32 = x->type == 0 && conv->math != MATH_PLAIN };
-    if (x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
-        || y->sides[1] != w->sides[0])
-        return BAD_SHAPE;
+    RETURN_IF(x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
+              || y->sides[1] != w->sides[0], BAD_SHAPE);
     for (int i = 0; i < 2; i++) {
         const int64_t positions = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i]
                              - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
-        if (positions < 0 || y->sides[2 + i] != positions / conv->stride[i] + 1)
-            return BAD_SHAPE;
+        RETURN_IF(positions < 0 || y->sides[2 + i] != positions / conv->stride[i] + 1, BAD_SHAPE);
         job->stride[i] = conv->stride[i];
         job->padding[i] = conv->padding[i];
         job->dilation[i] = conv->dilation[i];
@@ -224,20 +315,18 @@ static size_t workspace_of(int algorithm)
     return algorithm == 1 ? (size_t)(mib > 0 ? mib : 1) << 20 : 0;
 }
 
-static bool algorithm_is(enum dnn_pass pass, int algorithm)
+static bool algorithm_is(enum pass pass, int algorithm)
 {
     return algorithm == 0 || algorithm == 1 || (algorithm == 5 && pass != DNN_FORWARD);
 }
 
-static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+static int choose(struct handle *handle, enum pass pass, const struct tensor *x, const struct tensor *w,
                   const struct conv *conv, const struct tensor *y, int limit, int *found, struct choice *choices)
 {
     static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
-    struct dnn_job job;
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
-    if (limit < 1 || found == NULL || choices == NULL)
-        return BAD_PARAM;
+    struct job job;
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
+    RETURN_IF(limit < 1 || found == NULL || choices == NULL, BAD_PARAM);
     const int status = describe(&job, pass, x, w, conv, y);
     *found = 0;
     for (int i = 0; i < 3 && status == OK && *found < limit; i++) {
@@ -251,25 +340,25 @@ static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor
     return status;
 }
 
-EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w,
-                                                  struct conv *conv, struct tensor *y, int limit,
-                                                  int *found, struct choice *choices)
+EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *w,
+                                                  struct conv *conv, struct tensor *y, int limit, int *found,
+                                                  struct choice *choices)
 {
     ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
     return choose(handle, DNN_FORWARD, x, w, conv, y, limit, found, choices);
 }
 
-EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy,
-                                                       struct conv *conv, struct tensor *dx,
-                                                       int limit, int *found, struct choice *choices)
+EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct tensor *w, struct tensor *dy,
+                                                       struct conv *conv, struct tensor *dx, int limit, int *found,
+                                                       struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
     return choose(handle, DNN_INPUT, dx, w, conv, dy, limit, found, choices);
 }
 
 EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy,
-                                                         struct conv *conv, struct filter *dw,
-                                                         int limit, int *found, struct choice *choices)
+                                                         struct conv *conv, struct tensor *dw, int limit, int *found,
+                                                         struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
     return choose(handle, DNN_WEIGHT, x, dw, conv, dy, limit, found, choices);
@@ -277,96 +366,80 @@ EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, 
 
 /* ---- execution ---- */
 
-static double scale_of(const struct dnn_job *job, const void *at)
+static double scale_of(int type, const void *at)
 {
-    return element_load(job->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
+    return element_load(type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
 }
 
-static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm,
-               void *workspace, size_t bytes)
+static int put(struct handle *handle, struct job *job, const void *alpha, const void *beta, const void *x,
+               const void *w, const void *y, int algorithm, void *workspace, size_t bytes)
 {
-    if (!IS(handle, HANDLE))
-        return NOT_INITIALIZED;
-    if (alpha == NULL || beta == NULL || job->x_at == 0 || job->w_at == 0 || job->y_at == 0)
-        return BAD_NULL;
-    if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm)
-        || (workspace_of(algorithm) > 0 && workspace == NULL))
-        return BAD_PARAM;
-    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels load vectors of 16 bytes */
-        return EXECUTION_FAILED;
-    job->alpha = scale_of(job, alpha);
-    job->beta = scale_of(job, beta);
+    const size_t needed = workspace_of(algorithm);
+    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
+    RETURN_IF(alpha == NULL || beta == NULL || x == NULL || w == NULL || y == NULL, BAD_NULL);
+    RETURN_IF(!algorithm_is(job->pass, algorithm) || bytes < needed || (needed > 0 && workspace == NULL), BAD_PARAM);
+    job->x_at = (uintptr_t)x, job->w_at = (uintptr_t)w, job->y_at = (uintptr_t)y;
+    /* as cuDNN, whose kernels load vectors of 16 bytes */
+    RETURN_IF((job->x_at | job->w_at | job->y_at) % 16 != 0, EXECUTION_FAILED);
+    job->alpha = scale_of(job->type, alpha);
+    job->beta = scale_of(job->type, beta);
     job->workspace_at = (uintptr_t)workspace;
-    job->workspace_bytes = workspace_of(algorithm);
+    job->workspace_bytes = needed;
     job->varies = algorithm == 0 && job->pass != DNN_FORWARD;
     job->late = option("late") == algorithm;
-    return dnn_put(job, handle->stream) == 0 ? OK : EXECUTION_FAILED;
+    return softcuda_enqueue(handle->stream, run, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
 }
 
 EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                   struct filter *w_is, const void *w,
-                                   struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta,
-                                   struct tensor *y_is, void *y)
+                                   struct tensor *w_is, const void *w, struct conv *conv, int algorithm,
+                                   void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionForward);
-    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
+    return put(handle, &job, alpha, beta, x, w, y, algorithm, workspace, bytes);
 }
 
 EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is,
-                                                 const void *x, struct filter *w_is,
-                                                 const void *w, struct conv *conv, int algorithm, void *workspace,
-                                                 size_t bytes, const void *alpha2,
+                                                 const void *x, struct tensor *w_is, const void *w, struct conv *conv,
+                                                 int algorithm, void *workspace, size_t bytes, const void *alpha2,
                                                  struct tensor *z_is, const void *z, struct tensor *bias_is,
-                                                 const void *bias,
-                                                 struct activation *activation, struct tensor *y_is, void *y)
+                                                 const void *bias, struct activation *activation, struct tensor *y_is,
+                                                 void *y)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBiasActivationForward);
-    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
-    if (status != OK)
-        return status;
-    if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
-        || alpha2 == NULL)
-        return BAD_PARAM;
+    TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
+    RETURN_IF(!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
+              || alpha2 == NULL, BAD_PARAM);
     /* Without an activation, only the precomputed algorithm is supported. */
-    if (activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(&job, alpha2) != 0)
-        return NOT_SUPPORTED;
-    if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1
-        || bias_is->sides[3] != 1 || bias_is->type != x_is->type)
-        return BAD_SHAPE;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y, job.bias_at = (uintptr_t)bias;
-    return put(handle, &job, alpha, alpha2, algorithm, workspace, bytes);
+    RETURN_IF(activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(job.type, alpha2) != 0,
+              NOT_SUPPORTED);
+    const int *const sides = bias_is->sides;
+    RETURN_IF(sides[0] != 1 || sides[1] != w_is->sides[0] || sides[2] != 1 || sides[3] != 1
+              || bias_is->type != x_is->type, BAD_SHAPE);
+    job.bias_at = (uintptr_t)bias;
+    return put(handle, &job, alpha, alpha2, x, w, y, algorithm, workspace, bytes);
 }
 
-EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct filter *w_is, const void *w,
-                                        struct tensor *dy_is, const void *dy,
-                                        struct conv *conv, int algorithm, void *workspace, size_t bytes,
-                                        const void *beta, struct tensor *dx_is, void *dx)
+EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct tensor *w_is, const void *w,
+                                        struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
+                                        void *workspace, size_t bytes, const void *beta, struct tensor *dx_is,
+                                        void *dx)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBackwardData);
-    const int status = describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)dx, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)dy;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is));
+    return put(handle, &job, alpha, beta, dx, w, dy, algorithm, workspace, bytes);
 }
 
 EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                          struct tensor *dy_is, const void *dy,
-                                          struct conv *conv, int algorithm, void *workspace, size_t bytes,
-                                          const void *beta, struct filter *dw_is, void *dw)
+                                          struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
+                                          void *workspace, size_t bytes, const void *beta, struct tensor *dw_is,
+                                          void *dw)
 {
-    struct dnn_job job;
+    struct job job;
     ENTER(cudnnConvolutionBackwardFilter);
-    const int status = describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is);
-    if (status != OK)
-        return status;
-    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)dw, job.y_at = (uintptr_t)dy;
-    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+    TRY(describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is));
+    return put(handle, &job, alpha, beta, x, dw, dy, algorithm, workspace, bytes);
 }

@@ -2,82 +2,83 @@
 /* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, error names, and the control
  * table. */
 #define _GNU_SOURCE
-#include "order.h"
+#include "driver.h"
 
-#include <stdlib.h>
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { EXTRA = 128 };                       /* functions of the other libraries */
 
 /* Only the addresses of the functions are used here, so their prototypes need not be correct. */
-#define ENTRY(name, version, symbol) extern void at_##name##version(void) __asm__(#symbol);
+#define ENTRY(name, version, suffix) extern void at_##name##version(void) __asm__(#name #suffix);
 #include "entry.def"
 #undef ENTRY
 
-static const struct row {
-    const char *name, *symbol;
-    int version;
-    void (*function)(void);
-} rows[] = {
-#define ENTRY(name, version, symbol) { #name, #symbol, version, at_##name##version },
+enum {
+    OWN = 0
+#define ENTRY(name, version, suffix) +1
 #include "entry.def"
 #undef ENTRY
 };
 
-static atomic_llong counters[COUNT_OF(rows) + EXTRA];
-static const char *extras[EXTRA];
-static atomic_int n_extras;
+static struct entry {
+    const char *name, *symbol;
+    int version;
+    void (*function)(void);
+    atomic_llong calls;
+} entries[OWN + EXTRA] = {
+#define ENTRY(name, version, suffix) { #name, #name #suffix, version, at_##name##version, 0 },
+#include "entry.def"
+#undef ENTRY
+};
+static atomic_int n_entries = OWN;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialised, forked, over;
 __thread bool driver_in_callback;
 
-atomic_llong *driver_counter(const char *symbol)
+static struct entry *entry_of(const char *symbol)
 {
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (strcmp(rows[i].symbol, symbol) == 0)
-            return &counters[i];
-    pthread_mutex_lock(&lock);
-    int at = 0;
-    while (at < n_extras && strcmp(extras[at], symbol) != 0)
-        at++;
-    if (at == n_extras && n_extras < EXTRA)
-        extras[n_extras++] = strdup(symbol);
-    pthread_mutex_unlock(&lock);
-    return &counters[COUNT_OF(rows) + (size_t)(at < EXTRA ? at : EXTRA - 1)];
+    for (struct entry *e = entries; e < &entries[n_entries]; e++)
+        RETURN_IF(strcmp(e->symbol, symbol) == 0, e);
+    return NULL;
 }
 
-result driver_enter(const char *symbol, atomic_llong *calls, int needs)
+/* Adds the function of another library. If there are too many, the last one stands for all others. */
+static struct entry *new_entry(const char *symbol)
 {
-    const long long call = atomic_fetch_add(calls, 1) + 1;
-    if (over)
-        return CUDA_ERROR_DEINITIALIZED;
-    if (forked)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (driver_in_callback && (needs & ENTER_INIT))
-        return CUDA_ERROR_NOT_PERMITTED;
-    const result injected = fault_of(symbol, call);
-    if (injected != CUDA_SUCCESS)
-        return injected;
-    if ((needs & ENTER_INIT) && !initialised)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (needs & ENTER_CONTEXT) {
-        struct device *device = device_current();
-        if (device == NULL)
-            return CUDA_ERROR_INVALID_CONTEXT;
-        if (device->retained == 0)
-            return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        if ((needs & ENTER_WELL) && device->error != CUDA_SUCCESS)
-            return device->error;
-    }
-    return CUDA_SUCCESS;
+    LOCKED(&lock);
+    struct entry *e = entry_of(symbol);
+    RETURN_IF(e != NULL || n_entries == OWN + EXTRA, e != NULL ? e : &entries[OWN + EXTRA - 1]);
+    e = &entries[n_entries];
+    e->name = e->symbol = strdup(symbol);
+    n_entries++;
+    return e;
+}
+
+result driver_enter(const char *symbol, int needs)
+{
+    struct entry *e = entry_of(symbol);
+    if (e == NULL)
+        e = new_entry(symbol);
+    const long long call = atomic_fetch_add(&e->calls, 1) + 1;
+    RETURN_IF(over, CUDA_ERROR_DEINITIALIZED);
+    RETURN_IF(forked, CUDA_ERROR_NOT_INITIALIZED);
+    RETURN_IF(driver_in_callback && (needs & ENTER_INIT), CUDA_ERROR_NOT_PERMITTED);
+    TRY(fault_of(symbol, call));
+    RETURN_IF((needs & ENTER_INIT) && !initialised, CUDA_ERROR_NOT_INITIALIZED);
+    RETURN_IF(!(needs & ENTER_CONTEXT), CUDA_SUCCESS);
+    const struct device *device = device_current();
+    RETURN_IF(device == NULL, CUDA_ERROR_INVALID_CONTEXT);
+    RETURN_IF(device->retained == 0, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return needs & ENTER_WELL ? device->error : CUDA_SUCCESS;
 }
 
 /* Called by the fake libraries for cuBLAS, cuDNN and NVML. */
 EXPORT result softcuda_enter(const char *symbol)
 {
-    return driver_enter(symbol, driver_counter(symbol), 0);
+    return driver_enter(symbol, 0);
 }
 
 static void forget_in_child(void)
@@ -89,29 +90,20 @@ static void forget_in_child(void)
 EXPORT result cuInit(unsigned flags)
 {
     CALL(cuInit, 0);
-    if (flags != 0)
+    char why[256];
+    RETURN_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
+    LOCKED(&lock);
+    RETURN_IF(initialised, CUDA_SUCCESS);
+    if (!options_read(getenv("SOFTCUDA"), why, sizeof why)) {
+        fprintf(stderr, "softcuda: SOFTCUDA=%s: %s\n", getenv("SOFTCUDA"), why);
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    result made = CUDA_SUCCESS;
-    if (!initialised) {
-        char why[256];
-        if (!options_read(getenv("SOFTCUDA"), why, sizeof why)) {
-            fprintf(stderr, "softcuda: SOFTCUDA=%s: %s\n", getenv("SOFTCUDA"), why);
-            made = CUDA_ERROR_INVALID_VALUE;
-        } else {
-            devices_start();
-            if (n_devices == 0)
-                made = CUDA_ERROR_NO_DEVICE;
-            else if (!space_open(n_devices, options.memory) || !order_open())
-                made = CUDA_ERROR_OUT_OF_MEMORY;
-            else
-                initialised = true;
-        }
-        if (initialised)
-            pthread_atfork(NULL, NULL, forget_in_child);
     }
-    pthread_mutex_unlock(&lock);
-    return made;
+    devices_start();
+    RETURN_IF(n_devices == 0, CUDA_ERROR_NO_DEVICE);
+    RETURN_IF(!space_open(n_devices, options.memory) || !order_open(), CUDA_ERROR_OUT_OF_MEMORY);
+    initialised = true;
+    pthread_atfork(NULL, NULL, forget_in_child);
+    return CUDA_SUCCESS;
 }
 
 /* Some options are used before cuInit. */
@@ -132,9 +124,7 @@ __attribute__((destructor)) static void end(void)
 
 EXPORT result cuDriverGetVersion(int *version)
 {
-    CALL(cuDriverGetVersion, 0);
-    if (version == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    CHECKED_CALL(cuDriverGetVersion, 0, version == NULL);
     *version = options.version;
     return CUDA_SUCCESS;
 }
@@ -145,53 +135,59 @@ EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version
 {
     CALL(cuGetProcAddress_v2, 0);
     enum { FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2 };
-    int found = NO_SYMBOL;
-    if (name == NULL || function == NULL || status == NULL || flags > 2)
-        return CUDA_ERROR_INVALID_VALUE;
+    RETURN_IF(name == NULL || function == NULL || status == NULL || flags > 2, CUDA_ERROR_INVALID_VALUE);
+    *status = NO_SYMBOL;                    /* a missing symbol is reported there and not as an error */
     *function = NULL;
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (strcmp(rows[i].name, name) == 0) {
-            if (rows[i].version <= version && rows[i].version <= options.version) {
-                *(void (**)(void))function = rows[i].function;
-                found = FOUND;
-            } else if (found == NO_SYMBOL) {
-                found = TOO_OLD;
+    for (const struct entry *e = entries; e < &entries[OWN]; e++)
+        if (strcmp(e->name, name) == 0) {
+            if (e->version <= version && e->version <= options.version) {
+                *(void (**)(void))function = e->function;
+                *status = FOUND;
+            } else if (*status == NO_SYMBOL) {
+                *status = TOO_OLD;
             }
         }
-    *status = found;                        /* a missing symbol is reported there and not as an error */
     return CUDA_SUCCESS;
 }
 
 /* ---- error names ---- */
 
-static const struct words { int number; const char *name, *text; } words[] = {
-#define ROW(name, number, text) { number, "CUDA_" #name, text },
+static struct words { int number; const char *name; char text[64]; } words[] = {
+#define ROW(name, number) { number, "CUDA_" #name, #name },
     RESULTS(ROW)
 #undef ROW
 };
 
+/* Makes the texts: "invalid value" of ERROR_INVALID_VALUE. */
+__attribute__((constructor)) static void make_texts(void)
+{
+    for (size_t i = 1; i < COUNT_OF(words); i++) {
+        memmove(words[i].text, words[i].text + strlen("ERROR_"), sizeof words[i].text - strlen("ERROR_"));
+        for (char *c = words[i].text; *c != '\0'; c++)
+            *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
+    }
+}
+
 static const struct words *words_of(result error)
 {
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (words[i].number == error)
-            return &words[i];
-    return NULL;
+    const struct words *w = words;
+    while (w < &words[COUNT_OF(words)] && w->number != error)
+        w++;
+    return w < &words[COUNT_OF(words)] ? w : NULL;
 }
 
 EXPORT result cuGetErrorName(result error, const char **text)
 {
     CALL(cuGetErrorName, 0);
-    const struct words *found = words_of(error);
-    *text = found != NULL ? found->name : NULL;
-    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    *text = words_of(error) != NULL ? words_of(error)->name : NULL;
+    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuGetErrorString(result error, const char **text)
 {
     CALL(cuGetErrorString, 0);
-    const struct words *found = words_of(error);
-    *text = found != NULL ? found->text : NULL;
-    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    *text = words_of(error) != NULL ? words_of(error)->text : NULL;
+    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- the control table ---- */
@@ -199,39 +195,30 @@ EXPORT result cuGetErrorString(result error, const char **text)
 static int64_t calls_of(const char *name)
 {
     int64_t sum = -1;
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        bool again = false;                     /* several rows of entry.def may have the same symbol */
-        for (size_t j = 0; j < i; j++)
-            again |= strcmp(rows[j].symbol, rows[i].symbol) == 0;
-        if (!again && (strcmp(rows[i].name, name) == 0 || strcmp(rows[i].symbol, name) == 0))
-            sum = (sum < 0 ? 0 : sum) + atomic_load(&counters[i]);
-    }
-    for (int i = 0; i < n_extras; i++)
-        if (strcmp(extras[i], name) == 0)
-            sum = (sum < 0 ? 0 : sum) + atomic_load(&counters[COUNT_OF(rows) + (size_t)i]);
+    for (const struct entry *e = entries; e < &entries[n_entries]; e++)
+        if (strcmp(e->name, name) == 0 || strcmp(e->symbol, name) == 0)
+            sum = (sum < 0 ? 0 : sum) + atomic_load(&e->calls);
     return sum;
 }
 
 static const char *name_of(int number)
 {
-    if (number < 0 || (size_t)number >= COUNT_OF(rows) + (size_t)n_extras)
-        return NULL;
-    return (size_t)number < COUNT_OF(rows) ? rows[number].symbol : extras[(size_t)number - COUNT_OF(rows)];
+    return number >= 0 && number < n_entries ? entries[number].symbol : NULL;
 }
 
 static uint64_t live_bytes(int device)
 {
-    return device >= 0 && device < n_devices ? devices[device].live : 0;
+    return device_of(device) != NULL ? devices[device].live : 0;
 }
 
 static uint64_t live_blocks(int device)
 {
-    return device >= 0 && device < n_devices ? devices[device].live_blocks : 0;
+    return device_of(device) != NULL ? devices[device].live_blocks : 0;
 }
 
 static bool context_active(int device)
 {
-    return device >= 0 && device < n_devices && devices[device].retained > 0;
+    return device_of(device) != NULL && devices[device].retained > 0;
 }
 
 static uint64_t live_handles(const char *kind)
@@ -246,8 +233,7 @@ static uint64_t live_handles(const char *kind)
 
 static bool peek(address from, void *to, size_t bytes)
 {
-    if (!space_usable(from, bytes))
-        return false;
+    RETURN_IF(!space_usable(from, bytes), false);
     space_copy(to, (const void *)(uintptr_t)from, bytes);
     return true;
 }
@@ -267,22 +253,26 @@ static const char *fault_text(void)
 
 void fault_report(const char *text)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     faults_seen++;
     snprintf(last_fault, sizeof last_fault, "%s", text);
     if (!options.quiet)
         fprintf(stderr, "softcuda: %s\n", text);
-    pthread_mutex_unlock(&lock);
 }
 
-static void report(bool on)
+static void print_faults(bool on)
 {
     options.quiet = !on;
 }
 
 static bool inject(const char *name, int64_t at, int error, bool on)
 {
-    return fault_add(name, at, error, on, true);
+    return fault_add(name, at, error, on, false, true);
+}
+
+static void inject_kernel(const char *kernel, int skip, int error)
+{
+    fault_add(kernel, skip, error, false, true, true);
 }
 
 static void inject_clear(void)
@@ -293,6 +283,6 @@ static void inject_clear(void)
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
     .live_blocks = live_blocks, .live_handles = live_handles, .context_active = context_active,
-    .launches = function_launches, .peek = peek, .inject_kernel = fault_inject_kernel, .faults = faults,
-    .fault_text = fault_text, .tell = report,
+    .launches = function_launches, .peek = peek, .inject_kernel = inject_kernel, .faults = faults,
+    .fault_text = fault_text, .print_faults = print_faults,
 };

@@ -2,7 +2,7 @@
 /* tests/softcuda/driver.h: declarations shared by the files of libcuda.so.1.
  *
  * A device is a range of addresses (space.c) and a sticky error. A stream is a thread that runs operations from a queue
- * (stream.c). Kernels come from libraries compiled by g++ (module.c) and run on the stream's thread (block.c). */
+ * (stream.c). Kernels come from libraries compiled by g++ (kernel.c) and run on the stream's thread (block.c). */
 #ifndef SOFTCUDA_DRIVER_H
 #define SOFTCUDA_DRIVER_H
 
@@ -15,24 +15,34 @@
 #include "runner.h"
 
 #define DEVICES 16
-#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+
+/* Holds the mutex until the enclosing block ends. */
+#define LOCKED(mutex) pthread_mutex_t *const held __attribute__((cleanup(lock_release), unused)) = lock_take(mutex)
+
+static inline pthread_mutex_t *lock_take(pthread_mutex_t *mutex)
+{
+    pthread_mutex_lock(mutex);
+    return mutex;
+}
+
+static inline void lock_release(pthread_mutex_t *const *mutex)
+{
+    pthread_mutex_unlock(*mutex);
+}
 
 /* ---- driver.c: entry of all functions ---- */
 
 /* cuInit was called; a context is current; the context has no error; all of them */
 enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4, ENTER_READY = 7 };
 /* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
-result driver_enter(const char *symbol, atomic_llong *calls, int needs);
-#define CALL(symbol, needs)                                                        \
-    do {                                                                           \
-        static atomic_llong *counter;                                              \
-        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                   \
-            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE); \
-        const result entered = driver_enter(#symbol, counter, needs);              \
-        if (entered != CUDA_SUCCESS)                                               \
-            return entered;                                                        \
+result driver_enter(const char *symbol, int needs);
+#define CALL(symbol, needs) TRY(driver_enter(#symbol, needs))
+/* In addition, returns CUDA_ERROR_INVALID_VALUE if `wrong` is true. */
+#define CHECKED_CALL(symbol, needs, wrong)          \
+    do {                                            \
+        CALL(symbol, needs);                        \
+        RETURN_IF(wrong, CUDA_ERROR_INVALID_VALUE); \
     } while (0)
-atomic_llong *driver_counter(const char *symbol);
 /* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
 
@@ -43,7 +53,7 @@ struct options {
     uint64_t memory;
     unsigned late_us;
     int strict_free, quiet, pools;                                  /* 0 or 1 */
-    int streams;                                                    /* STREAMS_*: checks of the order (order.h) */
+    int streams;                                                    /* STREAMS_*: checks of the order (order.c) */
     int order;                                                      /* enum runner_order */
 };
 enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_REPORT };
@@ -56,19 +66,18 @@ int options_visible(const char *text, int devices, int *visible);
 
 /* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
 result fault_of(const char *symbol, long long call);
-bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test);
+/* Adds a failure of a function at its call `at` (and after it, if `on`), or of a kernel after `at` launches. */
+bool fault_add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test);
 void fault_clear(bool by_test);                     /* by_test: all; else only those from SOFTCUDA */
-void fault_inject_kernel(const char *kernel, int skip, int error);
 result fault_of_kernel(const char *kernel);
 void fault_report(const char *text);                /* counts an error and prints it */
 
-/* ---- device.c, context.c ---- */
+/* ---- device.c ---- */
 
 struct stream;
 
 struct device {                         /* a pointer to it is a CUcontext */
     int index, hardware;                /* number as programs see it; number of the hardware */
-    uuid id;
     pthread_mutex_t lock;               /* guards all fields below */
     atomic_int retained;
     atomic_int error;                   /* sticky error, or CUDA_SUCCESS */
@@ -85,7 +94,8 @@ struct device *device_of(int ordinal);              /* NULL: no such device */
 struct device *device_current(void);                /* of the thread's context; NULL: none */
 bool device_is(const struct device *context);       /* whether it is an address of a device */
 void device_fail(struct device *device, result error);
-void uuid_of(uuid *id, int hardware);
+uuid uuid_of(int hardware);
+void uuid_text(char text[48], int hardware);
 
 /* ---- space.c ---- */
 
@@ -103,22 +113,44 @@ void space_fill(address to, unsigned char value, size_t bytes);
 void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
 void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer report accesses by the host */
 
-/* ---- memory.c ---- */
+/* ---- ranges.c: sorted sets of disjoint address ranges; the caller locks them ---- */
 
-result memory_alloc(struct device *device, address *out, size_t bytes);
-result memory_free(struct device *device, address begin, size_t *bytes);
+struct range {
+    address begin;
+    size_t bytes, extent;               /* extent: `bytes`, and what stays free behind them */
+    void *owner;                        /* the pool of a block, the allocation of a mapping */
+    uint32_t readers, writers;          /* of a mapping: bit masks of devices */
+};
+
+struct ranges {
+    struct range *list;
+    size_t n, capacity;
+    address next;                       /* where the next search begins: addresses are reused cyclically */
+};
+
+size_t range_behind(const struct ranges *ranges, address where);    /* index of the first one that begins behind it */
+struct range *range_at(const struct ranges *ranges, address where); /* the one that contains it; NULL: none */
+bool range_overlaps(const struct ranges *ranges, address begin, size_t bytes);
+/* Returns an address in [first, end) at which `extent` bytes are free, at `hint` or behind it if that is in there. 0:
+ * none. Between a range that it passes and the address stay `gap` bytes. */
+address range_place(struct ranges *ranges, address hint, address first, address end, size_t extent, size_t gap);
+bool range_add(struct ranges *ranges, struct range range);
+void range_remove(struct ranges *ranges, const struct range *range);
+
+/* ---- memory.c, pool.c ---- */
+
+result memory_alloc(struct device *device, address *out, size_t bytes, void *owner);
+result memory_free(struct device *device, address begin, struct range *freed);
 size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
 bool memory_reserve(struct device *device, size_t bytes);           /* counts the bytes; false if too few are left */
 void memory_release(struct device *device, size_t bytes);
 size_t memory_block_bytes(address begin);           /* of the block that begins there; 0: none */
 void memory_drop_all(struct device *device);
+void memory_describe(address where, char *text, size_t bytes);
+/* Returns whether the bytes are pinned host memory; *found: the whole range, unless NULL. */
+bool memory_pinned(const void *inside, size_t bytes, struct range *found);
 void pools_synchronized(const struct device *device);               /* after the host waited for a stream */
 void pools_drop(const struct device *device);                       /* the device's context is destroyed */
-void memory_describe(address where, char *text, size_t bytes);
-
-/* ---- host.c ---- */
-
-bool host_pinned(const void *inside, size_t bytes, const char **begin, const char **end);
 
 /* ---- vmm.c: virtual memory ---- */
 
@@ -136,20 +168,22 @@ bool handle_is(enum handle kind, const void *handle);
 bool handle_remove(enum handle kind, const void *handle);
 uint64_t handle_count(enum handle kind);
 
+#define REQUIRE_HANDLE(kind, handle) RETURN_IF(!handle_is(kind, handle), CUDA_ERROR_INVALID_HANDLE)
+
 /* ---- stream.c ---- */
 
 struct graph;
 struct capture;
-struct mark;
+struct node_set { int n, capacity; int *list; };        /* of nodes of a graph */
 
-/* An operation of a stream. It may run several times, in graphs. `release` frees it. */
+/* An operation of a stream. It may run several times, in graphs. */
 struct op {
-    void (*run)(struct op *op, struct stream *stream);
-    void (*release)(struct op *op);     /* NULL: free */
+    void (*run)(void *argument, struct stream *stream);
+    void (*release)(void *argument);    /* frees what the argument owns; NULL: nothing */
     struct op *next;
     int node;                           /* NODE_*: its type as a graph node */
-    bool always;                        /* runs even if the context has an error */
-    struct clock *before;               /* order.h: the host's clock when the operation was enqueued */
+    struct clock *before;               /* order.c: the host's clock when the operation was enqueued */
+    _Alignas(16) char argument[];
 };
 
 struct stream {
@@ -161,45 +195,69 @@ struct stream {
     pthread_cond_t work, done;
     struct op *first, *last;
     uint64_t put, finished;
-    bool closing, detached;
+    bool closing;
     struct capture *capture;            /* records the operations instead; NULL: none */
-    struct node_set *tail;              /* of the capture: the nodes that the next one depends on */
+    struct node_set tail;               /* of the capture: the nodes that the next one depends on */
     unsigned seed;
-    int slot;                           /* order.h; -1: none */
-    struct clock *clock;                /* order.h: at present, and after the last operation */
+    int slot;                           /* order.c; -1: none */
+    struct clock *clock;                /* order.c: at present, and after the last operation */
 };
 
+/* Returns an operation that owns a copy of the argument. On NULL (out of memory), the argument is released. */
+struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
+                  size_t bytes);
+void op_free(struct op *op);
 /* Closes all streams of the device and waits for their work. */
 void streams_close(struct device *device);
-/* The stream of a handle; NULL: invalid, as is the default stream. */
-struct stream *stream_of(void *handle);
-/* Enqueues or captures the operation and owns it, also on an error. */
+struct stream *stream_of(void *handle);             /* NULL: invalid, as is the default stream */
+/* Declares the stream of a handle. */
+#define STREAM(name, handle)                       \
+    struct stream *const name = stream_of(handle); \
+    RETURN_IF(name == NULL, CUDA_ERROR_INVALID_HANDLE)
+/* Enqueues or captures the operation and owns it, also on an error. NULL: returns CUDA_ERROR_OUT_OF_MEMORY. */
 result stream_put(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
 void device_wait_idle(struct device *device);
+void devices_wait_idle(void);
 void streams_wait_all(void);
-void op_free(struct op *op);
-struct op *mark_op(struct mark *mark, bool reach);
 
 /* ---- event.c ---- */
 
 /* A point in a stream. The stream reaches it once. */
-struct mark {
+struct timepoint {
     atomic_int references;
     atomic_bool done;
     double ms;
-    struct clock *clock;                /* order.h */
+    struct clock *clock;                /* order.c */
 };
-struct mark *mark_new(void);
-void mark_release(struct mark *mark);
-void mark_reach(struct mark *mark);
-void mark_wait(struct mark *mark);
+struct timepoint *timepoint_new(void);
+void timepoint_release(struct timepoint *timepoint);
+void timepoint_wait(struct timepoint *timepoint);   /* of the host */
+/* An operation that waits for a timepoint or, with `reach`, reaches it. */
+struct op *timepoint_op(struct timepoint *timepoint, bool reach);
 
-/* ---- capture.c ---- */
+struct event {
+    struct device *device;
+    unsigned flags;
+    struct timepoint *timepoint;        /* of its last record; NULL: none */
+    struct capture *capture;            /* capture that recorded it; NULL: none */
+    struct node_set nodes;              /* the stream's tail at that moment */
+};
+/* Returns the timepoint of the event's last record with a new reference. NULL: the event was not recorded. */
+struct timepoint *event_timepoint(struct event *event);
+
+/* ---- graph.c, capture.c ---- */
+
+struct graph *graph_new(void);                      /* the caller owns one reference */
+void graph_release(struct graph *graph);
+/* Adds an operation that depends on the nodes `before`, and takes ownership of it and of the set. Returns the node's
+ * number. -1: out of memory; the caller still owns both. */
+int graph_add(struct graph *graph, struct op *op, struct node_set *before);
+/* Returns true if every node is one of `ends` or must run before one of them. */
+bool graph_reaches_all(const struct graph *graph, const struct node_set *ends);
 
 bool capture_active(const struct stream *stream);
 result capture_add(struct stream *stream, struct op *op);
-struct event;
 result capture_record(struct stream *stream, struct event *event);
 result capture_wait(struct stream *stream, struct event *event, bool *taken);
 void capture_forget(struct event *event);
@@ -209,23 +267,26 @@ void capture_abandon(struct stream *stream);
  * invalidates the capture and returns an error. */
 result capture_unsafe_call(void);
 
-struct event {
-    struct device *device;
-    unsigned flags;
-    pthread_mutex_t lock;
-    struct mark *mark;                  /* of its last record; NULL: none */
-    struct capture *capture;            /* capture that recorded it; NULL: none */
-    struct node_set *nodes;             /* the stream's tail at that moment */
-};
+/* ---- order.c: SOFTCUDA=streams=error|report: checks that the program orders uses of the same memory on different
+ * streams. If the option is off, all functions do nothing. ---- */
 
-/* ---- module.c, launch.c ---- */
+bool order_open(void);
+void order_stream(struct stream *stream);                           /* call for each new stream */
+void order_stream_over(struct stream *stream);
+void order_put(struct op *op);                                      /* the host enqueues the operation */
+void order_begin(struct stream *stream, struct op *op);             /* the stream starts the operation */
+void order_end(struct stream *stream);                              /* with the stream's lock held */
+void order_reach(struct timepoint *timepoint, const struct stream *stream);     /* call before it is reached */
+void order_stream_waited(struct stream *stream, const struct timepoint *timepoint);
+void order_host_idle(const struct stream *stream);                  /* the stream is idle; its lock is held */
+void order_host_waited(const struct timepoint *timepoint);
+void order_host_called(const struct stream *stream);                /* a host function runs in stream order */
+void order_name(const char *name);                                  /* the stream's operation, for messages */
+/* Checks and records that the calling stream's thread reads or writes the memory. */
+void order_touch(address begin, size_t bytes, bool write);
+void order_forget(address begin, size_t bytes);                     /* call for new memory */
 
-struct function {                       /* CUkernel */
-    const struct softcuda_kernel *kernel;
-    const struct softcuda_library *library;
-    int max_dynamic;
-    struct function *next;
-};
+/* ---- kernel.c ---- */
 
 uint64_t function_launches(const char *name);
 

@@ -1,75 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/event.c: events and marks. A mark is a point in a stream, with the time at which it was reached. */
-#include "order.h"
+/* tests/softcuda/event.c: events and timepoints: points in a stream, with the time at which they were reached. */
+#include "driver.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of all events */
 static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
 
-static double clock_ms(void)
+struct timepoint *timepoint_new(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    struct timepoint *t = calloc(1, sizeof *t);
+    if (t != NULL)
+        t->references = 1;
+    return t;
 }
 
-struct mark *mark_new(void)
+void timepoint_release(struct timepoint *t)
 {
-    struct mark *mark = calloc(1, sizeof *mark);
-    if (mark != NULL)
-        mark->references = 1;
-    return mark;
-}
-
-void mark_release(struct mark *mark)
-{
-    if (mark != NULL && --mark->references == 0) {
-        free(mark->clock);
-        free(mark);
+    if (t != NULL && --t->references == 0) {
+        free(t->clock);
+        free(t);
     }
 }
 
-void mark_reach(struct mark *mark)
+static void wait_until_reached(struct timepoint *t)
 {
-    pthread_mutex_lock(&lock);
-    mark->ms = clock_ms();
-    mark->done = true;
-    pthread_cond_broadcast(&reached);
-    pthread_mutex_unlock(&lock);
-}
-
-void mark_wait(struct mark *mark)
-{
-    pthread_mutex_lock(&lock);
-    while (!mark->done)
+    LOCKED(&lock);
+    while (!t->done)
         pthread_cond_wait(&reached, &lock);
-    pthread_mutex_unlock(&lock);
 }
 
-/* Returns the mark of the event's last record with a new reference. NULL: the event was not recorded. */
-static struct mark *last_mark(struct event *event)
+void timepoint_wait(struct timepoint *t)
 {
-    pthread_mutex_lock(&event->lock);
-    struct mark *mark = event->mark;
-    if (mark != NULL)
-        mark->references++;
-    pthread_mutex_unlock(&event->lock);
-    return mark;
+    wait_until_reached(t);
+    order_host_waited(t);
 }
+
+static void run_wait(void *argument, struct stream *stream)
+{
+    struct timepoint *t = *(struct timepoint **)argument;
+    wait_until_reached(t);
+    order_stream_waited(stream, t);
+}
+
+static void run_reach(void *argument, struct stream *stream)
+{
+    struct timepoint *t = *(struct timepoint **)argument;
+    struct timespec now;
+    order_reach(t, stream);
+    LOCKED(&lock);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    t->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    t->done = true;
+    pthread_cond_broadcast(&reached);
+}
+
+static void release_timepoint(void *argument)
+{
+    timepoint_release(*(struct timepoint **)argument);
+}
+
+struct op *timepoint_op(struct timepoint *t, bool reach)
+{
+    t->references++;
+    return op_new(reach ? run_reach : run_wait, release_timepoint, reach ? NODE_RECORD : NODE_WAIT, &t, sizeof t);
+}
+
+struct timepoint *event_timepoint(struct event *event)
+{
+    LOCKED(&lock);
+    if (event->timepoint != NULL)
+        event->timepoint->references++;
+    return event->timepoint;
+}
+
+/* ---- entry points ---- */
 
 EXPORT result cuEventCreate(struct event **out, unsigned flags)
 {
-    CALL(cuEventCreate, ENTER_READY);
-    if (out == NULL || flags > 3)
-        return CUDA_ERROR_INVALID_VALUE;
+    CHECKED_CALL(cuEventCreate, ENTER_READY, out == NULL || flags > 3);
     struct event *event = calloc(1, sizeof *event);
-    if (event == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    RETURN_IF(event == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     event->device = device_current();
     event->flags = flags;
-    pthread_mutex_init(&event->lock, NULL);
     handle_add(HANDLE_EVENT, event);
     *out = event;
     return CUDA_SUCCESS;
@@ -78,12 +92,10 @@ EXPORT result cuEventCreate(struct event **out, unsigned flags)
 EXPORT result cuEventDestroy_v2(struct event *event)
 {
     CALL(cuEventDestroy_v2, ENTER_INIT);
-    if (!handle_remove(HANDLE_EVENT, event))
-        return CUDA_ERROR_INVALID_HANDLE;
+    RETURN_IF(!handle_remove(HANDLE_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
     const result error = event->device->error;
     capture_forget(event);
-    mark_release(event->mark);
-    pthread_mutex_destroy(&event->lock);
+    timepoint_release(event->timepoint);
     free(event);
     return error;
 }
@@ -91,81 +103,64 @@ EXPORT result cuEventDestroy_v2(struct event *event)
 EXPORT result cuEventRecord(struct event *event, void *handle)
 {
     CALL(cuEventRecord, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (stream == NULL || !handle_is(HANDLE_EVENT, event) || stream->device != event->device)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (capture_active(stream))
-        return capture_record(stream, event);
-    struct mark *mark = mark_new();
-    struct op *op = mark != NULL ? mark_op(mark, true) : NULL;
+    STREAM(stream, handle);
+    REQUIRE_HANDLE(HANDLE_EVENT, event);
+    RETURN_IF(stream->device != event->device, CUDA_ERROR_INVALID_HANDLE);
+    RETURN_IF(capture_active(stream), capture_record(stream, event));
+    struct timepoint *t = timepoint_new();
+    struct op *op = t != NULL ? timepoint_op(t, true) : NULL;
     if (op == NULL) {
-        mark_release(mark);
+        timepoint_release(t);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture_forget(event);
-    pthread_mutex_lock(&event->lock);
-    mark_release(event->mark);
-    event->mark = mark;
-    pthread_mutex_unlock(&event->lock);
+    pthread_mutex_lock(&lock);
+    timepoint_release(event->timepoint);
+    event->timepoint = t;
+    pthread_mutex_unlock(&lock);
     return stream_put(stream, op);
 }
 
 /* Checks that the host may wait for the event. */
 static result may_wait(const struct event *event)
 {
-    if (!handle_is(HANDLE_EVENT, event))
-        return CUDA_ERROR_INVALID_HANDLE;
+    REQUIRE_HANDLE(HANDLE_EVENT, event);
     return event->capture != NULL ? CUDA_ERROR_CAPTURED_EVENT : capture_unsafe_call();
 }
 
 EXPORT result cuEventQuery(struct event *event)
 {
     CALL(cuEventQuery, ENTER_INIT);
-    const result refused = may_wait(event);
-    if (refused != CUDA_SUCCESS)
-        return refused;
-    struct mark *mark = last_mark(event);
-    const bool done = mark == NULL || mark->done;
-    if (done && mark != NULL)
-        order_host_waited(mark);
-    mark_release(mark);
+    TRY(may_wait(event));
+    struct timepoint *t = event_timepoint(event);
+    const bool done = t == NULL || t->done;
+    if (t != NULL && done)
+        order_host_waited(t);
+    timepoint_release(t);
     return event->device->error != CUDA_SUCCESS ? event->device->error : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT result cuEventSynchronize(struct event *event)
 {
     CALL(cuEventSynchronize, ENTER_INIT);
-    const result refused = may_wait(event);
-    if (refused != CUDA_SUCCESS)
-        return refused;
-    struct mark *mark = last_mark(event);
-    if (mark != NULL) {
-        mark_wait(mark);
-        order_host_waited(mark);
-    }
-    mark_release(mark);
+    TRY(may_wait(event));
+    struct timepoint *t = event_timepoint(event);
+    if (t != NULL)
+        timepoint_wait(t);
+    timepoint_release(t);
     return event->device->error;
 }
 
 EXPORT result cuEventElapsedTime(float *ms, struct event *from, struct event *to)
 {
-    CALL(cuEventElapsedTime, ENTER_INIT);
-    if (ms == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to)
-        || ((from->flags | to->flags) & EVENT_DISABLE_TIMING))
-        return CUDA_ERROR_INVALID_HANDLE;
-    struct mark *a = last_mark(from), *b = last_mark(to);
-    result made = CUDA_SUCCESS;
-    if (a == NULL || b == NULL)
-        made = CUDA_ERROR_INVALID_HANDLE;
-    else if (from->device->error != CUDA_SUCCESS)
-        made = from->device->error;
-    else if (!a->done || !b->done)
-        made = CUDA_ERROR_NOT_READY;
-    else
-        *ms = (float)(b->ms - a->ms);
-    mark_release(a);
-    mark_release(b);
-    return made;
+    CHECKED_CALL(cuEventElapsedTime, ENTER_INIT, ms == NULL);
+    REQUIRE_HANDLE(HANDLE_EVENT, from);
+    REQUIRE_HANDLE(HANDLE_EVENT, to);
+    LOCKED(&lock);
+    const struct timepoint *a = from->timepoint, *b = to->timepoint;
+    RETURN_IF(((from->flags | to->flags) & EVENT_DISABLE_TIMING) || a == NULL || b == NULL, CUDA_ERROR_INVALID_HANDLE);
+    TRY(from->device->error);
+    RETURN_IF(!a->done || !b->done, CUDA_ERROR_NOT_READY);
+    *ms = (float)(b->ms - a->ms);
+    return CUDA_SUCCESS;
 }

@@ -20,34 +20,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault *list;
 static atomic_int n_faults;
 
-static bool add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test)
+bool fault_add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test)
 {
-    struct fault *fault = calloc(1, sizeof *fault);
-    if (fault == NULL)
-        return false;
+    struct fault *fault = name != NULL || kernel ? malloc(sizeof *fault) : NULL;
+    RETURN_IF(fault == NULL, false);
     *fault = (struct fault){ .at = at, .error = error, .on = on, .kernel = kernel, .by_test = by_test };
     snprintf(fault->name, sizeof fault->name, "%s", name == NULL ? "" : name);
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     fault->next = list;
     list = fault;
     n_faults++;
-    pthread_mutex_unlock(&lock);
     return true;
-}
-
-bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test)
-{
-    return name != NULL && add(name, at, error, on, false, by_test);
-}
-
-void fault_inject_kernel(const char *kernel, int skip, int error)
-{
-    add(kernel, skip, error, false, true, true);
 }
 
 void fault_clear(bool by_test)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     for (struct fault **link = &list, *fault; (fault = *link) != NULL;) {
         if (fault->by_test && !by_test) {
             link = &fault->next;
@@ -57,7 +45,6 @@ void fault_clear(bool by_test)
         free(fault);
         n_faults--;
     }
-    pthread_mutex_unlock(&lock);
 }
 
 /* "cuMemAlloc" also matches cuMemAlloc_v2. */
@@ -70,26 +57,18 @@ static bool matches(const char *name, const char *symbol)
 
 result fault_of(const char *symbol, long long call)
 {
-    if (n_faults == 0)
-        return CUDA_SUCCESS;
-    result error = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    for (const struct fault *fault = list; fault != NULL && error == CUDA_SUCCESS; fault = fault->next)
-        if (!fault->kernel && matches(fault->name, symbol) && (call == fault->at || (fault->on && call > fault->at)))
-            error = fault->error;
-    pthread_mutex_unlock(&lock);
-    return error;
+    RETURN_IF(n_faults == 0, CUDA_SUCCESS);
+    LOCKED(&lock);
+    for (const struct fault *f = list; f != NULL; f = f->next)
+        RETURN_IF(!f->kernel && matches(f->name, symbol) && (call == f->at || (f->on && call > f->at)), f->error);
+    return CUDA_SUCCESS;
 }
 
 result fault_of_kernel(const char *kernel)
 {
-    if (n_faults == 0)
-        return CUDA_SUCCESS;
-    result error = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    for (struct fault *fault = list; fault != NULL && error == CUDA_SUCCESS; fault = fault->next)
-        if (fault->kernel && (fault->name[0] == '\0' || strcmp(fault->name, kernel) == 0) && fault->at-- == 0)
-            error = fault->error;
-    pthread_mutex_unlock(&lock);
-    return error;
+    RETURN_IF(n_faults == 0, CUDA_SUCCESS);
+    LOCKED(&lock);
+    for (struct fault *f = list; f != NULL; f = f->next)
+        RETURN_IF(f->kernel && (f->name[0] == '\0' || strcmp(f->name, kernel) == 0) && f->at-- == 0, f->error);
+    return CUDA_SUCCESS;
 }

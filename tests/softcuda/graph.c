@@ -3,15 +3,13 @@
  *
  * The thread of the stream on which a graph is launched runs the nodes one by one, in the recorded order or, with
  * SOFTCUDA=order=random, in another order that the dependencies allow. Other orders reveal missing dependencies. */
-#include "graph.h"
+#include "driver.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct node {
     struct op *op;
-    int *before;                            /* nodes that must run before */
-    int n_before;
+    struct node_set before;                 /* nodes that must run before */
 };
 
 struct graph {                              /* a CUgraph, or the graph of a CUgraphExec */
@@ -41,42 +39,36 @@ void graph_release(struct graph *graph)
         return;
     for (int i = 0; i < graph->n; i++) {
         op_free(graph->nodes[i].op);
-        free(graph->nodes[i].before);
+        free(graph->nodes[i].before.list);
     }
     free(graph->nodes);
     free(graph);
 }
 
-int graph_add(struct graph *graph, struct op *op, const int *before, int n_before)
+int graph_add(struct graph *graph, struct op *op, struct node_set *before)
 {
     if (graph->n == graph->capacity) {
         const int capacity = graph->capacity * 2 + 16;
         struct node *more = realloc(graph->nodes, sizeof *more * (size_t)capacity);
-        if (more == NULL)
-            return -1;
+        RETURN_IF(more == NULL, -1);
         graph->nodes = more;
         graph->capacity = capacity;
     }
-    int *copy = malloc(sizeof *copy * (size_t)(n_before + 1));
-    if (copy == NULL)
-        return -1;
-    if (n_before > 0)
-        memcpy(copy, before, sizeof *copy * (size_t)n_before);
-    graph->nodes[graph->n] = (struct node){ .op = op, .before = copy, .n_before = n_before };
+    graph->nodes[graph->n] = (struct node){ op, *before };
+    *before = (struct node_set){ 0 };
     return graph->n++;
 }
 
-bool graph_reaches_all(const struct graph *graph, const int *ends, int n)
+bool graph_reaches_all(const struct graph *graph, const struct node_set *ends)
 {
     bool *reached = calloc((size_t)graph->n + 1, sizeof *reached);
-    if (reached == NULL)
-        return false;
-    for (int i = 0; i < n; i++)
-        reached[ends[i]] = true;
+    RETURN_IF(reached == NULL, false);
+    for (int i = 0; i < ends->n; i++)
+        reached[ends->list[i]] = true;
     bool all = true;
     for (int i = graph->n; i-- > 0;) {      /* nodes depend only on earlier nodes */
-        for (int k = 0; reached[i] && k < graph->nodes[i].n_before; k++)
-            reached[graph->nodes[i].before[k]] = true;
+        for (int k = 0; reached[i] && k < graph->nodes[i].before.n; k++)
+            reached[graph->nodes[i].before.list[k]] = true;
         all &= reached[i];
     }
     free(reached);
@@ -87,40 +79,37 @@ bool graph_reaches_all(const struct graph *graph, const int *ends, int n)
 
 static bool may_run(const struct graph *graph, const bool *done, int i)
 {
-    for (int k = 0; k < graph->nodes[i].n_before; k++)
-        if (!done[graph->nodes[i].before[k]])
-            return false;
+    for (int k = 0; k < graph->nodes[i].before.n; k++)
+        RETURN_IF(!done[graph->nodes[i].before.list[k]], false);
     return !done[i];
 }
 
 /* Returns a node that may run next. */
 static int pick(const struct graph *graph, const bool *done, unsigned *seed)
 {
-    const int start = (int)((unsigned)rand_r(seed) % (unsigned)graph->n);
-    for (int i = 0; i < graph->n; i++) {
-        const int node = (start - i + graph->n) % graph->n;
-        if (may_run(graph, done, node))
-            return node;
-    }
-    return -1;
+    int node = (int)((unsigned)rand_r(seed) % (unsigned)graph->n);
+    while (!may_run(graph, done, node))
+        node = (node + graph->n - 1) % graph->n;
+    return node;
 }
 
-static void run_graph(struct exec *exec, struct stream *stream)
+static void run_exec(void *argument, struct stream *stream)
 {
+    struct exec *exec = *(struct exec **)argument;
     const struct graph *graph = exec->graph;
     bool *done = calloc((size_t)graph->n + 1, sizeof *done);
-    pthread_mutex_lock(&exec->lock);
+    LOCKED(&exec->lock);
     for (int i = 0; i < graph->n && done != NULL && stream->device->error == CUDA_SUCCESS; i++) {
         const int node = options.order == ORDER_FORWARD ? i : pick(graph, done, &exec->seed);
-        graph->nodes[node].op->run(graph->nodes[node].op, stream);
+        graph->nodes[node].op->run(graph->nodes[node].op->argument, stream);
         done[node] = true;
     }
-    pthread_mutex_unlock(&exec->lock);
     free(done);
 }
 
-static void exec_release(struct exec *exec)
+static void release_exec(void *argument)
 {
+    struct exec *exec = *(struct exec **)argument;
     if (--exec->references > 0)
         return;
     graph_release(exec->graph);
@@ -128,39 +117,16 @@ static void exec_release(struct exec *exec)
     free(exec);
 }
 
-struct graph_op {
-    struct op op;
-    struct exec *exec;
-};
-
-static void run_exec(struct op *op, struct stream *stream)
-{
-    run_graph(((struct graph_op *)op)->exec, stream);
-}
-
-static void release_exec(struct op *op)
-{
-    exec_release(((struct graph_op *)op)->exec);
-    free(op);
-}
-
 /* ---- entry points ---- */
 
 EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph, unsigned long long flags)
 {
-    CALL(cuGraphInstantiateWithFlags, ENTER_READY);
-    if (out == NULL || flags > 15)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_GRAPH, graph))
-        return CUDA_ERROR_INVALID_HANDLE;
-    struct exec *exec = calloc(1, sizeof *exec);
-    if (exec == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    exec->references = 1;
-    exec->graph = graph;
-    exec->seed = 1;
+    CHECKED_CALL(cuGraphInstantiateWithFlags, ENTER_READY, out == NULL || flags > 15);
+    REQUIRE_HANDLE(HANDLE_GRAPH, graph);
+    struct exec *exec = malloc(sizeof *exec);
+    RETURN_IF(exec == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    *exec = (struct exec){ .references = 1, .graph = graph, .lock = PTHREAD_MUTEX_INITIALIZER, .seed = 1 };
     graph->references++;
-    pthread_mutex_init(&exec->lock, NULL);
     handle_add(HANDLE_GRAPH_EXEC, exec);
     *out = exec;
     return CUDA_SUCCESS;
@@ -169,31 +135,24 @@ EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph
 EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
 {
     CALL(cuGraphLaunch, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (stream == NULL || !handle_is(HANDLE_GRAPH_EXEC, exec))
-        return CUDA_ERROR_INVALID_HANDLE;
-    struct graph_op *op = calloc(1, sizeof *op);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct graph_op){ .op = { .run = run_exec, .release = release_exec, .node = NODE_KERNEL }, .exec = exec };
+    STREAM(stream, handle);
+    REQUIRE_HANDLE(HANDLE_GRAPH_EXEC, exec);
     exec->references++;
-    return stream_put(stream, &op->op);
+    return stream_put(stream, op_new(run_exec, release_exec, NODE_KERNEL, &exec, sizeof exec));
 }
 
 EXPORT result cuGraphExecDestroy(struct exec *exec)
 {
     CALL(cuGraphExecDestroy, ENTER_INIT);
-    if (!handle_remove(HANDLE_GRAPH_EXEC, exec))
-        return CUDA_ERROR_INVALID_HANDLE;
-    exec_release(exec);
+    RETURN_IF(!handle_remove(HANDLE_GRAPH_EXEC, exec), CUDA_ERROR_INVALID_HANDLE);
+    release_exec(&exec);
     return CUDA_SUCCESS;
 }
 
 EXPORT result cuGraphDestroy(struct graph *graph)
 {
     CALL(cuGraphDestroy, ENTER_INIT);
-    if (!handle_remove(HANDLE_GRAPH, graph))
-        return CUDA_ERROR_INVALID_HANDLE;
+    RETURN_IF(!handle_remove(HANDLE_GRAPH, graph), CUDA_ERROR_INVALID_HANDLE);
     graph_release(graph);
     return CUDA_SUCCESS;
 }
@@ -201,11 +160,8 @@ EXPORT result cuGraphDestroy(struct graph *graph)
 /* If `nodes` is NULL, sets *n to the number of nodes; else stores *n nodes, followed by NULL. */
 EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
 {
-    CALL(cuGraphGetNodes, ENTER_READY);
-    if (n == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_GRAPH, graph))
-        return CUDA_ERROR_INVALID_HANDLE;
+    CHECKED_CALL(cuGraphGetNodes, ENTER_READY, n == NULL);
+    REQUIRE_HANDLE(HANDLE_GRAPH, graph);
     for (size_t i = 0; nodes != NULL && i < *n; i++)
         nodes[i] = i < (size_t)graph->n ? &graph->nodes[i] : NULL;
     if (nodes == NULL || *n > (size_t)graph->n)

@@ -17,6 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *buckets[BUCKETS];
 static uint64_t counts[HANDLE_KINDS];
 
+/* Returns the link to the entry, or the bucket's last link, which is NULL. */
 static struct entry **place_of(enum handle kind, const void *handle)
 {
     struct entry **place = &buckets[((uintptr_t)handle >> 4) % BUCKETS];
@@ -28,42 +29,33 @@ static struct entry **place_of(enum handle kind, const void *handle)
 bool handle_add(enum handle kind, const void *handle)
 {
     struct entry *entry = malloc(sizeof *entry);
-    if (entry == NULL)
-        return false;
-    pthread_mutex_lock(&lock);
-    struct entry **bucket = &buckets[((uintptr_t)handle >> 4) % BUCKETS];
-    *entry = (struct entry){ .next = *bucket, .handle = handle, .kind = kind };
-    *bucket = entry;
+    RETURN_IF(entry == NULL, false);
+    *entry = (struct entry){ .handle = handle, .kind = kind };
+    LOCKED(&lock);
+    *place_of(kind, handle) = entry;
     counts[kind]++;
-    pthread_mutex_unlock(&lock);
     return true;
 }
 
 bool handle_is(enum handle kind, const void *handle)
 {
-    pthread_mutex_lock(&lock);
-    const bool is = *place_of(kind, handle) != NULL;
-    pthread_mutex_unlock(&lock);
-    return is;
+    LOCKED(&lock);
+    return *place_of(kind, handle) != NULL;
 }
 
 bool handle_remove(enum handle kind, const void *handle)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     struct entry **place = place_of(kind, handle), *entry = *place;
-    if (entry != NULL) {
-        *place = entry->next;
-        counts[kind]--;
-    }
-    pthread_mutex_unlock(&lock);
+    RETURN_IF(entry == NULL, false);
+    *place = entry->next;
+    counts[kind]--;
     free(entry);
-    return entry != NULL;
+    return true;
 }
 
 uint64_t handle_count(enum handle kind)
 {
-    pthread_mutex_lock(&lock);
-    const uint64_t count = counts[kind];
-    pthread_mutex_unlock(&lock);
-    return count;
+    LOCKED(&lock);
+    return counts[kind];
 }

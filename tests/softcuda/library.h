@@ -13,9 +13,9 @@
 #include "device_half.h"
 
 /* Exported by libcuda.so.1. softcuda_enter counts a call and returns an injected status, else 0. softcuda_enqueue runs
- * `function` in stream order and frees `argument`. The others access memory of a device there, with checks. */
+ * `function` in stream order with a copy of the argument. The others access memory of a device there, with checks. */
 extern int softcuda_enter(const char *symbol);
-extern result softcuda_enqueue(void *stream, result (*function)(void *), void *argument);
+extern result softcuda_enqueue(void *stream, result (*function)(void *), const void *argument, size_t bytes);
 extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 extern result cuCtxGetCurrent(void **context);
@@ -89,13 +89,6 @@ static inline result library_write(const double *values, address at, int type, s
     const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * element_bytes(type));
     free(raw);
     return made;
-}
-
-/* Enqueues a call of `function` with a copy of the argument. */
-static inline result library_enqueue(void *stream, result (*function)(void *), const void *argument, size_t bytes)
-{
-    void *copy = malloc(bytes);
-    return copy == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_enqueue(stream, function, memcpy(copy, argument, bytes));
 }
 
 /* Overwrites the workspace, so that tests detect if it overlaps other data. If `late`, takes some milliseconds. */

@@ -4,21 +4,18 @@
 # LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
 
 softcuda_driver = \
-    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/context.c tests/softcuda/copy.c \
-    tests/softcuda/device.c tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c \
-    tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/host.c \
-    tests/softcuda/launch.c tests/softcuda/matrix.c tests/softcuda/memory.c tests/softcuda/module.c \
-    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
-    tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
+    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/copy.c tests/softcuda/device.c \
+    tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c tests/softcuda/fiber.c \
+    tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/kernel.c tests/softcuda/matrix.c \
+    tests/softcuda/memory.c tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
+    tests/softcuda/ranges.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
-    tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
-    tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/library.h \
-    tests/softcuda/nvml_hooks.h tests/softcuda/order.h tests/softcuda/runner.h tests/softcuda/test-kernels.h \
-    tests/softcuda/warp.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
-    tests/softcuda/gemm.c
+    tests/softcuda/device_half.h tests/softcuda/device_math.h \
+    tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
+    tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/runner.h tests/softcuda/test-kernels.h
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
@@ -63,17 +60,15 @@ $(soft)/libcuda.so.1: $(softcuda_driver_objects)
 	    $(softcuda_driver_objects) -lpthread -ldl
 SOFTCUDA_BLAS = $(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,$(@F) -o $@
 SOFTCUDA_BLAS_LIBS = -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -lm -lpthread -ldl
-softcuda_lt_objects = $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o
-$(soft)/libcublas.so.13: $(soft)/blas.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(soft)/gemm.soft.o $(SOFTCUDA_BLAS_LIBS)
 # In separate folders, for tests that add them to the library path: version 12, and a version without one function.
-$(soft)/libcublasLt.so.13 $(soft)/cuda12/libcublasLt.so.12: $(softcuda_lt_objects) $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(softcuda_lt_objects) $(SOFTCUDA_BLAS_LIBS)
-$(soft)/lacking/libcublasLt.so.13: $(softcuda_lt_objects) $(soft)/libcuda.so.1
+$(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/cuda12/libcublasLt.so.12: $(soft)/blas.soft.o \
+    $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(SOFTCUDA_BLAS_LIBS)
+$(soft)/lacking/libcublasLt.so.13: $(soft)/blas.soft.o $(soft)/libcuda.so.1
 	@$(MKDIR_P) $(@D) && echo '{ local: cublasLtMatmulAlgoCheck; };' >$@.map
-	$(SOFTCUDA_BLAS) $(softcuda_lt_objects) -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
-$(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(SOFTCUDA_BLAS_LIBS)
+	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
+$(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(SOFTCUDA_BLAS_LIBS)
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
 $(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o
 	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o \
@@ -88,14 +83,15 @@ CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(soft
     $(soft)/nvml.soft.o
 
 # Tests of softcuda itself: one test program, in addition to those of libctrt (tests/local.mk).
-TESTS          += tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
+softcuda_own_tests = tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
     tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c tests/softcuda/test-softcuda-streams.c
+TESTS          += $(softcuda_own_tests)
 check_PROGRAMS += run-softcuda
-run_softcuda_SOURCES  = $(TEST_RUNNER) tests/softcuda/fixture.h tests/softcuda/test-softcuda-facts.c \
-    tests/softcuda/test-softcuda-kernels.c tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c \
-    tests/softcuda/test-softcuda-streams.c tests/softcuda/facts-backend.c tests/softcuda/facts.def
+run_softcuda_SOURCES  = $(TEST_RUNNER) $(softcuda_own_tests) tests/softcuda/fixture.h \
+    tests/softcuda/facts-backend.c tests/softcuda/facts.def
 run_softcuda_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit $(CUDA_HEADERS) \
                         -D_GNU_SOURCE -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
+run_softcuda_CFLAGS   = $(TEST_CFLAGS)
 run_softcuda_LDFLAGS  = $(NO_WRAPPER) -Wl,-rpath,$(abs_builddir)/tests/softcuda
 run_softcuda_LDADD    = $(soft)/libcuda.so.1
 run_softcuda_DEPENDENCIES = $(softcuda_libraries)

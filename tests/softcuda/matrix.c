@@ -10,7 +10,7 @@
  *   c          16 x 8: row g, columns 2t and 2t + 1; row g + 8, the same
  * The order in which a GPU adds is not documented; here it is the order of the rows of b, in f32. */
 #include "device_half.h"
-#include "warp.h"
+#include "runner.h"
 
 static void ldmatrix(struct lane *lanes)
 {

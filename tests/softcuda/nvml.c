@@ -7,15 +7,14 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "api.h"
 #include "nvml_hooks.h"
 
-#define EXPORT __attribute__((visibility("default")))
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND,
        INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
 enum { NAMED = 16 };
@@ -36,8 +35,7 @@ static bool (*hardware)(struct softcuda_hardware *out, int number);
 static bool find_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (driver == NULL)
-        return false;
+    RETURN_IF(driver == NULL, false);
     *(void **)&enter_driver = dlsym(driver, "softcuda_enter");
     *(void **)&hardware_count = dlsym(driver, "softcuda_hardware_count");
     *(void **)&hardware = dlsym(driver, "softcuda_hardware");
@@ -45,19 +43,12 @@ static bool find_driver(void)
 }
 
 /* Counts the call, which may be made to fail. */
-#define ENTER()                                                                   \
-    do {                                                                          \
-        const int entered = initialized ? enter_driver(__func__) : UNINITIALIZED; \
-        if (entered != OK)                                                        \
-            return entered;                                                       \
-    } while (0)
+#define ENTER() TRY(initialized ? enter_driver(__func__) : UNINITIALIZED)
 
-/* Sets `facts` to those of the device. */
-#define LOOK(facts, device)                                                       \
-    do {                                                                          \
-        if ((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1)) \
-            return INVALID_ARGUMENT;                                              \
-    } while (0)
+/* Declares `facts`, those of the device. */
+#define LOOK(facts, device)         \
+    struct softcuda_hardware facts; \
+    RETURN_IF((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1), INVALID_ARGUMENT)
 
 EXPORT int nvmlInit_v2(void)
 {
@@ -70,8 +61,7 @@ EXPORT int nvmlInit_v2(void)
 
 static int put_text(char *text, unsigned bytes, const char *what)
 {
-    if (text == NULL)
-        return INVALID_ARGUMENT;
+    RETURN_IF(text == NULL, INVALID_ARGUMENT);
     return (unsigned)snprintf(text, bytes, "%s", what) < bytes ? OK : INSUFFICIENT_SIZE;
 }
 
@@ -80,8 +70,7 @@ static int put_text(char *text, unsigned bytes, const char *what)
 EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER();
-    if (count == NULL)
-        return INVALID_ARGUMENT;
+    RETURN_IF(count == NULL, INVALID_ARGUMENT);
     *count = (unsigned)hardware_count();
     return OK;
 }
@@ -89,39 +78,26 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)
 {
     ENTER();
-    if (device == NULL || (int)index >= hardware_count())
-        return INVALID_ARGUMENT;
+    RETURN_IF(device == NULL || (int)index >= hardware_count(), INVALID_ARGUMENT);
     *device = (handle)(intptr_t)(index + 1);
     return OK;
-}
-
-static void write_uuid(char text[64], const struct softcuda_hardware *facts)
-{
-    int used = sprintf(text, "GPU-");
-    for (int i = 0; i < 16; i++)
-        used += sprintf(text + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", facts->uuid[i]);
 }
 
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
 {
     struct softcuda_hardware facts;
-    char text[64];
     ENTER();
-    if (uuid == NULL || device == NULL)
-        return INVALID_ARGUMENT;
-    for (int i = 0; hardware(&facts, i); i++) {
-        write_uuid(text, &facts);
-        if (strcmp(text, uuid) == 0) {
+    RETURN_IF(uuid == NULL || device == NULL, INVALID_ARGUMENT);
+    for (int i = 0; hardware(&facts, i); i++)
+        if (strcmp(facts.uuid, uuid) == 0) {
             *device = (handle)(intptr_t)(i + 1);
             return OK;
         }
-    }
     return NOT_FOUND;
 }
 
 EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
 {
-    struct softcuda_hardware facts;
     ENTER();
     LOOK(facts, device);
     return put_text(text, bytes, "softcuda (not a GPU)");
@@ -129,58 +105,35 @@ EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
 
 EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
 {
-    struct softcuda_hardware facts;
-    char uuid[64];
     ENTER();
     LOOK(facts, device);
-    write_uuid(uuid, &facts);
-    return put_text(text, bytes, uuid);
+    return put_text(text, bytes, facts.uuid);
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
 {
-    struct softcuda_hardware facts;
     ENTER();
     LOOK(facts, device);
-    if (pci == NULL)
-        return INVALID_ARGUMENT;
+    RETURN_IF(pci == NULL, INVALID_ARGUMENT);
     *pci = (pci_info){ .bus = facts.bus, .id = 0xfffe10de };
     snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", facts.bus);
     snprintf(pci->text, sizeof pci->text, "00000000:%02X:00.0", facts.bus);
     return OK;
 }
 
-/* A function with one result, computed from the facts about the device. */
-#define FACT(name, type, value)               \
-    EXPORT int name(handle device, type *out) \
-    {                                         \
-        struct softcuda_hardware facts;       \
-        ENTER();                              \
-        LOOK(facts, device);                  \
-        *out = (value);                       \
-        return OK;                            \
+/* Functions whose results follow from the facts about the device: one, two, or one of a type of clock or sensor. */
+#define FUNCTION(name, parameters, ...) \
+    EXPORT int name parameters          \
+    {                                   \
+        ENTER();                        \
+        LOOK(facts, device);            \
+        __VA_ARGS__;                    \
+        return OK;                      \
     }
-/* A function with two results. */
-#define FACTS(name, type, first, second)                   \
-    EXPORT int name(handle device, type *out, type *other) \
-    {                                                      \
-        struct softcuda_hardware facts;                    \
-        ENTER();                                           \
-        LOOK(facts, device);                               \
-        *out = (first);                                    \
-        *other = (second);                                 \
-        return OK;                                         \
-    }
-/* A function of a type of clock or sensor. */
-#define FACT_OF(name, value)                                \
-    EXPORT int name(handle device, int type, unsigned *out) \
-    {                                                       \
-        struct softcuda_hardware facts;                     \
-        ENTER();                                            \
-        LOOK(facts, device);                                \
-        *out = (value);                                     \
-        return OK;                                          \
-    }
+#define FACT(name, type, value) FUNCTION(name, (handle device, type *out), *out = (value))
+#define FACTS(name, type, first, second) \
+    FUNCTION(name, (handle device, type *out, type *other), *out = (first), *other = (second))
+#define FACT_OF(name, value) FUNCTION(name, (handle device, int type, unsigned *out), *out = (value))
 enum { CLOCK_MEMORY = 2 };
 
 static unsigned cores_per_multiprocessor(const struct softcuda_hardware *facts)
@@ -191,6 +144,10 @@ static unsigned cores_per_multiprocessor(const struct softcuda_hardware *facts)
 FACTS(nvmlDeviceGetCudaComputeCapability, int, facts.major, facts.minor)
 FACTS(nvmlDeviceGetEccMode, int, 1, 1)
 FACTS(nvmlDeviceGetMigMode, unsigned, 0, 0)
+FUNCTION(nvmlDeviceGetTopologyCommonAncestor, (handle device, handle peer, int *level), LOOK(other, peer);
+         *level = 30)                           /* a host bridge */
+FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v3, (handle device, unsigned *count, process_info *list),
+         (void)list, *count = 0)
 FACT(nvmlDeviceGetNumGpuCores, unsigned, (unsigned)facts.multiprocessors * cores_per_multiprocessor(&facts))
 FACT(nvmlDeviceGetPowerUsage, unsigned, facts.busy ? 400000 : 70000)
 FACT(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
@@ -201,11 +158,9 @@ FACT_OF(nvmlDeviceGetTemperature, type != 0 ? 0 : facts.busy ? 60 : 30)
 
 EXPORT int nvmlDeviceGetCpuAffinity(handle device, unsigned words, unsigned long *set)
 {
-    struct softcuda_hardware facts;
     ENTER();
     LOOK(facts, device);
-    if (words == 0 || set == NULL)
-        return INVALID_ARGUMENT;
+    RETURN_IF(words == 0 || set == NULL, INVALID_ARGUMENT);
     memset(set, 0, words * sizeof *set);
     set[0] = 3;
     return OK;
@@ -213,23 +168,11 @@ EXPORT int nvmlDeviceGetCpuAffinity(handle device, unsigned words, unsigned long
 
 EXPORT int nvmlDeviceGetP2PStatus(handle device, handle peer, int kind, int *status)
 {
-    struct softcuda_hardware facts, other;
     ENTER();
     LOOK(facts, device);
     LOOK(other, peer);
-    if (status == NULL || kind < 0 || kind > 4)
-        return INVALID_ARGUMENT;
+    RETURN_IF(status == NULL || kind < 0 || kind > 4, INVALID_ARGUMENT);
     *status = device != peer && kind != 2 ? OK : 1;    /* without NVLink; 1: the chipset does not support it */
-    return OK;
-}
-
-EXPORT int nvmlDeviceGetTopologyCommonAncestor(handle device, handle peer, int *level)
-{
-    struct softcuda_hardware facts, other;
-    ENTER();
-    LOOK(facts, device);
-    LOOK(other, peer);
-    *level = 30;                                /* a host bridge */
     return OK;
 }
 
@@ -268,11 +211,9 @@ static unsigned long long used_bytes(const struct softcuda_hardware *facts, hand
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(handle device, memory_info_v2 *memory)
 {
-    struct softcuda_hardware facts;
     ENTER();
     LOOK(facts, device);
-    if (memory == NULL || memory->version != (sizeof *memory | 2u << 24))
-        return INVALID_ARGUMENT;
+    RETURN_IF(memory == NULL || memory->version != (sizeof *memory | 2u << 24), INVALID_ARGUMENT);
     const unsigned long long used = used_bytes(&facts, device), reserved = 8 << 20;
     *memory = (memory_info_v2){ memory->version, facts.memory + reserved, reserved, facts.memory - used, used };
     return OK;
@@ -280,13 +221,11 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(handle device, memory_info_v2 *memory)
 
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, process_info *list)
 {
-    struct softcuda_hardware facts;
     process_info all[NAMED + 1];
     unsigned long long bytes;
     ENTER();
     LOOK(facts, device);
-    if (count == NULL || (*count > 0 && list == NULL))
-        return INVALID_ARGUMENT;
+    RETURN_IF(count == NULL || (*count > 0 && list == NULL), INVALID_ARGUMENT);
     unsigned n = (unsigned)others((int)(intptr_t)device - 1, all, &bytes);
     if (facts.active)
         all[n++] = (process_info){ (unsigned)getpid(), facts.used, ~0u, ~0u };
@@ -295,14 +234,4 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *coun
         memcpy(list, all, n * sizeof all[0]);
     *count = n;
     return fits ? OK : INSUFFICIENT_SIZE;
-}
-
-EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *count, process_info *list)
-{
-    struct softcuda_hardware facts;
-    ENTER();
-    LOOK(facts, device);
-    (void)list;
-    *count = 0;
-    return OK;
 }

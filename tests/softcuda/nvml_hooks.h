@@ -8,7 +8,7 @@
 
 /* A hardware device, independent of CUDA_VISIBLE_DEVICES. */
 struct softcuda_hardware {
-    unsigned char uuid[16];
+    char uuid[48];                  /* GPU-... */
     int major, minor, multiprocessors;
     unsigned bus;
     uint64_t memory, used;          /* bytes; used by this process */

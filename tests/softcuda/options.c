@@ -18,8 +18,7 @@ static bool number(const char *text, long least, long most, int *out)
 {
     char *end;
     const long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || value < least || value > most)
-        return false;
+    RETURN_IF(end == text || *end != '\0' || value < least || value > most, false);
     *out = (int)value;
     return true;
 }
@@ -29,8 +28,7 @@ static bool size(const char *text, uint64_t *out)
     char *end;
     uint64_t value = strtoull(text, &end, 10);
     const char *const units = "kmgt", *unit = *end != '\0' ? strchr(units, tolower((unsigned char)*end)) : NULL;
-    if (end == text || (unit == NULL && *end != '\0') || (unit != NULL && end[1] != '\0'))
-        return false;
+    RETURN_IF(end == text || (unit == NULL && *end != '\0') || (unit != NULL && end[1] != '\0'), false);
     for (const char *u = units; unit != NULL && u <= unit; u++)
         value *= 1024;
     *out = value;
@@ -40,11 +38,8 @@ static bool size(const char *text, uint64_t *out)
 /* Sets *out to the index of the text in a list of words that ends with NULL. */
 static bool word(const char *text, const char *const *words, int *out)
 {
-    for (int i = 0; words[i] != NULL; i++)
-        if (strcmp(words[i], text) == 0) {
-            *out = i;
-            return true;
-        }
+    for (*out = 0; words[*out] != NULL; ++*out)
+        RETURN_IF(strcmp(words[*out], text) == 0, true);
     return false;
 }
 
@@ -54,7 +49,7 @@ static bool fault(const char *text)
     char name[64], plus = '\0';
     int call, error;
     return sscanf(text, "%63[^@]@%d:%d%c", name, &call, &error, &plus) >= 3 && call >= 1 && error > 0
-           && (plus == '\0' || plus == '+') && fault_add(name, call, error, plus == '+', false);
+           && (plus == '\0' || plus == '+') && fault_add(name, call, error, plus == '+', false, false);
 }
 
 static bool option(const char *name, const char *value, struct options *o)
@@ -71,17 +66,12 @@ static bool option(const char *name, const char *value, struct options *o)
         { "version", 1000, 99990, &o->version },
     };
     for (size_t i = 0; i < COUNT_OF(choices); i++)
-        if (strcmp(name, choices[i].name) == 0)
-            return word(value, choices[i].words, choices[i].out);
+        RETURN_IF(strcmp(name, choices[i].name) == 0, word(value, choices[i].words, choices[i].out));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        if (strcmp(name, numbers[i].name) == 0)
-            return number(value, numbers[i].least, numbers[i].most, numbers[i].out);
-    if (strcmp(name, "memory") == 0)
-        return size(value, &o->memory);
-    if (strcmp(name, "cc") == 0)
-        return sscanf(value, "%d.%d", &o->major, &o->minor) == 2;
-    if (strcmp(name, "late") == 0)
-        return sscanf(value, "%uus", &o->late_us) == 1;
+        RETURN_IF(strcmp(name, numbers[i].name) == 0, number(value, numbers[i].least, numbers[i].most, numbers[i].out));
+    RETURN_IF(strcmp(name, "memory") == 0, size(value, &o->memory));
+    RETURN_IF(strcmp(name, "cc") == 0, sscanf(value, "%d.%d", &o->major, &o->minor) == 2);
+    RETURN_IF(strcmp(name, "late") == 0, sscanf(value, "%uus", &o->late_us) == 1);
     return strcmp(name, "fail") == 0 && fault(value);
 }
 
@@ -124,14 +114,8 @@ static int by_uuid(const char *text, int hardware)
 {
     int found = -1;
     for (int i = 0; i < hardware; i++) {
-        char name[48] = "GPU-";
-        uuid id;
-        uuid_of(&id, i);
-        for (int k = 0, at = 4; k < 16; k++) {
-            at += sprintf(&name[at], "%02x", id.bytes[k]);
-            if (k == 3 || k == 5 || k == 7 || k == 9)
-                name[at++] = '-', name[at] = '\0';
-        }
+        char name[48];
+        uuid_text(name, i);
         if (strncasecmp(name, text, strlen(text)) == 0) {
             if (found >= 0)
                 return -1;                      /* ambiguous prefix */

@@ -8,7 +8,7 @@
  * bytes of memory, the last operation that wrote it and the last two that read it are recorded. If an operation
  * accesses memory that an unordered operation wrote, or writes memory that an unordered operation read, this is
  * reported as an error, even if the result was correct in this run. Atomic operations of kernels are not checked. */
-#include "order.h"
+#include "driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,13 +33,11 @@ static __thread const struct clock *mine __attribute__((tls_model("initial-exec"
 
 bool order_open(void)
 {
-    if (options.streams == STREAMS_OFF)
-        return true;
+    RETURN_IF(options.streams == STREAMS_OFF, true);
     n_pieces = softcuda_space.bytes / PIECE;
     void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED)
-        return false;
+    RETURN_IF(range == MAP_FAILED, false);
     madvise(range, n_pieces * sizeof *pieces, MADV_DONTDUMP);
     pieces = range;
     softcuda_space.order = range;
@@ -69,7 +67,7 @@ void order_stream(struct stream *stream)
     if (pieces == NULL)
         return;
     stream->clock = calloc(2, sizeof *stream->clock);
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     for (int i = 0; i < SLOTS && stream->slot < 0 && stream->clock != NULL; i++)
         if (!used[i]) {
             used[i] = true;
@@ -77,16 +75,14 @@ void order_stream(struct stream *stream)
             stream->slot = i;
             stream->clock->at[i] = reached[i];
         }
-    pthread_mutex_unlock(&lock);
 }
 
 void order_stream_over(struct stream *stream)
 {
     if (stream->slot >= 0) {
-        pthread_mutex_lock(&lock);
+        LOCKED(&lock);
         used[stream->slot] = false;
         reached[stream->slot] = stream->clock->at[stream->slot];
-        pthread_mutex_unlock(&lock);
     }
     free(stream->clock);
 }
@@ -95,9 +91,8 @@ void order_put(struct op *op)
 {
     if (pieces == NULL)
         return;
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     op->before = copy_of(&host);
-    pthread_mutex_unlock(&lock);
 }
 
 void order_begin(struct stream *stream, struct op *op)
@@ -132,29 +127,28 @@ void order_name(const char *name)
 
 /* ---- events and host waits ---- */
 
-void order_mark(struct mark *mark, const struct stream *stream)
+void order_reach(struct timepoint *t, const struct stream *stream)
 {
     if (stream->slot >= 0)
-        mark->clock = copy_of(stream->clock);
+        t->clock = copy_of(stream->clock);
 }
 
-void order_stream_waited(struct stream *stream, const struct mark *mark)
+void order_stream_waited(struct stream *stream, const struct timepoint *t)
 {
-    if (stream->slot >= 0 && mark->clock != NULL)
-        join(stream->clock, mark->clock);
+    if (stream->slot >= 0 && t->clock != NULL)
+        join(stream->clock, t->clock);
 }
 
 static void host_joins(const struct clock *clock)
 {
-    pthread_mutex_lock(&lock);
+    LOCKED(&lock);
     join(&host, clock);
-    pthread_mutex_unlock(&lock);
 }
 
-void order_host_waited(const struct mark *mark)
+void order_host_waited(const struct timepoint *t)
 {
-    if (mark->clock != NULL)
-        host_joins(mark->clock);
+    if (t->clock != NULL)
+        host_joins(t->clock);
 }
 
 void order_host_idle(const struct stream *stream)

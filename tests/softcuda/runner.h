@@ -6,11 +6,12 @@
 #include <stdbool.h>
 
 #include "block.h"
+#include "fiber.h"
 
 enum runner_order { ORDER_FORWARD, ORDER_RANDOM };
 
 struct launch {
-    const struct softcuda_kernel *kernel;
+    _Alignas(16) const struct softcuda_kernel *kernel;
     const struct softcuda_library *library;
     const void *arguments;
     size_t argument_bytes;
@@ -34,5 +35,66 @@ void runner_end_thread(void);
 /* memory.c: whether a kernel on `device` may access memory outside its own device's blocks. If it may not, describes
  * the memory in `text`. */
 bool runner_allowed(const void *address, size_t bytes, bool write, unsigned device, char *text, size_t text_bytes);
+
+/* ---- the state of a running block, for block.c, warp.c and matrix.c ---- */
+
+enum lane_state { LANE_NEW, LANE_RUNNING, LANE_READY, LANE_BARRIER, LANE_WARP, LANE_ENDED };
+
+struct lane {                                   /* state of a thread */
+    enum lane_state state;
+    int kind, line;                             /* of the barrier or warp operation where it waits */
+    const char *file;
+    unsigned mask, argument;
+    uint64_t value, result;
+    struct fiber *fiber;
+};
+
+/* Lanes of a warp that wait with the same mask. */
+struct gathering { unsigned mask, arrived; };
+
+struct warp {
+    unsigned living;                            /* bit mask of lanes that have not ended */
+    unsigned n_gatherings;
+    struct gathering gatherings[32];
+};
+
+struct softcuda_runner {
+    const struct launch *launch;
+    struct outcome *outcome;
+    struct fiber host;                          /* the stream's host thread */
+    struct fiber *running, *came_from, *idle;
+    unsigned threads, begun, living, current;
+    unsigned step, offset;                      /* of the random order */
+    unsigned at_barrier;
+    int barrier_line;
+    const char *barrier_file;
+    unsigned queue_at, queued;
+    uint16_t queue[SOFTCUDA_BLOCK_THREADS];     /* ready threads, first in first out */
+    struct lane lanes[SOFTCUDA_BLOCK_THREADS];
+    struct warp warps[SOFTCUDA_BLOCK_THREADS / 32];
+    uint32_t warp_epochs[SOFTCUDA_BLOCK_THREADS / 32];
+    unsigned n_fibers;
+    struct fiber *fibers[SOFTCUDA_BLOCK_THREADS + 1];
+    char *dynamic;
+    size_t dynamic_bytes;
+    struct softcuda_race *races;
+    size_t race_bytes;
+};
+
+/* block.c */
+void runner_ready(struct softcuda_runner *runner, unsigned thread);
+void runner_wait(struct softcuda_runner *runner);
+void runner_fail(struct softcuda_runner *runner, int code, const char *format,
+                 ...) __attribute__((format(printf, 3, 4)));
+
+/* matrix.c: performs SOFTCUDA_LDMATRIX and SOFTCUDA_MMA for all 32 lanes. */
+void matrix_perform(struct lane *lanes, int kind);
+
+/* warp.c */
+struct softcuda_runner *runner_new(void);
+bool runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
+const char *warp_name(int kind);
+void warp_begin(struct softcuda_runner *runner);
+void warp_left(struct softcuda_runner *runner, unsigned thread);
 
 #endif

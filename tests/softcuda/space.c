@@ -55,8 +55,7 @@ bool space_is(address where)
 
 struct device *space_device(address where)
 {
-    if (!space_is(where))
-        return NULL;
+    RETURN_IF(!space_is(where), NULL);
     const size_t index = (size_t)(where - (uintptr_t)softcuda_space.base) / softcuda_space.device_bytes;
     return index < (size_t)spaces ? &devices[index] : NULL;
 }
@@ -77,16 +76,13 @@ void space_mark(address begin, size_t bytes, bool usable)
 
 bool space_usable(address begin, size_t bytes)
 {
-    if (!space_is(begin) || bytes > softcuda_space.bytes)
-        return false;
+    RETURN_IF(!space_is(begin) || bytes > softcuda_space.bytes, false);
     const size_t place = (size_t)(begin - (uintptr_t)softcuda_space.base);
     const unsigned char *shadow = &softcuda_space.shadow[place / 8];
     size_t end = place % 8 + bytes;
-    if (end > softcuda_space.bytes - place / 8 * 8)
-        return false;
+    RETURN_IF(end > softcuda_space.bytes - place / 8 * 8, false);
     for (; end > 8; end -= 8)
-        if (*shadow++ != 8)
-            return false;
+        RETURN_IF(*shadow++ != 8, false);
     return *shadow >= end;
 }
 

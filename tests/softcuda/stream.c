@@ -4,39 +4,46 @@
  * After an error of its context, a stream still completes its operations without running them, so that waiting threads
  * do not block permanently. */
 #define _GNU_SOURCE
-#include "order.h"
+#include "driver.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static atomic_ullong ids;
 static atomic_int threads;                 /* number of stream threads that have not exited */
 
+struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
+                  size_t bytes)
+{
+    struct op *op = aligned_alloc(16, (sizeof *op + bytes + 15) / 16 * 16);
+    if (op == NULL) {
+        if (release != NULL)
+            release((void *)(uintptr_t)argument);
+        return NULL;
+    }
+    *op = (struct op){ .run = run, .release = release, .node = node };
+    memcpy(op->argument, argument, bytes);
+    return op;
+}
+
 void op_free(struct op *op)
 {
     free(op->before);
     if (op->release != NULL)
-        op->release(op);
-    else
-        free(op);
-}
-
-/* Waits for a random time, so that operations without a defined order run in different orders. */
-static void delay(struct stream *stream)
-{
-    if (options.late_us > 0)
-        usleep((unsigned)rand_r(&stream->seed) % options.late_us);
+        op->release(op->argument);
+    free(op);
 }
 
 static void run_op(struct stream *stream, struct op *op)
 {
-    delay(stream);
+    if (options.late_us > 0)                    /* operations without a defined order run in different orders */
+        usleep((unsigned)rand_r(&stream->seed) % options.late_us);
     order_begin(stream, op);
     softcuda_here.disorder = 0;
-    if (stream->device->error == CUDA_SUCCESS || op->always)
-        op->run(op, stream);
+    /* Waits, records, allocations and frees happen in spite of an error. */
+    if (stream->device->error == CUDA_SUCCESS || op->node >= NODE_WAIT)
+        op->run(op->argument, stream);
     if (softcuda_here.disorder > 0 && options.streams == STREAMS_ERROR)
         device_fail(stream->device, CUDA_ERROR_LAUNCH_FAILED);
     op_free(op);
@@ -51,26 +58,18 @@ static void free_stream(struct stream *stream)
     free(stream);
 }
 
-static void unlink_stream(struct stream *stream)
-{
-    struct stream **place = &stream->device->streams;
-    while (*place != NULL && *place != stream)
-        place = &(*place)->next;
-    if (*place == stream)
-        *place = stream->next;
-}
-
 /* Removes a destroyed stream from its device, unless new work was enqueued. Called and returns with stream->lock. */
 static bool leave_device(struct stream *stream)
 {
     pthread_mutex_unlock(&stream->lock);
-    pthread_mutex_lock(&stream->device->lock);
+    LOCKED(&stream->device->lock);
     pthread_mutex_lock(&stream->lock);
-    const bool idle = stream->first == NULL;
-    if (idle)
-        unlink_stream(stream);
-    pthread_mutex_unlock(&stream->device->lock);
-    return idle;
+    RETURN_IF(stream->first != NULL, false);
+    struct stream **place = &stream->device->streams;
+    while (*place != stream)
+        place = &(*place)->next;
+    *place = stream->next;
+    return true;
 }
 
 static void *run_stream(void *argument)
@@ -96,11 +95,9 @@ static void *run_stream(void *argument)
         order_end(stream);
         pthread_cond_broadcast(&stream->done);
     }
-    const bool detached = stream->detached;
     pthread_mutex_unlock(&stream->lock);
     runner_end_thread();
-    if (detached)
-        free_stream(stream);
+    free_stream(stream);
     threads--;
     return NULL;
 }
@@ -108,8 +105,7 @@ static void *run_stream(void *argument)
 static struct stream *stream_new(struct device *device)
 {
     struct stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL)
-        return NULL;
+    RETURN_IF(stream == NULL, NULL);
     stream->device = device;
     stream->id = ++ids;
     stream->seed = (unsigned)stream->id;
@@ -124,49 +120,40 @@ static struct stream *stream_new(struct device *device)
         return NULL;
     }
     pthread_setname_np(stream->thread, "softcuda");
-    pthread_mutex_lock(&device->lock);
+    pthread_detach(stream->thread);
+    LOCKED(&device->lock);
     stream->next = device->streams;
-    device->streams = stream;
-    pthread_mutex_unlock(&device->lock);
-    return stream;
+    return device->streams = stream;
 }
 
-/* Operations in the queue are still completed. Until then, the stream remains in its device's list, so that
- * device_wait_idle waits for the stream. */
-static void stream_close(struct stream *stream, bool wait)
+/* Operations in the queue are still completed, then the thread frees the stream. Until then, the stream remains in its
+ * device's list, so that device_wait_idle waits for the stream. */
+static void stream_close(struct stream *stream)
 {
-    struct device *device = stream->device;
-    const pthread_t thread = stream->thread;
-    pthread_mutex_lock(&device->lock);
+    LOCKED(&stream->device->lock);              /* prevents that the thread already frees the stream */
     pthread_mutex_lock(&stream->lock);
-    const bool detached = !wait || pthread_equal(thread, pthread_self());
     stream->closing = true;
-    stream->detached = detached;
     pthread_cond_broadcast(&stream->work);
     pthread_mutex_unlock(&stream->lock);
-    pthread_mutex_unlock(&device->lock);
-    if (detached) {
-        pthread_detach(thread);
-    } else {
-        pthread_join(thread, NULL);
-        free_stream(stream);
-    }
+}
+
+static struct stream *first_open(struct device *device)
+{
+    LOCKED(&device->lock);
+    struct stream *stream = device->streams;
+    while (stream != NULL && stream->closing)
+        stream = stream->next;
+    return stream;
 }
 
 void streams_close(struct device *device)
 {
-    for (;;) {
-        pthread_mutex_lock(&device->lock);
-        struct stream *stream = device->streams;
-        while (stream != NULL && stream->closing)
-            stream = stream->next;
-        pthread_mutex_unlock(&device->lock);
-        if (stream == NULL)
-            break;
+    for (struct stream *stream; (stream = first_open(device)) != NULL;) {
         handle_remove(HANDLE_STREAM, stream);
         capture_abandon(stream);
-        stream_close(stream, true);
+        stream_close(stream);
     }
+    device_wait_idle(device);
 }
 
 struct stream *stream_of(void *handle)
@@ -178,7 +165,7 @@ struct stream *stream_of(void *handle)
 static void enqueue(struct stream *stream, struct op *op)
 {
     order_put(op);
-    pthread_mutex_lock(&stream->lock);
+    LOCKED(&stream->lock);
     op->next = NULL;
     if (stream->last != NULL)
         stream->last->next = op;
@@ -187,82 +174,47 @@ static void enqueue(struct stream *stream, struct op *op)
     stream->last = op;
     stream->put++;
     pthread_cond_signal(&stream->work);
-    pthread_mutex_unlock(&stream->lock);
-}
-
-struct wait_op {
-    struct op op;
-    struct mark *mark;
-};
-
-static void run_wait(struct op *op, struct stream *stream)
-{
-    mark_wait(((struct wait_op *)op)->mark);
-    order_stream_waited(stream, ((struct wait_op *)op)->mark);
-}
-
-static void release_wait(struct op *op)
-{
-    mark_release(((struct wait_op *)op)->mark);
-    free(op);
-}
-
-static void run_reach(struct op *op, struct stream *stream)
-{
-    order_mark(((struct wait_op *)op)->mark, stream);
-    mark_reach(((struct wait_op *)op)->mark);
-}
-
-/* An operation that waits for a mark or, with `reach`, reaches it. */
-struct op *mark_op(struct mark *mark, bool reach)
-{
-    struct wait_op *op = calloc(1, sizeof *op);
-    if (op == NULL)
-        return NULL;
-    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait,
-                          .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
-    op->mark = mark;
-    mark->references++;
-    return &op->op;
 }
 
 result stream_put(struct stream *stream, struct op *op)
 {
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (capture_active(stream))
-        return capture_add(stream, op);
+    RETURN_IF(op == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    RETURN_IF(capture_active(stream), capture_add(stream, op));
     enqueue(stream, op);
     return CUDA_SUCCESS;
 }
 
 void stream_wait_idle(struct stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    LOCKED(&stream->lock);
     const uint64_t until = stream->put;
     while (stream->finished < until)
         pthread_cond_wait(&stream->done, &stream->lock);
     order_host_idle(stream);
-    pthread_mutex_unlock(&stream->lock);
 }
 
-/* Waits for marks and not for streams, because a stream may be closed during the wait. */
+/* Waits for timepoints and not for streams, because a stream may be closed during the wait. */
 void device_wait_idle(struct device *device)
 {
-    struct mark *marks[256];
+    struct timepoint *ends[256];
     int n = 0;
     pthread_mutex_lock(&device->lock);
-    for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(marks); stream = stream->next) {
-        if (pthread_equal(stream->thread, pthread_self()) || (marks[n] = mark_new()) == NULL)
+    for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(ends); stream = stream->next) {
+        if (pthread_equal(stream->thread, pthread_self()) || (ends[n] = timepoint_new()) == NULL)
             continue;
-        enqueue(stream, mark_op(marks[n++], true));
+        enqueue(stream, timepoint_op(ends[n++], true));
     }
     pthread_mutex_unlock(&device->lock);
-    for (int i = 0; i < n; i++) {
-        mark_wait(marks[i]);
-        order_host_waited(marks[i]);
-        mark_release(marks[i]);
+    while (n-- > 0) {
+        timepoint_wait(ends[n]);
+        timepoint_release(ends[n]);
     }
+}
+
+void devices_wait_idle(void)
+{
+    for (int i = 0; i < n_devices; i++)
+        device_wait_idle(&devices[i]);
 }
 
 void streams_wait_all(void)
@@ -279,11 +231,9 @@ void streams_wait_all(void)
  * have no effect. */
 static result create(void **out, unsigned flags)
 {
-    if (out == NULL || flags != STREAM_NON_BLOCKING)
-        return CUDA_ERROR_INVALID_VALUE;
+    RETURN_IF(out == NULL || flags != STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     struct stream *stream = stream_new(device_current());
-    if (stream == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    RETURN_IF(stream == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     handle_add(HANDLE_STREAM, stream);
     *out = stream;
     return CUDA_SUCCESS;
@@ -305,20 +255,17 @@ EXPORT result cuStreamCreateWithPriority(void **out, unsigned flags, int priorit
 EXPORT result cuStreamDestroy_v2(void *handle)
 {
     CALL(cuStreamDestroy_v2, ENTER_INIT);
-    if (!handle_remove(HANDLE_STREAM, handle))
-        return CUDA_ERROR_INVALID_HANDLE;
+    RETURN_IF(!handle_remove(HANDLE_STREAM, handle), CUDA_ERROR_INVALID_HANDLE);
     struct stream *stream = handle;
     const result error = stream->device->error;
     capture_abandon(stream);
-    stream_close(stream, false);
+    stream_close(stream);
     return error;
 }
 
 /* Checks that the host may wait for the stream. */
 static result may_wait(struct stream *stream)
 {
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (capture_active(stream)) {
         capture_invalidate(stream);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -329,10 +276,8 @@ static result may_wait(struct stream *stream)
 EXPORT result cuStreamSynchronize(void *handle)
 {
     CALL(cuStreamSynchronize, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    const result refused = may_wait(stream);
-    if (refused != CUDA_SUCCESS)
-        return refused;
+    STREAM(stream, handle);
+    TRY(may_wait(stream));
     stream_wait_idle(stream);
     pools_synchronized(stream->device);
     return stream->device->error;
@@ -341,104 +286,71 @@ EXPORT result cuStreamSynchronize(void *handle)
 EXPORT result cuStreamQuery(void *handle)
 {
     CALL(cuStreamQuery, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    const result refused = may_wait(stream);
-    if (refused != CUDA_SUCCESS)
-        return refused;
-    pthread_mutex_lock(&stream->lock);
+    STREAM(stream, handle);
+    TRY(may_wait(stream));
+    LOCKED(&stream->lock);
     const bool idle = stream->finished == stream->put;
     if (idle)
         order_host_idle(stream);
-    pthread_mutex_unlock(&stream->lock);
     return stream->device->error != CUDA_SUCCESS ? stream->device->error : idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
 {
     CALL(cuStreamWaitEvent, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (stream == NULL || !handle_is(HANDLE_EVENT, event))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (flags > 1)
-        return CUDA_ERROR_INVALID_VALUE;
+    STREAM(stream, handle);
+    REQUIRE_HANDLE(HANDLE_EVENT, event);
+    RETURN_IF(flags > 1, CUDA_ERROR_INVALID_VALUE);
     bool taken = false;
-    const result captured = capture_wait(stream, event, &taken);
-    if (captured != CUDA_SUCCESS || taken)
-        return captured;
-    pthread_mutex_lock(&event->lock);
-    struct op *op = event->mark != NULL ? mark_op(event->mark, false) : NULL;
-    const bool recorded = event->mark != NULL;
-    pthread_mutex_unlock(&event->lock);
-    return recorded ? stream_put(stream, op) : CUDA_SUCCESS;
+    TRY(capture_wait(stream, event, &taken));
+    struct timepoint *t = taken ? NULL : event_timepoint(event);
+    RETURN_IF(t == NULL, CUDA_SUCCESS);         /* captured, or not recorded */
+    struct op *op = timepoint_op(t, false);
+    timepoint_release(t);
+    return stream_put(stream, op);
 }
 
-struct host_op {
-    struct op op;
+struct host_call {
     void (*function)(void *);
     void *argument;
 };
 
-static void run_host(struct op *op, struct stream *stream)
+static void run_host(void *argument, struct stream *stream)
 {
-    const struct host_op *host = (struct host_op *)op;
+    const struct host_call *call = argument;
     order_host_called(stream);
     driver_in_callback = true;
-    host->function(host->argument);
+    call->function(call->argument);
     driver_in_callback = false;
 }
 
 EXPORT result cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
 {
     CALL(cuLaunchHostFunc, ENTER_READY);
-    struct stream *stream = stream_of(handle);
-    if (stream == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct host_op *op = malloc(sizeof *op);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function,
-                            .argument = argument };
-    return stream_put(stream, &op->op);
+    STREAM(stream, handle);
+    RETURN_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
+    const struct host_call call = { function, argument };
+    return stream_put(stream, op_new(run_host, NULL, NODE_HOST, &call, sizeof call));
 }
 
-/* Used by the fake libraries whose functions run on a stream: `function` runs there in order and `argument` is freed
- * after it. An error that it returns becomes the context's sticky error. */
-struct library_op {
-    struct op op;
-    result (*function)(void *argument);
-    void *argument;
-};
-
-static void run_library(struct op *op, struct stream *stream)
+/* Used by the fake libraries whose functions run on a stream: `function` runs there in order, with a copy of the
+ * argument. An error that it returns becomes the context's sticky error. */
+static void run_library(void *argument, struct stream *stream)
 {
-    const struct library_op *library = (struct library_op *)op;
-    const result error = library->function(library->argument);
+    result (*function)(void *);
+    memcpy(&function, argument, sizeof function);
+    const result error = function((char *)argument + 16);
     if (error != CUDA_SUCCESS)
         device_fail(stream->device, error);
 }
 
-static void release_library(struct op *op)
+EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), const void *argument, size_t bytes)
 {
-    free(((struct library_op *)op)->argument);
-    free(op);
-}
-
-EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void *argument)
-{
-    struct stream *stream = stream_of(handle);
-    struct library_op *op = stream != NULL ? malloc(sizeof *op) : NULL;
-    if (op == NULL) {
-        free(argument);
-        return stream == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (stream->device->error != CUDA_SUCCESS) {
-        free(argument);
-        free(op);
-        return stream->device->error;
-    }
-    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL },
-                               .function = function, .argument = argument };
-    return stream_put(stream, &op->op);
+    STREAM(stream, handle);
+    TRY(stream->device->error);
+    char copy[1024];
+    RETURN_IF(bytes > sizeof copy - 16, CUDA_ERROR_OUT_OF_MEMORY);
+    memcpy(copy, &function, sizeof function);
+    memcpy(copy + 16, argument, bytes);
+    return stream_put(stream, op_new(run_library, NULL, NODE_KERNEL, copy, bytes + 16));
 }

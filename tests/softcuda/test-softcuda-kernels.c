@@ -6,7 +6,7 @@
 static address new_memory(size_t bytes)
 {
     address out = 0;
-    OK(cuMemAlloc_v2(&out, bytes));
+    OK(cuda.memory_alloc(&out, bytes));
     return out;
 }
 
@@ -23,16 +23,16 @@ static uint64_t *numbers(size_t bytes)
 static void run_limits(void)
 {
     const struct vector_args args = { .n = 0 };
-    void *add = kernel("vector_add");
+    cu_kernel add = kernel("vector_add");
     group("limits of a launch");
     OK(launch("vector_add", 1, 1024, 4096, stream, &args));
     CHECK_EQ(launch("vector_add", 1, 1025, 0, stream, &args), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(launch("vector_add", 0, 32, 0, stream, &args), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(launch("bad_race", 1, 65, 0, stream, &args), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
     CHECK_EQ(launch("vector_add", 1, 200, 50000, stream, &args), CUDA_ERROR_INVALID_VALUE);
-    OK(cuKernelSetAttribute(FUNCTION_MAX_DYNAMIC, 50000, add, 0));
+    OK(cuda.kernel_set(FUNCTION_MAX_DYNAMIC, 50000, add, 0));
     OK(launch("vector_add", 1, 200, 50000, stream, &args));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(softcuda_control.launches("vector_add"), 2);
 }
 
@@ -61,7 +61,7 @@ static void run_warps(void)
     const struct number_args args = { numbers(sizeof got), 0 };
     group("warp operations");
     OK(launch("warp_operations", 1, 32, 0, stream, &args));
-    OK(cuMemcpyDtoHAsync_v2(got, (uintptr_t)args.out, sizeof got, stream));
+    OK(cuda.copy_to_host(got, (uintptr_t)args.out, sizeof got, stream));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (unsigned lane = cases[i].from; lane < cases[i].to; lane++)
             CHECK(got[32 * cases[i].row + lane] == cases[i].want(lane), "%s: lane %u has %llu, expected %llu",
@@ -70,7 +70,7 @@ static void run_warps(void)
 
     group("accesses of lanes ordered by __syncwarp are not a race");
     OK(launch("warp_neighbours", 1, 64, 0, stream, &args));
-    OK(cuMemcpyDtoHAsync_v2(got, (uintptr_t)args.out, sizeof got, stream));
+    OK(cuda.copy_to_host(got, (uintptr_t)args.out, sizeof got, stream));
     for (uint64_t i = 0; i < 64; i++)
         CHECK_EQ(got[i], i ^ 1);
 }
@@ -80,7 +80,7 @@ static void run_faults(void)
     float pageable[4] = { 0 };
     const struct number_args barrier = { numbers(4096), 0 };
     group("a barrier or a warp operation that not all threads reach");
-    softcuda_control.tell(false);
+    softcuda_control.print_faults(false);
     check_fault("bad_barrier", 64, &barrier, CUDA_ERROR_LAUNCH_FAILED, "test-kernels.cu:");
     const struct number_args barriers = { numbers(4096), 0 };
     check_fault("bad_two_barriers", 64, &barriers, CUDA_ERROR_LAUNCH_FAILED, "diverges");
@@ -95,7 +95,7 @@ static void run_faults(void)
     args.out = floats(256);
     check_fault("bad_index", 64, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "is not in the array");
     args.out = floats(1000);
-    OK(cuMemFree_v2((uintptr_t)args.out));
+    OK(cuda.memory_free((uintptr_t)args.out));
     check_fault("bad_overrun", 64, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "that was freed");
     args = (struct vector_args){ .out = floats(16), .a = pageable };
     check_fault("bad_host", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "neither device memory nor pinned");
@@ -108,12 +108,12 @@ static void run_faults(void)
     check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) reads what thread (0,0,0) wrote in");
     args = (struct vector_args){ .out = floats(256), .n = 1 };
     check_fault("bad_race", 64, &args, CUDA_ERROR_LAUNCH_FAILED, "thread (1,0,0) writes what thread (0,0,0) read in");
-    softcuda_control.tell(true);
+    softcuda_control.print_faults(true);
 
     group("new shared memory is not zero");
     const struct number_args zeros = { numbers(8), 2 };
     OK(launch("bad_zeros", 1, 1, 0, stream, &zeros));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(read_number((uintptr_t)zeros.out), 0xffffffff);
 }
 

@@ -13,65 +13,65 @@ static void run_limits(void)
     size_t unused = 0, total = 0;
     uint32_t word = 0;
     group("a device has the configured amount of memory");
-    OK(cuMemAlloc_v2(&a, 40 * MIB));
-    CHECK_EQ(cuMemAlloc_v2(&b, 24 * MIB + 1), CUDA_ERROR_OUT_OF_MEMORY);
-    OK(cuMemAlloc_v2(&b, 24 * MIB));
-    OK(cuMemGetInfo_v2(&unused, &total));
+    OK(cuda.memory_alloc(&a, 40 * MIB));
+    CHECK_EQ(cuda.memory_alloc(&b, 24 * MIB + 1), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuda.memory_alloc(&b, 24 * MIB));
+    OK(cuda.memory_info(&unused, &total));
     CHECK_EQ(unused, 0);
     CHECK_EQ(total, 64 * MIB);
-    CHECK_EQ(cuMemFree_v2(a + 512), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemFree_v2(a));
-    CHECK_EQ(cuMemFree_v2(a), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemFree_v2(b));
+    CHECK_EQ(cuda.memory_free(a + 512), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.memory_free(a));
+    CHECK_EQ(cuda.memory_free(a), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.memory_free(b));
     for (int i = 0; i < 3000; i++) {                                /* addresses are reused cyclically */
-        OK(cuMemAlloc_v2(&a, 3 * MIB + (size_t)i));
-        OK(cuMemFree_v2(a));
+        OK(cuda.memory_alloc(&a, 3 * MIB + (size_t)i));
+        OK(cuda.memory_free(a));
     }
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
 
     group("new memory is not zero; copies outside a block are refused");
-    OK(cuMemAlloc_v2(&a, 4));
-    OK(cuMemcpyDtoHAsync_v2(&word, a, 4, stream));
+    OK(cuda.memory_alloc(&a, 4));
+    OK(cuda.copy_to_host(&word, a, 4, stream));
     CHECK_EQ(word, 0xffffffff);
-    CHECK_EQ(cuMemcpyDtoHAsync_v2(&word, a + 1, 4, stream), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemFree_v2(a));
-    CHECK_EQ(cuMemcpyDtoHAsync_v2(&word, a, 4, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.copy_to_host(&word, a + 1, 4, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.memory_free(a));
+    CHECK_EQ(cuda.copy_to_host(&word, a, 4, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
 /* Allocates from the pool and frees on the stream, and waits for it. */
-static void use_pool(void *pool, size_t bytes)
+static void use_pool(cu_pool pool, size_t bytes)
 {
     address at = 0;
-    OK(cuMemAllocFromPoolAsync(&at, bytes, pool, stream));
-    OK(cuMemFreeAsync(at, stream));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.alloc_from_pool(&at, bytes, pool, stream));
+    OK(cuda.free_async(at, stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(softcuda_control.live_blocks(0), 0);
-    CHECK_EQ(cuMemFreeAsync(at, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.free_async(at, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void run_pools(void)
 {
-    const pool_properties properties = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
+    const cu_pool_properties properties = { .type = ALLOCATION_PINNED, .location = { LOCATION_DEVICE, 0 } };
     uint64_t threshold = 32 * MIB;
-    void *pool = NULL;
+    cu_pool pool = NULL;
     address at = 0;
     group("a pool keeps freed memory up to its threshold, until it is trimmed or destroyed");
-    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuda.pool_create(&pool, &properties));
     use_pool(pool, 30 * MIB);
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
-    OK(cuMemPoolSetAttribute(pool, POOL_THRESHOLD, &threshold));
+    OK(cuda.pool_set(pool, POOL_THRESHOLD, &threshold));
     use_pool(pool, 30 * MIB);
     CHECK_EQ(softcuda_control.live_bytes(0), 30 * MIB);
-    CHECK_EQ(cuMemAlloc_v2(&at, 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(cuda.memory_alloc(&at, 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     use_pool(pool, 40 * MIB);
-    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuda.pool_trim(pool, 0));
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
-    OK(cuMemAllocFromPoolAsync(&at, 30 * MIB, pool, stream));
-    OK(cuMemPoolDestroy(pool));
-    CHECK_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemsetD8Async(at, 1, 30 * MIB, stream));                   /* existing allocations remain valid */
-    OK(cuMemFreeAsync(at, stream));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.alloc_from_pool(&at, 30 * MIB, pool, stream));
+    OK(cuda.pool_destroy(pool));
+    CHECK_EQ(cuda.pool_destroy(pool), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.fill_bytes(at, 1, 30 * MIB, stream));                   /* existing allocations remain valid */
+    OK(cuda.free_async(at, stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
 }
 
@@ -80,31 +80,31 @@ static void run_peers(void)
     address here = 0, there = 0;
     uint64_t value = 5;
     group("memory of another device");
-    OK(cuCtxSetCurrent(contexts[1]));
-    OK(cuMemAlloc_v2(&there, 64));
-    OK(cuCtxSetCurrent(contexts[0]));
-    OK(cuMemAlloc_v2(&here, 64));
-    OK(cuMemcpyHtoDAsync_v2(here, &value, 8, stream));
-    OK(cuMemcpyPeerAsync(there, contexts[1], here, contexts[0], 8, stream));
-    CHECK_EQ(cuMemcpyPeerAsync(there, contexts[0], here, contexts[1], 8, stream), CUDA_ERROR_INVALID_VALUE);
-    OK(cuCtxEnablePeerAccess(contexts[1], 0));
-    CHECK_EQ(cuCtxEnablePeerAccess(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    OK(cuda.context_set(contexts[1]));
+    OK(cuda.memory_alloc(&there, 64));
+    OK(cuda.context_set(contexts[0]));
+    OK(cuda.memory_alloc(&here, 64));
+    OK(cuda.copy_to_device(here, &value, 8, stream));
+    OK(cuda.copy_peer(there, contexts[1], here, contexts[0], 8, stream));
+    CHECK_EQ(cuda.copy_peer(there, contexts[0], here, contexts[1], 8, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.context_enable_peer(contexts[1], 0));
+    CHECK_EQ(cuda.context_enable_peer(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     const struct number_args args = { (uint64_t *)(uintptr_t)there, 4 };
     OK(launch("add_number", 1, 1, 0, stream, &args));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(read_number(there), 19);
     reset();                                                        /* this also disables peer access */
     check_fault("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS,
                 "of device 1, whose memory device 0 has no access to");
-    OK(cuMemFree_v2(there));
+    OK(cuda.memory_free(there));
 }
 
 /* Includes the errors of an allocator with growing segments: access to a page without access rights after one with
  * access, and writes to a read-only page. */
 static void run_virtual(void)
 {
-    const allocation_properties properties = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
-    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
+    const cu_allocation_properties properties = { .type = ALLOCATION_PINNED, .location = { LOCATION_DEVICE, 0 } };
+    const cu_access access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
                              reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ },
                              other = { { LOCATION_DEVICE, 1 }, ACCESS_READWRITE },
                              none = { { LOCATION_DEVICE, 1 }, 0 };
@@ -113,59 +113,59 @@ static void run_virtual(void)
     unsigned long long pages[2];
     uint64_t value = 3;
     group("virtual memory: mappings");
-    OK(cuMemAddressReserve(&begin, 4 * page, 0, 0, 0));
+    OK(cuda.address_reserve(&begin, 4 * page, 0, 0, 0));
     for (int i = 0; i < 2; i++) {
-        OK(cuMemCreate(&pages[i], page, &properties, 0));
-        OK(cuMemMap(begin + (size_t)i * page, page, 0, pages[i], 0));
+        OK(cuda.allocation_create(&pages[i], page, &properties, 0));
+        OK(cuda.map(begin + (size_t)i * page, page, 0, pages[i], 0));
     }
     CHECK_EQ(softcuda_control.live_bytes(0), 2 * page);
-    CHECK_EQ(cuMemMap(begin, page, 0, pages[0], 0), CUDA_ERROR_INVALID_VALUE);                  /* already mapped */
-    CHECK_EQ(cuMemMap(begin + 4 * page, page, 0, pages[0], 0), CUDA_ERROR_INVALID_VALUE);       /* not reserved */
-    CHECK_EQ(cuMemAddressFree(begin, 4 * page), CUDA_ERROR_INVALID_VALUE);                      /* still mapped */
-    CHECK_EQ(cuMemUnmap(begin, page / 2), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemSetAccess(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE);    /* the third is not mapped */
+    CHECK_EQ(cuda.map(begin, page, 0, pages[0], 0), CUDA_ERROR_INVALID_VALUE);      /* already mapped */
+    CHECK_EQ(cuda.map(begin + 4 * page, page, 0, pages[0], 0), CUDA_ERROR_INVALID_VALUE); /* not reserved */
+    CHECK_EQ(cuda.address_free(begin, 4 * page), CUDA_ERROR_INVALID_VALUE);         /* still mapped */
+    CHECK_EQ(cuda.unmap(begin, page / 2), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.set_access(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE); /* the third is not mapped */
 
     group("virtual memory: a page without access rights");
     const struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5 },
                              beyond = { (uint64_t *)(uintptr_t)(begin + page), 5 };
-    softcuda_control.tell(false);
-    CHECK_EQ(cuMemcpyHtoDAsync_v2(begin, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemSetAccess(begin, page, &access, 1));
-    OK(cuMemsetD8Async(begin, 0, page, stream));
+    softcuda_control.print_faults(false);
+    CHECK_EQ(cuda.copy_to_device(begin, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.set_access(begin, page, &access, 1));
+    OK(cuda.fill_bytes(begin, 0, page, stream));
     OK(launch("add_number", 1, 1, 0, stream, &inside));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(read_number(begin), 5);
-    CHECK_EQ(cuMemsetD8Async(begin, 0, page + 8, stream), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemcpyHtoDAsync_v2(begin + page, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.fill_bytes(begin, 0, page + 8, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.copy_to_device(begin + page, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
     check_fault("add_number", 1, &beyond, CUDA_ERROR_ILLEGAL_ADDRESS, "not mapped, or not for this device");
-    OK(cuMemSetAccess(begin + page, page, &other, 1));
+    OK(cuda.set_access(begin + page, page, &other, 1));
     check_fault("add_number", 1, &beyond, CUDA_ERROR_ILLEGAL_ADDRESS, "not mapped, or not for this device");
 
     group("virtual memory: a read-only page");
-    OK(cuMemSetAccess(begin + page, page, &none, 1));
-    OK(cuMemSetAccess(begin, 2 * page, &access, 1));
-    OK(cuMemsetD8Async(begin, 0, 2 * page, stream));                /* across the boundary of two pages */
-    OK(cuStreamSynchronize(stream));
-    OK(cuMemSetAccess(begin + page, page, &reading, 1));
-    OK(cuMemcpyDtoHAsync_v2(&value, begin + page, 8, stream));
+    OK(cuda.set_access(begin + page, page, &none, 1));
+    OK(cuda.set_access(begin, 2 * page, &access, 1));
+    OK(cuda.fill_bytes(begin, 0, 2 * page, stream));                /* across the boundary of two pages */
+    OK(cuda.stream_synchronize(stream));
+    OK(cuda.set_access(begin + page, page, &reading, 1));
+    OK(cuda.copy_to_host(&value, begin + page, 8, stream));
     CHECK_EQ(value, 0);
-    CHECK_EQ(cuMemcpyHtoDAsync_v2(begin + page, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemsetD8Async(begin + page, 0, 8, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.copy_to_device(begin + page, &value, 8, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuda.fill_bytes(begin + page, 0, 8, stream), CUDA_ERROR_INVALID_VALUE);
     float *read_only = (float *)(uintptr_t)(begin + page), *written = (float *)(uintptr_t)begin;
     struct vector_args sum = { written, read_only, read_only, 1 };
     OK(launch("vector_add", 1, 1, 0, stream, &sum));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     sum = (struct vector_args){ read_only, written, written, 1 };
     check_fault("vector_add", 1, &sum, CUDA_ERROR_ILLEGAL_ADDRESS, "is read-only for device 0");
 
     group("virtual memory: an unmapped page");
-    OK(cuMemRelease(pages[0]));
+    OK(cuda.allocation_release(pages[0]));
     CHECK_EQ(softcuda_control.live_bytes(0), 2 * page);             /* remains allocated while it is mapped */
-    OK(cuMemUnmap(begin, 2 * page));
+    OK(cuda.unmap(begin, 2 * page));
     CHECK_EQ(softcuda_control.live_bytes(0), page);
     check_fault("add_number", 1, &inside, CUDA_ERROR_ILLEGAL_ADDRESS, "virtual memory that is not mapped");
-    OK(cuMemRelease(pages[1]));
-    OK(cuMemAddressFree(begin, 4 * page));
+    OK(cuda.allocation_release(pages[1]));
+    OK(cuda.address_free(begin, 4 * page));
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
 }
 
@@ -173,32 +173,32 @@ static void run_faults(void)
 {
     address at = 0, more[3] = { 0 };
     group("injected failures");
-    OK(cuMemAlloc_v2(&at, 8));
+    OK(cuda.memory_alloc(&at, 8));
     softcuda_control.inject("cuMemAlloc", softcuda_control.calls("cuMemAlloc") + 2, CUDA_ERROR_OUT_OF_MEMORY, false);
-    OK(cuMemAlloc_v2(&more[0], 8));
-    CHECK_EQ(cuMemAlloc_v2(&more[1], 8), CUDA_ERROR_OUT_OF_MEMORY);
-    OK(cuMemAlloc_v2(&more[1], 8));
+    OK(cuda.memory_alloc(&more[0], 8));
+    CHECK_EQ(cuda.memory_alloc(&more[1], 8), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuda.memory_alloc(&more[1], 8));
     softcuda_control.inject("cuEventQuery", 1, CUDA_ERROR_UNKNOWN, true);
     for (int i = 0; i < 3; i++)
-        CHECK_EQ(cuEventQuery(NULL), CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(cuda.event_query(NULL), CUDA_ERROR_UNKNOWN);
     softcuda_control.inject_clear();
-    CHECK_EQ(cuEventQuery(NULL), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_EQ(cuda.event_query(NULL), CUDA_ERROR_INVALID_HANDLE);
 
     group("an error of enqueued work is sticky");
     const struct number_args args = { (uint64_t *)(uintptr_t)at, 4 };
     softcuda_control.inject_kernel("add_number", 1, CUDA_ERROR_ECC_UNCORRECTABLE);
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(launch("add_number", 1, 1, 0, stream, &args));
-    CHECK_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(cuMemAlloc_v2(&more[2], 8), CUDA_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(cuMemFree_v2(at), CUDA_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(cuStreamDestroy_v2(stream), CUDA_ERROR_ECC_UNCORRECTABLE);
-    OK(cuCtxSetCurrent(contexts[1]));                               /* other contexts are not affected */
-    OK(cuMemAlloc_v2(&more[2], 8));
-    OK(cuMemFree_v2(more[2]));
+    CHECK_EQ(cuda.stream_synchronize(stream), CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK_EQ(cuda.memory_alloc(&more[2], 8), CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK_EQ(cuda.memory_free(at), CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK_EQ(cuda.stream_destroy(stream), CUDA_ERROR_ECC_UNCORRECTABLE);
+    OK(cuda.context_set(contexts[1]));                              /* other contexts are not affected */
+    OK(cuda.memory_alloc(&more[2], 8));
+    OK(cuda.memory_free(more[2]));
     reset();
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
-    OK(cuMemAlloc_v2(&at, 8));
+    OK(cuda.memory_alloc(&at, 8));
 }
 
 static void run_entries(void)
@@ -242,14 +242,14 @@ static void run_visible(void)
         const char *what = v->setting != NULL ? v->setting : "(unset)";
         IN_CHILD("SOFTCUDA=devices=6,memory=16m", v->setting) {
             int n = 0;
-            const result made = cuInit(0);
+            const result made = cuda.init(0);
             CHECK(made == (v->n == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS), "%s: cuInit returned %d", what, made);
             if (v->n > 0)
-                OK(cuDeviceGetCount(&n));
+                OK(cuda.device_count(&n));
             CHECK(n == v->n, "%s: %d devices, expected %d", what, n, v->n);
             for (int k = 0; k < n && n == v->n; k++) {
-                uuid id;
-                OK(cuDeviceGetUuid(&id, k));
+                cu_uuid id;
+                OK(cuda.device_uuid(&id, k));
                 CHECK(id.bytes[15] == v->hardware[k], "%s: device %d is %d, expected %d", what, k, id.bytes[15],
                       v->hardware[k]);
             }
@@ -261,26 +261,26 @@ static void run_visible(void)
 static void run_settings(void)
 {
     address at = 0;
-    void *context = NULL;
+    cu_context context = NULL;
     int value = 0;
     group("settings");
     IN_CHILD("SOFTCUDA=devices=1; memory=1m, fail=cuMemAlloc@2:2+, version=12040, cc=8.6, sms=7") {
-        OK(cuInit(0));
-        OK(cuDevicePrimaryCtxRetain(&context, 0));
-        OK(cuCtxSetCurrent(context));
-        OK(cuDriverGetVersion(&value));
+        OK(cuda.init(0));
+        OK(cuda.context_retain(&context, 0));
+        OK(cuda.context_set(context));
+        OK(cuda.driver_version(&value));
         CHECK_EQ(value, 12040);
-        OK(cuDeviceGetAttribute(&value, ATTRIBUTE_MAJOR, 0));
+        OK(cuda.device_attribute(&value, ATTRIBUTE_MAJOR, 0));
         CHECK_EQ(value, 8);
-        OK(cuDeviceGetAttribute(&value, ATTRIBUTE_MULTIPROCESSORS, 0));
+        OK(cuda.device_attribute(&value, ATTRIBUTE_MULTIPROCESSORS, 0));
         CHECK_EQ(value, 7);
-        OK(cuMemAlloc_v2(&at, 8));
+        OK(cuda.memory_alloc(&at, 8));
         for (int i = 0; i < 2; i++)
-            CHECK_EQ(cuMemAlloc_v2(&at, 8), CUDA_ERROR_OUT_OF_MEMORY);
+            CHECK_EQ(cuda.memory_alloc(&at, 8), CUDA_ERROR_OUT_OF_MEMORY);
     }
     CHILD_END;
     IN_CHILD("SOFTCUDA=devices=0") {
-        CHECK_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE);
+        CHECK_EQ(cuda.init(0), CUDA_ERROR_NO_DEVICE);
     }
     CHILD_END;
     static const char *const wrong[] = { "SOFTCUDA=colour=blue", "SOFTCUDA=devices=17", "SOFTCUDA=order",
@@ -288,16 +288,16 @@ static void run_settings(void)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         IN_CHILD(wrong[i]) {
             freopen("/dev/null", "w", stderr);
-            CHECK(cuInit(0) == CUDA_ERROR_INVALID_VALUE, "%s was accepted", wrong[i]);
+            CHECK(cuda.init(0) == CUDA_ERROR_INVALID_VALUE, "%s was accepted", wrong[i]);
         }
         CHILD_END;
     }
     group("a context cannot be used after a fork");
     IN_CHILD("SOFTCUDA=devices=1") {
-        OK(cuInit(0));
+        OK(cuda.init(0));
         const pid_t child = fork();
         if (child == 0)
-            _exit(cuInit(0) != CUDA_ERROR_NOT_INITIALIZED);
+            _exit(cuda.init(0) != CUDA_ERROR_NOT_INITIALIZED);
         child_join(child, __FILE__, __LINE__);
     }
     CHILD_END;
@@ -314,8 +314,8 @@ static void run_host_access(void)
         if (child == 0) {
             address at = 0;
             setenv("SOFTCUDA", "devices=1", 1);
-            if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&contexts[0], 0) != 0 || cuCtxSetCurrent(contexts[0]) != 0
-                || cuMemAlloc_v2(&at, 8) != 0 || (freed && cuMemFree_v2(at) != 0))
+            if (cuda.init(0) != 0 || cuda.context_retain(&contexts[0], 0) != 0 || cuda.context_set(contexts[0]) != 0
+                || cuda.memory_alloc(&at, 8) != 0 || (freed && cuda.memory_free(at) != 0))
                 _exit(0);
             freopen("/dev/null", "w", stderr);
             _exit(*(volatile unsigned char *)(uintptr_t)at == 77 ? 2 : 0);

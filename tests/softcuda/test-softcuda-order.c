@@ -3,14 +3,15 @@
  * of timing. */
 #include "fixture.h"
 
-static void *other, *event;
+static cu_stream other;
+static cu_event event;
 static address block;
 
 /* Checks whether faults were reported since `before`. Both sides of a conflict may be reported. Synchronizes, so that
  * later uses are ordered. */
 static void expect(const char *what, uint64_t before, bool wanted, const char *words)
 {
-    OK(cuCtxSynchronize());
+    OK(cuda.context_synchronize());
     const uint64_t got = softcuda_control.faults() - before;
     CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
           softcuda_control.fault_text());
@@ -18,20 +19,20 @@ static void expect(const char *what, uint64_t before, bool wanted, const char *w
           softcuda_control.fault_text(), words);
 }
 
-static result fill(void *on, size_t at, size_t bytes)
+static result fill(cu_stream on, size_t at, size_t bytes)
 {
-    return cuMemsetD8Async(block + at, 1, bytes, on);
+    return cuda.fill_bytes(block + at, 1, bytes, on);
 }
 
-static result copy(void *on, size_t to, size_t from, size_t bytes)
+static result copy(cu_stream on, size_t to, size_t from, size_t bytes)
 {
-    return cuMemcpyDtoDAsync_v2(block + to, block + from, bytes, on);
+    return cuda.copy_on_device(block + to, block + from, bytes, on);
 }
 
-static void follow(void *later, void *earlier)
+static void follow(cu_stream later, cu_stream earlier)
 {
-    OK(cuEventRecord(event, earlier));
-    OK(cuStreamWaitEvent(later, event, 0));
+    OK(cuda.event_record(event, earlier));
+    OK(cuda.stream_wait(later, event, 0));
 }
 
 static void run_copies(void)
@@ -49,10 +50,10 @@ static void run_copies(void)
     expect("an event between", before, false, "");
 
     OK(fill(stream, 0, 4096));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     OK(copy(other, 8192, 0, 4096));
-    OK(cuEventRecord(event, other));
-    OK(cuEventSynchronize(event));
+    OK(cuda.event_record(event, other));
+    OK(cuda.event_synchronize(event));
     OK(fill(stream, 0, 4096));
     expect("the host waited", before, false, "");
 
@@ -92,36 +93,37 @@ static void run_kernels(void)
     expect("one reads what the other writes", before, true, "vector_add on stream");
 
     group("a graph is ordered like its stream");
-    void *graph = NULL, *exec = NULL;
+    cu_graph graph = NULL;
+    cu_graph_exec exec = NULL;
     before = softcuda_control.faults();
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
+    OK(cuda.capture_begin(stream, CAPTURE_RELAXED));
     OK(fill(stream, 0, 4096));
     OK(launch("vector_add", 4, 64, 0, stream, &half));
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuGraphLaunch(exec, stream));
+    OK(cuda.capture_end(stream, &graph));
+    OK(cuda.graph_instantiate(&exec, graph, 0));
+    OK(cuda.graph_launch(exec, stream));
+    OK(cuda.graph_launch(exec, stream));
     follow(other, stream);
     OK(launch("vector_add", 4, 64, 0, other, &rest));
     expect("ordered", before, false, "");
-    OK(cuGraphLaunch(exec, stream));
+    OK(cuda.graph_launch(exec, stream));
     OK(fill(other, 8192, 16));
     expect("not ordered", before, true, "");
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphDestroy(graph));
+    OK(cuda.graph_exec_destroy(exec));
+    OK(cuda.graph_destroy(graph));
 }
 
 TEST_MAIN
 {
     setenv("SOFTCUDA", "devices=1,streams=report,quiet=yes", 1);
     start();
-    OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
-    OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));
-    OK(cuMemAlloc_v2(&block, 65536));
+    OK(cuda.stream_create(&other, STREAM_NON_BLOCKING, 0));
+    OK(cuda.event_create(&event, EVENT_DISABLE_TIMING));
+    OK(cuda.memory_alloc(&block, 65536));
     for (int round = 0; round < 5; round++) {       /* the result must not depend on timing */
         run_copies();
         run_kernels();
     }
-    OK(cuMemFree_v2(block));
+    OK(cuda.memory_free(block));
     return done();
 }

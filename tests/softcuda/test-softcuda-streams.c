@@ -5,13 +5,13 @@
 
 static address number;                      /* one uint64_t on device 0 */
 
-static result put_add(void *on)
+static result put_add(cu_stream on)
 {
     const struct number_args args = { (uint64_t *)(uintptr_t)number, 1 };
     return launch("add_number", 1, 1, 0, on, &args);
 }
 
-static result put_spin(void *on, int64_t n)
+static result put_spin(cu_stream on, int64_t n)
 {
     const struct number_args args = { (uint64_t *)(uintptr_t)number, n };
     return launch("spin", 1, 1, 0, on, &args);
@@ -19,47 +19,48 @@ static result put_spin(void *on, int64_t n)
 
 static void run_events(void)
 {
-    void *other, *first, *second, *plain;
+    cu_stream other, refused;
+    cu_event first, second, plain;
     float ms = -1;
-    OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, -1));
-    OK(cuEventCreate(&first, 0));
-    OK(cuEventCreate(&second, 0));
-    OK(cuEventCreate(&plain, EVENT_DISABLE_TIMING));
+    OK(cuda.stream_create(&other, STREAM_NON_BLOCKING, -1));
+    OK(cuda.event_create(&first, 0));
+    OK(cuda.event_create(&second, 0));
+    OK(cuda.event_create(&plain, EVENT_DISABLE_TIMING));
 
     group("queries of pending work, and elapsed times");
-    OK(cuEventQuery(first));                                        /* never recorded */
-    OK(cuEventRecord(first, stream));
+    OK(cuda.event_query(first));                                    /* never recorded */
+    OK(cuda.event_record(first, stream));
     OK(put_spin(stream, 30000000));
-    OK(cuEventRecord(second, stream));
-    CHECK_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    CHECK_EQ(cuEventQuery(second), CUDA_ERROR_NOT_READY);
-    CHECK_EQ(cuEventElapsedTime(&ms, first, second), CUDA_ERROR_NOT_READY);
-    OK(cuEventSynchronize(second));
-    OK(cuEventQuery(second));
-    OK(cuEventElapsedTime(&ms, first, second));
+    OK(cuda.event_record(second, stream));
+    CHECK_EQ(cuda.stream_query(stream), CUDA_ERROR_NOT_READY);
+    CHECK_EQ(cuda.event_query(second), CUDA_ERROR_NOT_READY);
+    CHECK_EQ(cuda.event_elapsed(&ms, first, second), CUDA_ERROR_NOT_READY);
+    OK(cuda.event_synchronize(second));
+    OK(cuda.event_query(second));
+    OK(cuda.event_elapsed(&ms, first, second));
     CHECK(ms > 1 && ms < 60000, "30 million iterations took %g ms", (double)ms);
-    OK(cuEventRecord(plain, stream));
-    CHECK_EQ(cuEventElapsedTime(&ms, first, plain), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuda.event_record(plain, stream));
+    CHECK_EQ(cuda.event_elapsed(&ms, first, plain), CUDA_ERROR_INVALID_HANDLE);
 
     group("invalid handles");
-    OK(cuEventDestroy_v2(plain));
-    CHECK_EQ(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
-    CHECK_EQ(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
-    CHECK_EQ(cuStreamSynchronize(NULL), CUDA_ERROR_INVALID_HANDLE);  /* softcuda has no default stream */
-    CHECK_EQ(cuStreamCreateWithPriority(&plain, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.event_destroy(plain));
+    CHECK_EQ(cuda.event_destroy(plain), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_EQ(cuda.event_record(plain, stream), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_EQ(cuda.stream_synchronize(NULL), CUDA_ERROR_INVALID_HANDLE); /* softcuda has no default stream */
+    CHECK_EQ(cuda.stream_create(&refused, 0, 0), CUDA_ERROR_INVALID_VALUE);
     OK(put_spin(other, 3000000));
-    OK(cuStreamDestroy_v2(other));
-    CHECK_EQ(cuStreamSynchronize(other), CUDA_ERROR_INVALID_HANDLE);
-    OK(cuCtxSynchronize());                                         /* waits for the work of the destroyed stream */
+    OK(cuda.stream_destroy(other));
+    CHECK_EQ(cuda.stream_synchronize(other), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuda.context_synchronize());                                 /* waits for the work of the destroyed stream */
     CHECK_EQ(read_number(number), 2);
-    OK(cuEventDestroy_v2(first));
-    OK(cuEventDestroy_v2(second));
+    OK(cuda.event_destroy(first));
+    OK(cuda.event_destroy(second));
 }
 
 static void call_driver(void *argument)
 {
     address at;
-    *(result *)argument = cuMemAlloc_v2(&at, 8);
+    *(result *)argument = cuda.memory_alloc(&at, 8);
 }
 
 static void run_host(void)
@@ -68,102 +69,105 @@ static void run_host(void)
     address at = 0;
     result refused = -1;
     group("a host function must not call the driver");
-    OK(cuLaunchHostFunc(stream, call_driver, &refused));
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.host_call(stream, call_driver, &refused));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(refused, CUDA_ERROR_NOT_PERMITTED);
 
     group("pinned memory is accessed in stream order, pageable memory at the call");
-    OK(cuMemAlloc_v2(&at, 16));
-    OK(cuMemHostAlloc((void **)&pinned, 64, 0));
+    OK(cuda.memory_alloc(&at, 16));
+    OK(cuda.host_alloc((void **)&pinned, 64, 0));
     pinned[0] = 1;
     OK(put_spin(stream, 3000000));
-    OK(cuMemcpyHtoDAsync_v2(at, pinned, 8, stream));
-    OK(cuMemcpyHtoDAsync_v2(at + 8, &pageable, 8, stream));
+    OK(cuda.copy_to_device(at, pinned, 8, stream));
+    OK(cuda.copy_to_device(at + 8, &pageable, 8, stream));
     pinned[0] = 2;
     pageable = 8;
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(read_number(at), 2);
     CHECK_EQ(read_number(at + 8), 7);
-    OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* complete when the call returns */
+    OK(cuda.copy_to_host(&pageable, at, 8, stream));                /* complete when the call returns */
     CHECK_EQ(pageable, 2);
-    OK(cuMemFreeHost(pinned));
-    CHECK_EQ(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemFree_v2(at));
+    OK(cuda.host_free(pinned));
+    CHECK_EQ(cuda.host_free(pinned), CUDA_ERROR_INVALID_VALUE);
+    OK(cuda.memory_free(at));
 }
 
 static void run_capture(void)
 {
-    void *other, *fork, *join, *graph = NULL, *exec = NULL;
+    cu_stream other;
+    cu_event fork, join;
+    cu_graph graph = NULL;
+    cu_graph_exec exec = NULL;
     address refused;
     int state = -1;
-    OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
-    OK(cuEventCreate(&fork, EVENT_DISABLE_TIMING));
-    OK(cuEventCreate(&join, EVENT_DISABLE_TIMING));
+    OK(cuda.stream_create(&other, STREAM_NON_BLOCKING, 0));
+    OK(cuda.event_create(&fork, EVENT_DISABLE_TIMING));
+    OK(cuda.event_create(&join, EVENT_DISABLE_TIMING));
 
     group("a capture of two streams records work and does not run it");
     const uint64_t before = read_number(number);
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
-    OK(cuEventRecord(fork, stream));
-    OK(cuStreamWaitEvent(other, fork, 0));
+    OK(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
+    OK(cuda.event_record(fork, stream));
+    OK(cuda.stream_wait(other, fork, 0));
     OK(put_add(other));
-    OK(cuStreamIsCapturing(other, &state));
+    OK(cuda.capture_state(other, &state));
     CHECK_EQ(state, CAPTURE_ACTIVE);
-    OK(cuEventRecord(join, other));
-    OK(cuStreamWaitEvent(stream, join, 0));
-    CHECK_EQ(cuEventQuery(join), CUDA_ERROR_CAPTURED_EVENT);
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuStreamIsCapturing(other, &state));
+    OK(cuda.event_record(join, other));
+    OK(cuda.stream_wait(stream, join, 0));
+    CHECK_EQ(cuda.event_query(join), CUDA_ERROR_CAPTURED_EVENT);
+    OK(cuda.capture_end(stream, &graph));
+    OK(cuda.capture_state(other, &state));
     CHECK_EQ(state, CAPTURE_NONE);
     CHECK_EQ(read_number(number), before);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphDestroy(graph));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuGraphExecDestroy(exec));                                   /* the launched graph still runs */
-    CHECK_EQ(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_HANDLE);
-    OK(cuStreamSynchronize(stream));
+    OK(cuda.graph_instantiate(&exec, graph, 0));
+    OK(cuda.graph_destroy(graph));
+    OK(cuda.graph_launch(exec, stream));
+    OK(cuda.graph_exec_destroy(exec));                              /* the launched graph still runs */
+    CHECK_EQ(cuda.graph_launch(exec, stream), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuda.stream_synchronize(stream));
     CHECK_EQ(read_number(number), before * 3 + 1);
 
     group("calls that invalidate a capture");
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
-    CHECK_EQ(cuMemAlloc_v2(&refused, 16), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    OK(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
+    CHECK_EQ(cuda.memory_alloc(&refused, 16), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(put_add(stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
-    OK(cuMemAlloc_v2(&refused, 16));
-    OK(cuMemFree_v2(refused));
-    CHECK_EQ(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));           /* with work of another stream that is not joined */
-    OK(cuEventRecord(fork, stream));
-    OK(cuStreamWaitEvent(other, fork, 0));
+    CHECK_EQ(cuda.capture_end(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    OK(cuda.capture_begin(stream, CAPTURE_RELAXED));
+    OK(cuda.memory_alloc(&refused, 16));
+    OK(cuda.memory_free(refused));
+    CHECK_EQ(cuda.stream_synchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(cuda.capture_end(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    OK(cuda.capture_begin(stream, CAPTURE_RELAXED));                /* with work of another stream that is not joined */
+    OK(cuda.event_record(fork, stream));
+    OK(cuda.stream_wait(other, fork, 0));
     OK(put_add(other));
-    CHECK_EQ(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    CHECK_EQ(cuda.capture_end(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    CHECK_EQ(cuda.capture_end(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     CHECK(graph == NULL, "the failed capture returned a graph");
-    OK(cuEventRecord(fork, other));                                 /* uncaptured work */
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
-    CHECK_EQ(cuStreamWaitEvent(stream, fork, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
+    OK(cuda.event_record(fork, other));                             /* uncaptured work */
+    OK(cuda.capture_begin(stream, CAPTURE_RELAXED));
+    CHECK_EQ(cuda.stream_wait(stream, fork, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    CHECK_EQ(cuda.capture_end(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK_EQ(cuda.capture_end(stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
     OK(put_add(stream));
-    OK(cuStreamSynchronize(stream));
-    OK(cuStreamDestroy_v2(other));
-    OK(cuEventDestroy_v2(fork));
-    OK(cuEventDestroy_v2(join));
+    OK(cuda.stream_synchronize(stream));
+    OK(cuda.stream_destroy(other));
+    OK(cuda.event_destroy(fork));
+    OK(cuda.event_destroy(join));
 }
 
 TEST_MAIN
 {
     static const char *const kinds[] = { "stream", "event", "graph", "graph_exec" };
     start();
-    OK(cuMemAlloc_v2(&number, 8));
-    OK(cuMemsetD8Async(number, 0, 8, stream));
+    OK(cuda.memory_alloc(&number, 8));
+    OK(cuda.fill_bytes(number, 0, 8, stream));
     run_events();
     run_host();
     run_capture();
     group("all memory and handles are freed");
-    OK(cuMemFree_v2(number));
-    OK(cuStreamDestroy_v2(stream));
+    OK(cuda.memory_free(number));
+    OK(cuda.stream_destroy(stream));
     CHECK_EQ(softcuda_control.live_bytes(0), 0);
     CHECK_EQ(softcuda_control.live_blocks(0), 0);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

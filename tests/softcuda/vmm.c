@@ -2,12 +2,11 @@
 /* tests/softcuda/vmm.c: virtual memory management: address reservations, allocations and mappings. An allocation is a
  * memfd. */
 #define _GNU_SOURCE
-#include "order.h"
+#include "driver.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,24 +21,8 @@ struct allocation {
     int handle_types;
 };
 
-struct mapping {
-    struct mapping *next;
-    address begin;
-    size_t bytes;
-    struct allocation *allocation;
-    uint32_t readers, writers;              /* bit masks of devices */
-};
-
-struct reservation {
-    struct reservation *next;
-    address begin;
-    size_t bytes;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct mapping *mappings;
-static struct reservation *reservations;    /* sorted by address */
-static address next_reservation;
+static struct ranges mappings, reservations;
 
 static void drop(struct allocation *allocation)
 {
@@ -51,46 +34,35 @@ static void drop(struct allocation *allocation)
     free(allocation);
 }
 
-static struct mapping *mapping_at(address where)
-{
-    struct mapping *m = mappings;
-    while (m != NULL && where - m->begin >= m->bytes)
-        m = m->next;
-    return m;
-}
-
 bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write)
 {
-    pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(begin);
+    LOCKED(&lock);
+    const struct range *m = range_at(&mappings, begin);
     const uint32_t mask = m == NULL ? 0 : write ? m->writers : m->readers;
-    const bool allowed = (mask >> device->index & 1) != 0 && bytes <= m->begin + m->bytes - begin;
-    if (allowed && m->writers == m->readers) {
+    RETURN_IF((mask >> device->index & 1) == 0 || bytes > m->begin + m->bytes - begin, false);
+    if (m->writers == m->readers) {
         softcuda_here.host = (const char *)(uintptr_t)m->begin;
         softcuda_here.host_end = softcuda_here.host + m->bytes;
     }
-    pthread_mutex_unlock(&lock);
-    return allowed;
+    return true;
 }
 
 bool virtual_writable(address begin, size_t bytes)
 {
-    bool writable = true;
-    pthread_mutex_lock(&lock);
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (begin < m->begin + m->bytes && m->begin < begin + bytes)
-            writable = writable && m->writers != 0;
-    pthread_mutex_unlock(&lock);
-    return writable;
+    LOCKED(&lock);
+    for (size_t i = range_behind(&mappings, begin + bytes - 1); i > 0; i--) {
+        const struct range *m = &mappings.list[i - 1];
+        RETURN_IF(m->begin + m->bytes <= begin, true);
+        RETURN_IF(m->writers == 0, false);
+    }
+    return true;
 }
 
 struct device *virtual_owner(address at)
 {
-    pthread_mutex_lock(&lock);
-    const struct mapping *m = mapping_at(at);
-    struct device *device = m != NULL ? m->allocation->device : NULL;
-    pthread_mutex_unlock(&lock);
-    return device;
+    LOCKED(&lock);
+    const struct range *m = range_at(&mappings, at);
+    return m != NULL ? ((struct allocation *)m->owner)->device : NULL;
 }
 
 static bool whole(size_t bytes)
@@ -100,51 +72,16 @@ static bool whole(size_t bytes)
 
 /* ---- address reservations ---- */
 
-static address free_place(address from, address end, size_t bytes, struct reservation ***place)
-{
-    struct reservation **at = &reservations;
-    for (; *at != NULL && (*at)->begin + (*at)->bytes <= from; at = &(*at)->next)
-        ;
-    for (; from + bytes <= end; at = &(*at)->next) {
-        if (*at == NULL || from + bytes <= (*at)->begin) {
-            *place = at;
-            return from;
-        }
-        from = (*at)->begin + (*at)->bytes + GRANULE;
-    }
-    return 0;
-}
-
 EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address hint, unsigned long long flags)
 {
-    CALL(cuMemAddressReserve, ENTER_INIT);
-    if (out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct reservation *r = malloc(sizeof *r);
-    if (r == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const address first = space_virtual(),
+    CHECKED_CALL(cuMemAddressReserve, ENTER_INIT,
+                 out == NULL || !whole(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0);
+    const address first = (space_virtual() + GRANULE - 1) / GRANULE * GRANULE,
                   end = (uintptr_t)softcuda_space.base + softcuda_space.bytes / GRANULE * GRANULE;
-    const address begin = (first + GRANULE - 1) / GRANULE * GRANULE;
-    struct reservation **place = NULL;
-    pthread_mutex_lock(&lock);
-    address found = 0;
-    if (hint >= begin && hint % GRANULE == 0 && hint < end)
-        found = free_place(hint, end, bytes, &place);
-    if (found == 0)
-        found = free_place(next_reservation != 0 ? next_reservation : begin, end, bytes, &place);
-    if (found == 0)
-        found = free_place(begin, end, bytes, &place);
-    if (found != 0) {
-        *r = (struct reservation){ .next = *place, .begin = found, .bytes = bytes };
-        *place = r;
-        next_reservation = found + bytes + GRANULE;
-    }
-    pthread_mutex_unlock(&lock);
-    if (found == 0) {
-        free(r);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    LOCKED(&lock);
+    const address found = range_place(&reservations, hint % GRANULE == 0 ? hint : 0, first, end, bytes, GRANULE);
+    const struct range range = { .begin = found, .bytes = bytes, .extent = bytes };
+    RETURN_IF(found == 0 || !range_add(&reservations, range), CUDA_ERROR_OUT_OF_MEMORY);
     *out = found;
     return CUDA_SUCCESS;
 }
@@ -152,36 +89,42 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
 EXPORT result cuMemAddressFree(address begin, size_t bytes)
 {
     CALL(cuMemAddressFree, ENTER_INIT);
-    result made = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    struct reservation **place = &reservations;
-    while (*place != NULL && (*place)->begin != begin)
-        place = &(*place)->next;
-    struct reservation *r = *place;
-    if (r != NULL && r->bytes == bytes) {
-        made = CUDA_SUCCESS;
-        for (const struct mapping *m = mappings; m != NULL; m = m->next)
-            if (m->begin - begin < bytes)
-                made = CUDA_ERROR_INVALID_VALUE;        /* still mapped */
-        if (made == CUDA_SUCCESS) {
-            *place = r->next;
-            free(r);
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return made;
+    LOCKED(&lock);
+    const struct range *r = range_at(&reservations, begin);
+    RETURN_IF(r == NULL || r->begin != begin || r->bytes != bytes || range_overlaps(&mappings, begin, bytes),
+              CUDA_ERROR_INVALID_VALUE);
+    range_remove(&reservations, r);
+    return CUDA_SUCCESS;
 }
 
 /* ---- allocations ---- */
 
+static struct device *device_at(location where)
+{
+    return where.type == LOCATION_DEVICE ? device_of(where.id) : NULL;
+}
+
 EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties *p, int option)
 {
-    CALL(cuMemGetAllocationGranularity, ENTER_INIT);
-    if (bytes == NULL || p == NULL || (option != 0 && option != 1))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (p->where.type != LOCATION_DEVICE || device_of(p->where.id) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECKED_CALL(cuMemGetAllocationGranularity, ENTER_INIT, bytes == NULL || p == NULL || (option != 0 && option != 1));
+    RETURN_IF(device_at(p->where) == NULL, CUDA_ERROR_INVALID_DEVICE);
     *bytes = GRANULE;
+    return CUDA_SUCCESS;
+}
+
+/* Takes over the file. -1: its creation failed. */
+static result new_allocation(struct allocation **out, struct allocation like)
+{
+    struct allocation *a = like.fd >= 0 ? malloc(sizeof *a) : NULL;
+    if (a == NULL) {
+        if (like.fd >= 0)
+            close(like.fd);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *a = like;
+    a->references = 1;
+    handle_add(HANDLE_ALLOCATION, a);
+    *out = a;
     return CUDA_SUCCESS;
 }
 
@@ -189,41 +132,32 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
                           unsigned long long flags)
 {
     CALL(cuMemCreate, ENTER_INIT);
-    if (out == NULL || p == NULL || !whole(bytes) || flags != 0 || p->type != ALLOCATION_PINNED
-        || p->handle_types & ~HANDLE_POSIX)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct device *device = p->where.type == LOCATION_DEVICE ? device_of(p->where.id) : NULL;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!memory_reserve(device, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    RETURN_IF(out == NULL || p == NULL || !whole(bytes) || flags != 0 || p->type != ALLOCATION_PINNED
+              || p->handle_types & ~HANDLE_POSIX, CUDA_ERROR_INVALID_VALUE);
+    struct device *device = device_at(p->where);
+    RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    RETURN_IF(!memory_reserve(device, bytes), CUDA_ERROR_OUT_OF_MEMORY);
     char name[32];
     /* the name passes the device number to an importing process */
     snprintf(name, sizeof name, "softcuda-%d", device->hardware);
-    struct allocation *a = calloc(1, sizeof *a);
-    const int fd = memfd_create(name, MFD_CLOEXEC);
-    if (a == NULL || fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
-        free(a);
-        if (fd >= 0)
-            close(fd);
-        memory_release(device, bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+        close(fd);
+        fd = -1;
     }
-    *a = (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true,
-                              .handle_types = p->handle_types };
-    handle_add(HANDLE_ALLOCATION, a);
-    *out = a;
-    return CUDA_SUCCESS;
+    const result made = new_allocation(out, (struct allocation){ .device = device, .bytes = bytes, .fd = fd,
+                                                                 .fresh = true, .handle_types = p->handle_types });
+    if (made != CUDA_SUCCESS)
+        memory_release(device, bytes);
+    return made;
 }
 
 EXPORT result cuMemRelease(struct allocation *a)
 {
     CALL(cuMemRelease, ENTER_INIT);
-    if (!handle_remove(HANDLE_ALLOCATION, a))
-        return CUDA_ERROR_INVALID_HANDLE;
-    pthread_mutex_lock(&lock);
+    RETURN_IF(!handle_remove(HANDLE_ALLOCATION, a), CUDA_ERROR_INVALID_HANDLE);
+    LOCKED(&lock);
     drop(a);
-    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -231,16 +165,11 @@ EXPORT result cuMemRelease(struct allocation *a)
 
 EXPORT result cuMemExportToShareableHandle(void *out, struct allocation *a, int type, unsigned long long flags)
 {
-    CALL(cuMemExportToShareableHandle, ENTER_INIT);
-    if (out == NULL || flags != 0 || type != HANDLE_POSIX)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_ALLOCATION, a))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if ((a->handle_types & HANDLE_POSIX) == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    CHECKED_CALL(cuMemExportToShareableHandle, ENTER_INIT, out == NULL || flags != 0 || type != HANDLE_POSIX);
+    REQUIRE_HANDLE(HANDLE_ALLOCATION, a);
+    RETURN_IF((a->handle_types & HANDLE_POSIX) == 0, CUDA_ERROR_INVALID_VALUE);
     const int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    RETURN_IF(fd < 0, CUDA_ERROR_OPERATING_SYSTEM);
     *(int *)out = fd;
     return CUDA_SUCCESS;
 }
@@ -251,129 +180,81 @@ EXPORT result cuMemImportFromShareableHandle(struct allocation **out, void *hand
     const int given = (int)(intptr_t)handle;
     char link[64], name[64] = "";
     struct stat about;
-    int hardware;
-    if (out == NULL || type != HANDLE_POSIX)
-        return CUDA_ERROR_INVALID_VALUE;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", given);
-    if (readlink(link, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:softcuda-%d", &hardware) != 1
-        || fstat(given, &about) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
     struct device *device = NULL;
+    int hardware;
+    RETURN_IF(out == NULL || type != HANDLE_POSIX, CUDA_ERROR_INVALID_VALUE);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", given);
+    RETURN_IF(readlink(link, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:softcuda-%d", &hardware) != 1
+              || fstat(given, &about) != 0, CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < n_devices; i++)
         if (devices[i].hardware == hardware)
             device = &devices[i];
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    struct allocation *a = calloc(1, sizeof *a);
-    const int fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
-    if (a == NULL || fd < 0) {
-        free(a);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *a = (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .fd = fd, .references = 1,
-                              .imported = true, .handle_types = HANDLE_POSIX };
-    handle_add(HANDLE_ALLOCATION, a);
-    *out = a;
-    return CUDA_SUCCESS;
+    RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    return new_allocation(out, (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .imported = true,
+                                                    .fd = fcntl(given, F_DUPFD_CLOEXEC, 0),
+                                                    .handle_types = HANDLE_POSIX });
 }
 
 /* ---- mappings ---- */
 
-static bool reserved(address begin, size_t bytes)
-{
-    for (const struct reservation *r = reservations; r != NULL; r = r->next)
-        if (begin >= r->begin && begin - r->begin < r->bytes && bytes <= r->bytes - (begin - r->begin))
-            return true;
-    return false;
-}
-
 EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct allocation *a, unsigned long long flags)
 {
     CALL(cuMemMap, ENTER_INIT);
-    if (!handle_is(HANDLE_ALLOCATION, a))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!whole(bytes) || begin % GRANULE != 0 || offset != 0 || flags != 0 || bytes > a->bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct mapping *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *m = (struct mapping){ .begin = begin, .bytes = bytes, .allocation = a };
-    result made = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    if (!reserved(begin, bytes))
-        made = CUDA_ERROR_INVALID_VALUE;
-    for (const struct mapping *other = mappings; other != NULL; other = other->next)
-        if (begin < other->begin + other->bytes && other->begin < begin + bytes)
-            made = CUDA_ERROR_INVALID_VALUE;
-    if (made == CUDA_SUCCESS
-        && mmap((void *)(uintptr_t)begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd,
-                0) == MAP_FAILED)
-        made = CUDA_ERROR_OUT_OF_MEMORY;
-    if (made == CUDA_SUCCESS) {
-        if (a->fresh)
-            space_fill(begin, 0xff, bytes);
-        a->fresh = false;
-        a->references++;
-        m->next = mappings;
-        mappings = m;
-        space_poison(begin, bytes);
-        order_forget(begin, bytes);
-    } else {
-        free(m);
-    }
-    pthread_mutex_unlock(&lock);
-    return made;
+    REQUIRE_HANDLE(HANDLE_ALLOCATION, a);
+    RETURN_IF(!whole(bytes) || begin % GRANULE != 0 || offset != 0 || flags != 0 || bytes > a->bytes,
+              CUDA_ERROR_INVALID_VALUE);
+    LOCKED(&lock);
+    const struct range *reserved = range_at(&reservations, begin);
+    RETURN_IF(reserved == NULL || bytes > reserved->begin + reserved->bytes - begin
+              || range_overlaps(&mappings, begin, bytes), CUDA_ERROR_INVALID_VALUE);
+    void *const at = (void *)(uintptr_t)begin;
+    RETURN_IF(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED
+              || !range_add(&mappings, (struct range){ .begin = begin, .bytes = bytes, .owner = a }),
+              CUDA_ERROR_OUT_OF_MEMORY);
+    if (a->fresh)
+        space_fill(begin, 0xff, bytes);
+    a->fresh = false;
+    a->references++;
+    space_poison(begin, bytes);
+    order_forget(begin, bytes);
+    return CUDA_SUCCESS;
 }
 
-/* Returns true if mappings lie in the range and fill it. They cannot be split. */
-static bool covers(address begin, size_t bytes)
+/* Returns true if mappings lie in the range and fill it; they cannot be split. *first and *end: their indices. */
+static bool covers(address begin, size_t bytes, size_t *first, size_t *end)
 {
     size_t covered = 0;
-    for (const struct mapping *m = mappings; m != NULL; m = m->next)
-        if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
-            covered += m->bytes;
-    return covered == bytes;
+    *first = range_behind(&mappings, begin - 1);
+    *end = range_behind(&mappings, begin + bytes - 1);
+    for (size_t i = *first; i < *end; i++)
+        covered += mappings.list[i].bytes;
+    return covered == bytes && mappings.list[*end - 1].begin + mappings.list[*end - 1].bytes == begin + bytes;
 }
 
 EXPORT result cuMemUnmap(address begin, size_t bytes)
 {
     CALL(cuMemUnmap, ENTER_INIT);
-    if (!whole(bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    const bool covered = covers(begin, bytes);
-    if (covered) {
-        space_mark(begin, bytes, false);
-        mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-             0);
-        for (struct mapping **place = &mappings; *place != NULL;) {
-            struct mapping *m = *place;
-            if (m->begin - begin < bytes) {
-                *place = m->next;
-                drop(m->allocation);
-                free(m);
-            } else {
-                place = &m->next;
-            }
-        }
+    size_t first, end;
+    LOCKED(&lock);
+    RETURN_IF(!whole(bytes) || !covers(begin, bytes, &first, &end), CUDA_ERROR_INVALID_VALUE);
+    space_mark(begin, bytes, false);
+    mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    while (end-- > first) {
+        drop(mappings.list[end].owner);
+        range_remove(&mappings, &mappings.list[end]);
     }
-    pthread_mutex_unlock(&lock);
-    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_description *list, size_t n)
 {
-    CALL(cuMemSetAccess, ENTER_INIT);
-    if (!whole(bytes) || list == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    CHECKED_CALL(cuMemSetAccess, ENTER_INIT, !whole(bytes) || list == NULL);
     for (size_t i = 0; i < n; i++)
-        if (list[i].where.type != LOCATION_DEVICE || device_of(list[i].where.id) == NULL)
-            return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
-    const bool covered = covers(begin, bytes);
-    for (struct mapping *m = mappings; m != NULL && covered; m = m->next) {
-        if (m->begin - begin >= bytes)
-            continue;
+        RETURN_IF(device_at(list[i].where) == NULL, CUDA_ERROR_INVALID_DEVICE);
+    size_t first, end;
+    LOCKED(&lock);
+    RETURN_IF(!covers(begin, bytes, &first, &end), CUDA_ERROR_INVALID_VALUE);
+    for (struct range *m = &mappings.list[first]; m < &mappings.list[end]; m++) {
         for (size_t i = 0; i < n; i++) {
             const uint32_t bit = 1u << list[i].where.id;
             m->readers = list[i].flags & ACCESS_READ ? m->readers | bit : m->readers & ~bit;
@@ -381,6 +262,5 @@ EXPORT result cuMemSetAccess(address begin, size_t bytes, const access_descripti
         }
         space_mark(m->begin, m->bytes, m->readers != 0);
     }
-    pthread_mutex_unlock(&lock);
-    return covered ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }

@@ -3,7 +3,7 @@
  *
  * An operation is performed when all running lanes of its mask have reached it with the same mask. In CUDA, a value
  * read from a lane that does not participate is undefined; here all bits of the value are set. */
-#include "warp.h"
+#include "runner.h"
 
 #include <stdlib.h>
 #include <string.h>

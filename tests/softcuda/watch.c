@@ -11,11 +11,7 @@
 #include <stdbool.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
-#define TOUCHES(size)                                                                \
-    HIDDEN void __asan_load##size##_noabort(const void *p);                          \
-    HIDDEN void __asan_store##size##_noabort(void *p);                               \
-    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
-    void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
+#pragma GCC diagnostic ignored "-Wmissing-prototypes"   /* only the compiler calls these functions */
 
 static void note_read(struct softcuda_race *word, const char *p, unsigned thread, uint32_t warp_epoch)
 {
@@ -137,30 +133,17 @@ static inline void touch(const void *p, size_t bytes, bool write, size_t alignme
     look(p, bytes, write, true);
 }
 
+#define TOUCHES(size)                                                                \
+    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
+    void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
 TOUCHES(1)
 TOUCHES(2)
 TOUCHES(4)
 TOUCHES(8)
 TOUCHES(16)
-
-HIDDEN void __asan_loadN_noabort(const void *p, size_t bytes);
-HIDDEN void __asan_storeN_noabort(void *p, size_t bytes);
-HIDDEN void __asan_handle_no_return(void);
-HIDDEN void softcuda_atomic(const void *address, size_t bytes);
-
-void __asan_loadN_noabort(const void *p, size_t bytes)
-{
-    look(p, bytes, false, true);
-}
-
-void __asan_storeN_noabort(void *p, size_t bytes)
-{
-    look(p, bytes, true, true);
-}
-
-void __asan_handle_no_return(void)
-{
-}
+void __asan_loadN_noabort(const void *p, size_t bytes) { look(p, bytes, false, true); }
+void __asan_storeN_noabort(void *p, size_t bytes) { look(p, bytes, true, true); }
+void __asan_handle_no_return(void) {}
 
 void softcuda_atomic(const void *p, size_t bytes)
 {
@@ -171,27 +154,21 @@ void softcuda_atomic(const void *p, size_t bytes)
 
 /* Called by the compiler for copies of structs. AddressSanitizer's versions would report device memory as
  * inaccessible. */
-HIDDEN void *memcpy(void *to, const void *from, size_t bytes);
-HIDDEN void *memmove(void *to, const void *from, size_t bytes);
-HIDDEN void *memset(void *to, int value, size_t bytes);
+#define PLAIN_LOOP __attribute__((optimize("no-tree-loop-distribute-patterns")))
 
-__attribute__((optimize("no-tree-loop-distribute-patterns"))) void *memcpy(void *to, const void *from, size_t bytes)
+PLAIN_LOOP void *memmove(void *to, const void *from, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++)
+    const bool up = (uintptr_t)to - (uintptr_t)from >= bytes;
+    for (size_t n = 0; n < bytes; n++) {
+        const size_t i = up ? n : bytes - 1 - n;
         ((char *)to)[i] = ((const char *)from)[i];
+    }
     return to;
 }
 
-__attribute__((optimize("no-tree-loop-distribute-patterns"))) void *memmove(void *to, const void *from, size_t bytes)
-{
-    if ((uintptr_t)to - (uintptr_t)from >= bytes)
-        return memcpy(to, from, bytes);
-    for (size_t i = bytes; i-- > 0;)
-        ((char *)to)[i] = ((const char *)from)[i];
-    return to;
-}
+void *memcpy(void *to, const void *from, size_t bytes) __attribute__((alias("memmove")));
 
-__attribute__((optimize("no-tree-loop-distribute-patterns"))) void *memset(void *to, int value, size_t bytes)
+PLAIN_LOOP void *memset(void *to, int value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         ((char *)to)[i] = (char)value;
@@ -201,8 +178,6 @@ __attribute__((optimize("no-tree-loop-distribute-patterns"))) void *memset(void 
 /* Data of the compiler's report on an index that is out of bounds. */
 struct source_place { const char *file; uint32_t line, column; };
 struct out_of_bounds { struct source_place where; const void *array, *index; };
-HIDDEN void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t index);
-
 void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t index)
 {
     softcuda_fault(SOFTCUDA_ILLEGAL, "%s:%u: index %td is not in the array", data->where.file, data->where.line,

@@ -9,10 +9,8 @@
 
 static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
 {
-    ctrt_tensor *t = NULL;
-    CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
-    if (grad)
-        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    ctrt_tensor *t = tensor_with(values, CTRT_SHAPE(n), CTRT_F64, NULL);
+    CHECK_OK(ctrt_tensor_require_grad(t, grad));
     return t;
 }
 #define LEAF(...)   vector((int64_t)COUNT(DOUBLES(__VA_ARGS__)), DOUBLES(__VA_ARGS__), true)
@@ -55,20 +53,10 @@ static inline void nothing_left(void)
     CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
-/* One group of a test. It must leave no graph. Without a name: several groups, which `run` opens. */
-struct autograd_test { const char *name; void (*run)(void); };
-
-static inline int run_autograd_tests(const struct autograd_test *tests, size_t count)
+/* Runs the TESTs. Each must leave no graph. */
+static inline int run_autograd_tests(void)
 {
-    if (!cpu_opened())
-        return done();
-    for (size_t i = 0; i < count; i++) {
-        if (tests[i].name != NULL)
-            group("%s", tests[i].name);
-        tests[i].run();
-        nothing_left();
-    }
-    return done();
+    return cpu_opened() ? run_tests_and(nothing_left) : done();
 }
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-input.h: macros and test objects shared by the files of test-bad-input.
  *
- *     BAD(SHAPE, ctrt_add(&out, a, b));        checks that the call returns CTRT_ERR_SHAPE, sets its own message and
- *                                              leaves `out` unchanged
- *     FINE(ctrt_tensor_ndim(NULL) == 0);       checks that the expression is true
+ *     BAD(SHAPE, ctrt_add(&out, a, b), ...);       checks that each call returns CTRT_ERR_SHAPE, sets its own message
+ *                                                  and leaves `out` unchanged
+ *     BAD_X(SHAPE, ctrt_reshape, (CTRT_SHAPE(7)), ...);    the same for calls f(&out, p.x, ...)
+ *     FINE(ctrt_tensor_ndim(NULL) == 0, ...);      checks that each expression is true
  *
- * Both macros record the public function that is called, so that the program can list the functions without a test. */
+ * The macros record the public function that is called, so that the program can list the functions without a test. */
 #ifndef CTRT_TESTS_BAD_INPUT_H
 #define CTRT_TESTS_BAD_INPUT_H
 
+#include "calls.h"
 #include "ctrt/ctrt.h"
 
 /* Valid objects for calls with bad input. They exist during the whole test. */
@@ -29,16 +31,23 @@ void check_bad(const char *expression, ctrt_status got, int want);
 void check_fine(const char *expression, bool fine);
 
 enum { BAD_ANY = 1 };
-/* Two macros, so that macros in the expression are expanded to the name of the function that they call. */
-#define BAD(want, expression) BAD_CALL(want, expression)
-#define BAD_CALL(want, expression)                                                                          \
-    (count_call(#expression), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#expression, expression, BAD_##want))
-#define FINE(expression) (count_call(#expression), check_fine(#expression, expression))
+/* Arguments are expanded before BAD_RUN, so that `call` has the name of the function that a macro in it calls. */
+#define BAD(want, ...)               EACH_ARG(BAD_CALL, want, , __VA_ARGS__)
+#define BAD_X(want, f, ...)          EACH_ARG(BAD_X_CALL, want, f, __VA_ARGS__)
+#define BAD_X_CALL(want, f, list)    BAD_CALL(want, , f(&out, p.x, BAD_ARGUMENTS list))
+#define BAD_ARGUMENTS(...)           __VA_ARGS__
+#define BAD_CALL(want, _, call)      BAD_RUN(want, call)
+#define BAD_RUN(want, call) \
+    (count_call(#call), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#call, call, BAD_##want))
+#define FINE(...)                    EACH_ARG(FINE_ONE, , , __VA_ARGS__)
+#define FINE_ONE(a, b, expression)   (count_call(#expression), check_fine(#expression, expression))
 
-/* Calls f(out, a, ...), f(out, a, b, ...) or f(out, a, b, c, ...) with each of out, a, b and c NULL. */
-#define NULLS0(f, ...)          BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__))
-#define NULLS1(f, a, ...)       NULLS0(f, a, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, NULL, ##__VA_ARGS__))
-#define NULLS2(f, a, b, ...)    NULLS1(f, a, b, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, NULL, ##__VA_ARGS__))
+/* Calls f with one of its first two or three arguments NULL. NULLS1, NULLS2, NULLS3: the first of them is &out. */
+#define NULL_IN2(f, a, b, ...)        BAD(INVALID_ARGUMENT, f(NULL, b, ##__VA_ARGS__), f(a, NULL, ##__VA_ARGS__))
+#define NULL_IN3(f, a, b, c, ...) \
+    NULL_IN2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(a, b, NULL, ##__VA_ARGS__))
+#define NULLS1(f, a, ...)             NULL_IN2(f, &out, a, ##__VA_ARGS__)
+#define NULLS2(f, a, b, ...)          NULL_IN3(f, &out, a, b, ##__VA_ARGS__)
 #define NULLS3(f, a, b, c, ...) \
     NULLS2(f, a, b, c, ##__VA_ARGS__), BAD(INVALID_ARGUMENT, f(&out, a, b, NULL, ##__VA_ARGS__))
 /* Calls an op in place, f(self, ...), with NULL and with a leaf that requires grad. */
@@ -64,6 +73,7 @@ void bad_tensor(void);
 void bad_stream(void);
 void bad_split(void);
 void bad_parallel(void);
+void bad_comm(void);
 void bad_ops(void);
 void bad_autograd(void);
 void bad_nn(void);                      /* nn, optim, checkpoint */

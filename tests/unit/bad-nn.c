@@ -43,16 +43,14 @@ void bad_autograd(void)
     ctrt_tensor *grads[2] = { NULL, NULL }, *results[1] = { NULL }, *made = NULL;
     uint64_t id = 0;
     BAD(INVALID_ARGUMENT, ctrt_tensor_require_grad(NULL, true));
-    BAD(DTYPE, ctrt_tensor_require_grad(p.whole, true));
-    BAD(DTYPE, ctrt_tensor_require_grad(p.truth, true));
+    BAD(DTYPE, ctrt_tensor_require_grad(p.whole, true), ctrt_tensor_require_grad(p.truth, true));
     if (ctrt_mul(&made, p.leaf, p.leaf))
         return;
     BAD(AUTOGRAD, ctrt_tensor_require_grad(made, false));
-    FINE(!ctrt_tensor_requires_grad(NULL) && ctrt_tensor_grad(NULL) == NULL && ctrt_tensor_grad_fn(NULL) == NULL);
-    FINE(ctrt_tensor_is_leaf(NULL) || true);
-    BAD(INVALID_ARGUMENT, ctrt_tensor_retain_grad(NULL));
+    FINE(!ctrt_tensor_requires_grad(NULL) && ctrt_tensor_grad(NULL) == NULL && ctrt_tensor_grad_fn(NULL) == NULL,
+        ctrt_tensor_is_leaf(NULL) || true);
+    BAD(INVALID_ARGUMENT, ctrt_tensor_retain_grad(NULL), ctrt_tensor_set_grad(NULL, p.x));
     BAD(AUTOGRAD, ctrt_tensor_retain_grad(p.x));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_set_grad(NULL, p.x));
     BAD(SHAPE, ctrt_tensor_set_grad(p.leaf, p.wide));
     BAD(ANY, ctrt_tensor_set_grad(p.leaf, p.truth));
     if (p.away)
@@ -60,46 +58,35 @@ void bad_autograd(void)
     BAD(INVALID_ARGUMENT, ctrt_backward(NULL));
     BAD(AUTOGRAD, ctrt_backward(p.number));
     BAD(ANY, ctrt_backward(made));                      /* more than one element */
-    BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false));
-    BAD(SHAPE, ctrt_backward_with(made, p.wide, false, false));
-    BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false));
-    BAD(INVALID_ARGUMENT, ctrt_grad(NULL, made, &p.leaf, 1, p.x, true, false, false));
-    BAD(INVALID_ARGUMENT, ctrt_grad(grads, NULL, &p.leaf, 1, p.x, true, false, false));
-    BAD(INVALID_ARGUMENT, ctrt_grad(grads, made, NULL, 1, p.x, true, false, false));
-    BAD(INVALID_ARGUMENT, ctrt_grad(grads, made, &p.leaf, -1, p.x, true, false, false));
+    NULL_IN3(ctrt_grad, grads, made, &p.leaf, 1, p.x, true, false, false);
+    BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false),
+        ctrt_grad(grads, made, &p.leaf, -1, p.x, true, false, false));
+    BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false), ctrt_grad(grads, made, &p.x, 1, p.x, true, false, false));
     BAD(ANY, ctrt_grad(grads, made, (ctrt_tensor *const[]){ p.leaf, NULL }, 2, p.x, true, false, false));
-    BAD(AUTOGRAD, ctrt_grad(grads, made, &p.x, 1, p.x, true, false, false));
-    BAD(SHAPE, ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));
-    FINE(grads[0] == NULL && grads[1] == NULL);
-    FINE(ctrt_grad(grads, made, &p.leaf, 1, p.x, false, false, false) == CTRT_OK);
+    BAD(SHAPE, ctrt_backward_with(made, p.wide, false, false),
+        ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));
+    FINE(grads[0] == NULL && grads[1] == NULL, ctrt_grad(grads, made, &p.leaf, 1, p.x, false, false, false) == CTRT_OK);
     BAD(AUTOGRAD, ctrt_grad(&grads[1], made, &p.leaf, 1, p.x, false, false, false)); /* the graph was freed */
     ctrt_tensor_release(&grads[0]);
     FINE(ctrt_set_grad_enabled(true) && ctrt_grad_enabled());
-    BAD(INVALID_ARGUMENT, ctrt_tensor_add_hook(NULL, no_hook, NULL, &id));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_add_hook(p.leaf, NULL, NULL, &id));
-    BAD(AUTOGRAD, ctrt_tensor_add_hook(p.x, no_hook, NULL, &id));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_add_accumulate_hook(NULL, no_accumulate, NULL, &id));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_add_accumulate_hook(p.leaf, NULL, NULL, &id));
-    BAD(AUTOGRAD, ctrt_tensor_add_accumulate_hook(p.x, no_accumulate, NULL, &id));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_remove_hook(NULL, 1));
+    NULL_IN2(ctrt_tensor_add_hook, p.leaf, no_hook, NULL, &id);
+    NULL_IN2(ctrt_tensor_add_accumulate_hook, p.leaf, no_accumulate, NULL, &id);
+    BAD(INVALID_ARGUMENT, ctrt_tensor_remove_hook(NULL, 1), ctrt_function_apply(NULL, NULL, results, 1, &p.leaf, 1),
+        ctrt_function_apply(&lazy, NULL, NULL, 1, &p.leaf, 1), ctrt_function_apply(&lazy, NULL, results, 1, NULL, 1),
+        ctrt_function_apply(&lazy, NULL, results, 0, &p.leaf, 1),
+        ctrt_function_apply(&lazy, NULL, results, 1, &p.leaf, -1));
+    BAD(AUTOGRAD, ctrt_tensor_add_hook(p.x, no_hook, NULL, &id),
+        ctrt_tensor_add_accumulate_hook(p.x, no_accumulate, NULL, &id));
     BAD(NOT_FOUND, ctrt_tensor_remove_hook(p.leaf, 999));
-    BAD(INVALID_ARGUMENT, ctrt_function_apply(NULL, NULL, results, 1, &p.leaf, 1));
-    BAD(INVALID_ARGUMENT, ctrt_function_apply(&lazy, NULL, NULL, 1, &p.leaf, 1));
-    BAD(INVALID_ARGUMENT, ctrt_function_apply(&lazy, NULL, results, 1, NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_function_apply(&lazy, NULL, results, 0, &p.leaf, 1));
-    BAD(INVALID_ARGUMENT, ctrt_function_apply(&lazy, NULL, results, 1, &p.leaf, -1));
-    BAD(ANY, ctrt_function_apply(&small, NULL, results, 1, &p.leaf, 1));
-    BAD(ANY, ctrt_function_apply(&empty, NULL, results, 1, &p.leaf, 1));
-    BAD(ANY, ctrt_function_apply(&lazy, NULL, results, 1, &p.leaf, 1));
-    FINE(results[0] == NULL);
-    FINE(ctrt_function_user(NULL) == NULL);
-    BAD(INVALID_ARGUMENT, ctrt_function_save(NULL, p.x));
-    BAD(INVALID_ARGUMENT, ctrt_function_saved(&made, NULL, 0));
+    BAD(ANY, ctrt_function_apply(&small, NULL, results, 1, &p.leaf, 1),
+        ctrt_function_apply(&empty, NULL, results, 1, &p.leaf, 1),
+        ctrt_function_apply(&lazy, NULL, results, 1, &p.leaf, 1));
+    FINE(results[0] == NULL, ctrt_function_user(NULL) == NULL);
+    BAD(INVALID_ARGUMENT, ctrt_function_save(NULL, p.x), ctrt_function_saved(&made, NULL, 0));
     ctrt_tensor_release(&made);
-    BAD(INVALID_ARGUMENT, ctrt_autograd_set_growth_limit(-1));
-    BAD(INVALID_ARGUMENT, ctrt_autograd_set_growth_limit(1));
-    FINE(ctrt_autograd_set_growth_limit(0) == CTRT_OK && ctrt_autograd_growth_found() == 0);
-    FINE(ctrt_autograd_live_nodes() == 0 && ctrt_autograd_saved_bytes() == 0);
+    BAD(INVALID_ARGUMENT, ctrt_autograd_set_growth_limit(-1), ctrt_autograd_set_growth_limit(1));
+    FINE(ctrt_autograd_set_growth_limit(0) == CTRT_OK && ctrt_autograd_growth_found() == 0,
+        ctrt_autograd_live_nodes() == 0 && ctrt_autograd_saved_bytes() == 0);
 }
 
 /* ---- nn ---- */
@@ -113,46 +100,30 @@ static ctrt_status forward_nothing(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 static ctrt_module *module;             /* NULL before and after each bad call */
 
 /* An invalid call of a constructor: the module stays NULL. Bad values of options: test-nn-layers, test-optim-kinds. */
-#define BAD_NEW(want, expression)           \
-    do {                                    \
-        BAD(want, expression);              \
-        FINE((ctrt_module_kind(module), module == NULL)); \
-        ctrt_module_release(&module);       \
-    } while (0)
+#define BAD_NEW(want, ...) EACH_ARG(BAD_NEW_ONE, want, , __VA_ARGS__)
+#define BAD_NEW_ONE(want, _, call) \
+    BAD_RUN(want, call), FINE_ONE(, , (ctrt_module_kind(module), module == NULL)), ctrt_module_release(&module)
 
 static void constructors(void)
 {
     ctrt_pool2d_options no_kernel = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
-    FINE(ctrt_module_retain(NULL) == NULL);
-    FINE((ctrt_module_release(NULL), ctrt_module_release(&module), true));
-    BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, -3, 3, 3, NULL, true, NULL));
-    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, 3, 3, -3, NULL, true, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL));
-    BAD_NEW(ANY, ctrt_batch_norm2d_new(&module, -3, 0, 0, true, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_SHAPE(-3), 0, true, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), 0, true, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, 0, true, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_embedding_new(NULL, 3, 4, -1, NULL));
-    BAD_NEW(ANY, ctrt_embedding_new(&module, -3, 4, -1, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5));
-    BAD(INVALID_ARGUMENT, ctrt_relu_new(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_gelu_new(NULL, true));
-    BAD(INVALID_ARGUMENT, ctrt_tanh_new(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_sigmoid_new(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_softmax_new(NULL, 0));
-    BAD(INVALID_ARGUMENT, ctrt_flatten_new(NULL, 1, -1));
-    BAD(INVALID_ARGUMENT, ctrt_max_pool2d_new(NULL, &no_kernel));
-    BAD_NEW(ANY, ctrt_max_pool2d_new(&module, NULL));
-    BAD_NEW(ANY, ctrt_max_pool2d_new(&module, &no_kernel));
-    BAD(INVALID_ARGUMENT, ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_multihead_attention_new(&module, -4, 2, 0, true, false, NULL));
-    BAD(ANY, ctrt_sequential_new(NULL, CTRT_NO_MODULES));
-    BAD_NEW(ANY, ctrt_sequential_new(&module, ctrt_modules_of(NULL, 2)));
-    BAD(ANY, ctrt_sequential_add(NULL, CTRT_NEW(relu)));
+    FINE(ctrt_module_retain(NULL) == NULL, (ctrt_module_release(NULL), ctrt_module_release(&module), true));
+    BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL), ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL),
+        ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL), ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL),
+        ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, NULL), ctrt_embedding_new(NULL, 3, 4, -1, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5), ctrt_relu_new(NULL), ctrt_gelu_new(NULL, true),
+        ctrt_tanh_new(NULL), ctrt_sigmoid_new(NULL), ctrt_softmax_new(NULL, 0), ctrt_flatten_new(NULL, 1, -1),
+        ctrt_max_pool2d_new(NULL, &no_kernel), ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
+    BAD_NEW(ANY, ctrt_conv2d_new(&module, 2, -3, 3, 3, NULL, true, NULL),
+            ctrt_conv2d_new(&module, 2, 3, 3, -3, NULL, true, NULL),
+            ctrt_batch_norm2d_new(&module, -3, 0, 0, true, NULL),
+            ctrt_layer_norm_new(&module, CTRT_SHAPE(-3), 0, true, NULL),
+            ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), 0, true, NULL),
+            ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, 0, true, NULL), ctrt_embedding_new(&module, -3, 4, -1, NULL),
+            ctrt_max_pool2d_new(&module, NULL), ctrt_max_pool2d_new(&module, &no_kernel),
+            ctrt_multihead_attention_new(&module, -4, 2, 0, true, false, NULL),
+            ctrt_sequential_new(&module, ctrt_modules_of(NULL, 2)));
+    BAD(ANY, ctrt_sequential_new(NULL, CTRT_NO_MODULES), ctrt_sequential_add(NULL, CTRT_NEW(relu)));
     FINE(ctrt_module_made(CTRT_ERR_IO, NULL) == NULL);
     static const ctrt_module_class nameless = { .size = sizeof nameless, .forward = forward_nothing };
     static const ctrt_module_class lazy = { .size = sizeof lazy, .kind = "Lazy", .forward = forward_nothing };
@@ -171,58 +142,31 @@ static void modules(void)
     ctrt_tensor *borrowed = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_forward(NULL, p.linear, p.x));
-    BAD(INVALID_ARGUMENT, ctrt_forward(&out, NULL, p.x));
-    BAD(INVALID_ARGUMENT, ctrt_forward(&out, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_forward_n(NULL, p.linear, &p.x, 1));
-    BAD(INVALID_ARGUMENT, ctrt_forward_n(&out, NULL, &p.x, 1));
-    BAD(INVALID_ARGUMENT, ctrt_forward_n(&out, p.linear, NULL, 1));
-    BAD(ANY, ctrt_forward_n(&out, p.linear, &p.x, 0));
-    BAD(ANY, ctrt_forward_n(&out, p.linear, &p.x, -1));
+    NULL_IN3(ctrt_forward, &out, p.linear, p.x), NULL_IN3(ctrt_forward_n, &out, p.linear, &p.x, 1);
+    BAD(ANY, ctrt_forward_n(&out, p.linear, &p.x, 0), ctrt_forward_n(&out, p.linear, &p.x, -1));
     FINE(!strcmp(ctrt_module_kind(NULL), "(null)"));
     BAD(INVALID_ARGUMENT, ctrt_module_parameter(&name, &borrowed, NULL, 0));
     BAD(NOT_FOUND, ctrt_module_parameter(&name, &borrowed, p.linear, 2));
     FINE(ctrt_module_parameter(NULL, NULL, p.linear, 1) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_module_buffer(&name, &borrowed, NULL, 0));
     BAD(NOT_FOUND, ctrt_module_buffer(&name, &borrowed, p.linear, SIZE_MAX));
-    FINE(ctrt_module_parameter_count(NULL) == 0 && ctrt_module_buffer_count(NULL) == 0
-         && ctrt_module_numel(NULL) == 0);
-    BAD(INVALID_ARGUMENT, ctrt_module_tensor(NULL, p.linear, "weight"));
-    BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, NULL, "weight"));
-    BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_module_child(&name, &child, NULL, 0));
-    BAD(INVALID_ARGUMENT, ctrt_module_to(NULL, p.cpu, CTRT_F32));
+    FINE(ctrt_module_parameter_count(NULL) == 0 && ctrt_module_buffer_count(NULL) == 0 && ctrt_module_numel(NULL) == 0);
     BAD(ANY, ctrt_module_to(p.linear, NULL, (ctrt_dtype)77));
-    BAD(INVALID_ARGUMENT, ctrt_module_device(NULL, p.linear));
-    BAD(INVALID_ARGUMENT, ctrt_module_device(&device, NULL));
+    NULL_IN3(ctrt_module_tensor, &borrowed, p.linear, "weight"), NULL_IN2(ctrt_module_device, &device, p.linear);
+    BAD(INVALID_ARGUMENT, ctrt_module_child(&name, &child, NULL, 0), ctrt_module_to(NULL, p.cpu, CTRT_F32));
     FINE((ctrt_module_train(NULL, true), ctrt_module_is_training(NULL) || true));
     BAD(INVALID_ARGUMENT, ctrt_module_zero_grad(NULL, true));
     FINE(ctrt_module_state(NULL) == NULL);
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(NULL, "a", p.x));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, NULL, p.x));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_parameter(p.linear, "a", NULL));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(NULL, "a", p.x, true));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(p.linear, NULL, p.x, true));
-    BAD(INVALID_ARGUMENT, ctrt_module_add_buffer(p.linear, "a", NULL, true));
-    BAD(ANY, ctrt_module_add_module(NULL, "a", CTRT_NEW(relu)));
-    BAD(ANY, ctrt_module_add_module(p.linear, NULL, CTRT_NEW(relu)));
-#define INIT(name, ...)                                             \
-    BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, __VA_ARGS__));  \
-    BAD(DTYPE, ctrt_init_##name##_(p.whole, __VA_ARGS__))
-    INIT(uniform, 0, 1);
-    INIT(normal, 0, 1);
-    BAD(INVALID_ARGUMENT, ctrt_init_constant_(NULL, 1));
-#undef INIT
-#define INIT(name, value)                                           \
-    BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, value));        \
-    BAD(DTYPE, ctrt_init_##name##_(p.truth, value));                \
-    BAD(SHAPE, ctrt_init_##name##_(p.number, value))
-    INIT(xavier_uniform, 1);
-    INIT(xavier_normal, 1);
-    INIT(kaiming_uniform, 0);
-    INIT(kaiming_normal, 0);
-    BAD(INVALID_ARGUMENT, ctrt_init_uniform_(p.x, 1, 0));
-    BAD(INVALID_ARGUMENT, ctrt_init_normal_(p.x, 0, -1));
+    NULL_IN3(ctrt_module_add_parameter, p.linear, "a", p.x), NULL_IN3(ctrt_module_add_buffer, p.linear, "a", p.x, true);
+    BAD(ANY, ctrt_module_add_module(NULL, "a", CTRT_NEW(relu)), ctrt_module_add_module(p.linear, NULL, CTRT_NEW(relu)));
+#define INIT(name, no_floats, ...)                                   \
+    BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, __VA_ARGS__)),   \
+    BAD(DTYPE, ctrt_init_##name##_(no_floats, __VA_ARGS__))
+#define INIT_SHAPED(name, value) INIT(name, p.truth, value), BAD(SHAPE, ctrt_init_##name##_(p.number, value))
+    INIT(uniform, p.whole, 0, 1), INIT(normal, p.whole, 0, 1), INIT_SHAPED(xavier_uniform, 1);
+    INIT_SHAPED(xavier_normal, 1), INIT_SHAPED(kaiming_uniform, 0), INIT_SHAPED(kaiming_normal, 0);
+    BAD(INVALID_ARGUMENT, ctrt_init_constant_(NULL, 1), ctrt_init_uniform_(p.x, 1, 0),
+        ctrt_init_normal_(p.x, 0, -1));
 }
 
 static void optimizers(void)
@@ -230,41 +174,29 @@ static void optimizers(void)
     ctrt_optimizer *optimizer = NULL;
     ctrt_tensor *pair[2] = { p.leaf, NULL }, *borrowed = NULL;
     double norm = 0;
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }));
-    BAD(INVALID_ARGUMENT, ctrt_adamw_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adam_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_rmsprop_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_adagrad_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_nadam_new(NULL, p.linear, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(NULL, pair, 1, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, NULL, 1, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_add_group(p.sgd, pair, 1, &(ctrt_sgd_options){ .nesterov = true }));
-    BAD(STATE, ctrt_adam_add_group(p.sgd, pair, 1, NULL));
-    BAD(STATE, ctrt_adamw_add_group(p.sgd, pair, 1, NULL));
-    BAD(STATE, ctrt_rmsprop_add_group(p.sgd, pair, 1, NULL));
-    BAD(STATE, ctrt_adagrad_add_group(p.sgd, pair, 1, NULL));
-    BAD(STATE, ctrt_nadam_add_group(p.sgd, pair, 1, NULL));
+    NULL_IN2(ctrt_sgd_add_group, p.sgd, pair, 1, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }),
+        ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }),
+        ctrt_adamw_new(NULL, p.linear, NULL), ctrt_adam_new(NULL, p.linear, NULL),
+        ctrt_rmsprop_new(NULL, p.linear, NULL), ctrt_adagrad_new(NULL, p.linear, NULL),
+        ctrt_nadam_new(NULL, p.linear, NULL),
+        ctrt_sgd_add_group(p.sgd, pair, 1, &(ctrt_sgd_options){ .nesterov = true }));
+    BAD(STATE, ctrt_adam_add_group(p.sgd, pair, 1, NULL), ctrt_adamw_add_group(p.sgd, pair, 1, NULL),
+        ctrt_rmsprop_add_group(p.sgd, pair, 1, NULL), ctrt_adagrad_add_group(p.sgd, pair, 1, NULL),
+        ctrt_nadam_add_group(p.sgd, pair, 1, NULL));
     FINE(ctrt_optimizer_group_count(NULL) == 0 && ctrt_optimizer_group_count(p.sgd) == 1);
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(NULL, p.sgd, 0, "lr"));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, NULL, 0, "lr"));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, p.sgd, 0, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_group_lr(NULL, 0, 1));
+    NULL_IN2(ctrt_optimizer_option, &norm, p.sgd, 0, "lr");
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, p.sgd, 0, NULL), ctrt_optimizer_set_group_lr(NULL, 0, 1));
     BAD(NOT_FOUND, ctrt_optimizer_set_group_lr(p.sgd, 1, 1));
     FINE((ctrt_optimizer_release(&optimizer), ctrt_optimizer_release(NULL), optimizer == NULL));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(NULL, pair, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_zero_grad(NULL, true));
+    NULL_IN2(ctrt_optimizer_add, p.sgd, pair, 1);
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL), ctrt_optimizer_zero_grad(NULL, true));
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(p.sgd, NAN));
-    BAD(INVALID_ARGUMENT, ctrt_clip_grad_norm_(&norm, NULL, 1));
-    BAD(INVALID_ARGUMENT, ctrt_clip_grad_norm_(&norm, p.linear, NAN));
-    BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"));
-    BAD(ANY, ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL));
-    BAD(ANY, ctrt_optimizer_state(&borrowed, p.sgd, 99, "momentum_buffer"));
-    BAD(ANY, ctrt_optimizer_state(NULL, p.sgd, 0, "momentum_buffer"));
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1), ctrt_optimizer_set_lr(p.sgd, NAN),
+        ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN));
+    BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"),
+        ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL), ctrt_optimizer_state(&borrowed, p.sgd, 99, "momentum_buffer"),
+        ctrt_optimizer_state(NULL, p.sgd, 0, "momentum_buffer"));
 }
 
 static void checkpoints(void)
@@ -273,38 +205,22 @@ static void checkpoints(void)
     ctrt_tensor *pair[2] = { p.x, p.wide }, *hole[2] = { p.x, NULL };
     const char *names[2] = { "a", "b" };
     static const char *const nowhere = "/nonexistent/folder/file.safetensors";
-    BAD(INVALID_ARGUMENT, ctrt_save(NULL, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_save(p.linear, NULL));
-    BAD(IO, ctrt_save(p.linear, nowhere));
-    BAD(IO, ctrt_save(p.linear, ""));
-    BAD(INVALID_ARGUMENT, ctrt_load(NULL, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_load(p.linear, NULL));
-    BAD(IO, ctrt_load(p.linear, nowhere));
-    BAD(ANY, ctrt_load(p.linear, "/"));
-    BAD(ANY, ctrt_load(p.linear, "/dev/null"));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_save(NULL, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_save(p.sgd, NULL));
-    BAD(IO, ctrt_optimizer_save(p.sgd, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_load(NULL, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_optimizer_load(p.sgd, NULL));
-    BAD(IO, ctrt_optimizer_load(p.sgd, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_save_tensors(NULL, names, pair, 2));
-    BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, NULL, pair, 2));
-    BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, NULL, 2));
+    BAD(IO, ctrt_save(p.linear, nowhere), ctrt_save(p.linear, ""), ctrt_load(p.linear, nowhere),
+        ctrt_optimizer_save(p.sgd, nowhere), ctrt_optimizer_load(p.sgd, nowhere),
+        ctrt_save_tensors(nowhere, names, pair, 2));
+    BAD(ANY, ctrt_load(p.linear, "/"), ctrt_load(p.linear, "/dev/null"));
+    NULL_IN2(ctrt_save, p.linear, nowhere), NULL_IN2(ctrt_load, p.linear, nowhere);
+    NULL_IN2(ctrt_optimizer_save, p.sgd, nowhere), NULL_IN2(ctrt_optimizer_load, p.sgd, nowhere);
+    NULL_IN3(ctrt_save_tensors, nowhere, names, pair, 2);
     BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, hole, 2));
-    BAD(IO, ctrt_save_tensors(nowhere, names, pair, 2));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(NULL, nowhere));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(&file, NULL));
-    FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL));
-    FINE(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
-         && ctrt_tensor_file_metadata(NULL, "a") == NULL);
+    NULL_IN2(ctrt_tensor_file_open, &file, nowhere);
+    FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL),
+        ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
+             && ctrt_tensor_file_metadata(NULL, "a") == NULL);
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_read(&out, NULL, "a", NULL));
 }
 
 void bad_nn(void)
 {
-    constructors();
-    modules();
-    optimizers();
-    checkpoints();
+    RUN_ALL(constructors, modules, optimizers, checkpoints);
 }

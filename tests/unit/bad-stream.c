@@ -8,28 +8,21 @@ static void streams(void)
 {
     ctrt_stream *stream = NULL, *none = NULL;
     bool idle = false;
-    BAD(INVALID_ARGUMENT, ctrt_stream_new(NULL, p.cpu, 0));
-    BAD(INVALID_ARGUMENT, ctrt_stream_default(NULL, p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_stream_current(NULL, p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_stream_set_current(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_stream_new(NULL, p.cpu, 0), ctrt_stream_default(NULL, p.cpu),
+        ctrt_stream_current(NULL, p.cpu), ctrt_stream_set_current(NULL));
     BAD(STATE, ctrt_stream_pop());
     FINE(ctrt_device_push(NULL) == CTRT_OK);
     BAD(STATE, ctrt_stream_pop());
     FINE(ctrt_stream_push(NULL) == CTRT_OK);
     BAD(STATE, ctrt_device_pop());
-    FINE(ctrt_stream_pop() == CTRT_OK && ctrt_device_pop() == CTRT_OK);
-    FINE(ctrt_stream_new(&stream, p.cpu, 1 << 30) == CTRT_OK && stream != NULL);
-    BAD(INVALID_ARGUMENT, ctrt_stream_wait(NULL, stream));
-    BAD(INVALID_ARGUMENT, ctrt_stream_wait(stream, NULL));
+    FINE(ctrt_stream_pop() == CTRT_OK && ctrt_device_pop() == CTRT_OK,
+        ctrt_stream_new(&stream, p.cpu, 1 << 30) == CTRT_OK && stream != NULL);
+    NULL_IN2(ctrt_stream_wait, stream, stream);
     FINE(ctrt_stream_wait(stream, stream) == CTRT_OK);
-    BAD(INVALID_ARGUMENT, ctrt_stream_synchronize(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_stream_query(NULL, &idle));
-    BAD(INVALID_ARGUMENT, ctrt_stream_query(stream, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_stream_reset(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_stream_wait_event(stream, NULL));
-    FINE(ctrt_stream_device(NULL) == NULL && ctrt_stream_id(NULL) == 0 && ctrt_stream_priority(NULL) == 0);
-    FINE(ctrt_stream_retain(NULL) == NULL);
-    FINE((ctrt_stream_release(NULL), ctrt_stream_release(&none), true));
+    NULL_IN2(ctrt_stream_query, stream, &idle);
+    BAD(INVALID_ARGUMENT, ctrt_stream_synchronize(NULL), ctrt_stream_reset(NULL), ctrt_stream_wait_event(stream, NULL));
+    FINE(ctrt_stream_device(NULL) == NULL && ctrt_stream_id(NULL) == 0 && ctrt_stream_priority(NULL) == 0,
+        ctrt_stream_retain(NULL) == NULL, (ctrt_stream_release(NULL), ctrt_stream_release(&none), true));
     ctrt_stream_release(&stream);
     FINE(stream == NULL);
 }
@@ -41,17 +34,11 @@ static void events(void)
     bool done = false;
     BAD(INVALID_ARGUMENT, ctrt_event_new(NULL, p.cpu, true));
     FINE(ctrt_event_new(&event, p.cpu, false) == CTRT_OK && event != NULL);
-    BAD(INVALID_ARGUMENT, ctrt_event_record(NULL, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_event_query(NULL, &done));
-    BAD(INVALID_ARGUMENT, ctrt_event_query(event, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_event_synchronize(NULL));
-    BAD(INVALID_ARGUMENT, ctrt_event_elapsed(NULL, event, event));
-    BAD(INVALID_ARGUMENT, ctrt_event_elapsed(&ms, NULL, event));
-    BAD(INVALID_ARGUMENT, ctrt_event_elapsed(&ms, event, NULL));
     BAD(STATE, ctrt_event_elapsed(&ms, event, event));
-    BAD(INVALID_ARGUMENT, ctrt_stream_wait_event(NULL, event));
-    FINE(ctrt_event_retain(NULL) == NULL);
-    FINE((ctrt_event_release(NULL), ctrt_event_release(&none), true));
+    NULL_IN2(ctrt_event_query, event, &done), NULL_IN3(ctrt_event_elapsed, &ms, event, event);
+    BAD(INVALID_ARGUMENT, ctrt_event_record(NULL, NULL), ctrt_event_synchronize(NULL),
+        ctrt_stream_wait_event(NULL, event));
+    FINE(ctrt_event_retain(NULL) == NULL, (ctrt_event_release(NULL), ctrt_event_release(&none), true));
     ctrt_event_release(&event);
 }
 
@@ -60,25 +47,18 @@ static void tensors(void)
     bool left = true;
     ctrt_stream *stream = NULL;
     const ctrt_ints negative = CTRT_SHAPE(-1);
-    BAD(INVALID_ARGUMENT, ctrt_to_non_blocking(NULL, p.x, p.cpu, &left));
-    BAD(INVALID_ARGUMENT, ctrt_to_non_blocking(&out, NULL, p.cpu, &left));
-    BAD(INVALID_ARGUMENT, ctrt_to_non_blocking(&out, p.x, NULL, &left));
-    BAD(INVALID_ARGUMENT, ctrt_copy_non_blocking_(NULL, p.x, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_copy_non_blocking_(p.x, NULL, NULL));
+    NULL_IN3(ctrt_to_non_blocking, &out, p.x, p.cpu, &left), NULL_IN2(ctrt_copy_non_blocking_, p.x, p.x, NULL);
     BAD(SHAPE, ctrt_copy_non_blocking_(p.x, p.wide, &left));
     FINE(!left);
-    BAD(INVALID_ARGUMENT, ctrt_pin_memory(NULL, p.x, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_pin_memory(&out, NULL, NULL));
+    NULL_IN2(ctrt_pin_memory, &out, p.x, NULL);
     if (p.away != NULL)
         BAD(DEVICE, ctrt_pin_memory(&out, p.away, NULL));
     BAD(INVALID_ARGUMENT, ctrt_empty_pinned(NULL, CTRT_SHAPE(1), CTRT_F32, p.cpu));
-    BAD(ANY, ctrt_empty_pinned(&out, negative, CTRT_F32, p.cpu));
-    BAD(ANY, ctrt_empty_pinned(&out, CTRT_SHAPE(1ll << 62, 4), CTRT_F32, p.cpu));
+    BAD(ANY, ctrt_empty_pinned(&out, negative, CTRT_F32, p.cpu),
+        ctrt_empty_pinned(&out, CTRT_SHAPE(1ll << 62, 4), CTRT_F32, p.cpu));
     BAD(DTYPE, ctrt_empty_pinned(&out, CTRT_SHAPE(1), (ctrt_dtype)77, p.cpu));
-    FINE(!ctrt_tensor_is_pinned(NULL) && !ctrt_tensor_is_pinned(p.x));
-    FINE(ctrt_stream_new(&stream, p.cpu, 0) == CTRT_OK);
-    BAD(INVALID_ARGUMENT, ctrt_tensor_record_stream(NULL, stream));
-    BAD(INVALID_ARGUMENT, ctrt_tensor_record_stream(p.x, NULL));
+    FINE(!ctrt_tensor_is_pinned(NULL) && !ctrt_tensor_is_pinned(p.x), ctrt_stream_new(&stream, p.cpu, 0) == CTRT_OK);
+    NULL_IN2(ctrt_tensor_record_stream, p.x, stream);
     FINE(ctrt_race_count() == 0);
     ctrt_stream_release(&stream);
 }
@@ -87,18 +67,14 @@ static void captures(void)
 {
     ctrt_graph *graph = NULL;
     BAD(ANY, ctrt_capture_begin(p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_capture_end(NULL, p.cpu));
     BAD(STATE, ctrt_capture_end(&graph, p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_capture_replay(NULL));
-    FINE(!ctrt_capture_running(p.cpu) && graph == NULL);
-    FINE(ctrt_graph_retain(NULL) == NULL && ctrt_graph_device(NULL) == NULL && ctrt_graph_memory(NULL) == 0);
-    FINE((ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));
+    BAD(INVALID_ARGUMENT, ctrt_capture_end(NULL, p.cpu), ctrt_capture_replay(NULL));
+    FINE(!ctrt_capture_running(p.cpu) && graph == NULL,
+        ctrt_graph_retain(NULL) == NULL && ctrt_graph_device(NULL) == NULL && ctrt_graph_memory(NULL) == 0,
+        (ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));
 }
 
 void bad_stream(void)
 {
-    streams();
-    events();
-    tensors();
-    captures();
+    RUN_ALL(streams, events, tensors, captures);
 }

@@ -3,7 +3,7 @@
  * `caching`.
  *
  * The behaviour follows the documentation and the source of c10/cuda/CUDACachingAllocator.cpp. Every lookup is a linear
- * search of one list. There are no fences, so a freed block is free at once. The model allocates from its own source.
+ * search of all blocks. There are no fences, so a freed block is free at once. The model allocates from its own source.
  * Include this file after plugin.h. */
 #ifndef CTRT_TESTS_CACHING_REFERENCE_H
 #define CTRT_TESTS_CACHING_REFERENCE_H
@@ -20,31 +20,26 @@
 #define REF_MIB ((size_t)1 << 20)
 
 struct ref_block {
-    struct ref_block *before, *after;           /* neighbours in the segment */
-    struct ref_block *next_free, *last_free;    /* list of the pool's free blocks, unordered */
-    uintptr_t address;
+    struct ref_block *last, *next;              /* all blocks of the pool; those of a segment in address order */
+    uintptr_t address, segment;                 /* its own address and that of its segment */
     size_t bytes;
     void *queue;
     bool small, used;
-    uint64_t inserted;
+    uint64_t inserted;                          /* number of searches before it became free */
 };
 
 struct ref {
     const ctrt_memory_source *source;
-    size_t max_split, max_rounding, divisions;
+    size_t max_split, divisions;
     double gc;                                  /* garbage collection threshold; 0: disabled */
-    struct ref_block *free[2];                  /* large, small */
+    struct ref_block *blocks[2];                /* large, small */
     uint64_t searches[2][8];                    /* by queue, because the policy counts searches per queue */
-    uint64_t reserved, peak, allocated, peak_allocated, segments, retries;
+    uint64_t reserved, peak, retries;
 };
 
 REF void ref_init(struct ref *ref, const ctrt_memory_source *source)
 {
-    memset(ref, 0, sizeof *ref);
-    ref->source = source;
-    ref->max_split = SIZE_MAX;
-    ref->max_rounding = 20 * REF_MIB;
-    ref->divisions = 1;
+    *ref = (struct ref){ .source = source, .max_split = SIZE_MAX, .divisions = 1 };
 }
 
 REF size_t ref_round(const struct ref *ref, size_t bytes)
@@ -70,41 +65,55 @@ REF size_t ref_segment(size_t rounded)
     return rounded < 10 * REF_MIB ? 20 * REF_MIB : (rounded + 2 * REF_MIB - 1) / (2 * REF_MIB) * (2 * REF_MIB);
 }
 
-REF void ref_insert(struct ref *ref, struct ref_block *block)
+/* Adds a block behind `last`, or as the first of its pool if that is NULL. */
+REF struct ref_block *ref_link(struct ref *ref, struct ref_block *last, struct ref_block values)
 {
-    block->used = false;
-    block->inserted = ref->searches[block->small][(uintptr_t)block->queue & 7];
-    block->last_free = NULL;
-    block->next_free = ref->free[block->small];
-    if (block->next_free)
-        block->next_free->last_free = block;
-    ref->free[block->small] = block;
+    struct ref_block *block = malloc(sizeof *block);
+    *block = values;
+    block->last = last;
+    block->next = last ? last->next : ref->blocks[block->small];
+    *(last ? &last->next : &ref->blocks[block->small]) = block;
+    if (block->next)
+        block->next->last = block;
+    return block;
 }
 
-REF void ref_remove(struct ref *ref, struct ref_block *block)
+REF void ref_unlink(struct ref *ref, struct ref_block *block)
 {
-    if (block->last_free)
-        block->last_free->next_free = block->next_free;
-    else
-        ref->free[block->small] = block->next_free;
-    if (block->next_free)
-        block->next_free->last_free = block->last_free;
+    *(block->last ? &block->last->next : &ref->blocks[block->small]) = block->next;
+    if (block->next)
+        block->next->last = block->last;
+    free(block);
 }
 
 REF void ref_release(struct ref *ref, struct ref_block *block)
 {
-    ref_remove(ref, block);
     ref->reserved -= block->bytes;
-    ref->segments--;
     ref->source->free(ref->source->state, (void *)block->address, block->bytes, block->queue);
-    free(block);
+    ref_unlink(ref, block);
+}
+
+REF uint64_t ref_age(const struct ref *ref, const struct ref_block *block)
+{
+    return ref->searches[block->small][(uintptr_t)block->queue & 7] - block->inserted;
+}
+
+REF bool ref_same_segment(const struct ref_block *a, const struct ref_block *b)
+{
+    return a && b && a->segment == b->segment;
+}
+
+/* Returns whether the block is free and its whole segment. */
+REF bool ref_idle(const struct ref_block *block)
+{
+    return !block->used && !ref_same_segment(block, block->last) && !ref_same_segment(block, block->next);
 }
 
 REF struct ref_block *ref_best(const struct ref *ref, bool small, size_t bytes, void *queue)
 {
     struct ref_block *best = NULL;
-    for (struct ref_block *block = ref->free[small]; block; block = block->next_free)
-        if (block->queue == queue && block->bytes >= bytes
+    for (struct ref_block *block = ref->blocks[small]; block; block = block->next)
+        if (!block->used && block->queue == queue && block->bytes >= bytes
             && (!best || block->bytes < best->bytes || (block->bytes == best->bytes && block->address < best->address)))
             best = block;
     return best;
@@ -114,12 +123,8 @@ REF struct ref_block *ref_find(struct ref *ref, bool small, size_t bytes, void *
 {
     ref->searches[small][(uintptr_t)queue & 7]++;
     struct ref_block *best = ref_best(ref, small, bytes, queue);
-    if (best && ((bytes < ref->max_split && best->bytes >= ref->max_split)
-                 || (bytes >= ref->max_split && best->bytes >= bytes + ref->max_rounding)))
-        return NULL;
-    if (best)
-        ref_remove(ref, best);
-    return best;
+    return best && (bytes < ref->max_split ? best->bytes < ref->max_split : best->bytes < bytes + 20 * REF_MIB)
+               ? best : NULL;
 }
 
 REF struct ref_block *ref_draw(struct ref *ref, bool small, size_t bytes, void *queue)
@@ -127,44 +132,31 @@ REF struct ref_block *ref_draw(struct ref *ref, bool small, size_t bytes, void *
     void *address;
     if (ref->source->alloc(ref->source->state, &address, bytes, queue) != CTRT_OK)
         return NULL;
-    struct ref_block *block = calloc(1, sizeof *block);
-    *block = (struct ref_block){ .address = (uintptr_t)address, .bytes = bytes, .queue = queue, .small = small };
-    ref->segments++;
     ref->reserved += bytes;
     if (ref->reserved > ref->peak)
         ref->peak = ref->reserved;
-    return block;
-}
-
-REF bool ref_whole(const struct ref_block *block)
-{
-    return !block->before && !block->after;
+    return ref_link(ref, NULL, (struct ref_block){ .address = (uintptr_t)address, .segment = (uintptr_t)address,
+                                                   .bytes = bytes, .queue = queue, .small = small });
 }
 
 REF void ref_collect(struct ref *ref)
 {
-    uint64_t allowed = (uint64_t)(ref->gc * (double)ref->source->total_bytes), age = 0, count = 0, reclaimed = 0;
-    if (ref->gc <= 0 || ref->reserved <= allowed)
-        return;
-    uint64_t target = ref->reserved - allowed;
-    for (struct ref_block *block = ref->free[0]; block; block = block->next_free)
-        if (ref_whole(block)) {
-            age += ref->searches[0][(uintptr_t)block->queue & 7] - block->inserted;
-            count++;
-        }
-    for (bool some = true; some && reclaimed < target && count > 0;) {
-        double mean = (double)age / (double)count;
+    const uint64_t allowed = (uint64_t)(ref->gc * (double)ref->source->total_bytes);
+    bool some = ref->gc > 0;
+    while (some && ref->reserved > allowed) {
+        uint64_t age = 0, count = 0;
+        for (struct ref_block *block = ref->blocks[0]; block; block = block->next)
+            if (ref_idle(block)) {
+                age += ref_age(ref, block);
+                count++;
+            }
         some = false;
-        for (struct ref_block *block = ref->free[0], *next; block; block = next) {
-            next = block->next_free;
-            uint64_t its = ref->searches[0][(uintptr_t)block->queue & 7] - block->inserted;
-            if (!ref_whole(block) || (double)its < mean)
-                continue;
-            some = true;
-            reclaimed += block->bytes;
-            age -= its;
-            count--;
-            ref_release(ref, block);
+        for (struct ref_block *block = ref->blocks[0], *next; block; block = next) {
+            next = block->next;
+            if (ref_idle(block) && (double)ref_age(ref, block) >= (double)age / (double)count) {
+                ref_release(ref, block);
+                some = true;
+            }
         }
     }
 }
@@ -181,9 +173,10 @@ REF bool ref_release_oversize(struct ref *ref, bool small, size_t bytes, void *q
     }
     while (released < wanted) {
         struct ref_block *largest = NULL;
-        for (block = ref->free[small]; block; block = block->next_free)
-            if (block->queue == queue && (!largest || block->bytes > largest->bytes
-                                          || (block->bytes == largest->bytes && block->address > largest->address)))
+        for (block = ref->blocks[small]; block; block = block->next)
+            if (!block->used && block->queue == queue
+                && (!largest || block->bytes > largest->bytes
+                    || (block->bytes == largest->bytes && block->address > largest->address)))
                 largest = block;
         if (!largest || largest->bytes < ref->max_split)
             return false;
@@ -197,12 +190,18 @@ REF uint64_t ref_trim(struct ref *ref)
 {
     uint64_t before = ref->reserved;
     for (int small = 0; small < 2; small++)
-        for (struct ref_block *block = ref->free[small], *next; block; block = next) {
-            next = block->next_free;
-            if (ref_whole(block))
+        for (struct ref_block *block = ref->blocks[small], *next; block; block = next) {
+            next = block->next;
+            if (ref_idle(block))
                 ref_release(ref, block);
         }
     return before - ref->reserved;
+}
+
+REF void ref_set_free(struct ref *ref, struct ref_block *block)
+{
+    block->used = false;
+    block->inserted = ref->searches[block->small][(uintptr_t)block->queue & 7];
 }
 
 /* Returns NULL when out of memory. */
@@ -228,46 +227,25 @@ REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
     }
     size_t rest = block->bytes - bytes;
     if (small ? rest >= 512 : bytes < ref->max_split && rest > REF_MIB) {
-        struct ref_block *tail = calloc(1, sizeof *tail);
-        *tail = (struct ref_block){ .before = block, .after = block->after, .address = block->address + bytes,
-                                    .bytes = rest,
-                                    .queue = queue, .small = small };
-        if (tail->after)
-            tail->after->before = tail;
-        block->after = tail;
+        struct ref_block tail = { .address = block->address + bytes, .segment = block->segment, .bytes = rest,
+                                  .queue = queue, .small = small };
         block->bytes = bytes;
-        ref_insert(ref, tail);
+        ref_set_free(ref, ref_link(ref, block, tail));
     }
     block->used = true;
-    ref->allocated += block->bytes;
-    if (ref->allocated > ref->peak_allocated)
-        ref->peak_allocated = ref->allocated;
     return block;
-}
-
-REF void ref_absorb(struct ref_block *block)
-{
-    struct ref_block *gone = block->after;
-    block->bytes += gone->bytes;
-    block->after = gone->after;
-    if (block->after)
-        block->after->before = block;
-    free(gone);
 }
 
 REF void ref_free(struct ref *ref, struct ref_block *block)
 {
-    ref->allocated -= block->bytes;
-    if (block->after && !block->after->used) {
-        ref_remove(ref, block->after);
-        ref_absorb(block);
+    block->used = false;
+    if (ref_same_segment(block, block->last) && !block->last->used)
+        block = block->last;
+    while (ref_same_segment(block, block->next) && !block->next->used) {
+        block->bytes += block->next->bytes;
+        ref_unlink(ref, block->next);
     }
-    if (block->before && !block->before->used) {
-        block = block->before;
-        ref_remove(ref, block);
-        ref_absorb(block);
-    }
-    ref_insert(ref, block);
+    ref_set_free(ref, block);
 }
 
 /* Counts the free blocks that share a segment with used blocks, and their bytes. */
@@ -275,8 +253,8 @@ REF void ref_split(const struct ref *ref, uint64_t *count, uint64_t *bytes)
 {
     *count = *bytes = 0;
     for (int small = 0; small < 2; small++)
-        for (const struct ref_block *block = ref->free[small]; block; block = block->next_free)
-            if (!ref_whole(block)) {
+        for (const struct ref_block *block = ref->blocks[small]; block; block = block->next)
+            if (!block->used && !ref_idle(block)) {
                 ++*count;
                 *bytes += block->bytes;
             }

@@ -1,58 +1,258 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Test fixture for the discovery of backends/cuda, based on cuda_fake.h: a host table, recorded trees of /proc, /sys
- * and /dev, and a child process for each case, because a process keeps the result of its first discovery. */
+/* cuda_discovery.h: fake libcuda and NVML libraries for the device discovery of backends/cuda, a host table, recorded
+ * trees of /proc, /sys and /dev, and a child process for each case, because a process keeps the result of its first
+ * discovery. The discovery files are compiled with dlopen and related functions renamed to the functions in this file.
+ * `fake_machine` sets the GPUs, the missing symbols and the failing calls. */
 #ifndef CTRT_TESTS_CUDA_DISCOVERY_H
 #define CTRT_TESTS_CUDA_DISCOVERY_H
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 
+#include "backends/cuda/host/discovery.h"
+#include "backends/cuda/libs/nvml_api.h"
 #include "child.h"
-#include "cuda_fake.h"
+#include "file_tree.h"
 #include "plugin_host.h"
 
-#define UNUSED __attribute__((unused))
+#pragma GCC diagnostic ignored "-Wunused-parameter"         /* of the fake functions */
 
 const ctrt_host *cuda_host = &host_table;
 
-/* ---- recorded file trees ---- */
+#define FAKE_GPUS 8
 
-struct file {
-    const char *path, *text;                    /* text NULL: a folder; "-> x": a symbolic link to x */
-    int mode;                                   /* 0: 0666 */
+struct fake_gpu {
+    const char *name;
+    unsigned char uuid[16];
+    unsigned bus;
+    uint64_t memory;
+    int major, minor, processors, mhz;
+    int mig;                                /* 0: disabled, 1: enabled with an instance, 2: enabled without instances */
+    int fabric;                             /* state of the NVLink fabric */
 };
 
-static char tree[] = "/tmp/ctrt-gpus-XXXXXX";
+static struct {
+    const char *no_cuda;                    /* dlopen's error message; NULL: libcuda exists */
+    const char *no_entry;                   /* name of a symbol missing in the driver */
+    int version, init;                      /* driver version; result of cuInit */
+    int count, gpus[FAKE_GPUS];             /* indices into `all`, in the driver's order */
+    bool nvml;
+    int nvml_init, nvml_denied;             /* result of nvmlInit; index without permission, -1: none */
+    int present;
+    struct fake_gpu all[FAKE_GPUS];         /* in NVML's order */
+    unsigned processes;                     /* compute pids from 1000; the last and the next one use graphics */
+    int inits, nvml_inits;                  /* number of calls */
+} fake_machine;
 
-/* Replaces the tree by these files. */
-static void make_tree(const struct file *files)
+/* Functions of the driver, CU(name, parameters, statements), and of NVML, NV(name, parameters, statements), which
+ * return success. */
+#define CU(name, parameters, ...) static cu_result fake_cu_##name parameters { __VA_ARGS__; return CU_OK; }
+#define NV(name, parameters, ...) static nvml_result fake_nv_##name parameters { __VA_ARGS__; return NVML_OK; }
+
+/* ---- libcuda ---- */
+
+static const struct fake_gpu *fake_gpu(int ordinal)
 {
-    char path[1024];
-    snprintf(path, sizeof path, "rm -rf %s/* %s/.dockerenv", tree, tree);
-    if (system(path) != 0)
-        exit(99);
-    for (; files != NULL && files->path != NULL; files++) {
-        snprintf(path, sizeof path, "%s%s", tree, files->path);
-        for (char *slash = path + strlen(tree) + 1; (slash = strchr(slash, '/')) != NULL; *slash++ = '/') {
-            *slash = '\0';
-            (void)mkdir(path, 0755);
-        }
-        if (files->text == NULL) {
-            (void)mkdir(path, 0755);
-        } else if (strncmp(files->text, "-> ", 3) == 0) {
-            if (symlink(files->text + 3, path) != 0)
-                exit(99);
-        } else {
-            FILE *out = fopen(path, "w");
-            if (out == NULL)
-                exit(99);
-            fputs(files->text, out);
-            fclose(out);
-            chmod(path, files->mode != 0 ? (mode_t)files->mode : 0666);
-        }
+    return &fake_machine.all[fake_machine.gpus[ordinal]];
+}
+
+CU(init, (unsigned flags), fake_machine.inits++; return fake_machine.init)
+CU(version, (int *version), *version = fake_machine.version)
+CU(count, (int *count), *count = fake_machine.count)
+CU(get, (cu_device *device, int ordinal), *device = ordinal;
+   if (ordinal >= fake_machine.count) return CU_INVALID_DEVICE)
+CU(name, (char *name, int bytes, cu_device device), snprintf(name, (size_t)bytes, "%s", fake_gpu(device)->name))
+CU(uuid, (cu_uuid *uuid, cu_device device), memcpy(uuid->bytes, fake_gpu(device)->uuid, 16))
+CU(memory, (size_t *bytes, cu_device device), *bytes = fake_gpu(device)->memory)
+CU(peer, (int *can, cu_device device, cu_device peer), *can = device != peer)
+CU(other, (void), return CU_NOT_SUPPORTED)
+
+static cu_result fake_cu_attribute(int *value, int which, cu_device device)
+{
+    const struct fake_gpu *gpu = fake_gpu(device);
+    switch (which) {
+    case CU_ATTRIBUTE_MAJOR: *value = gpu->major; break;
+    case CU_ATTRIBUTE_MINOR: *value = gpu->minor; break;
+    case CU_ATTRIBUTE_PROCESSORS: *value = gpu->processors; break;
+    case CU_ATTRIBUTE_CLOCK_KHZ: *value = gpu->mhz * 1000; break;
+    case CU_ATTRIBUTE_PCI_BUS: *value = (int)gpu->bus; break;
+    case CU_ATTRIBUTE_PCI_DOMAIN: case CU_ATTRIBUTE_PCI_DEVICE: *value = 0; break;
+    case CU_ATTRIBUTE_ECC: *value = 1; break;
+    default: return CU_INVALID_VALUE;
+    }
+    return CU_OK;
+}
+
+struct fake_symbol { const char *symbol; void *function; };
+
+static void *fake_symbol_find(const struct fake_symbol *list, size_t count, const char *symbol)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i].symbol, symbol) == 0)
+            return list[i].function;
+    return NULL;
+}
+
+static cu_result fake_find(const char *symbol, void **address, int version, uint64_t flags, int *found)
+{
+#define SYMBOL(symbol, name) { "cu" symbol, (void *)fake_cu_##name }
+    static const struct fake_symbol known[] = {
+        SYMBOL("Init", init), SYMBOL("DeviceGetCount", count), SYMBOL("DeviceGet", get), SYMBOL("DeviceGetName", name),
+        SYMBOL("DeviceGetUuid", uuid), SYMBOL("DeviceTotalMem", memory), SYMBOL("DeviceGetAttribute", attribute),
+        SYMBOL("DeviceCanAccessPeer", peer),
+    };
+#undef SYMBOL
+    *address = fake_symbol_find(known, COUNT_OF(known), symbol);
+    if (*address == NULL)
+        *address = (void *)fake_cu_other;
+    if (fake_machine.no_entry != NULL && strcmp(symbol, fake_machine.no_entry) == 0)
+        *address = NULL;
+    *found = *address == NULL;
+    return CU_OK;
+}
+
+/* ---- NVML ---- */
+
+static const struct fake_gpu *fake_of(nvml_device device)
+{
+    return (const struct fake_gpu *)device;
+}
+
+NV(init, (void), fake_machine.nvml_inits++; return fake_machine.nvml_init)
+NV(count, (unsigned *count), *count = (unsigned)fake_machine.present)
+NV(index, (unsigned index, nvml_device *device),
+   if (fake_machine.nvml_denied == (int)index) return NVML_NO_PERMISSION;
+   *device = (nvml_device)&fake_machine.all[index])
+NV(pci, (nvml_device device, nvml_pci *pci), *pci = (nvml_pci){ .bus = fake_of(device)->bus })
+NV(cores, (nvml_device device, unsigned *cores), const struct fake_gpu *gpu = fake_of(device);
+   *cores = (unsigned)gpu->processors * (gpu->major == 8 && gpu->minor == 0 ? 64 : 128))
+NV(utilization, (nvml_device device, nvml_utilization *used), *used = (nvml_utilization){ fake_of(device)->bus, 7 })
+NV(capability, (nvml_device device, int *major, int *minor),
+   *major = fake_of(device)->major; *minor = fake_of(device)->minor)
+NV(ecc, (nvml_device device, int *now, int *pending), *now = *pending = 1)
+NV(mig, (nvml_device device, unsigned *now, unsigned *pending), *now = *pending = fake_of(device)->mig > 0)
+NV(name, (nvml_device device, char *text, unsigned bytes), snprintf(text, bytes, "%s", fake_of(device)->name))
+NV(clock, (nvml_device device, int type, unsigned *mhz), *mhz = (unsigned)fake_of(device)->mhz;
+   if (type != NVML_CLOCK_SM) return NVML_INVALID_ARGUMENT)
+NV(instance, (nvml_device device, unsigned index, nvml_device *instance),
+   if (fake_of(device)->mig != 1 || index != 3) return NVML_NOT_FOUND;
+   *instance = device)
+NV(fabric, (nvml_device device, nvml_fabric *fabric), fabric->state = (unsigned char)fake_of(device)->fabric)
+NV(ancestor, (nvml_device device, nvml_device peer, int *level), *level = 50)
+NV(link, (nvml_device device, unsigned link, int *active), *active = link < 4;
+   if (link >= 12) return NVML_INVALID_ARGUMENT)
+NV(link_peer, (nvml_device device, unsigned link, nvml_pci *pci), *pci = (nvml_pci){ .bus = 3 - fake_of(device)->bus })
+
+NV(uuid, (nvml_device device, char *text, unsigned bytes), const unsigned char *b = fake_of(device)->uuid;
+   snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+            b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]))
+
+static nvml_result fake_nv_by_uuid(const char *uuid, nvml_device *device)
+{
+    for (int i = 0; i < fake_machine.present; i++) {
+        char text[64];
+        *device = (nvml_device)&fake_machine.all[i];
+        fake_nv_uuid(*device, text, sizeof text);
+        if (strcmp(text, uuid) == 0)
+            return NVML_OK;
+    }
+    return NVML_NOT_FOUND;
+}
+
+NV(memory, (nvml_device device, nvml_memory *memory), const uint64_t total = fake_of(device)->memory;
+   if (memory->version != NVML_MEMORY_V2) return NVML_INVALID_ARGUMENT;
+   *memory = (nvml_memory){ memory->version, total + 1000, 1000, total / 4, total - total / 4 })
+NV(cpus, (nvml_device device, unsigned words, unsigned long *set), memset(set, 0, words * sizeof *set);
+   set[0] = fake_of(device)->bus % 2 ? 0x10f : ~0ul; set[1] = fake_of(device)->bus % 2 ? 0 : 1)
+
+static nvml_result fake_nv_processes(nvml_device device, unsigned *count, nvml_process *list)
+{
+    const unsigned capacity = *count, n = fake_machine.processes;
+    *count = n;
+    if (capacity < n)
+        return NVML_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < n; i++)
+        list[i] = (nvml_process){ .pid = 1000 + i, .memory = i == 1 ? NVML_NOT_AVAILABLE : 4096 };
+    return NVML_OK;
+}
+
+NV(graphics, (nvml_device device, unsigned *count, nvml_process *list), *count = 2;
+   list[0] = (nvml_process){ .pid = 999 + fake_machine.processes, .memory = 1 };
+   list[1] = (nvml_process){ .pid = 1000 + fake_machine.processes, .memory = 8192 })
+
+static nvml_result fake_nv_p2p(nvml_device device, nvml_device peer, int kind, int *status)
+{
+    const bool adjacent = fake_of(device)->bus + fake_of(peer)->bus == 3;
+    *status = adjacent && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
+    return NVML_OK;
+}
+
+/* ---- the loader ---- */
+
+void *fake_dlopen(const char *name, int flags);
+void *fake_dlsym(void *library, const char *symbol);
+char *fake_dlerror(void);
+int fake_dlclose(void *library);
+int fake_dlinfo(void *library, int request, void *out);
+
+static char cuda_library, nvml_library;
+
+void *fake_dlopen(const char *name, int flags)
+{
+    if (strcmp(name, "libcuda.so.1") == 0)
+        return fake_machine.no_cuda == NULL ? &cuda_library : NULL;
+    return strcmp(name, "libnvidia-ml.so.1") == 0 && fake_machine.nvml ? &nvml_library : NULL;
+}
+
+void *fake_dlsym(void *library, const char *symbol)
+{
+#define SYMBOL(symbol, name) { "nvml" symbol, (void *)fake_nv_##name }
+    static const struct fake_symbol nvml[] = {
+        SYMBOL("Init_v2", init), SYMBOL("DeviceGetCount_v2", count), SYMBOL("DeviceGetHandleByIndex_v2", index),
+        SYMBOL("DeviceGetHandleByUUID", by_uuid), SYMBOL("DeviceGetName", name), SYMBOL("DeviceGetUUID", uuid),
+        SYMBOL("DeviceGetPciInfo_v3", pci), SYMBOL("DeviceGetMemoryInfo_v2", memory),
+        SYMBOL("DeviceGetCudaComputeCapability", capability), SYMBOL("DeviceGetNumGpuCores", cores),
+        SYMBOL("DeviceGetMaxClockInfo", clock), SYMBOL("DeviceGetEccMode", ecc), SYMBOL("DeviceGetMigMode", mig),
+        SYMBOL("DeviceGetMigDeviceHandleByIndex", instance), SYMBOL("DeviceGetCpuAffinity", cpus),
+        SYMBOL("DeviceGetGpuFabricInfo", fabric), SYMBOL("DeviceGetUtilizationRates", utilization),
+        SYMBOL("DeviceGetComputeRunningProcesses_v3", processes), SYMBOL("DeviceGetP2PStatus", p2p),
+        SYMBOL("DeviceGetGraphicsRunningProcesses_v3", graphics), SYMBOL("DeviceGetNvLinkState", link),
+        SYMBOL("DeviceGetTopologyCommonAncestor", ancestor), SYMBOL("DeviceGetNvLinkRemotePciInfo_v2", link_peer),
+    };
+#undef SYMBOL
+    if (library != &cuda_library)
+        return fake_symbol_find(nvml, COUNT_OF(nvml), symbol);
+    return strcmp(symbol, "cuGetProcAddress_v2") == 0  ? (void *)fake_find
+           : strcmp(symbol, "cuDriverGetVersion") == 0 ? (void *)fake_cu_version
+                                                       : NULL;
+}
+
+char *fake_dlerror(void) { return (char *)fake_machine.no_cuda; }
+int fake_dlclose(void *library) { return 0; }
+int fake_dlinfo(void *library, int request, void *out) { return -1; }
+
+/* Sets up two equal GPUs without faults. */
+static void fake_machine_reset(void)
+{
+    memset(&fake_machine, 0, sizeof fake_machine);
+    fake_machine.version = 12040;
+    fake_machine.nvml = true;
+    fake_machine.nvml_denied = -1;
+    fake_machine.processes = 2;
+    fake_machine.present = fake_machine.count = 2;
+    for (int i = 0; i < FAKE_GPUS; i++) {
+        fake_machine.gpus[i] = i;
+        fake_machine.all[i] = (struct fake_gpu){ "NVIDIA H200", { (unsigned char)(0xa0 + i), 1, 2, 3 },
+                                                 1 + (unsigned)i, (uint64_t)140 << 30, 9, 0, 132, 1980, 0, 3 };
+        fake_machine.all[i].uuid[15] = (unsigned char)i;
     }
 }
+
+/* ---- recorded file trees ---- */
 
 #define CARD(address, driver)                                                               \
     { "/sys/bus/pci/devices/" address "/vendor", "0x10de\n", 0 },                           \
@@ -73,44 +273,35 @@ static void make_tree(const struct file *files)
 #define GPU(address, minor)                                                                 \
     { "/proc/driver/nvidia/gpus/" address "/information",                                   \
       "Model: \t\t NVIDIA H200\nIRQ:   \t\t 120\nDevice Minor: \t " minor "\n", 0 }
-#define NODES { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia-uvm", "", 0 }
-#define END   { NULL, NULL, 0 }
+#define NODE(name) { "/dev/nvidia" name, "", 0 }
+#define NODES      NODE("ctl"), NODE("-uvm")
+#define GPU_65     GPU("0000:65:00.0", "0")
+#define END        { NULL, NULL, 0 }
+#define TREE(name, ...) static const struct file name[] = { __VA_ARGS__, END };
 
-UNUSED static const struct file bare[] = { OTHERS, END };
-UNUSED static const struct file no_bus[] = { { "/proc", NULL, 0 }, END };
-UNUSED static const struct file nouveau[] = { OTHERS, CARD("0000:65:00.0", "nouveau"),
-                                              CARD("0000:66:00.0", "vfio-pci"), END };
-UNUSED static const struct file guest[] = { CARD("0000:65:00.0", "vfio-pci"), END };
-UNUSED static const struct file no_driver[] = {
-    { "/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n", 0 },
-    { "/sys/bus/pci/devices/0000:65:00.0/class", "0x030000\n", 0 }, END };
-UNUSED static const struct file module_only[] = { MODULE, GPU("0000:65:00.0", "0"), CARD("0000:65:00.0", "nvidia"),
-                                                  NODES, { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file open_module[] = { OPEN_MODULE, GPU("0000:65:00.0", "0"), END };
-UNUSED static const struct file container[] = { MODULE, { "/.dockerenv", "", 0 }, END };
-UNUSED static const struct file pod[] = { MODULE, { "/proc/self/cgroup", "0::/kubepods/burstable/pod1\n", 0 }, END };
-UNUSED static const struct file wsl[] = { { "/dev/dxg", "", 0 }, { "/sys/bus/pci/devices", NULL, 0 }, END };
-UNUSED static const struct file no_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file no_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 },
-                                             { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file no_node[] = { MODULE, GPU("0000:65:00.0", "3"), NODES, { "/dev/nvidia0", "", 0 }, END };
-UNUSED static const struct file one_of_two[] = { MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES,
-                                                 { "/dev/nvidia1", "", 0 }, END };
-UNUSED static const struct file denied[] = {
-    MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 },
-        { "/dev/nvidia0", "", 0060 }, END };
-UNUSED static const struct file denied_gpu[] = { MODULE, GPU("0000:65:00.0", "0"), NODES, { "/dev/nvidia0", "", 0100 },
-                                                 END };
-UNUSED static const struct file odd_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", NULL, 0 },
-                                                  { "/dev/nvidia-uvm", "", 0 }, END };
-UNUSED static const struct file odd_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 },
-                                              { "/dev/nvidia-uvm", "-> nvidia-uvm", 0 }, END };
-UNUSED static const struct file odd_gpu[] = { MODULE, GPU("0000:65:00.0", "1"), NODES,
-                                              { "/dev/nvidia1", "-> nvidia1", 0 }, END };
-UNUSED static const struct file odd_gpu_of_two[] = {
-    MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", NULL, 0 }, END };
-UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES,
-                                             { "/dev/nvidia0", "", 0 }, END };
+TREE(bare, OTHERS)
+TREE(no_bus, { "/proc", NULL, 0 })
+TREE(nouveau, OTHERS, CARD("0000:65:00.0", "nouveau"), CARD("0000:66:00.0", "vfio-pci"))
+TREE(guest, CARD("0000:65:00.0", "vfio-pci"))
+TREE(no_driver, { "/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n", 0 },
+     { "/sys/bus/pci/devices/0000:65:00.0/class", "0x030000\n", 0 })
+TREE(module_only, MODULE, GPU_65, CARD("0000:65:00.0", "nvidia"), NODES, NODE("0"))
+TREE(open_module, OPEN_MODULE, GPU_65)
+TREE(container, MODULE, { "/.dockerenv", "", 0 })
+TREE(pod, MODULE, { "/proc/self/cgroup", "0::/kubepods/burstable/pod1\n", 0 })
+TREE(wsl, { "/dev/dxg", "", 0 }, { "/sys/bus/pci/devices", NULL, 0 })
+TREE(no_control, MODULE, GPU_65, NODE("0"))
+TREE(no_uvm, MODULE, GPU_65, NODE("ctl"), NODE("0"))
+TREE(no_node, MODULE, GPU("0000:65:00.0", "3"), NODES, NODE("0"))
+TREE(one_of_two, MODULE, GPU_65, GPU("0000:66:00.0", "1"), NODES, NODE("1"))
+TREE(denied, MODULE, GPU_65, { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 },
+     { "/dev/nvidia0", "", 0060 })
+TREE(denied_gpu, MODULE, GPU_65, NODES, { "/dev/nvidia0", "", 0100 })
+TREE(odd_control, MODULE, GPU_65, { "/dev/nvidiactl", NULL, 0 }, NODE("-uvm"))
+TREE(odd_uvm, MODULE, GPU_65, NODE("ctl"), { "/dev/nvidia-uvm", "-> nvidia-uvm", 0 })
+TREE(odd_gpu, MODULE, GPU("0000:65:00.0", "1"), NODES, { "/dev/nvidia1", "-> nvidia1", 0 })
+TREE(odd_gpu_of_two, MODULE, GPU_65, GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", NULL, 0 })
+TREE(no_gpu, MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, NODE("0"))
 
 /* ---- one child process per case ---- */
 
@@ -158,7 +349,6 @@ static struct found discover(const char *const *settings, bool unprivileged, boo
         if (unprivileged && getuid() == 0 && (seteuid(0) != 0 || setegid(0) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0))
             _exit(97);
     }
-    CHILD_END;
     return *shared;
 }
 

@@ -19,7 +19,7 @@ struct model {
 };
 
 #define MODEL(name, ...)                                                                            \
-    static ctrt_status name##_make(ctrt_module **out, ctrt_device *device)                          \
+    static inline ctrt_status name##_make(ctrt_module **out, ctrt_device *device)                   \
     {                                                                                               \
         return ctrt_sequential_new(out, CTRT_MODULES(__VA_ARGS__));                                 \
     }
@@ -41,7 +41,6 @@ MODEL(attention, CTRT_NEW(embedding, 50, 32, -1, device), CTRT_NEW(layer_norm, C
       CTRT_NEW(multihead_attention, 32, 4, 0.1, true, true, device), CTRT_NEW(linear, 32, 64, true, device),
       CTRT_NEW(gelu, true), CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 12 * 32, 10, true, device))
-#undef MODEL
 
 __attribute__((unused)) static const struct model models[] = {
     { "mlp, sgd", mlp_make, { 32, 20 }, 10, false, STEP, SGD, false },
@@ -141,6 +140,28 @@ static inline ctrt_status training_step(double *value, struct training *run)
     if (run->model->stage == STEP)
         CTRT_TRY(ctrt_optimizer_step(run->optimizer));
     return ctrt_item(value, loss);
+}
+
+/* Runs training steps and stores their losses. `streams`: forward and the optimizer's step run on two other streams
+ * than backward, which change places at each step. */
+static inline ctrt_status training_on_streams(double *losses, int steps, struct training *run, bool streams)
+{
+    CTRT_AUTO(tensor) loss = NULL;
+    CTRT_AUTO(stream) even = NULL, odd = NULL;
+    CTRT_TRY(ctrt_stream_new(&even, run->device, 0));
+    CTRT_TRY(ctrt_stream_new(&odd, run->device, 0));
+    for (int step = 0; step < steps; step++) {
+        CTRT_TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? odd : even));
+        CTRT_TRY(training_forward(&loss, run));
+        CTRT_TRY(ctrt_stream_pop());
+        CTRT_TRY(ctrt_optimizer_zero_grad(run->optimizer, true));
+        CTRT_TRY(ctrt_backward(loss));
+        CTRT_TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? even : odd));
+        CTRT_TRY(ctrt_optimizer_step(run->optimizer));
+        CTRT_TRY(ctrt_stream_pop());
+        CTRT_TRY(ctrt_item(&losses[step], loss));
+    }
+    return CTRT_OK;
 }
 
 #endif

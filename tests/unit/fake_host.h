@@ -35,11 +35,13 @@ FAKE void fake_load(const char *isa)
     REQUIRE(status == CTRT_OK, "init: %s", host_error);
 }
 
-FAKE const ctrt_kernel *fake_kernel(const char *op, ctrt_dtype key, const ctrt_call *call)
+/* Returns the kernel that the core would select, or NULL. */
+FAKE const ctrt_kernel *fake_kernel(const ctrt_kernel_table *table, const char *op, ctrt_dtype key,
+                                    const ctrt_call *call)
 {
     const ctrt_kernel *best = NULL;
-    for (size_t i = 0; i < fake_backend->kernels->count; i++) {
-        const ctrt_kernel *kernel = &fake_backend->kernels->kernels[i];
+    for (size_t i = 0; i < table->count; i++) {
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
         if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
             && (!best || kernel->score > best->score) && (!call || !kernel->accepts || kernel->accepts(call)))
             best = kernel;
@@ -250,7 +252,7 @@ FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const
 {
     ctrt_call call = { .size = sizeof call, .inputs = inputs, .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
                        .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
-    const ctrt_kernel *kernel = fake_kernel(op, key, &call);
+    const ctrt_kernel *kernel = fake_kernel(fake_backend->kernels, op, key, &call);
     if (!kernel) {
         host_fail(FAKE_NO_KERNEL, "no kernel for %s of %s", op, fake_names[key]);
         return FAKE_NO_KERNEL;

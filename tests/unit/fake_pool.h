@@ -44,6 +44,26 @@ static inline struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
+#define FAKE_TEST(name) \
+    static void name(__attribute__((unused)) struct device_memory *memory, __attribute__((unused)) ctrt_device *device)
+
+/* A group whose checks run in a child process, with the memory of fake:0. */
+struct fake_case {
+    const char *what, *settings[4];     /* the environment, ending with NULL */
+    void (*run)(struct device_memory *memory, ctrt_device *device);
+};
+
+static inline void run_fake_cases(const struct fake_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        group("%s (%s)", cases[i].what, cases[i].settings[0]);
+        IN_FAKE(cases[i].settings[0], cases[i].settings[1], cases[i].settings[2]) {
+            struct device_memory *memory = open_memory("fake:0");
+            cases[i].run(memory, memory->device);
+        }
+    }
+}
+
 static inline ctrt_block take(struct device_memory *memory, size_t bytes)
 {
     ctrt_block block = { 0 };

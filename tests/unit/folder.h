@@ -31,16 +31,34 @@ static inline size_t folder_files(const char *folder)
     return count;
 }
 
-/* Creates a folder under $TMPDIR. folder_remove removes it. */
+static struct { char names[64][128]; int count; pid_t owner; } folders;
+
+static inline void folder_remove(const char *folder)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", folder);
+}
+
+static inline void folders_remove(void)
+{
+    for (int i = 0; i < folders.count && folders.owner == getpid(); i++)
+        folder_remove(folders.names[i]);
+}
+
+/* Creates a folder under $TMPDIR. It is removed when the process that created the first one exits. */
 static inline char *folder_new(void)
 {
-    static char folders[8][128];
-    static int used;
-    char *folder = folders[used++ % 8];
+    char *folder = folders.names[folders.count++];
     const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folders[0], "%s/ctrt-test-XXXXXX",
+    if (folders.count == 1) {
+        folders.owner = getpid();
+        atexit(folders_remove);
+    }
+    snprintf(folder, sizeof folders.names[0], "%s/ctrt-test-XXXXXX",
              parent != NULL && strlen(parent) < 96 ? parent : "/tmp");
-    if (mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
+    if (folders.count == 64 || mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
         perror(folder);
         exit(99);
     }
@@ -55,6 +73,16 @@ static inline const char *folder_join(const char *folder, const char *name)
     char *path = paths[used++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
+}
+
+/* Returns the number of bytes read from the file, 0 if it cannot be opened. */
+static inline size_t folder_read(void *bytes, size_t capacity, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const size_t size = file != NULL ? fread(bytes, 1, capacity, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    return size;
 }
 
 /* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
@@ -110,22 +138,13 @@ static inline void folder_text(const char *folder, const char *name, const char 
     }
 }
 
-static inline void folder_remove(const char *folder)
-{
-    char command[4096];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0)
-        fprintf(stderr, "cannot remove %s\n", folder);
-}
-
 /* Returns "CTRT_PLUGIN_PATH=a:b"; b may be NULL. */
 static inline const char *folder_path(const char *a, const char *b)
 {
     static char settings[8][4096];
     static int used;
     char *setting = settings[used++ % 8];
-    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "",
-             b != NULL ? b : "");
+    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "", b != NULL ? b : "");
     return setting;
 }
 

@@ -148,16 +148,9 @@ FAKE void sim_download(void *device, void *to, const void *from, size_t bytes)
 
 FAKE const ctrt_kernel *sim_kernel(const char *op, ctrt_dtype key)
 {
-    const ctrt_kernel_table *table = sim->kernels;
-    const ctrt_kernel *best = NULL;
-    for (size_t i = 0; i < table->count; i++) {
-        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
-        if (strcmp(kernel->op, op) == 0 && kernel->dtypes & CTRT_DTYPE_BIT(key)
-            && (best == NULL || kernel->score > best->score))
-            best = kernel;
-    }
-    REQUIRE(best != NULL, "no kernel for %s", op);
-    return best;
+    const ctrt_kernel *kernel = fake_kernel(sim->kernels, op, key, NULL);
+    REQUIRE(kernel != NULL, "no kernel for %s", op);
+    return kernel;
 }
 
 FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key,

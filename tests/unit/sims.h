@@ -74,6 +74,39 @@ static inline ctrt_event *new_event(ctrt_device *device, bool timing)
     return event;
 }
 
+/* Returns the cpu, opened again if a shutdown has closed it, and stores it in `cpu`. */
+static inline ctrt_device *cpu_device(void)
+{
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    return cpu;
+}
+
+/* A group whose checks run in a child process. */
+struct sim_case {
+    const char *what, *settings[4];     /* the environment, ending with NULL */
+    void (*run)(ctrt_device *device);
+};
+
+static inline void run_cases(const struct sim_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *const *settings = cases[i].settings;
+        group("%s (%s %s)", cases[i].what, settings[0], settings[1] != NULL ? settings[1] : "");
+        CHILD_LOOP(child, cases[i].settings, exit)
+            cases[i].run(sim_open("sim:0"));
+    }
+}
+
+/* Runs each case with the cpu and with sim:0. */
+static inline void run_cases_on_both(const struct sim_case *cases, size_t count)
+{
+    for (size_t i = 0; i < 2 * count; i++) {
+        group("%s: %s", i % 2 ? "sim:0" : "cpu", cases[i / 2].what);
+        CHILD_LOOP(child, cases[i / 2].settings, exit)
+            cases[i / 2].run(i % 2 ? sim_open("sim:0") : cpu_device());
+    }
+}
+
 /* Makes a call that has to succeed while `stream` is the current stream of its device. */
 #define ON_STREAM(stream, call)                                                 \
     do {                                                                        \
@@ -81,13 +114,6 @@ static inline ctrt_event *new_event(ctrt_device *device, bool timing)
         CHECK_OK(call);                                                         \
         CHECK_OK(ctrt_stream_pop());                                            \
     } while (0)
-
-/* Returns the cpu, opened again if a shutdown has closed it, and stores it in `cpu`. */
-static inline ctrt_device *cpu_device(void)
-{
-    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-    return cpu;
-}
 
 static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
 {

@@ -14,6 +14,13 @@ static inline ctrt_status small_net_new(ctrt_module **out)
         CTRT_NEW(linear, 4, 2, false, cpu)));
 }
 
+static inline ctrt_status small_net_optimizer(ctrt_optimizer **out, ctrt_module *net, bool adamw)
+{
+    if (adamw)
+        return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 });
+    return ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .dampening = 0.5 });
+}
+
 /* Makes training step number `turn` with an input that depends on it, in the dtype of the network. */
 static inline ctrt_status small_net_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn)
 {

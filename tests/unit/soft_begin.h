@@ -5,8 +5,7 @@
  *     soft_begin(argv);                    restarts the program with the software driver
  *     IN_CUDA_CHILD("CTRT_CUDA_GEMM=builtin") {            a child process that has opened cuda:0 and the cpu
  *         CHECK(soft->launches("matmul_f32_small") == 0, "...");
- *     }
- *     CHILD_END; */
+ *     } */
 #ifndef CTRT_TESTS_SOFT_BEGIN_H
 #define CTRT_TESTS_SOFT_BEGIN_H
 
@@ -15,6 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "child.h"
 #include "softcuda/control.h"
 #include "tensors.h"

@@ -9,8 +9,12 @@
  *     CHECK_STR(name, "cpu");          for strings; CHECK_HAS(text, "part") for a part of one
  *     CHECK_NEAR(loss, 0.5, 1e-6);     for floating point: |loss - 0.5| <= 1e-6
  *     CHECK_TRUE(a < b);               "file.c:9: false: a < b"
+ *     EACH(c, cases) CHECK_EQ(half(c->in), c->out);    for the rows of a table; failed checks print the row, from 1
  *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
+ *
+ * Instead of calling functions, a file may define TEST(slices, "slices of lists") { ... }: run_tests() runs the TESTs
+ * of the file in their order, each in a group of that name (NULL: the function opens groups), and returns done().
  *
  * A group ends where the next one begins. A group without any check fails. To skip a group, call group(...) and then
  * skip_group(reason). skip_rest(reason) reports the rest of the program as one skipped group, prints the plan and
@@ -32,6 +36,7 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
+    int row;                            /* of the EACH that runs, from 1; failed checks print it */
     const char *skipped;                /* reason why the open group is skipped, or NULL */
     atomic_long checks, failed;         /* atomic because threads of a test may check too */
 } tap_state;
@@ -61,7 +66,7 @@ static inline void group(const char *format, ...)
     vsnprintf(tap_state.name, sizeof tap_state.name, format, arguments);
     va_end(arguments);
     tap_state.open = true;
-    tap_state.checks = tap_state.failed = 0;
+    tap_state.checks = tap_state.failed = tap_state.row = 0;
     tap_state.skipped = NULL;
 }
 
@@ -84,7 +89,10 @@ static inline bool tap_check(bool fine, const char *file, int line, const char *
         va_end(arguments);
         for (char *c = text; (c = strchr(c, '\n')); )
             *c = '~';
-        printf("# %s:%d: %s\n", file, line, text);
+        char row[24] = "";
+        if (tap_state.row > 0)
+            snprintf(row, sizeof row, "row %d: ", tap_state.row);
+        printf("# %s:%d: %s%s\n", file, line, row, text);
     }
     return false;
 }
@@ -124,6 +132,10 @@ static inline bool tap_near(double got, double want, double tolerance, const cha
 #define CHECK_NEAR(got, want, tolerance)  tap_near((got), (want), (tolerance), __FILE__, __LINE__, #got)
 #define CHECK_TRUE(condition)             CHECK(condition, "false: %s", #condition)
 
+#define EACH(c, table)                                                                               \
+    for (__typeof__(&(table)[0]) c = (table);                                                        \
+         (tap_state.row = c < (table) + sizeof(table) / sizeof *c ? (int)(c - (table)) + 1 : 0) > 0; c++)
+
 static inline bool tap_ok(ctrt_status status, const char *file, int line, const char *expression)
 {
     return tap_check(status == CTRT_OK, file, line, "%s: %s: %s", expression, ctrt_status_string(status),
@@ -151,6 +163,36 @@ static inline int done(void)
     tap_close();
     printf("1..%d\n", tap_state.groups);
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
+}
+
+static struct { void (*run)(void); const char *name; } tap_tests[32];
+static size_t tap_test_count;
+
+#define TEST(function, title)                                                       \
+    static void function(void);                                                     \
+    __attribute__((constructor)) static void function##_register(void)              \
+    {                                                                               \
+        tap_tests[tap_test_count].name = title;                                     \
+        tap_tests[tap_test_count++].run = function;                                 \
+    }                                                                               \
+    static void function(void)
+
+/* Calls `after` at the end of each test. */
+static inline int run_tests_and(void (*after)(void))
+{
+    for (size_t i = 0; i < tap_test_count; i++) {
+        if (tap_tests[i].name != NULL)
+            group("%s", tap_tests[i].name);
+        tap_tests[i].run();
+        if (after != NULL)
+            after();
+    }
+    return done();
+}
+
+static inline int run_tests(void)
+{
+    return run_tests_and(NULL);
 }
 
 /* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */

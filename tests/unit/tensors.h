@@ -3,6 +3,8 @@
 #ifndef CTRT_TESTS_TENSORS_H
 #define CTRT_TESTS_TENSORS_H
 
+#include <pthread.h>
+
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
@@ -78,20 +80,60 @@ static inline void check_values(const char *what, int line, ctrt_tensor *x, cons
 
 static ctrt_device *cpu;
 
+/* The result of an op or of another function that creates a tensor: OP(mul, a, b). The caller releases the tensor. */
+#define OP(name, ...)                                           \
+    __extension__({                                             \
+        ctrt_tensor *result_ = NULL;                            \
+        CHECK_OK(ctrt_##name(&result_, __VA_ARGS__));           \
+        result_;                                                \
+    })
+
+/* Creates a tensor from f64 values, which are converted to the dtype. */
+static inline ctrt_tensor *tensor_with(const double *values, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *x = NULL;
+    int64_t numel = 1;
+    for (int d = 0; d < shape.count; d++)
+        numel *= shape.values[d];
+    if (CHECK_OK(ctrt_from_data(&x, values, numel, shape, CTRT_F64, device)))
+        CHECK_OK(ctrt_to_dtype(&x, x, dtype));
+    return x;
+}
+
+/* Sets the gradient of x to the values. */
+static inline void grad_with(ctrt_tensor *x, const double *values)
+{
+    CTRT_AUTO(tensor) grad = tensor_with(values, ctrt_ints_of(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)),
+                                         ctrt_tensor_dtype(x), ctrt_tensor_device(x));
+    CHECK_OK(ctrt_tensor_set_grad(x, grad));
+}
+
 /* Creates a tensor of the shape with the values 0, 1, 2, ... */
 static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
 {
     double values[512];
-    int64_t numel = 1;
-    for (int d = 0; d < shape.count; d++)
-        numel *= shape.values[d];
-    for (int64_t i = 0; i < 512; i++)
-        values[i] = (double)i;
-    ctrt_tensor *x = NULL;
-    if (CHECK_OK(ctrt_empty(&x, shape, dtype, cpu)))
-        CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
-    return x;
+    for (int i = 0; i < 512; i++)
+        values[i] = i;
+    return tensor_with(values, shape, dtype, cpu);
 }
+static inline void tensors_release(ctrt_tensor **tensors, int count)
+{
+    for (int i = 0; i < count; i++)
+        ctrt_tensor_release(&tensors[i]);
+}
+
+/* Runs `body` in a thread whose stack has that many bytes. */
+static inline void on_stack(size_t bytes, void *(*body)(void *))
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, bytes);
+    REQUIRE_EQ(pthread_create(&thread, &attributes, body, NULL), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
 #define COUNTING(...) counting_of(CTRT_SHAPE(__VA_ARGS__), CTRT_F32)
 
 /* Opens the CPU device. Returns false on failure, which is reported in a separate group. */

@@ -14,28 +14,16 @@
 
 static ctrt_device *device;
 
-/* ---- small networks ---- */
-
-static ctrt_status cnn_small(ctrt_module **out, ctrt_device *on)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, on),
-                                                 CTRT_NEW(batch_norm2d, 4, 0, 0, true, on), CTRT_NEW(relu),
-                                                 CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }),
-                                                 CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 16, 16, true, on),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, on),
-                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, on)));
-}
-
-static ctrt_status attention_small(ctrt_module **out, ctrt_device *on)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true, on),
-                                                 CTRT_NEW(gelu, false), CTRT_NEW(flatten, 1, -1),
-                                                 CTRT_NEW(linear, 24, 3, true, on)));
-}
+MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
+      CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+      CTRT_NEW(linear, 16, 16, true, device), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device),
+      CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device))
+MODEL(attention_small, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(gelu, false),
+      CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 24, 3, true, device))
 
 static const struct model small_models[] = {
-    { "cnn", cnn_small, { 4, 1, 6, 6 }, 3, false, STEP, MOMENTUM, true },
-    { "attention", attention_small, { 4, 3, 8 }, 3, false, STEP, ADAMW, true },
+    { "cnn", cnn_small_make, { 4, 1, 6, 6 }, 3, false, STEP, MOMENTUM, true },
+    { "attention", attention_small_make, { 4, 3, 8 }, 3, false, STEP, ADAMW, true },
 };
 enum { SMALL_MODELS = sizeof small_models / sizeof small_models[0] };
 
@@ -135,7 +123,6 @@ static void test_lives(void)
                     CHECK(mallinfo2().uordblks <= heap + 40 * once, "the heap grew by %zu bytes",
                           mallinfo2().uordblks - heap);
             }
-            CHILD_END;
         }
 }
 

@@ -15,32 +15,20 @@ struct edge {
 
 #define F(name, ...)                                                                                \
     static ctrt_status name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b) { (void)b; return __VA_ARGS__; }
-F(relu, ctrt_relu(out, a))
-F(clamp, ctrt_clamp(out, a, ctrt_float(0), ctrt_float(1)))
-F(clamp_min, ctrt_clamp_min(out, a, ctrt_int(0)))
-F(clamp_max, ctrt_clamp_max(out, a, ctrt_float(1)))
-F(clamp_nan, ctrt_clamp(out, a, ctrt_float(NAN), ctrt_float(1)))
-F(gelu, ctrt_gelu(out, a, false))
-F(gelu_tanh, ctrt_gelu(out, a, true))
-F(remainder_, ctrt_remainder(out, a, b))
-F(fmod_, ctrt_fmod(out, a, b))
-F(pow_, ctrt_pow(out, a, b))
-F(pow_1e10, ctrt_pow_scalar(out, a, ctrt_float(1e10)))
-F(pow_2050, ctrt_pow_scalar(out, a, ctrt_int(2050)))
-F(over_1e10, ctrt_rdiv_scalar(out, a, ctrt_float(1e10)))
-F(zero_to_the, ctrt_rpow_scalar(out, a, ctrt_float(0)))
-F(prod, ctrt_prod_dims(out, a, CTRT_ALL_DIMS, false))
+F(relu, ctrt_relu(out, a)) F(clamp, ctrt_clamp(out, a, ctrt_float(0), ctrt_float(1)))
+F(clamp_min, ctrt_clamp_min(out, a, ctrt_int(0))) F(clamp_max, ctrt_clamp_max(out, a, ctrt_float(1)))
+F(clamp_nan, ctrt_clamp(out, a, ctrt_float(NAN), ctrt_float(1))) F(gelu, ctrt_gelu(out, a, false))
+F(gelu_tanh, ctrt_gelu(out, a, true)) F(remainder_, ctrt_remainder(out, a, b)) F(fmod_, ctrt_fmod(out, a, b))
+F(pow_, ctrt_pow(out, a, b)) F(pow_1e10, ctrt_pow_scalar(out, a, ctrt_float(1e10)))
+F(pow_2050, ctrt_pow_scalar(out, a, ctrt_int(2050))) F(over_1e10, ctrt_rdiv_scalar(out, a, ctrt_float(1e10)))
+F(zero_to_the, ctrt_rpow_scalar(out, a, ctrt_float(0))) F(prod, ctrt_prod_dims(out, a, CTRT_ALL_DIMS, false))
 F(prod_dim, ctrt_prod_dims(out, a, CTRT_DIMS(0), true))
 F(amax_0dim, (ctrt_select(out, a, 0, 0), ctrt_amax(out, *out, CTRT_ALL_DIMS, false)))
 F(amin_0dim, (ctrt_select(out, a, 0, 0), ctrt_amin(out, *out, CTRT_ALL_DIMS, false)))
-F(mean, ctrt_mean(out, a, CTRT_ALL_DIMS))
-F(var, ctrt_var(out, a, CTRT_ALL_DIMS, 1, false))
-F(var_0, ctrt_var(out, a, CTRT_ALL_DIMS, 0, false))
-F(var_dim, ctrt_var(out, a, CTRT_DIMS(0), 1, false))
-F(var_dim_0, ctrt_var(out, a, CTRT_DIMS(0), 0, false))
-F(var_dim_4, ctrt_var(out, a, CTRT_DIMS(0), 4, false))
-F(var_3, ctrt_var(out, a, CTRT_ALL_DIMS, 3, false))
-F(var_4, ctrt_var(out, a, CTRT_ALL_DIMS, 4, true))
+F(mean, ctrt_mean(out, a, CTRT_ALL_DIMS)) F(var, ctrt_var(out, a, CTRT_ALL_DIMS, 1, false))
+F(var_0, ctrt_var(out, a, CTRT_ALL_DIMS, 0, false)) F(var_dim, ctrt_var(out, a, CTRT_DIMS(0), 1, false))
+F(var_dim_0, ctrt_var(out, a, CTRT_DIMS(0), 0, false)) F(var_dim_4, ctrt_var(out, a, CTRT_DIMS(0), 4, false))
+F(var_3, ctrt_var(out, a, CTRT_ALL_DIMS, 3, false)) F(var_4, ctrt_var(out, a, CTRT_ALL_DIMS, 4, true))
 F(var_dim_3, ctrt_var(out, a, CTRT_DIMS(0), 3, true))
 F(var_rows, (ctrt_reshape(out, a, CTRT_SHAPE(3, 0)), ctrt_var(out, *out, CTRT_DIMS(1), 1, false)))
 F(var_0dim_2, (ctrt_select(out, a, 0, 0), ctrt_var(out, *out, CTRT_DIMS(0), 2, false)))
@@ -152,13 +140,10 @@ static void compare(const char *what, ctrt_tensor *t, const double *wanted)
 
 static ctrt_tensor *operand(const double *values, int n, ctrt_dtype dtype)
 {
-    ctrt_tensor *t = NULL;
     if (values == NULL)
         return NULL;
-    CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
-    CHECK_OK(ctrt_to_dtype(&t, t, dtype));
-    if (ctrt_dtype_is_floating(dtype))
-        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    ctrt_tensor *t = tensor_with(values, CTRT_SHAPE(n), dtype, NULL);
+    CHECK_OK(ctrt_tensor_require_grad(t, ctrt_dtype_is_floating(dtype)));
     return t;
 }
 
@@ -192,20 +177,17 @@ static void run(const struct edge *e)
     if (ctrt_tensor_requires_grad(sum) && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))
         for (int i = 0; i <= n; i++)
             compare("second derivative", second[i], wanted[i]);
-    for (int i = 0; i < 3; i++) {
-        ctrt_tensor_release(&second[i]);
-        if (i < 2)
-            ctrt_tensor_release(&grads[i]);
-    }
+    tensors_release(second, 3);
+    tensors_release(grads, 2);
 }
 
 TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    for (size_t i = 0; i < COUNT(edges); i++) {
-        group("%s", edges[i].name);
-        run(&edges[i]);
+    EACH(c, edges) {
+        group("%s", c->name);
+        run(c);
         nothing_left();
     }
     return done();

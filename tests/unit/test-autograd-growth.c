@@ -67,8 +67,7 @@ static void train(int steps, enum sum sum)
 {
     CTRT_AUTO(tensor) w = LEAF(1, 1, 1), x = VECTOR(1, 1, 1), total = sum == ADD_IN_PLACE ? NULL : VECTOR(0);
     for (int i = 0; i < steps; i++) {
-        CTRT_AUTO(tensor) y = NULL, loss = NULL, grad = NULL;
-        CHECK_OK(ctrt_mul(&y, w, x));
+        CTRT_AUTO(tensor) loss = NULL, grad = NULL, y = OP(mul, w, x);
         for (int k = 0; k < 40 && sum == WITHIN_A_STEP; k++)        /* like a recurrent network */
             CHECK_OK(ctrt_add(&y, y, w));
         CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
@@ -129,39 +128,35 @@ static void test_threads(void)
 TEST_MAIN
 {
     static const struct { const char *name; enum sum sum; const char *op; } cases[] = {
-        { "total_loss += loss", ADD, "add" },
-        { "a custom function adds the loss", FUNCTION, "adder" },
+        { "total_loss += loss", ADD, "add" }, { "a custom function adds the loss", FUNCTION, "adder" },
         { "total_loss += loss, in place", ADD_IN_PLACE, "add" },
-        { "total_loss = 0.9 total_loss + loss", ADD_INDIRECTLY, "mul" },
-        { "the maximum loss", MAXIMUM, "maximum" },
-        { "ctrt_item(loss) is added", ITEM, NULL },
-        { "a detached loss is added", DETACH, NULL },
+        { "total_loss = 0.9 total_loss + loss", ADD_INDIRECTLY, "mul" }, { "the maximum loss", MAXIMUM, "maximum" },
+        { "ctrt_item(loss) is added", ITEM, NULL }, { "a detached loss is added", DETACH, NULL },
         { "the loss is added in no-grad mode", NO_GRAD, NULL },
         { "ctrt_grad does not count as a backward pass", GRAD_ONLY, NULL },
-        { "a long chain within a step", WITHIN_A_STEP, NULL },
-        { "a retained graph", RETAIN, NULL },
+        { "a long chain within a step", WITHIN_A_STEP, NULL }, { "a retained graph", RETAIN, NULL },
     };
     ctrt_log_set_callback(count_warning, NULL);
     group("growth is not reported by default");
     train(30, ADD);
     CHECK_EQ(warnings, 0);
     CHECK_EQ(ctrt_autograd_growth_found(), 0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].name);
+    EACH(c, cases) {
+        group("%s", c->name);
         const uint64_t before = ctrt_autograd_growth_found();
         warnings = 0;
         CHECK_OK(ctrt_autograd_set_growth_limit(8));
-        train(7, cases[i].sum);
+        train(7, c->sum);
         CHECK(warnings == 0 && ctrt_autograd_growth_found() == before, "a warning after 7 steps: %s", warning);
-        train(30, cases[i].sum);
-        if (cases[i].op == NULL) {
+        train(30, c->sum);
+        if (c->op == NULL) {
             CHECK(warnings == 0 && ctrt_autograd_growth_found() == before, "%s", warning);
             continue;
         }
         CHECK_EQ(warnings, 1);
         CHECK_TRUE(ctrt_autograd_growth_found() >= before + 22);
         char words[64];
-        snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", cases[i].op);
+        snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", c->op);
         CHECK_HAS(warning, words);
         CHECK_HAS(warning, "ctrt_item(loss)");
     }

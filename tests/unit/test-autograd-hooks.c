@@ -2,8 +2,6 @@
 /* Tests what programs can add to autograd: gradient hooks, retained gradients and user-defined functions. */
 #include "autograd_check.h"
 
-/* ---- hooks ---- */
-
 /* What a hook saw, and what it does. */
 struct hook {
     int calls;
@@ -40,12 +38,11 @@ static void hook_saw(int line, const struct hook *hook, int calls, double sum)
 }
 #define HOOK_SAW(hook, calls, sum) hook_saw(__LINE__, &(hook), calls, sum)
 
-static void hooks(void)
+TEST(hooks, "hooks of a non-leaf run in order on the summed gradient, and can be removed")
 {
     struct hook first = { .factor = 2 }, second = { 0 }, leaf = { .factor = 10 }, after = { 0 };
     uint64_t ids[4];
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(4)));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4));
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &first, &ids[0]));
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &second, &ids[1]));
     CHECK_OK(ctrt_tensor_add_hook(x, run_hook, &leaf, &ids[2]));
@@ -70,12 +67,10 @@ static void hooks(void)
     CHECK_FAILS(ctrt_tensor_add_accumulate_hook(y, run_leaf_hook, &first, NULL), CTRT_ERR_AUTOGRAD, "leaves");
 }
 
-static void failing_hook(void)
+TEST(failing_hook, "backward returns the error of a failing hook and restores grad mode")
 {
     struct hook bad = { .result = CTRT_ERR_STATE };
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_exp(&u, x));
-    CHECK_OK(ctrt_mul(&y, u, x));
+    CTRT_AUTO(tensor) x = LEAF(3), u = OP(exp, x), y = OP(mul, u, x);
     CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &bad, NULL));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_STATE, "does not like it");
     CHECK_TRUE(ctrt_grad_enabled());
@@ -102,7 +97,7 @@ static ctrt_status other_shape(void *user, ctrt_tensor **grad)
     return ctrt_zeros(grad, CTRT_SHAPE(2, 5), CTRT_F64, NULL);
 }
 
-static void changing_hooks(void)
+TEST(changing_hooks, "a hook can remove itself and the next one; a hook that returns another shape fails")
 {
     struct remover remover = { 0 };
     struct hook next = { 0 };
@@ -130,11 +125,10 @@ static ctrt_status backward_inside(void *user, ctrt_tensor **grad)
     return ctrt_item(user, ctrt_tensor_grad(z));
 }
 
-static void nested_backward(void)
+TEST(nested_backward, "a hook can run backward of another graph")
 {
     double inner = 0;
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, y = NULL;
-    CHECK_OK(ctrt_exp(&u, x));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(exp, x);
     CHECK_OK(ctrt_tensor_add_hook(u, backward_inside, &inner, NULL));
     CHECK_OK(ctrt_square(&y, u));
     CHECK_OK(ctrt_backward(y));
@@ -142,11 +136,9 @@ static void nested_backward(void)
     VALUES_NEAR(ctrt_tensor_grad(x), 2 * exp(6));
 }
 
-static void retained_gradients(void)
+TEST(retained_gradients, "retained gradients of non-leaf tensors accumulate")
 {
-    CTRT_AUTO(tensor) x = LEAF(3), u = NULL, v = NULL, y = NULL;
-    CHECK_OK(ctrt_mul_scalar(&u, x, ctrt_float(4)));
-    CHECK_OK(ctrt_mul_scalar(&v, u, ctrt_float(5)));
+    CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4)), v = OP(mul_scalar, u, ctrt_float(5));
     CHECK_OK(ctrt_tensor_retain_grad(u));
     CHECK_OK(ctrt_tensor_retain_grad(u));
     CHECK_OK(ctrt_tensor_retain_grad(v));
@@ -161,7 +153,7 @@ static void retained_gradients(void)
     CHECK_TRUE(ctrt_tensor_grad(y) == NULL);            /* not retained */
 }
 
-static void order(void)
+TEST(order, "backward runs the most recently created ready node first")
 {
     int clock = 0, at[4] = { 0 };
     struct hook hooks_of[4] = { { 0 } };
@@ -177,13 +169,10 @@ static void order(void)
     CHECK_OK(ctrt_add(&y, y, u[0]));
     CHECK_OK(ctrt_add(&y, u[2], y));
     CHECK_OK(ctrt_backward(y));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         CHECK(at[i] == 4 - i, "node %d ran as number %d, expected %d", i, at[i], 4 - i);
-        ctrt_tensor_release(&u[i]);
-    }
+    tensors_release(u, 4);
 }
-
-/* ---- user-defined functions ---- */
 
 struct counts { int forward, backward, destroyed; bool save_result; };
 
@@ -280,32 +269,29 @@ static void use_pair(bool save_result)
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "retain_graph");
     CHECK_TRUE(counts.forward == 1 && counts.backward == 1 && counts.destroyed == 0);
     ctrt_tensor_release(&y);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
     CHECK_EQ(counts.destroyed, 1);
 
     /* Only the second result is used, so backward gets NULL as gradient of the first one. */
     CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_OK(backward_of_sum(out[1]));
     VALUES_ARE(ctrt_tensor_grad(a), 17, 23);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 
     /* Without grad mode the function is not recorded and is destroyed at once. */
     ctrt_no_grad CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_TRUE(!ctrt_tensor_requires_grad(out[0]));
     CHECK_EQ(counts.destroyed, 3);
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 }
 
-static void functions(void)
+TEST(functions, "a user-defined function gives results and gradients and is destroyed once")
 {
     use_pair(false);
     use_pair(true);
 }
 
-static void functions_of_functions(void)
+TEST(functions_of_functions, "a user-defined function whose backward uses ops can be differentiated three times")
 {
     CTRT_AUTO(tensor) x = LEAF(1.5), d = NULL;
     CHECK_OK(ctrt_function_apply(&power, NULL, &d, 1, &x, 1));
@@ -315,7 +301,7 @@ static void functions_of_functions(void)
     }
 }
 
-static void odd_functions(void)
+TEST(odd_functions, "a function may return its operand; a gradient of another shape is an error")
 {
     CTRT_AUTO(tensor) x = LEAF(2, 3), y = NULL;
     CHECK_OK(ctrt_function_apply(&reverse, NULL, &y, 1, &x, 1));
@@ -326,7 +312,7 @@ static void odd_functions(void)
     CHECK_FAILS(backward_of_sum(y), CTRT_ERR_SHAPE, "wrong");
 }
 
-static void changed_saved_tensor(void)
+TEST(changed_saved_tensor, "backward fails if a saved tensor of a function was changed in place")
 {
     struct counts counts = { 0 };
     CTRT_AUTO(tensor) x = LEAF(2, 3), b = VECTOR(1, 1);
@@ -334,23 +320,10 @@ static void changed_saved_tensor(void)
     CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
     CHECK_OK(ctrt_add_scalar_(b, ctrt_float(1)));
     CHECK_FAILS(backward_of_sum(out[0]), CTRT_ERR_AUTOGRAD, "changed in place");
-    ctrt_tensor_release(&out[0]);
-    ctrt_tensor_release(&out[1]);
+    tensors_release(out, 2);
 }
 
 TEST_MAIN
 {
-    static const struct autograd_test tests[] = {
-        { "hooks of a non-leaf run in order on the summed gradient, and can be removed", hooks },
-        { "backward returns the error of a failing hook and restores grad mode", failing_hook },
-        { "a hook can remove itself and the next one; a hook that returns another shape fails", changing_hooks },
-        { "a hook can run backward of another graph", nested_backward },
-        { "retained gradients of non-leaf tensors accumulate", retained_gradients },
-        { "backward runs the most recently created ready node first", order },
-        { "a user-defined function gives results and gradients and is destroyed once", functions },
-        { "a user-defined function whose backward uses ops can be differentiated three times", functions_of_functions },
-        { "a function may return its operand; a gradient of another shape is an error", odd_functions },
-        { "backward fails if a saved tensor of a function was changed in place", changed_saved_tensor },
-    };
-    return run_autograd_tests(tests, COUNT(tests));
+    return run_autograd_tests();
 }

@@ -35,11 +35,7 @@ static const struct form {
 #undef CTRT_OP
 }, *form;                               /* the form that the next four functions call */
 
-#define F(name, ...)                                                    \
-    static ctrt_status name(ctrt_tensor **out, ctrt_tensor *const *in)  \
-    {                                                                   \
-        __VA_ARGS__                                                     \
-    }
+#define F(name, ...) static ctrt_status name(ctrt_tensor **out, ctrt_tensor *const *in) { __VA_ARGS__ }
 /* Ops in place run on a clone, so that the input stays a leaf. */
 #define IN_PLACE(name, ...) F(name, CTRT_TRY(ctrt_clone(out, in[0])); ctrt_tensor *y = *out; __VA_ARGS__)
 
@@ -50,8 +46,7 @@ IN_PLACE(by_number_in_place, return form->scalar_(y, ctrt_float(0.7));)
 
 /* ---- other functions ---- */
 
-F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));)
-F(power_2, return ctrt_pow_scalar(out, in[0], ctrt_int(2));)
+F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));) F(power_2, return ctrt_pow_scalar(out, in[0], ctrt_int(2));)
 F(power_0, return ctrt_pow_scalar(out, in[0], ctrt_float(0));)
 F(amin, return ctrt_amin(out, in[0], CTRT_DIMS(0, 2), true);)
 F(prod, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)
@@ -82,8 +77,7 @@ F(chunk,
   int n;
   CTRT_TRY(ctrt_chunk(p, &n, in[0], 3, 2));
   ctrt_status status = ctrt_mul(out, p[0], p[1]);
-  for (int i = 0; i < n; i++)
-      ctrt_tensor_release(&p[i]);
+  tensors_release(p, n);
   return status;)
 
 IN_PLACE(relu_, return ctrt_relu_(y);)
@@ -163,26 +157,20 @@ static const struct rule_case {
     int leaves;                     /* the first ones of the inputs require grad */
     struct input in[INPUTS];
 } cases[] = {
-    { "x ^ 3.0", cube, 1, { IN(ANY, 3, 4) } },
-    { "x ^ 2", power_2, 1, { IN(ZEROS, 3, 4) } },
-    { "x ^ 0", power_0, 1, { IN(POSITIVE, 3, 4) } },
-    { "amin of two dims", amin, 1, { IN(SEPARATE, 2, 3, 2) } },
-    { "prod with zeros", prod, 1, { IN(ZEROS, 4, 3) } },
-    { "dropout", dropout, 1, { IN(ANY, 4, 5) } },
+    { "x ^ 3.0", cube, 1, { IN(ANY, 3, 4) } }, { "x ^ 2", power_2, 1, { IN(ZEROS, 3, 4) } },
+    { "x ^ 0", power_0, 1, { IN(POSITIVE, 3, 4) } }, { "amin of two dims", amin, 1, { IN(SEPARATE, 2, 3, 2) } },
+    { "prod with zeros", prod, 1, { IN(ZEROS, 4, 3) } }, { "dropout", dropout, 1, { IN(ANY, 4, 5) } },
     { "reshape with a copy", reshape_copy, 1, { IN(ANY, 2, 3, 4) } },
     { "as_strided with overlap", strided_overlap, 1, { IN(ANY, 3, 4) } },
     { "as_strided of a view", strided_view, 1, { IN(ANY, 3, 4) } },
     { "as_strided of an expanded tensor", strided_expanded, 1, { IN(ANY, 3, 4) } },
     { "cat, one constant", cat, 2, { IN(ANY, 2, 3), IN(ANY, 2, 1), IN(ANY, 2, 2) } },
-    { "cat of many", cat_many, 2, { IN(ANY, 2, 2), IN(ANY, 1, 2) } },
-    { "chunk", chunk, 1, { IN(ANY, 2, 2, 3) } },
-    { "relu_", relu_, 1, { IN(ANY, 3, 4) } },
-    { "clamp_", clamp_, 1, { IN(ANY, 3, 4) } },
+    { "cat of many", cat_many, 2, { IN(ANY, 2, 2), IN(ANY, 1, 2) } }, { "chunk", chunk, 1, { IN(ANY, 2, 2, 3) } },
+    { "relu_", relu_, 1, { IN(ANY, 3, 4) } }, { "clamp_", clamp_, 1, { IN(ANY, 3, 4) } },
     { "mul_ by itself", mul_itself_, 1, { IN(ANY, 3, 4) } },
     { "four changes in place", four_changes_, 2, { IN(ANY, 3, 4), IN(ANY, 4) } },
     { "copy_ into a slice", copy_, 2, { IN(ANY, 3, 4), IN(ANY, 4) } },
-    { "masked_fill_", masked_fill_, 1, { IN(ANY, 3, 4) } },
-    { "fill_ of a row", fill_row_, 1, { IN(ANY, 3, 4) } },
+    { "masked_fill_", masked_fill_, 1, { IN(ANY, 3, 4) } }, { "fill_ of a row", fill_row_, 1, { IN(ANY, 3, 4) } },
     { "changes through views", views_, 2, { IN(ANY, 3, 3), IN(ANY, 3) } },
     { "a row times another in place", row_by_row_, 1, { IN(ANY, 3, 4) } },
     { "a constant written through a view", into_constant, 1, { IN(ANY, 4) } },
@@ -228,47 +216,42 @@ struct check {
     ctrt_tensor *v[INPUTS];
 };
 
-/* Returns sum(a b). */
-static double dot(ctrt_tensor *a, ctrt_tensor *b)
+/* Computes L or, with `second`, M; `recorded`: so that the gradients in M can be differentiated. */
+static ctrt_status loss(ctrt_tensor **out, struct check *c, bool second, bool recorded)
 {
-    CTRT_AUTO(tensor) product = NULL;
-    ctrt_no_grad CHECK_OK(ctrt_mul(&product, a, b));
-    return sum_of(product);
-}
-
-static double first_loss(struct check *c)
-{
-    CTRT_AUTO(tensor) y = NULL;
-    ctrt_no_grad CHECK_OK(c->call(&y, c->in));
-    return dot(y, c->in[W]);
-}
-
-/* Computes dL/dx; `recorded` sets create_graph, so that the result can be differentiated. */
-static bool gradients(struct check *c, ctrt_tensor **grads, bool recorded)
-{
-    CTRT_AUTO(tensor) y = NULL;
-    return CHECK_OK(c->call(&y, c->in))
-           && CHECK_OK(ctrt_grad(grads, y, c->in, c->leaves, c->in[W], recorded, recorded, true));
-}
-
-static double second_loss(struct check *c)
-{
+    CTRT_AUTO(tensor) y = NULL, term = NULL;
     ctrt_tensor *grads[INPUTS] = { NULL };
-    double sum = 0;
-    gradients(c, grads, false);
+    CTRT_TRY(c->call(&y, c->in));
+    if (!second) {
+        CTRT_TRY(ctrt_mul(out, y, c->in[W]));
+        return ctrt_sum(out, *out, CTRT_ALL_DIMS);
+    }
+    CTRT_TRY(ctrt_grad(grads, y, c->in, c->leaves, c->in[W], recorded, recorded, true));
+    CTRT_TRY(ctrt_zeros(out, CTRT_SCALAR_SHAPE, CTRT_F64, NULL));
     for (int i = 0; i < c->leaves; i++) {
-        if (grads[i])
-            sum += dot(grads[i], c->v[i]);
+        if (grads[i] == NULL)
+            continue;
+        CTRT_TRY(ctrt_mul(&term, grads[i], c->v[i]));
+        CTRT_TRY(ctrt_sum(&term, term, CTRT_ALL_DIMS));
+        CTRT_TRY(ctrt_add(out, *out, term));
         ctrt_tensor_release(&grads[i]);
     }
-    return sum;
+    return CTRT_OK;
 }
 
-/* Compares the gradient of `loss` with differences. A missing gradient is 0. */
-static void compare(const char *what, struct check *c, int input, ctrt_tensor *grad, double (*loss)(struct check *),
-                    double tolerance)
+static double loss_value(struct check *c, bool second)
 {
-    const double step = 1e-5;
+    CTRT_AUTO(tensor) value = NULL;
+    double number = NAN;
+    if (CHECK_OK(loss(&value, c, second, false)))
+        CHECK_OK(ctrt_item(&number, value));
+    return number;
+}
+
+/* Compares the gradient for one input with differences. A missing gradient is 0. */
+static void compare(struct check *c, bool second, int input, ctrt_tensor *grad)
+{
+    const double step = 1e-5, tolerance = second ? 1e-6 : 1e-7;
     double *values = ctrt_tensor_data(c->in[input]), given[64] = { 0 };
     const int64_t n = ctrt_tensor_numel(c->in[input]);
     if (grad && CHECK_EQ(ctrt_tensor_numel(grad), n) && CHECK_EQ(ctrt_tensor_dtype(grad), CTRT_F64))
@@ -276,47 +259,36 @@ static void compare(const char *what, struct check *c, int input, ctrt_tensor *g
     for (int64_t i = 0; i < n; i++) {
         const double value = values[i];
         values[i] = value + step;
-        const double up = loss(c);
+        const double up = loss_value(c, second);
         values[i] = value - step;
-        const double wanted = (up - loss(c)) / (2 * step);
+        const double wanted = (up - loss_value(c, second)) / (2 * step);
         values[i] = value;
         if (!CHECK(fabs(given[i] - wanted) <= tolerance * (1 + fabs(wanted)),
-                   "%s, input %d, element %lld: gradient %.9g, differences give %.9g", what, input, (long long)i,
-                   given[i], wanted))
+                   "%s derivative, input %d, element %lld: gradient %.9g, differences give %.9g",
+                   second ? "second" : "first", input, (long long)i, given[i], wanted))
             break;
     }
 }
 
-static void second_derivatives(struct check *c)
+static void derivative(struct check *c, bool second)
 {
-    ctrt_tensor *grads[INPUTS] = { NULL }, *second[INPUTS + 1] = { NULL };
-    CTRT_AUTO(tensor) m = NULL, term = NULL;
-    if (!gradients(c, grads, true))
-        return;
-    CHECK_OK(ctrt_zeros(&m, CTRT_SCALAR_SHAPE, CTRT_F64, NULL));
-    for (int i = 0; i < c->leaves; i++)
-        if (grads[i]) {
-            CHECK_OK(ctrt_mul(&term, grads[i], c->v[i]));
-            CHECK_OK(ctrt_sum(&term, term, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_add(&m, m, term));
-        }
-    ctrt_tensor *of[INPUTS + 1];
+    CTRT_AUTO(tensor) value = NULL;
+    ctrt_tensor *grads[INPUTS + 1] = { NULL }, *of[INPUTS + 1];
+    const int n = c->leaves + second;                   /* M depends on w too */
     memcpy(of, c->in, sizeof of);
-    of[c->leaves] = c->in[W];                           /* M depends on w too */
-    if (ctrt_tensor_requires_grad(m) && CHECK_OK(ctrt_grad(second, m, of, c->leaves + 1, NULL, false, false, true)))
-        for (int i = 0; i <= c->leaves; i++)
-            compare("second derivative", c, i < c->leaves ? i : W, second[i], second_loss, 1e-6);
-    for (int i = 0; i <= c->leaves; i++) {
-        ctrt_tensor_release(&second[i]);
-        if (i < c->leaves)
-            ctrt_tensor_release(&grads[i]);
-    }
+    if (second)
+        of[c->leaves] = c->in[W];
+    if (!CHECK_OK(loss(&value, c, second, true)) || (second && !ctrt_tensor_requires_grad(value))
+        || !CHECK_OK(ctrt_grad(grads, value, of, n, NULL, false, false, true)))
+        return;
+    for (int i = 0; i < n; i++)
+        compare(c, second, i < c->leaves ? i : W, grads[i]);
+    tensors_release(grads, n);
 }
 
 static void run(const struct rule_case *it)
 {
     struct check c = { .call = it->call, .leaves = it->leaves };
-    ctrt_tensor *grads[INPUTS] = { NULL };
     CTRT_AUTO(tensor) y = NULL;
     for (int i = 0; i < INPUTS && it->in[i].kind != NONE; i++) {
         c.in[i] = make(it->in[i].kind, ctrt_ints_of(it->in[i].shape, it->in[i].ndim));
@@ -326,26 +298,18 @@ static void run(const struct rule_case *it)
     c.in[W] = weights_of(y);
     for (int i = 0; i < c.leaves; i++)
         CHECK_OK(ctrt_tensor_require_grad(c.in[i], true));
-    if (gradients(&c, grads, false))
-        for (int i = 0; i < c.leaves; i++) {
-            compare("first derivative", &c, i, grads[i], first_loss, 1e-7);
-            ctrt_tensor_release(&grads[i]);
-        }
+    derivative(&c, false);
     CHECK_OK(ctrt_tensor_require_grad(c.in[W], true));
-    second_derivatives(&c);
-    for (int i = 0; i <= INPUTS; i++) {
-        ctrt_tensor_release(&c.in[i]);
-        if (i < INPUTS)
-            ctrt_tensor_release(&c.v[i]);
-    }
+    derivative(&c, true);
+    tensors_release(c.in, INPUTS + 1);
+    tensors_release(c.v, INPUTS);
     nothing_left();
 }
 
 static void run_form(const char *what, function call, int leaves)
 {
-    const struct rule_case c = { NULL, call, leaves, { IN(POSITIVE, 3, 4), IN(POSITIVE, 4) } };
     group("%s %s", form->name, what);
-    run(&c);
+    run(&(struct rule_case){ NULL, call, leaves, { IN(POSITIVE, 3, 4), IN(POSITIVE, 4) } });
 }
 
 /* The padding row is looked up as any other row, but gets no gradient. */
@@ -372,12 +336,12 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     padding();
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].name);
-        run(&cases[i]);
+    EACH(c, cases) {
+        group("%s", c->name);
+        run(c);
     }
-    for (size_t i = 0; i < COUNT(forms); i++) {
-        form = &forms[i];
+    EACH(c, forms) {
+        form = c;
         if (form->gradient && form->scalar)
             run_form("by a number", by_number, 1);
         if (form->gradient && form->unary_)

@@ -12,92 +12,13 @@
 #include "base/sha256.h"
 #include "child.h"
 
-/* ---- messages ---- */
-
-static void *message_of_thread(void *out)
+static void *run_thread(void *(*body)(void *), void *argument)
 {
-    strcpy(out, ctrt_error_message());
-    ctrt_fail(CTRT_ERR_IO, "the thread's own");
-    return NULL;
-}
-
-static void test_messages(void)
-{
-    char long_text[9000], other[64] = "?";
-    group("error messages are per thread, can be prefixed with context, and are truncated");
-    CHECK_STR(ctrt_error_message(), "");
-    CHECK_FAILS(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3), CTRT_ERR_SHAPE, NULL);
-    CHECK_FAILS(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add"), CTRT_ERR_SHAPE, NULL);
-    CHECK_STR(ctrt_error_message(), "op add: shape 3");
-    CHECK_OK(ctrt_context(CTRT_OK, "nothing"));
-    CHECK_STR(ctrt_error_message(), "op add: shape 3");
-    ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK_STR(ctrt_error_message(), "again: op add: shape 3");
-    memset(long_text, 'x', sizeof long_text);
-    long_text[sizeof long_text - 1] = '\0';
-    ctrt_fail(CTRT_ERR_IO, "%s", long_text);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
-    CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
-    ctrt_context(CTRT_ERR_IO, "before");
-    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
-    ctrt_fail(CTRT_ERR_IO, NULL);
-    CHECK_STR(ctrt_error_message(), "input or output failed");
-    CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
     pthread_t thread;
-    pthread_create(&thread, NULL, message_of_thread, other);
-    pthread_join(thread, NULL);
-    CHECK_STR(other, "");
-    CHECK_HAS(ctrt_error_message(), "x is NULL");
-    CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
-
-    group("every status code has a text and a name");
-    size_t codes = 0;
-    const char *name = NULL;
-    ctrt_status value = CTRT_OK;
-    for (; ctrt_status_get(&name, &value, codes) == CTRT_OK; codes++) {
-        int64_t found = 1;
-        CHECK(strcmp(ctrt_status_string(value), "unknown status") != 0, "%s has no text", name);
-        CHECK_OK(ctrt_constant_find(&found, name));
-        CHECK_EQ(found, value);
-    }
-    CHECK_EQ(codes, 20);
-    CHECK_STR(name, "CTRT_ERR_COMM");
-    CHECK_EQ(value, CTRT_ERR_COMM);
-    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 20 status codes");
-    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
-    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
-    CHECK_HAS(ctrt_version(), ".");
-}
-
-static void test_nearest(void)
-{
-    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
-    static const struct { const char *word, *want; } cases[] = {
-        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
-        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
-        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
-        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
-    };
-    group("nearest_word returns the candidate with the smallest edit distance");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known)), *want = cases[i].want;
-        CHECK(got == want || (got && want && strcmp(got, want) == 0), "case %zu, %s, gives %s, expected %s", i,
-              cases[i].word, got ? got : "none", want ? want : "none");
-    }
-    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
-}
-
-static void test_intern(void)
-{
-    char text[] = "a text";
-    group("equal strings are interned once");
-    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
-    CHECK_TRUE(a != NULL && a != text && a == b);
-    text[0] = 'b';
-    CHECK_STR(a, "a text");
-    CHECK_TRUE(intern_string(text) != a);
-    CHECK_TRUE(intern_string(NULL) == NULL);
+    void *result = NULL;
+    REQUIRE_EQ(pthread_create(&thread, NULL, body, argument), 0);
+    pthread_join(thread, &result);
+    return result;
 }
 
 /* ---- log ---- */
@@ -119,9 +40,8 @@ static void check_log(int lines, const char *words)
           log_lines, last_line, lines, words);
 }
 
-static void test_log(void)
+TEST(test_log, "the callback receives log lines up to the log level")
 {
-    group("the callback receives log lines up to the log level");
     IN_CHILD("CTRT_LOG=info") {
         ctrt_log_set_callback(keep_line, NULL);
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
@@ -145,160 +65,6 @@ static void test_log(void)
     }
 }
 
-/* ---- memory ---- */
-
-static void *make_garbage(void *argument)
-{
-    (void)argument;
-    void *objects[FREE_LIST_LIMIT + 10];
-    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
-        objects[i] = free_list_take(FREE_NODE, 64);
-    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
-        free_list_put(FREE_NODE, objects[i]);
-    return (void *)(intptr_t)thread_state.free[FREE_NODE].count;
-}
-
-static void test_memory(void)
-{
-    group("free lists are bounded and are freed with their thread");
-    pthread_t thread;
-    void *kept;
-    pthread_create(&thread, NULL, make_garbage, NULL);
-    pthread_join(thread, &kept);
-    CHECK_EQ((intptr_t)kept, FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
-    thread_register();
-    void *object = free_list_take(FREE_TENSOR, 64);
-    free_list_put(FREE_TENSOR, object);
-    void *again = free_list_take(FREE_TENSOR, 64);
-    CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
-    free_list_put(FREE_TENSOR, again);
-
-    group("alloc_fail_at makes the n-th allocation, or all from the n-th on, fail");
-    alloc_fail_at(3, false);
-    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x");
-    void *four = free_list_take(FREE_TENSOR, 64);
-    CHECK_TRUE(one && two && !three && four);
-    CHECK_EQ(alloc_fail_at(2, true), 4);
-    void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
-    CHECK_TRUE(five && !six && !seven);
-    CHECK_EQ(alloc_fail_at(0, false), 3);
-    void *eight = host_alloc(0);
-    CHECK_TRUE(eight != NULL && !alloc_fault_due());
-    host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
-}
-
-/* ---- arrays and tables ---- */
-
-static void test_array(void)
-{
-    struct { uint32_t number, unused[4]; } *items = NULL;
-    size_t capacity = 0, count = 0, failed = 0;
-    group("an array grows; a failed allocation leaves it unchanged");
-    for (size_t i = 0; i < 1000; i++) {
-        alloc_fail_at(i % 3 == 0, true);
-        const size_t before = capacity;
-        const bool grown = ARRAY_GROW(items, capacity, count);
-        failed += !grown;
-        CHECK(grown ? count < capacity : capacity == before, "capacity %zu for %zu items, previously %zu", capacity,
-              count, before);
-        if (grown)
-            items[count].number = (uint32_t)count, count++;
-    }
-    alloc_fail_at(1, true);
-    capacity = count;
-    CHECK_FAILS(ARRAY_RESERVE(items, capacity, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
-    alloc_fail_at(0, false);
-    for (size_t i = 0; i < count; i++)
-        CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
-    capacity = UINT32_MAX / 2 + 1;
-    CHECK_TRUE(failed > 0);
-    CHECK_TRUE(!ARRAY_GROW(items, capacity, capacity));         /* no array of 2^32 items */
-    host_free(items);
-}
-
-/* Adds and removes items with random keys and compares each lookup with an array. */
-static void test_ptr_map(void)
-{
-    struct item { const void *key; uint32_t value; };
-    static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* removed: of 8 steps */
-        { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
-    };
-    static uint32_t values[500];
-    group("a pointer table contains the items that were added and not removed, also after failed allocations");
-    for (size_t c = 0; c < COUNT_OF(cases); c++) {
-        struct ptr_map map = { 0 };
-        uint64_t random = 1;
-        size_t count = 0, wrong = 0, seen = 0;
-        memset(values, 0, sizeof values);
-        for (uint32_t step = 1; step <= 6000; step++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
-            const uint32_t k = (uint32_t)(random >> 33) % cases[c].keys;
-            const void *key = (const void *)((k + 1) * cases[c].stride);
-            struct item *item = ptr_map_find(&map, key, sizeof *item);
-            wrong += (item != NULL ? item->value : 0) != values[k];
-            if ((int)(random >> 60) % 8 < cases[c].removed) {
-                if (item != NULL)
-                    ptr_map_remove(&map, item, sizeof *item), count--;
-                values[k] = 0;
-                continue;
-            }
-            alloc_fail_at(step % 5 == 0, true);
-            item = ptr_map_add(&map, key, sizeof *item);
-            alloc_fail_at(0, false);
-            wrong += item == NULL ? values[k] != 0 : item->value != values[k] || item->key != key;
-            if (item != NULL)
-                count += values[k] == 0, item->value = values[k] = step;
-        }
-        for (struct item *item = NULL; (item = ptr_map_next(&map, item, sizeof *item)) != NULL; seen++)
-            wrong += item->value != values[(uintptr_t)item->key / cases[c].stride - 1];
-        CHECK(wrong == 0 && seen == count && map.count == count, "case %zu: %zu wrong, %zu seen, %zu counted of %zu", c,
-              wrong, seen, map.count, count);
-        ptr_map_clear(&map, sizeof(struct item));
-        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0,
-              "case %zu: the table is not empty after clearing", c);
-        ptr_map_free(&map);
-    }
-}
-
-/* ---- locks ---- */
-
-LOCK_DEFINE(test_lock, LOCK_DEVICE);
-static int shared_number;
-
-static void *count_up(void *argument)
-{
-    (void)argument;
-    for (int i = 0; i < 5000; i++) {
-        lock_enter(&test_lock);
-        lock_enter(&test_lock);
-        shared_number++;
-        lock_leave(&test_lock);
-        lock_leave(&test_lock);
-    }
-    return NULL;
-}
-
-static void test_locks(void)
-{
-    pthread_t threads[4];
-    group("recursive locks exclude other threads and are free in a forked child");
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, count_up, NULL);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
-    CHECK_EQ(shared_number, 20000);
-    lock_enter(&test_lock);
-    IN_CHILD("CTRT_X=1") {
-        alarm(20);
-        lock_enter(&test_lock);
-        lock_leave(&test_lock);
-        lock_leave(&test_lock);
-        CHECK_EQ(test_lock.depth, 0);
-        CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
-    }
-    lock_leave(&test_lock);
-}
-
 /* ---- SHA-256 ---- */
 
 static void check_digest(const uint8_t digest[SHA256_BYTES], const char *want)
@@ -309,7 +75,7 @@ static void check_digest(const uint8_t digest[SHA256_BYTES], const char *want)
     CHECK_STR(text, want);
 }
 
-static void test_sha256(void)
+TEST(sha256, "SHA-256 and HMAC give the published values")
 {
     uint8_t digest[SHA256_BYTES], other[SHA256_BYTES];
     struct sha256 hash;
@@ -333,7 +99,6 @@ static void test_sha256(void)
           "needs to be hashed before being used by the HMAC algorithm.", 152,
           "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2" },
     };
-    group("SHA-256 and HMAC give the published values");
     for (size_t i = 0; i < COUNT_OF(hashes); i++) {
         const size_t length = strlen(hashes[i].text);
         for (size_t cut = 0; cut <= length; cut++) {
@@ -371,46 +136,6 @@ static void test_sha256(void)
 
 /* ---- parameters ---- */
 
-static void test_param_values(void)
-{
-    static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
-        { CTRT_PARAM_INT, "42", 42 }, { CTRT_PARAM_INT, "-7", -7 }, { CTRT_PARAM_BOOL, "yes", 1 },
-        { CTRT_PARAM_BOOL, "OFF", 0 }, { CTRT_PARAM_BOOL, "1", 1 }, { CTRT_PARAM_BYTES, "4096", 4096 },
-        { CTRT_PARAM_BYTES, "512k", 512 << 10 }, { CTRT_PARAM_BYTES, "64m", 64 << 20 },
-        { CTRT_PARAM_BYTES, "64MiB", 64 << 20 }, { CTRT_PARAM_BYTES, "1g", 1 << 30 },
-        { CTRT_PARAM_BYTES, "2T", (int64_t)2 << 40 }, { CTRT_PARAM_BYTES, "10b", 10 }, { CTRT_PARAM_ENUM, "cpu", 1 },
-        { CTRT_PARAM_ENUM, "BOTH", 2 }, { CTRT_PARAM_STRING, "anything", 0 },
-    };
-    static const struct { ctrt_param_type type; const char *text, *words; } bad[] = {
-        { CTRT_PARAM_INT, "4x", "integer" }, { CTRT_PARAM_INT, "1.5", "integer" },
-        { CTRT_PARAM_INT, "99999999999999999999", "too large" }, { CTRT_PARAM_BOOL, "maybe", "expected 1, yes" },
-        { CTRT_PARAM_BYTES, "-1", "a size such as" }, { CTRT_PARAM_BYTES, "64q", "a size such as" },
-        { CTRT_PARAM_BYTES, "m", "a size such as" }, { CTRT_PARAM_BYTES, "64mm", "a size such as" },
-        { CTRT_PARAM_BYTES, "9999999999t", "too large" },
-        { CTRT_PARAM_ENUM, "cup", "expected one of error|cpu|both; did you mean cpu?" },
-        { (ctrt_param_type)9, "x", "not a ctrt_param_type" },
-    };
-    ctrt_param param = { sizeof param, "CTRT_TEST_X", CTRT_PARAM_INT, NULL, "error|cpu|both", "for tests" };
-    group("parameter values are parsed, and invalid ones are errors");
-    for (size_t i = 0; i < COUNT_OF(good); i++) {
-        int64_t value = -99;
-        param.type = good[i].type;
-        const ctrt_status status = param_parse(&value, &param, good[i].text);
-        CHECK(status == CTRT_OK && value == good[i].want, "\"%s\": status %d, %lld, expected %lld", good[i].text,
-              (int)status, (long long)value, (long long)good[i].want);
-    }
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        int64_t value;
-        param.type = bad[i].type;
-        CHECK_FAILS(param_parse(&value, &param, bad[i].text), CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
-        CHECK_HAS(ctrt_error_message(), "CTRT_TEST_X=");
-    }
-    int64_t value;
-    param.type = CTRT_PARAM_ENUM;
-    param.words = NULL;
-    CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
-}
-
 static const ctrt_param number = {
     sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
 };
@@ -427,7 +152,7 @@ static void check_number(int64_t want, bool is_set)
     CHECK_EQ(value.is_set, is_set);
 }
 
-static void test_param_origins(void)
+TEST(test_param_origins, NULL)
 {
     static const struct { const char *environment, *set; int64_t want; bool is_set; } cases[] = {
         { "CTRT_OTHER=1", NULL, 5, false }, { "CTRT_OTHER=1", "8", 8, true },
@@ -435,13 +160,13 @@ static void test_param_origins(void)
     };
     ctrt_param_value value;
     group("a parameter's value comes from the default, the environment or the program");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].environment) {
+    EACH(c, cases) {
+        IN_CHILD(c->environment) {
             param_declare(&number, "test");
             CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));
-            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", cases[i].set));         /* NULL: not set */
+            CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", c->set));         /* NULL: not set */
             CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
-            check_number(cases[i].want, cases[i].is_set);
+            check_number(c->want, c->is_set);
         }
     }
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
@@ -483,23 +208,20 @@ static void test_param_origins(void)
     }
 }
 
-static void test_param_warnings(void)
+TEST(test_param_warnings, "misspelt environment variables and late changes are logged once")
 {
     static const struct { const char *setting, *words; } cases[] = {
         { "CTRT_TEST_NUMBR=6", "unknown environment variable CTRT_TEST_NUMBR; did you mean CTRT_TEST_NUMBER?" },
-        { "CTRT_SOMETHING_ELSE=1", NULL },
-        { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
-        { "CUDA_VISIBLE_DEVICES=0", NULL },
-        { "CTRT_LOG=warning", NULL },
+        { "CTRT_SOMETHING_ELSE=1", NULL }, { "CUDA_VISIBLE_DEVICE=0", "did you mean CUDA_VISIBLE_DEVICES?" },
+        { "CUDA_VISIBLE_DEVICES=0", NULL }, { "CTRT_LOG=warning", NULL },
     };
-    group("misspelt environment variables and late changes are logged once");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        IN_CHILD(cases[i].setting) {
+    EACH(c, cases) {
+        IN_CHILD(c->setting) {
             ctrt_log_set_callback(keep_line, NULL);
             param_declare(&number, "test");
             for (int again = 0; again < 2; again++)
                 param_check_environment();
-            check_log(cases[i].words != NULL, cases[i].words != NULL ? cases[i].words : "");
+            check_log(c->words != NULL, c->words != NULL ? c->words : "");
         }
     }
     IN_CHILD("CTRT_TEST_NUMBER=6") {
@@ -514,20 +236,272 @@ static void test_param_warnings(void)
     }
 }
 
+/* ---- messages ---- */
+
+static void *message_of_thread(void *out)
+{
+    strcpy(out, ctrt_error_message());
+    ctrt_fail(CTRT_ERR_IO, "the thread's own");
+    return NULL;
+}
+
+TEST(test_messages, "error messages are per thread, can be prefixed with context, and are truncated")
+{
+    char long_text[9000], other[64] = "?";
+    CHECK_STR(ctrt_error_message(), "");
+    CHECK_FAILS(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3), CTRT_ERR_SHAPE, "shape 3");
+    CHECK_FAILS(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add"), CTRT_ERR_SHAPE, "op add: shape 3");
+    CHECK_OK(ctrt_context(CTRT_OK, "nothing"));
+    CHECK_STR(ctrt_error_message(), "op add: shape 3");
+    ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
+    CHECK_STR(ctrt_error_message(), "again: op add: shape 3");
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    ctrt_fail(CTRT_ERR_IO, "%s", long_text);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
+    ctrt_context(CTRT_ERR_IO, "before");
+    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
+    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    ctrt_fail(CTRT_ERR_IO, NULL);
+    CHECK_STR(ctrt_error_message(), "input or output failed");
+    CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
+    run_thread(message_of_thread, other);
+    CHECK_STR(other, "");
+    CHECK_HAS(ctrt_error_message(), "x is NULL");
+    CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
+
+    group("every status code has a text and a name");
+    size_t codes = 0;
+    const char *name = NULL;
+    ctrt_status value = CTRT_OK;
+    for (; ctrt_status_get(&name, &value, codes) == CTRT_OK; codes++) {
+        int64_t found = 1;
+        CHECK(strcmp(ctrt_status_string(value), "unknown status") != 0, "%s has no text", name);
+        CHECK_OK(ctrt_constant_find(&found, name));
+        CHECK_EQ(found, value);
+    }
+    CHECK_EQ(codes, 20);
+    CHECK_STR(name, "CTRT_ERR_COMM");
+    CHECK_EQ(value, CTRT_ERR_COMM);
+    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 20 status codes");
+    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
+    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
+    CHECK_HAS(ctrt_version(), ".");
+}
+
+TEST(test_nearest, "nearest_word returns the candidate with the smallest edit distance")
+{
+    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
+    static const struct { const char *word, *want; } cases[] = {
+        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
+        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
+        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
+        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
+    };
+    EACH(c, cases) {
+        const char *got = nearest_word(c->word, known, COUNT_OF(known));
+        CHECK_STR(got != NULL ? got : "none", c->want != NULL ? c->want : "none");
+    }
+    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
+}
+
+TEST(test_intern, "equal strings are interned once")
+{
+    char text[] = "a text";
+    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
+    CHECK_TRUE(a != NULL && a != text && a == b);
+    text[0] = 'b';
+    CHECK_STR(a, "a text");
+    CHECK_TRUE(intern_string(text) != a);
+    CHECK_TRUE(intern_string(NULL) == NULL);
+}
+
+/* ---- memory ---- */
+
+static void *make_garbage(void *argument)
+{
+    (void)argument;
+    void *objects[FREE_LIST_LIMIT + 10];
+    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
+        objects[i] = free_list_take(FREE_NODE, 64);
+    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
+        free_list_put(FREE_NODE, objects[i]);
+    return (void *)(intptr_t)thread_state.free[FREE_NODE].count;
+}
+
+TEST(test_memory, "free lists are bounded and are freed with their thread")
+{
+    CHECK_EQ((intptr_t)run_thread(make_garbage, NULL), FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
+    thread_register();
+    void *object = free_list_take(FREE_TENSOR, 64);
+    free_list_put(FREE_TENSOR, object);
+    void *again = free_list_take(FREE_TENSOR, 64);
+    CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
+    free_list_put(FREE_TENSOR, again);
+
+    group("alloc_fail_at makes the n-th allocation, or all from the n-th on, fail");
+    alloc_fail_at(3, false);
+    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x");
+    void *four = free_list_take(FREE_TENSOR, 64);
+    CHECK_TRUE(one && two && !three && four);
+    CHECK_EQ(alloc_fail_at(2, true), 4);
+    void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
+    CHECK_TRUE(five && !six && !seven);
+    CHECK_EQ(alloc_fail_at(0, false), 3);
+    void *eight = host_alloc(0);
+    CHECK_TRUE(eight != NULL && !alloc_fault_due());
+    host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
+}
+
+/* ---- arrays and tables ---- */
+
+TEST(test_array, "an array grows; a failed allocation leaves it unchanged")
+{
+    struct { uint32_t number, unused[4]; } *items = NULL;
+    size_t capacity = 0, count = 0, failed = 0;
+    for (size_t i = 0; i < 1000; i++) {
+        alloc_fail_at(i % 3 == 0, true);
+        const size_t before = capacity;
+        const bool grown = ARRAY_GROW(items, capacity, count);
+        failed += !grown;
+        CHECK(grown ? count < capacity : capacity == before, "capacity %zu for %zu items, previously %zu", capacity,
+              count, before);
+        if (grown)
+            items[count].number = (uint32_t)count, count++;
+    }
+    alloc_fail_at(1, true);
+    capacity = count;
+    CHECK_FAILS(ARRAY_RESERVE(items, capacity, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
+    alloc_fail_at(0, false);
+    for (size_t i = 0; i < count; i++)
+        CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
+    capacity = UINT32_MAX / 2 + 1;
+    CHECK_TRUE(failed > 0);
+    CHECK_TRUE(!ARRAY_GROW(items, capacity, capacity));         /* no array of 2^32 items */
+    host_free(items);
+}
+
+/* Adds and removes items with random keys and compares each lookup with an array. */
+TEST(test_ptr_map, "a pointer table contains the items that were added and not removed, also after failed allocations")
+{
+    struct item { const void *key; uint32_t value; };
+    static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* removed: of 8 steps */
+        { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
+    };
+    static uint32_t values[500];
+    EACH(c, cases) {
+        struct ptr_map map = { 0 };
+        uint64_t random = 1;
+        size_t count = 0, wrong = 0, seen = 0;
+        memset(values, 0, sizeof values);
+        for (uint32_t step = 1; step <= 6000; step++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            const uint32_t k = (uint32_t)(random >> 33) % c->keys;
+            const void *key = (const void *)((k + 1) * c->stride);
+            struct item *item = ptr_map_find(&map, key, sizeof *item);
+            wrong += (item != NULL ? item->value : 0) != values[k];
+            if ((int)(random >> 60) % 8 < c->removed) {
+                if (item != NULL)
+                    ptr_map_remove(&map, item, sizeof *item), count--;
+                values[k] = 0;
+                continue;
+            }
+            alloc_fail_at(step % 5 == 0, true);
+            item = ptr_map_add(&map, key, sizeof *item);
+            alloc_fail_at(0, false);
+            wrong += item == NULL ? values[k] != 0 : item->value != values[k] || item->key != key;
+            if (item != NULL)
+                count += values[k] == 0, item->value = values[k] = step;
+        }
+        for (struct item *item = NULL; (item = ptr_map_next(&map, item, sizeof *item)) != NULL; seen++)
+            wrong += item->value != values[(uintptr_t)item->key / c->stride - 1];
+        CHECK(wrong == 0 && seen == count && map.count == count, "%zu wrong, %zu seen, %zu counted of %zu", wrong, seen,
+              map.count, count);
+        ptr_map_clear(&map, sizeof(struct item));
+        CHECK_TRUE(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0);
+        ptr_map_free(&map);
+    }
+}
+
+/* ---- locks ---- */
+
+LOCK_DEFINE(test_lock, LOCK_DEVICE);
+static int shared_number;
+
+static void *count_up(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < 5000; i++) {
+        lock_enter(&test_lock);
+        lock_enter(&test_lock);
+        shared_number++;
+        lock_leave(&test_lock);
+        lock_leave(&test_lock);
+    }
+    return NULL;
+}
+
+TEST(test_locks, "recursive locks exclude other threads and are free in a forked child")
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, count_up, NULL);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(shared_number, 20000);
+    lock_enter(&test_lock);
+    IN_CHILD("CTRT_X=1") {
+        alarm(20);
+        lock_enter(&test_lock);
+        lock_leave(&test_lock);
+        lock_leave(&test_lock);
+        CHECK_EQ(test_lock.depth, 0);
+        CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
+    }
+    lock_leave(&test_lock);
+}
+
+TEST(test_param_values, "parameter values are parsed, and invalid ones are errors")
+{
+    static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
+        { CTRT_PARAM_INT, "42", 42 }, { CTRT_PARAM_INT, "-7", -7 }, { CTRT_PARAM_BOOL, "yes", 1 },
+        { CTRT_PARAM_BOOL, "OFF", 0 }, { CTRT_PARAM_BOOL, "1", 1 }, { CTRT_PARAM_BYTES, "4096", 4096 },
+        { CTRT_PARAM_BYTES, "512k", 512 << 10 }, { CTRT_PARAM_BYTES, "64m", 64 << 20 },
+        { CTRT_PARAM_BYTES, "64MiB", 64 << 20 }, { CTRT_PARAM_BYTES, "1g", 1 << 30 },
+        { CTRT_PARAM_BYTES, "2T", (int64_t)2 << 40 }, { CTRT_PARAM_BYTES, "10b", 10 }, { CTRT_PARAM_ENUM, "cpu", 1 },
+        { CTRT_PARAM_ENUM, "BOTH", 2 }, { CTRT_PARAM_STRING, "anything", 0 },
+    };
+    static const struct { ctrt_param_type type; const char *text, *words; } bad[] = {
+        { CTRT_PARAM_INT, "4x", "integer" }, { CTRT_PARAM_INT, "1.5", "integer" },
+        { CTRT_PARAM_INT, "99999999999999999999", "too large" }, { CTRT_PARAM_BOOL, "maybe", "expected 1, yes" },
+        { CTRT_PARAM_BYTES, "-1", "a size such as" }, { CTRT_PARAM_BYTES, "64q", "a size such as" },
+        { CTRT_PARAM_BYTES, "m", "a size such as" }, { CTRT_PARAM_BYTES, "64mm", "a size such as" },
+        { CTRT_PARAM_BYTES, "9999999999t", "too large" },
+        { CTRT_PARAM_ENUM, "cup", "expected one of error|cpu|both; did you mean cpu?" },
+        { (ctrt_param_type)9, "x", "not a ctrt_param_type" },
+    };
+    ctrt_param param = { sizeof param, "CTRT_TEST_X", CTRT_PARAM_INT, NULL, "error|cpu|both", "for tests" };
+    EACH(c, good) {
+        int64_t value = -99;
+        param.type = c->type;
+        CHECK_OK(param_parse(&value, &param, c->text));
+        CHECK_EQ(value, c->want);
+    }
+    EACH(c, bad) {
+        int64_t value;
+        param.type = c->type;
+        CHECK_FAILS(param_parse(&value, &param, c->text), CTRT_ERR_INVALID_ARGUMENT, c->words);
+        CHECK_HAS(ctrt_error_message(), "CTRT_TEST_X=");
+    }
+    int64_t value;
+    param.type = CTRT_PARAM_ENUM;
+    param.words = NULL;
+    CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
+}
+
 TEST_MAIN
 {
     unsetenv("CTRT_LOG");
-    test_log();
-    test_param_origins();
-    test_param_warnings();
-    test_messages();
-    test_nearest();
-    test_intern();
-    test_memory();
-    test_array();
-    test_ptr_map();
-    test_locks();
-    test_sha256();
-    test_param_values();
-    return done();
+    return run_tests();
 }

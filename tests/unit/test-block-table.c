@@ -62,55 +62,47 @@ static ctrt_block take_labelled(struct device_memory *memory, const char *label,
 
 /* ---- labels and owners ---- */
 
-static void test_labels(void)
+FAKE_TEST(labels)
 {
-    group("labels nest; a label string stays valid after its pop");
-    IN_FAKE("CTRT_MEMORY=direct") {
-        CHECK_STR(ctrt_memory_label(), "");
-        CHECK_OK(ctrt_memory_label_push("encoder"));
-        CHECK_OK(ctrt_memory_label_push("attention"));
-        const char *kept = ctrt_memory_label();
-        CHECK_STR(kept, "encoder/attention");
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_STR(ctrt_memory_label(), "encoder");
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
-        CHECK_STR(kept, "encoder/attention");
-        char longest[1000];
-        memset(longest, 'x', sizeof longest - 1);
-        longest[sizeof longest - 1] = '\0';
-        CHECK_OK(ctrt_memory_label_push(longest));
-        CHECK_OK(ctrt_memory_label_push(longest));
-        CHECK_EQ(strlen(ctrt_memory_label()), 1999);
-    }
-    CHILD_END;
+    CHECK_STR(ctrt_memory_label(), "");
+    CHECK_OK(ctrt_memory_label_push("encoder"));
+    CHECK_OK(ctrt_memory_label_push("attention"));
+    const char *kept = ctrt_memory_label();
+    CHECK_STR(kept, "encoder/attention");
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_STR(ctrt_memory_label(), "encoder");
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
+    CHECK_STR(kept, "encoder/attention");
+    char longest[1000];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    CHECK_OK(ctrt_memory_label_push(longest));
+    CHECK_OK(ctrt_memory_label_push(longest));
+    CHECK_EQ(strlen(ctrt_memory_label()), 1999);
 }
 
-static void test_forgotten_labels(void)
+FAKE_TEST(forgotten_labels)
 {
-    group("labels that a module pushed and did not pop are removed when the module returns");
-    IN_FAKE("CTRT_MEMORY=direct") {
-        size_t before = 0;
-        CHECK_OK(ctrt_memory_label_push("outer"));
-        for (int i = 0; i < 2000; i++) {
-            struct memory_label label, inner;
-            label_enter(&label, label_here(), "module");
-            CHECK_OK(ctrt_memory_label_push("a"));
-            label_enter(&inner, label_here(), "child");
-            CHECK_OK(ctrt_memory_label_push("b"));
-            CHECK_OK(ctrt_memory_label_push("c"));
-            label_leave(&inner);
-            CHECK_STR(ctrt_memory_label(), "outer/module/a");
-            label_leave(&label);
-            CHECK_STR(ctrt_memory_label(), "outer");
-            if (i == 100)
-                before = mallinfo2().uordblks;      /* 0 under AddressSanitizer, which finds leaks itself */
-        }
-        CHECK(mallinfo2().uordblks < before + 10000, "%zu bytes leaked", mallinfo2().uordblks - before);
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
+    size_t before = 0;
+    CHECK_OK(ctrt_memory_label_push("outer"));
+    for (int i = 0; i < 2000; i++) {
+        struct memory_label label, inner;
+        label_enter(&label, label_here(), "module");
+        CHECK_OK(ctrt_memory_label_push("a"));
+        label_enter(&inner, label_here(), "child");
+        CHECK_OK(ctrt_memory_label_push("b"));
+        CHECK_OK(ctrt_memory_label_push("c"));
+        label_leave(&inner);
+        CHECK_STR(ctrt_memory_label(), "outer/module/a");
+        label_leave(&label);
+        CHECK_STR(ctrt_memory_label(), "outer");
+        if (i == 100)
+            before = mallinfo2().uordblks;      /* 0 under AddressSanitizer, which finds leaks itself */
     }
-    CHILD_END;
+    CHECK(mallinfo2().uordblks < before + 10000, "%zu bytes leaked", mallinfo2().uordblks - before);
+    CHECK_OK(ctrt_memory_label_pop());
+    CHECK_FAILS(ctrt_memory_label_pop(), CTRT_ERR_STATE, "memory_label_pop");
 }
 
 /* Checks the bytes of an owner and the sum of all owners. */
@@ -123,56 +115,48 @@ static void check_owner(int line, ctrt_device *device, const char *label, uint64
 
 #define OWNER_HAS(label, bytes, sum) check_owner(__LINE__, device, (label), (bytes), (sum))
 
-static void test_owners(void)
+FAKE_TEST(owners)
 {
-    group("owners add up to the allocated bytes, even if watching starts late");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        ctrt_block before = take(memory, 1000), a, b, c;
-        OWNER_HAS("(not watched)", 1024, 1024);
-        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
-        a = take_labelled(memory, "encoder", 3 * MIB);
-        b = take_labelled(memory, "encoder", 2 * MIB);
-        c = take_labelled(memory, "decoder", MIB);
-        OWNER_HAS("encoder", 5 * MIB, 6 * MIB + 1024);
-        give(memory, &a, 3 * MIB);
-        give(memory, &before, 1000);
-        OWNER_HAS("encoder", 2 * MIB, 3 * MIB);
-        OWNER_HAS("(not watched)", 0, 3 * MIB);
-        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0));
-        OWNER_HAS("(not watched)", 3 * MIB, 3 * MIB);
-        give(memory, &b, 2 * MIB);
-        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 10));
-        give(memory, &c, MIB);
-        OWNER_HAS("decoder", 0, 0);
+    ctrt_block before = take(memory, 1000), a, b, c;
+    OWNER_HAS("(not watched)", 1024, 1024);
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
+    a = take_labelled(memory, "encoder", 3 * MIB);
+    b = take_labelled(memory, "encoder", 2 * MIB);
+    c = take_labelled(memory, "decoder", MIB);
+    OWNER_HAS("encoder", 5 * MIB, 6 * MIB + 1024);
+    give(memory, &a, 3 * MIB);
+    give(memory, &before, 1000);
+    OWNER_HAS("encoder", 2 * MIB, 3 * MIB);
+    OWNER_HAS("(not watched)", 0, 3 * MIB);
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0));
+    OWNER_HAS("(not watched)", 3 * MIB, 3 * MIB);
+    give(memory, &b, 2 * MIB);
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 10));
+    give(memory, &c, MIB);
+    OWNER_HAS("decoder", 0, 0);
+}
+
+FAKE_TEST(churn)
+{
+    static ctrt_block blocks[700];
+    uint32_t seed = 3;
+    for (int i = 0; i < 40000; i++) {
+        ctrt_block *block = &blocks[next_random(&seed) % COUNT(blocks)];
+        if (block->address != NULL)
+            give(memory, block, block->bytes);
+        else
+            *block = take(memory, 1 + next_random(&seed) % 20000);
     }
-    CHILD_END;
-    group("many blocks are allocated and freed while watched");
-    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g", "CTRT_MEMORY_HISTORY=all:1000") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        static ctrt_block blocks[700];
-        uint32_t seed = 3;
-        for (int i = 0; i < 40000; i++) {
-            ctrt_block *block = &blocks[next_random(&seed) % COUNT(blocks)];
-            if (block->address != NULL)
-                give(memory, block, block->bytes);
-            else
-                *block = take(memory, 1 + next_random(&seed) % 20000);
-        }
-        OWNER_HAS("", ctrt_memory_allocated(device), ctrt_memory_allocated(device));
-        struct history_event *events;
-        size_t count;
-        uint64_t lost;
-        CHECK(history_list(&events, &count, &lost, memory) && count == 1000 && lost > 30000, "%zu events, %llu lost",
-              count, (unsigned long long)lost);
-        for (size_t i = 1; i < count; i++)
-            if (events[i].number != events[i - 1].number + 1)
-                CHECK(false, "event %zu has the number %llu", i, (unsigned long long)events[i].number);
-        host_free(events);
-    }
-    CHILD_END;
+    OWNER_HAS("", ctrt_memory_allocated(device), ctrt_memory_allocated(device));
+    struct history_event *events;
+    size_t count;
+    uint64_t lost;
+    CHECK(history_list(&events, &count, &lost, memory) && count == 1000 && lost > 30000, "%zu events, %llu lost",
+          count, (unsigned long long)lost);
+    for (size_t i = 1; i < count; i++)
+        if (events[i].number != events[i - 1].number + 1)
+            CHECK(false, "event %zu has the number %llu", i, (unsigned long long)events[i].number);
+    host_free(events);
 }
 
 /* ---- modules and ops ---- */
@@ -216,43 +200,40 @@ static void test_model(void)
         check_json(snapshot_of(cpu), "a snapshot");
         CHECK_HAS(snapshot_of(cpu), "\"label\": \"step/1.0\", \"op\": \"linear\"");
     }
-    CHILD_END;
 }
 
 /* ---- history and snapshots ---- */
 
-static void test_snapshot(void)
+FAKE_TEST(history)
 {
-    group("the history has each event by its name");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        char word[64];
-        ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
-        CHECK_OK(ctrt_memory_annotate(device, "half time"));
-        take_fails(memory, 100 * MIB, NULL);
-        const char *text = snapshot_of(device);
-        check_json(text, "a snapshot");
-        CHECK_HAS(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"");
-        CHECK_EQ(count_of(text, "\"state\": \"active_allocated\""), 1);
-        CHECK_HAS(text, "\"requested_size\": 5000");
-        give(memory, &block, 5000);
-        text = snapshot_of(device);
-        static const struct { const char *action; int count; } want[] = {
-            { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 2 },
-            { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
-        };
-        for (size_t i = 0; i < COUNT(want); i++) {
-            snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
-            CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
-                  count_of(text, word), want[i].count);
-        }
-        CHECK_HAS(text, "\"text\": \"half time\"");
-        CHECK_HAS(text, "\"device_free\": ");
-        CHECK_HAS(text, "\"watch\": \"all\"");
-        CHECK_HAS(text, "\"segments\": []");
+    char word[64];
+    ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
+    CHECK_OK(ctrt_memory_annotate(device, "half time"));
+    take_fails(memory, 100 * MIB, NULL);
+    const char *text = snapshot_of(device);
+    check_json(text, "a snapshot");
+    CHECK_HAS(text, "\"label\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"");
+    CHECK_EQ(count_of(text, "\"state\": \"active_allocated\""), 1);
+    CHECK_HAS(text, "\"requested_size\": 5000");
+    give(memory, &block, 5000);
+    text = snapshot_of(device);
+    static const struct { const char *action; int count; } want[] = {
+        { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 2 },
+        { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
+    };
+    for (size_t i = 0; i < COUNT(want); i++) {
+        snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
+        CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
+              count_of(text, word), want[i].count);
     }
-    CHILD_END;
+    CHECK_HAS(text, "\"text\": \"half time\"");
+    CHECK_HAS(text, "\"device_free\": ");
+    CHECK_HAS(text, "\"watch\": \"all\"");
+    CHECK_HAS(text, "\"segments\": []");
+}
+
+static void test_history_setting(void)
+{
     group("the grammar of CTRT_MEMORY_HISTORY");
     static const struct { const char *value, *watch; } cases[] = {
         { "", "none" }, { "none", "none" }, { "state", "state" }, { "all", "all" }, { "all:7", "all" },
@@ -274,7 +255,6 @@ static void test_snapshot(void)
             if (tap_state.failed > 0)
                 printf("# with %s\n", setting);
         }
-        CHILD_END;
     }
 }
 
@@ -289,35 +269,30 @@ static const char *read_file(const char *path)
 }
 
 /* Other kinds of files, and permissions, are tested in test-checkpoint-files.c: a snapshot uses the same writer. */
-static void test_snapshot_files(void)
+FAKE_TEST(snapshot_files)
 {
-    group("a snapshot is written to a file or to standard output, between what the program prints");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m") {
-        ctrt_device *device = open_memory("fake:0")->device;
-        char path[200];
-        snprintf(path, sizeof path, "%s/snapshot.json", folder);
-        CHECK_OK(ctrt_memory_snapshot_write(path, device));
-        CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
-        CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
-        CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
-                    "/nowhere/at/all.json: No such file");
-        fflush(stdout);
-        int terminal = dup(1);
-        FILE *file = freopen(path, "w", stdout);
-        printf("before\n");
-        fflush(stdout);
-        ctrt_status status = file != NULL ? ctrt_memory_snapshot_write("/dev/stdout", device) : CTRT_ERR_IO;
-        if (status == CTRT_OK)
-            status = ctrt_memory_snapshot_write("/dev/fd/1", device);
-        printf("after\n");
-        fflush(stdout);
-        dup2(terminal, 1);
-        CHECK(status == CTRT_OK, "/dev/stdout: %s", ctrt_error_message());
-        const char *text = read_file(path);
-        CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp(text + strlen(text) - 8, "}\nafter\n") == 0
-                  && count_of(text, "\"ctrt memory snapshot\"") == 2, "/dev/stdout received %.300s", text);
-    }
-    CHILD_END;
+    char path[200];
+    snprintf(path, sizeof path, "%s/snapshot.json", folder);
+    CHECK_OK(ctrt_memory_snapshot_write(path, device));
+    CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
+    CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
+    CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
+                "/nowhere/at/all.json: No such file");
+    fflush(stdout);
+    int terminal = dup(1);
+    FILE *file = freopen(path, "w", stdout);
+    printf("before\n");
+    fflush(stdout);
+    ctrt_status status = file != NULL ? ctrt_memory_snapshot_write("/dev/stdout", device) : CTRT_ERR_IO;
+    if (status == CTRT_OK)
+        status = ctrt_memory_snapshot_write("/dev/fd/1", device);
+    printf("after\n");
+    fflush(stdout);
+    dup2(terminal, 1);
+    CHECK(status == CTRT_OK, "/dev/stdout: %s", ctrt_error_message());
+    const char *text = read_file(path);
+    CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp(text + strlen(text) - 8, "}\nafter\n") == 0
+              && count_of(text, "\"ctrt memory snapshot\"") == 2, "/dev/stdout received %.300s", text);
 }
 
 /* Exported, so that backtraces can name it: the test is linked with -rdynamic. */
@@ -330,38 +305,32 @@ __attribute__((noinline, visibility("default"))) ctrt_status allocate_for_frames
     return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no tail call, which would leave no frame */
 }
 
-static void test_frames(void)
+FAKE_TEST(frames)
 {
-    group("frames name the functions that allocated a block; each stack is stored once");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m",
-             "CTRT_MEMORY_HISTORY=frames:500") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_block blocks[40];
-        char word[64];
-        for (int i = 0; i < 40; i++)
-            CHECK_OK(allocate_for_frames(memory, &blocks[i]));
-        const char *text = snapshot_of(memory->device);
-        check_json(text, "a snapshot with frames");
-        CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
-        CHECK_HAS(text, "\"watch\": \"frames\"");
-        CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
-        /* A block has the stack of its allocation event. */
-        const char *state = strstr(text, "\"active_allocated\""),
-            *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
-        if (CHECK(stack != NULL, "blocks have no stack")) {
-            snprintf(word, sizeof word, "%.*s}", (int)strcspn(stack, "}"), stack);
-            CHECK_EQ(count_of(text, word), 80);         /* 40 blocks and 40 events */
-        }
-        for (int i = 0; i < 40; i++)
-            give(memory, &blocks[i], 5000);
-        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
-        CHECK_OK(allocate_for_frames(memory, &blocks[0]));
-        text = snapshot_of(memory->device);
-        CHECK_TRUE(strstr(text, "\"stack\"") == NULL);
-        CHECK_HAS(text, "\"stacks\": {}");
-        give(memory, &blocks[0], 5000);
+    ctrt_block blocks[40];
+    char word[64];
+    for (int i = 0; i < 40; i++)
+        CHECK_OK(allocate_for_frames(memory, &blocks[i]));
+    const char *text = snapshot_of(device);
+    check_json(text, "a snapshot with frames");
+    CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
+    CHECK_HAS(text, "\"watch\": \"frames\"");
+    CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
+    /* A block has the stack of its allocation event. */
+    const char *state = strstr(text, "\"active_allocated\""),
+        *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
+    if (CHECK(stack != NULL, "blocks have no stack")) {
+        snprintf(word, sizeof word, "%.*s}", (int)strcspn(stack, "}"), stack);
+        CHECK_EQ(count_of(text, word), 80);         /* 40 blocks and 40 events */
     }
-    CHILD_END;
+    for (int i = 0; i < 40; i++)
+        give(memory, &blocks[i], 5000);
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
+    CHECK_OK(allocate_for_frames(memory, &blocks[0]));
+    text = snapshot_of(device);
+    CHECK_TRUE(strstr(text, "\"stack\"") == NULL);
+    CHECK_HAS(text, "\"stacks\": {}");
+    give(memory, &blocks[0], 5000);
 }
 
 /* ---- out of memory ---- */
@@ -384,92 +353,83 @@ static void note_oom(void *user, ctrt_device *device, size_t bytes, const char *
     calls->nested = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
 }
 
-static void test_oom(void)
+FAKE_TEST(oom_report)
 {
-    group("out of memory: the report has the sizes, and the largest owner first");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
+    char *text = NULL;
+    struct oom_calls calls = { 0 };
+    CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "was never out of memory");
+    ctrt_memory_set_oom_callback(note_oom, &calls);
+    ctrt_block decoder = take_labelled(memory, "decoder", 10 * MIB), loss = take_labelled(memory, "loss", 40 * MIB);
+    ctrt_memory_label_push("encoder");
+    take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
+    ctrt_memory_label_pop();
+    CHECK_HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB");
+    CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device");
+    CHECK_EQ(calls.count, 1);
+    CHECK_EQ(calls.bytes, 20 * MIB);
+    CHECK_EQ(calls.nested, CTRT_ERR_OUT_OF_MEMORY);
+    check_json(calls.report, "the report");
+    static const char *const words[] = {
+        "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
+        "\"allowed\": null", "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0",
+        "\"label\": \"encoder\"",
+        "{\"label\": \"loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
+        "{\"label\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
+    };
+    for (size_t i = 0; i < COUNT(words); i++)
+        CHECK_HAS(calls.report, words[i]);
+    CHECK(strstr(calls.report, "{\"label\": \"loss\"") < strstr(calls.report, "{\"label\": \"decoder\""),
+          "the largest owner is not the first");
+    /* The failure in the callback came first and is replaced. */
+    CHECK_HAS(last_oom_of(device), "\"requested\": 20971520");
+    ctrt_memory_set_oom_callback(NULL, NULL);
+    take_fails(memory, 65 * MIB, "The block is larger than the device");
+    CHECK_EQ(calls.count, 1);
+    CHECK_STAT(device, "num_ooms", 3);
+    give(memory, &loss, 40 * MIB);
+    ctrt_block more = take(memory, 20 * MIB);                   /* later allocations succeed */
+    give(memory, &more, 20 * MIB);
+    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
+                "tensors still hold 10.00 MiB on fake:0, most of them of decoder");
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
+    give(memory, &decoder, 10 * MIB);
+    CHECK_OK(ctrt_memory_release_all(device));
+    CHECK_EQ(taken_on(device), 0);
+    more = take(memory, MIB);                                   /* the device can be used again */
+    give(memory, &more, MIB);
+    CHECK_OK(ctrt_shutdown());
+}
+
+FAKE_TEST(oom_others)
+{
+    void *others = NULL;
+    CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
+    take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
+    CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
+    CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
+    CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
+    CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
+    take_fails(memory, 70 * MIB, "The block is larger than the device");
+    CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
+    take_fails(memory, 11 * MIB, "The request alone exceeds the limit");
+    device->backend->memory->free(device->handle, others, 40 * MIB);
+}
+
+FAKE_TEST(oom_failures)
+{
+    ctrt_block block = take(memory, 40 * MIB), more;
+    for (uint64_t n = 1; n < 30; n++) {
         char *text = NULL;
-        struct oom_calls calls = { 0 };
-        CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "was never out of memory");
-        ctrt_memory_set_oom_callback(note_oom, &calls);
-        ctrt_block decoder = take_labelled(memory, "decoder", 10 * MIB), loss = take_labelled(memory, "loss", 40 * MIB);
-        ctrt_memory_label_push("encoder");
-        take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
-        ctrt_memory_label_pop();
-        CHECK_HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB");
-        CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device");
-        CHECK_EQ(calls.count, 1);
-        CHECK_EQ(calls.bytes, 20 * MIB);
-        CHECK_EQ(calls.nested, CTRT_ERR_OUT_OF_MEMORY);
-        check_json(calls.report, "the report");
-        static const char *const words[] = {
-            "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
-            "\"allowed\": null", "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0",
-            "\"label\": \"encoder\"",
-            "{\"label\": \"loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
-            "{\"label\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
-        };
-        for (size_t i = 0; i < COUNT(words); i++)
-            CHECK_HAS(calls.report, words[i]);
-        CHECK(strstr(calls.report, "{\"label\": \"loss\"") < strstr(calls.report, "{\"label\": \"decoder\""),
-              "the largest owner is not the first");
-        /* The failure in the callback came first and is replaced. */
-        CHECK_HAS(last_oom_of(device), "\"requested\": 20971520");
-        ctrt_memory_set_oom_callback(NULL, NULL);
-        take_fails(memory, 65 * MIB, "The block is larger than the device");
-        CHECK_EQ(calls.count, 1);
-        CHECK_STAT(device, "num_ooms", 3);
-        give(memory, &loss, 40 * MIB);
-        ctrt_block more = take(memory, 20 * MIB);                   /* later allocations succeed */
-        give(memory, &more, 20 * MIB);
-        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
-                    "tensors still hold 10.00 MiB on fake:0, most of them of decoder");
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
-        give(memory, &decoder, 10 * MIB);
-        CHECK_OK(ctrt_memory_release_all(device));
-        CHECK_EQ(taken_on(device), 0);
-        more = take(memory, MIB);                                   /* the device can be used again */
-        give(memory, &more, MIB);
-        CHECK_OK(ctrt_shutdown());
+        alloc_fail_at(n, n % 2);
+        ctrt_status status = pool_alloc(memory, &more, 60 * MIB, NULL);
+        ctrt_status second = ctrt_memory_snapshot(&text, device);
+        alloc_fail_at(0, false);
+        CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY),
+              "n %d: %d, %d", (int)n, (int)status, (int)second);
+        free(text);
     }
-    CHILD_END;
-    group("out of memory: the report counts memory of other processes");
-    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        void *others = NULL;
-        CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
-        take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
-        CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
-        CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
-        CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
-        CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
-        take_fails(memory, 70 * MIB, "The block is larger than the device");
-        CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
-        take_fails(memory, 11 * MIB, "The request alone exceeds the limit");
-        device->backend->memory->free(device->handle, others, 40 * MIB);
-    }
-    CHILD_END;
-    group("host allocations that fail during the report do not change the status");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_block block = take(memory, 40 * MIB), more;
-        for (uint64_t n = 1; n < 30; n++) {
-            char *text = NULL;
-            alloc_fail_at(n, n % 2);
-            ctrt_status status = pool_alloc(memory, &more, 60 * MIB, NULL);
-            ctrt_status second = ctrt_memory_snapshot(&text, memory->device);
-            alloc_fail_at(0, false);
-            CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY),
-                  "n %d: %d, %d", (int)n, (int)status, (int)second);
-            free(text);
-        }
-        give(memory, &block, 40 * MIB);
-        CHECK_EQ(ctrt_memory_allocated(memory->device), 0);
-    }
-    CHILD_END;
+    give(memory, &block, 40 * MIB);
+    CHECK_EQ(ctrt_memory_allocated(device), 0);
 }
 
 /* ---- threads ---- */
@@ -526,20 +486,35 @@ static void test_threads(const char *history)
         OWNER_HAS("", MIB, MIB);
         give(memory, &block, MIB);
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
+    static const struct fake_case cases[] = {
+        { "labels nest; a label string stays valid after its pop", { "CTRT_MEMORY=direct" }, labels },
+        { "labels that a module pushed and did not pop are removed when the module returns",
+          { "CTRT_MEMORY=direct" }, forgotten_labels },
+        { "a snapshot is written to a file or to standard output, between what the program prints",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m" }, snapshot_files },
+        { "the history has each event by its name",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100" }, history },
+        { "owners add up to the allocated bytes, even if watching starts late",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m" }, owners },
+        { "many blocks are allocated and freed while watched",
+          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g", "CTRT_MEMORY_HISTORY=all:1000" }, churn },
+        { "frames name the functions that allocated a block; each stack is stored once",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=frames:500" }, frames },
+        { "out of memory: the report has the sizes, and the largest owner first",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state" }, oom_report },
+        { "out of memory: the report counts memory of other processes",
+          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m" }, oom_others },
+        { "host allocations that fail during the report do not change the status",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50" }, oom_failures },
+    };
     folder = pool_folder();
-    test_labels();
-    test_forgotten_labels();
-    test_owners();
+    run_fake_cases(cases, COUNT(cases));
     test_model();
-    test_snapshot();
-    test_snapshot_files();
-    test_frames();
-    test_oom();
+    test_history_setting();
     test_threads("CTRT_MEMORY_HISTORY=all:2000");
     test_threads("CTRT_MEMORY_HISTORY=none");
     folder_remove(folder);

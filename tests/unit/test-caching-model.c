@@ -45,29 +45,23 @@ static size_t some_size(uint64_t *seed)
 
 #define GRANULE 512
 
+enum { MOST_GIB = 24 };                 /* of addresses, before they are used again */
+
 static struct {                         /* per granule: number of the work that it was freed with; 0: none */
     uint32_t *work;
     uintptr_t base;
-    size_t count;
 } granules;
 
 static uint32_t *granule_at(uintptr_t address)
 {
-    size_t index = (address - granules.base) / GRANULE;
-    if (index >= granules.count) {
-        size_t more = 2 * index + 1024;
-        granules.work = realloc(granules.work, more * sizeof *granules.work);
-        memset(granules.work + granules.count, 0, (more - granules.count) * sizeof *granules.work);
-        granules.count = more;
-    }
-    return &granules.work[index];
+    return &granules.work[(address - granules.base) / GRANULE];
 }
 
 static void granules_clear(uintptr_t base)
 {
+    free(granules.work);
+    granules.work = calloc(((uintptr_t)(MOST_GIB + 8) << 30) / GRANULE, sizeof *granules.work);
     granules.base = base;
-    if (granules.count > 0)
-        memset(granules.work, 0, granules.count * sizeof *granules.work);
 }
 
 /* Clears the work of a range that `who` is about to use. Returns the number of granules that are used too early. */
@@ -229,7 +223,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
         if (step % 1009 == 1008)
             check_state(referenced);
         /* The fake source never returns an address twice. Start again before the granules grow without bound. */
-        if (ours->next - granules.base > (uintptr_t)24 << 30) {
+        if (ours->next - granules.base > (uintptr_t)MOST_GIB << 30) {
             free_all();
             ours->next = test.theirs.next = granules.base;
             granules_clear(granules.base);

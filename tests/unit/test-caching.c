@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
  * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "tap.h"
+#include "child.h"
 #include "memory_host.h"
 
 /* ---- sizes and options ---- */
@@ -112,21 +109,17 @@ static void test_options(void)
     CHECK_HAS(host_logged, "cannot map pages");
 }
 
-static void test_oversize(void)
+static void oversize(struct fixture *f)
 {
-    struct fixture f;
-    group("max_split: larger blocks are counted and serve only requests of similar size");
-    fixture_begin(&f, caching, "max_split=40m", 1024 * MIB, 0);
-    ctrt_block block = alloc_block(&f, 100 * MIB, 1);
-    CHECK_EQ(stats_of(&f).oversize_segment.current, 1);
-    CHECK_EQ(stats_of(&f).max_split, 40 * MIB);
+    ctrt_block block = alloc_block(f, 100 * MIB, 1);
+    CHECK_EQ(stats_of(f).oversize_segment.current, 1);
+    CHECK_EQ(stats_of(f).max_split, 40 * MIB);
     for (size_t asked = 81; asked >= 80; asked--) {             /* less than 20 MiB may be unused */
-        free_after(&f, &block, NULL);
-        block = alloc_block(&f, asked * MIB, 1);
+        free_after(f, &block, NULL);
+        block = alloc_block(f, asked * MIB, 1);
         CHECK_EQ(block.bytes, (asked == 81 ? 100 : 80) * MIB);
     }
-    free_after(&f, &block, NULL);
-    fixture_end(&f);
+    free_after(f, &block, NULL);
 }
 
 /* ---- fences ---- */
@@ -149,106 +142,96 @@ static void check_fence(struct fixture *f, ctrt_block *block, const void *addres
     block->fence = NULL;
 }
 
-static void test_fences(void)
+static void fences(struct fixture *f)
 {
-    struct fixture f;
-    group("fences are returned with reused blocks, joined on merge, and waited for before memory is freed");
-    fixture_begin(&f, caching, "", 64 * MIB, 0);
-    struct fake_source *source = &f.source;
-    ctrt_block a = alloc_block(&f, 4096, 1), b = alloc_block(&f, 4096, 1), c = alloc_block(&f, 4096, 1);
+    struct fake_source *source = &f->source;
+    ctrt_block a = alloc_block(f, 4096, 1), b = alloc_block(f, 4096, 1), c = alloc_block(f, 4096, 1);
     char *where = a.address;
-    free_after(&f, &a, source_work(source));                            /* work 1 */
-    a = alloc_block(&f, 4096, 1);
-    check_fence(&f, &a, where, 1, 1);
+    free_after(f, &a, source_work(source));                            /* work 1 */
+    a = alloc_block(f, 4096, 1);
+    check_fence(f, &a, where, 1, 1);
     CHECK_TRUE(!source_waits(source, 1, HOST_WAITS));
-    free_after(&f, &a, source_work(source));                            /* 2 */
-    free_after(&f, &b, source_work(source));                            /* 3 */
-    a = alloc_block(&f, 8192, 1);
-    check_fence(&f, &a, where, 2, 3);
-    free_after(&f, &a, source_work(source));                            /* 4 */
-    a = alloc_block(&f, 1024, 1);                                       /* split: the queue waits for the fence */
-    check_fence(&f, &a, where, 4, 4);
+    free_after(f, &a, source_work(source));                            /* 2 */
+    free_after(f, &b, source_work(source));                            /* 3 */
+    a = alloc_block(f, 8192, 1);
+    check_fence(f, &a, where, 2, 3);
+    free_after(f, &a, source_work(source));                            /* 4 */
+    a = alloc_block(f, 1024, 1);                                       /* split: the queue waits for the fence */
+    check_fence(f, &a, where, 4, 4);
     CHECK_TRUE(source_waits(source, 4, 1));
-    b = alloc_block(&f, 7168, 1);
+    b = alloc_block(f, 7168, 1);
     CHECK_EQ(ADDRESS(b.address), ADDRESS(where + 1024));
     CHECK_TRUE(b.fence == NULL);
-    free_after(&f, &a, source_work(source));                            /* 5 */
-    free_blocks(&f, (ctrt_block[]){ b, c }, 2);
-    caching->trim(f.policy);
+    free_after(f, &a, source_work(source));                            /* 5 */
+    free_blocks(f, (ctrt_block[]){ b, c }, 2);
+    caching->trim(f->policy);
     CHECK_EQ(source->used, 0);
     CHECK_TRUE(source_waits(source, 5, HOST_WAITS));
-    fixture_end(&f);
+}
 
-    for (int i = 0; i < 2; i++) {
-        group("fences with %s", i ? "arena" : "direct");
-        fixture_begin(&f, i ? arena : direct, "", 1024 * MIB, 0);
-        a = alloc_block(&f, 4096, 3);
-        free_after(&f, &a, source_work(source));
-        CHECK_EQ(source_waits(source, 1, HOST_WAITS), i == 0);          /* direct frees, arena only caches */
-        CHECK_EQ(source->used > 0, i == 1);
-        a = alloc_block(&f, 4096, 3);
-        CHECK(source_waits(source, 1, 3) || has_work(a.fence, 1), "the fence was lost");
-        if (a.fence != NULL)
-            source_fence_free(source, a.fence);
-        free_after(&f, &a, source_work(source));
-        fixture_end(&f);
-    }
+static void other_fences(struct fixture *f)
+{
+    const bool caches = f->table == arena;                      /* direct frees */
+    ctrt_block a = alloc_block(f, 4096, 3);
+    free_after(f, &a, source_work(&f->source));
+    CHECK_EQ(source_waits(&f->source, 1, HOST_WAITS), !caches);
+    CHECK_EQ(f->source.used > 0, caches);
+    a = alloc_block(f, 4096, 3);
+    CHECK(source_waits(&f->source, 1, 3) || has_work(a.fence, 1), "the fence was lost");
+    if (a.fence != NULL)
+        source_fence_free(&f->source, a.fence);
+    free_after(f, &a, source_work(&f->source));
 }
 
 /* ---- expandable segments ---- */
 
-static void test_expandable(void)
+static void expandable(struct fixture *f)
 {
-    struct fixture f;
-    group("expandable segments: one range for each pool, grown by pages, trimmed to the pages in use");
-    fixture_begin(&f, caching, "expandable=true", 256 * MIB, 2 * MIB);
-    ctrt_block a = alloc_block(&f, 100, 1);
-    CHECK_EQ(f.source.used, 2 * MIB);
-    CHECK_EQ(f.source.reserved_ranges, 1);
-    ctrt_block b = alloc_block(&f, 15 * MIB, 1), c = alloc_block(&f, 10 * MIB, 1), d = alloc_block(&f, 30 * MIB, 1);
+    ctrt_block a = alloc_block(f, 100, 1);
+    CHECK_EQ(f->source.used, 2 * MIB);
+    CHECK_EQ(f->source.reserved_ranges, 1);
+    ctrt_block b = alloc_block(f, 15 * MIB, 1), c = alloc_block(f, 10 * MIB, 1), d = alloc_block(f, 30 * MIB, 1);
     char *start = b.address;
     CHECK_EQ(ADDRESS(c.address), ADDRESS(start + 15 * MIB));
     CHECK_EQ(ADDRESS(d.address), ADDRESS(start + 25 * MIB));
-    CHECK_EQ(f.source.used, 62 * MIB);
-    CHECK_EQ(f.source.maps, 4);
-    CHECK_EQ(stats_of(&f).segment[CTRT_POOL_LARGE].current, 1);
-    CHECK_EQ(stats_of(&f).reserved_bytes, 62 * MIB);
-    CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
-    free_after(&f, &b, NULL);
-    ctrt_block e = alloc_block(&f, 16 * MIB, 1);                /* fits no hole: the tail grows */
+    CHECK_EQ(f->source.used, 62 * MIB);
+    CHECK_EQ(f->source.maps, 4);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
+    CHECK_EQ(stats_of(f).reserved_bytes, 62 * MIB);
+    CHECK_EQ(stats_of(f).inactive_split[CTRT_POOL_ALL].current, 0);
+    free_after(f, &b, NULL);
+    ctrt_block e = alloc_block(f, 16 * MIB, 1);                /* fits no hole: the tail grows */
     CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 55 * MIB));
-    CHECK_EQ(f.source.used, 82 * MIB);
-    free_after(&f, &e, NULL);
-    b = alloc_block(&f, 4 * MIB, 1);
+    CHECK_EQ(f->source.used, 82 * MIB);
+    free_after(f, &e, NULL);
+    b = alloc_block(f, 4 * MIB, 1);
     CHECK_EQ(ADDRESS(b.address), ADDRESS(start));
     /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
      * 80 MiB those from 56 to 80. */
-    caching->trim(f.policy);
-    CHECK_EQ(f.source.used, 2 * MIB + (80 - 10 - 24) * MIB);
-    CHECK_EQ(stats_of(&f).segment[CTRT_POOL_LARGE].current, 2);
-    e = alloc_block(&f, 9 * MIB, 1);
+    caching->trim(f->policy);
+    CHECK_EQ(f->source.used, 2 * MIB + (80 - 10 - 24) * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
+    e = alloc_block(f, 9 * MIB, 1);
     CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 4 * MIB));
-    free_blocks(&f, (ctrt_block[]){ e, a, b, c, d }, 5);
-    fixture_end(&f);
+    free_blocks(f, (ctrt_block[]){ e, a, b, c, d }, 5);
+}
 
-    group("expandable segments: when the device is full, free pages are unmapped, then single pages are mapped");
-    fixture_begin(&f, caching, "expandable=true", 50 * MIB, 2 * MIB);
-    a = alloc_block(&f, 19 * MIB, 1);
-    b = alloc_block(&f, 19 * MIB, 1);
-    CHECK_EQ(f.source.used, 40 * MIB);
-    c = alloc_block(&f, 11 * MIB, 1);           /* the tail has 2 MiB, the device 10: less than one step of 20 MiB */
-    CHECK_EQ(f.source.used, 50 * MIB);
-    CHECK_EQ(stats_of(&f).retries, 1);
-    free_after(&f, &a, NULL);
-    d = alloc_block(&f, 12 * MIB, 2);           /* free pages of queue 1 are unmapped for queue 2 */
-    CHECK_EQ(f.source.used, 44 * MIB);
-    CHECK_EQ(stats_of(&f).retries, 2);
-    free_blocks(&f, (ctrt_block[]){ b, c, d }, 3);
-    fixture_end(&f);
+static void expandable_full(struct fixture *f)
+{
+    ctrt_block a = alloc_block(f, 19 * MIB, 1), b = alloc_block(f, 19 * MIB, 1), c, d;
+    CHECK_EQ(f->source.used, 40 * MIB);
+    c = alloc_block(f, 11 * MIB, 1);           /* the tail has 2 MiB, the device 10: less than one step of 20 MiB */
+    CHECK_EQ(f->source.used, 50 * MIB);
+    CHECK_EQ(stats_of(f).retries, 1);
+    free_after(f, &a, NULL);
+    d = alloc_block(f, 12 * MIB, 2);           /* free pages of queue 1 are unmapped for queue 2 */
+    CHECK_EQ(f->source.used, 44 * MIB);
+    CHECK_EQ(stats_of(f).retries, 2);
+    free_blocks(f, (ctrt_block[]){ b, c, d }, 3);
 }
 
 static struct fixture *forking;
-static int child_status, unmapped_runs;
+static int unmapped_runs;
 
 /* Checks in the child: it reuses the run that is still mapped and maps the other two again. */
 static void check_child(struct fixture *f)
@@ -271,44 +254,32 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
     (void)address, (void)bytes;
     if (++unmapped_runs != 2)
         return;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
+    IN_FORK {
         alarm(10);
         pthread_mutex_init(&source->lock, NULL);
         source->on_free = NULL;
-        tap_state.failed = 0;
         check_child(forking);
-        fflush(stdout);
-        _exit(tap_state.failed > 0);
     }
-    waitpid(child, &child_status, 0);
 }
 
-static void test_fork(void)
+static void forked(struct fixture *f)
 {
-    struct fixture f;
     ctrt_block blocks[5];
-    group("expandable segments: a child forked during trim keeps the pages still mapped and can map the others again");
-    fixture_begin(&f, caching, "expandable=true", 256 * MIB, 2 * MIB);
-    forking = &f;
+    forking = f;
     for (int i = 0; i < 5; i++)
-        blocks[i] = alloc_block(&f, 20 * MIB, 1);
+        blocks[i] = alloc_block(f, 20 * MIB, 1);
     for (int i = 0; i < 5; i += 2)
-        free_after(&f, &blocks[i], NULL);
-    child_status = -1;
-    f.source.on_free = fork_now;
-    caching->trim(f.policy);
-    f.source.on_free = NULL;
+        free_after(f, &blocks[i], NULL);
+    f->source.on_free = fork_now;
+    caching->trim(f->policy);
+    f->source.on_free = NULL;
     CHECK_EQ(unmapped_runs, 3);
-    CHECK_EQ(child_status, 0);
-    free_blocks(&f, blocks, 5);
-    fixture_end(&f);
+    free_blocks(f, blocks, 5);
 }
 
 /* ---- statistics ---- */
 
-static void test_split_stats(void)
+static void split_stats(struct fixture *f)
 {
     /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
     static const struct {
@@ -330,24 +301,20 @@ static void test_split_stats(void)
         { "the only block reused", 0, 1, true, true, 14, 13, 2 },
         { "the only block freed", 0, 1, true, false, 14, 14, 2 },
     };
-    struct fixture f;
     ctrt_block blocks[3];
-    group("a block that is freed and reused counts as an inactive split in between");
-    fixture_begin(&f, caching, "", 256 * MIB, 0);
     for (size_t i = 0; i < COUNT(cases); i++) {
         for (int k = 0; k < cases[i].times; k++) {
             if (cases[i].frees)
-                free_after(&f, &blocks[cases[i].block], NULL);
+                free_after(f, &blocks[cases[i].block], NULL);
             if (cases[i].allocs)
-                blocks[cases[i].block] = alloc_block(&f, 1 * KIB, 1);
+                blocks[cases[i].block] = alloc_block(f, 1 * KIB, 1);
         }
-        const ctrt_stat split = stats_of(&f).inactive_split[CTRT_POOL_ALL];
+        const ctrt_stat split = stats_of(f).inactive_split[CTRT_POOL_ALL];
         CHECK(split.allocated == cases[i].allocated && split.freed == cases[i].freed && split.peak == cases[i].peak,
               "%s: +%lld -%lld, peak %lld", cases[i].what, (long long)split.allocated, (long long)split.freed,
               (long long)split.peak);
     }
-    CHECK_EQ(stats_of(&f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
-    fixture_end(&f);
+    CHECK_EQ(stats_of(f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
 }
 
 /* ---- walk and clone ---- */
@@ -426,41 +393,37 @@ static void test_clone(void)
 
 /* ---- arena ---- */
 
-static void test_arena(void)
+static void arena_chunks(struct fixture *f)
 {
-    struct fixture f;
     ctrt_block blocks[20], block = { 0 };
     void *first[20];
-    group("arena: after a step that frees everything, the next step gets the same addresses from the same chunks");
-    fixture_begin(&f, arena, "chunk=8m", 64 * MIB, 0);
     for (int step = 0; step < 5; step++) {
         for (int k = 0; k < 20; k++) {
-            blocks[k] = alloc_block(&f, MIB - 1000 * (size_t)k, 1);
+            blocks[k] = alloc_block(f, MIB - 1000 * (size_t)k, 1);
             if (step == 0)
                 first[k] = blocks[k].address;
             CHECK(blocks[k].address == first[k], "step %d, block %d has another address than in step 0", step, k);
         }
         for (int k = 0; k < 20; k++)
-            free_after(&f, &blocks[(k * 7) % 20], NULL);
+            free_after(f, &blocks[(k * 7) % 20], NULL);
     }
-    CHECK_EQ(f.source.allocs, 3);
-    CHECK_EQ(f.source.used, 24 * MIB);
+    CHECK_EQ(f->source.allocs, 3);
+    CHECK_EQ(f->source.used, 24 * MIB);
     /* A live block pins its chunk up to its own end; the space after it is reused. */
-    ctrt_block keep = alloc_block(&f, MIB, 1), after = alloc_block(&f, MIB, 1);
-    free_after(&f, &after, NULL);
-    after = alloc_block(&f, MIB, 1);
+    ctrt_block keep = alloc_block(f, MIB, 1), after = alloc_block(f, MIB, 1);
+    free_after(f, &after, NULL);
+    after = alloc_block(f, MIB, 1);
     CHECK_EQ(ADDRESS(after.address), ADDRESS(keep.address) + MIB);
-    free_after(&f, &after, NULL);
-    ctrt_block big = alloc_block(&f, 30 * MIB, 1);
+    free_after(f, &after, NULL);
+    ctrt_block big = alloc_block(f, 30 * MIB, 1);
     CHECK_EQ(big.bytes, 30 * MIB);
-    CHECK_EQ(f.source.used, 54 * MIB);
-    free_after(&f, &big, NULL);
-    big = alloc_block(&f, 40 * MIB, 2);         /* does not fit until empty chunks are freed */
-    CHECK_EQ(f.source.used, 48 * MIB);
-    CHECK_EQ(stats_of(&f).retries, 1);
-    CHECK_EQ(arena->alloc(f.policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY);
-    free_blocks(&f, (ctrt_block[]){ keep, big }, 2);
-    fixture_end(&f);
+    CHECK_EQ(f->source.used, 54 * MIB);
+    free_after(f, &big, NULL);
+    big = alloc_block(f, 40 * MIB, 2);         /* does not fit until empty chunks are freed */
+    CHECK_EQ(f->source.used, 48 * MIB);
+    CHECK_EQ(stats_of(f).retries, 1);
+    CHECK_EQ(arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY);
+    free_blocks(f, (ctrt_block[]){ keep, big }, 2);
 }
 
 /* ---- host memory ---- */
@@ -541,18 +504,31 @@ static void test_host_memory(void)
 
 TEST_MAIN
 {
+    static const struct fixture_case cases[] = {
+        { "fences are returned with reused blocks, joined on merge, and waited for before memory is freed",
+          &caching, "", 64 * MIB, 0, fences },
+        { "fences with direct", &direct, "", 1024 * MIB, 0, other_fences },
+        { "fences with arena", &arena, "", 1024 * MIB, 0, other_fences },
+        { "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
+          &caching, "expandable=true", 256 * MIB, 2 * MIB, expandable },
+        { "expandable segments: when the device is full, free pages are unmapped, then single pages are mapped",
+          &caching, "expandable=true", 50 * MIB, 2 * MIB, expandable_full },
+        { "max_split: larger blocks are counted and serve only requests of similar size",
+          &caching, "max_split=40m", 1024 * MIB, 0, oversize },
+        { "expandable segments: a child forked during trim keeps the pages still mapped and can map the others again",
+          &caching, "expandable=true", 256 * MIB, 2 * MIB, forked },
+        { "a block that is freed and reused counts as an inactive split in between",
+          &caching, "", 256 * MIB, 0, split_stats },
+        { "arena: after a step that frees everything, the next step gets the same addresses from the same chunks",
+          &arena, "chunk=8m", 64 * MIB, 0, arena_chunks },
+    };
     policies_load();
     test_sizes();
     test_options();
-    test_oversize();
-    test_fences();
-    test_expandable();
-    test_fork();
-    test_split_stats();
     test_walk();
     test_clone();
-    test_arena();
     test_real_memory();
     test_host_memory();
+    run_fixtures(cases, COUNT(cases));
     return done();
 }

@@ -19,21 +19,13 @@
 
 static const char *folder;
 
-static const char *in_folder(const char *name)
-{
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
+#define in_folder(name) folder_join(folder, name)
 
 /* Saves one tensor of `count` elements. */
 static ctrt_status save(const char *path, int64_t count)
 {
-    CTRT_AUTO(tensor) t = NULL;
+    CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(count), CTRT_F32, cpu);
     const char *name = NAME;
-    CTRT_TRY(ctrt_ones(&t, CTRT_SHAPE(count), CTRT_F32, cpu));
     return ctrt_save_tensors(path, &name, &t, 1);
 }
 
@@ -53,23 +45,20 @@ static int mode_of(const char *path)
     return lstat(path, &about) == 0 ? (int)about.st_mode : -1;
 }
 
-static void permissions(void)
+TEST(permissions, "a new file gets its permissions from the umask, a replaced file keeps its permissions")
 {
-    group("a new file gets its permissions from the umask, a replaced file keeps its permissions");
     static const struct { mode_t before, mask; int after; } cases[] = {
         { 0, 022, 0644 }, { 0, 077, 0600 }, { 0600, 022, 0600 }, { 0640, 077, 0640 }, { 0664, 022, 0664 },
     };
     const char *path = in_folder("mode");
     const mode_t mask = umask(0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         unlink(path);
-        umask(cases[i].mask);
-        if (cases[i].before != 0)
-            CHECK(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0 && chmod(path, cases[i].before) == 0, "%s",
-                  strerror(errno));
+        umask(c->mask);
+        if (c->before != 0)
+            CHECK_TRUE(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0 && chmod(path, c->before) == 0);
         CHECK_OK(save(path, 3));
-        CHECK(mode_of(path) == (S_IFREG | cases[i].after), "from %o with umask %o: %o, expected %o", cases[i].before,
-              cases[i].mask, mode_of(path) & 07777, cases[i].after);
+        CHECK(mode_of(path) == (S_IFREG | c->after), "mode %o, expected %o", mode_of(path) & 07777, c->after);
     }
     umask(mask);
 
@@ -100,9 +89,7 @@ static void permissions(void)
     struct stat about;
     CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
     CHECK_OK(save(path, 4));
-    CHECK_EQ(stat(path, &about), 0);
-    CHECK_EQ(about.st_uid, 12345);
-    CHECK_EQ(about.st_gid, 23456);
+    CHECK_TRUE(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456);
 
     group("a file without write permission is not replaced");
     CHECK(chmod(path, 0444) == 0 && chmod(folder, 0777) == 0, "chmod: %s", strerror(errno));
@@ -113,13 +100,10 @@ static void permissions(void)
     CHECK_EQ(saved(path), 4);
 }
 
-static void links(void)
+TEST(links, "saving to a symbolic link replaces its target and keeps the link")
 {
-    group("saving to a symbolic link replaces its target and keeps the link");
     static const struct { const char *link, *content, *file; } cases[] = {
-        { "link", "target", "target" },
-        { "link2", "link", "target" },
-        { "dangling", "new", "new" },
+        { "link", "target", "target" }, { "link2", "link", "target" }, { "dangling", "new", "new" },
         { "below/link", "../target", "target" },
     };
     CHECK(mkdir(in_folder("below"), 0700) == 0, "mkdir: %s", strerror(errno));
@@ -148,13 +132,7 @@ static void links(void)
 static void *read_all(void *path)
 {
     static char bytes[1 << 16];
-    size_t used = 0;
-    FILE *file = fopen(path, "rb");
-    for (size_t got = 1; file != NULL && got > 0; used += got)
-        got = fread(bytes + used, 1, sizeof bytes - used, file);
-    if (file != NULL)
-        fclose(file);
-    return (void *)(uintptr_t)used;
+    return (void *)(uintptr_t)folder_read(bytes, sizeof bytes, path);
 }
 
 static void *read_nothing(void *path)
@@ -163,13 +141,11 @@ static void *read_nothing(void *path)
     return NULL;
 }
 
-static void devices(void)
+TEST(devices, "saving to a pipe writes into the pipe and does not replace it")
 {
-    group("saving to a pipe writes into the pipe and does not replace it");
     pthread_t thread;
     void *got = NULL;
-    char pipe[512];
-    snprintf(pipe, sizeof pipe, "%s", in_folder("pipe"));
+    char *pipe = strdup(in_folder("pipe"));
     CHECK(mkfifo(pipe, 0600) == 0, "mkfifo: %s", strerror(errno));
     CHECK(pthread_create(&thread, NULL, read_all, pipe) == 0, "no thread");
     CHECK_OK(save(pipe, 1000));
@@ -185,6 +161,7 @@ static void devices(void)
     CHECK_FAILS(save(pipe, 1 << 20), CTRT_ERR_IO, "Broken pipe");
     pthread_join(thread, NULL);
     signal(SIGPIPE, before);
+    free(pipe);
 
     group("saving to a device node writes to the device and does not replace the node");
     const char *null = in_folder("null"), *full = in_folder("full");
@@ -205,9 +182,8 @@ static void devices(void)
 }
 
 /* Kills a child process that saves in a loop, as soon as its temporary file exists. */
-static void interrupted(void)
+TEST(interrupted, "a killed save leaves a complete file")
 {
-    group("a killed save leaves a complete file");
     const char *path = in_folder("killed");
     CHECK_OK(save(path, 7));
     const size_t before = folder_files(folder);
@@ -243,9 +219,8 @@ static void *leave_folder(void *unused)
     return (void *)(intptr_t)chdir("/");
 }
 
-static void moving(void)
+TEST(moving, "a save to a relative path completes when the working directory changes during the save")
 {
-    group("a save to a relative path completes when the working directory changes during the save");
     pthread_t thread;
     void *failed = NULL;
     int before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -274,11 +249,8 @@ static void moving(void)
     CHECK_FAILS(save("", 1), CTRT_ERR_IO, "No such file");
 }
 
-/* ---- files that change ---- */
-
-static void shrinking(void)
+TEST(shrinking, "reading a file that was truncated after it was opened gives CTRT_ERR_IO")
 {
-    group("reading a file that was truncated after it was opened gives CTRT_ERR_IO");
     CTRT_AUTO(tensor_file) file = NULL;
     CTRT_AUTO(tensor) t = NULL;
     const char *path = in_folder("shrinks");
@@ -308,10 +280,7 @@ static void *copy_over(void *unused)
 {
     static unsigned char bytes[1 << 20];
     (void)unused;
-    FILE *file = fopen(in_folder("from"), "rb");
-    const size_t size = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
-    if (file != NULL)
-        fclose(file);
+    const size_t size = folder_read(bytes, sizeof bytes, in_folder("from"));
     while (!stop) {
         const int fd = open(in_folder("to"), O_WRONLY | O_TRUNC | O_CREAT, 0600);
         for (size_t put = 0; put < size; put += 64 << 10)
@@ -343,9 +312,8 @@ static bool weights_are(ctrt_module *net, double value)
     return are;
 }
 
-static void loading_meanwhile(void)
+TEST(loading_meanwhile, "a module is loaded completely or not at all from a file that is being overwritten")
 {
-    group("a module is loaded completely or not at all from a file that is being overwritten");
     CTRT_AUTO(module) net = NULL;
     pthread_t thread;
     int failed = 0, loaded = 0;
@@ -372,25 +340,21 @@ static void loading_meanwhile(void)
 
 /* Comparing every name of the file with every name of the module would take more than 10^9 comparisons, several
  * seconds. */
-static void many_names(void)
+TEST(many_names, "loading a file with many names that the module does not have is fast")
 {
-    group("loading a file with many names that the module does not have is fast");
     enum { N = 40000, CHILDREN = 200 };
     static char names[N][16];
     static const char *list[N];
     static ctrt_tensor *tensors[N];
     CTRT_AUTO(module) net = NULL;
-    CTRT_AUTO(tensor) one = NULL;
-    CHECK_OK(ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, cpu));
+    CTRT_AUTO(tensor) one = OP(ones, CTRT_SHAPE(1), CTRT_F32, cpu);
     CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
     for (int i = 0; i < CHILDREN; i++) {
-        ctrt_module *child = NULL;
-        CHECK_OK(ctrt_sequential_new(&child, CTRT_NO_MODULES));
+        ctrt_module *child = CTRT_NEW(sequential, CTRT_NO_MODULES);
         for (int k = 0; k < N / CHILDREN; k++) {
-            CTRT_AUTO(tensor) own = NULL;
+            CTRT_AUTO(tensor) own = OP(clone, one);
             char name[16];
             snprintf(name, sizeof name, "b%d", k);
-            CHECK_OK(ctrt_clone(&own, one));
             CHECK_OK(ctrt_module_add_buffer(child, name, own, true));
         }
         CHECK_OK(ctrt_sequential_add(net, child));
@@ -402,6 +366,7 @@ static void many_names(void)
     CHECK_OK(ctrt_save_tensors(in_folder("names"), list, tensors, N));
     const clock_t before = clock();
     CHECK_FAILS(ctrt_load(net, in_folder("names")), CTRT_ERR_STATE, "not in the module: surplus0, surplus1");
+    CHECK_HAS(ctrt_error_message(), " more");
     const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
     printf("# %.2f s\n", seconds);
     CHECK(seconds < 2, "ctrt_load took %.1f s, expected less than 2 s", seconds);
@@ -409,19 +374,6 @@ static void many_names(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
     folder = folder_new();
-    permissions();
-    links();
-    devices();
-    interrupted();
-    moving();
-    shrinking();
-    loading_meanwhile();
-    many_names();
-    group("the test folder is removed");
-    folder_remove(folder);
-    CHECK(access(folder, F_OK) != 0, "%s still exists", folder);
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

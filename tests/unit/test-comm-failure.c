@@ -147,6 +147,32 @@ static void interrupted(struct rank *rank)
         CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_COMM, "");
 }
 
+/* Rank 0 serves the store and ends first, which is no failure for the others. Ranks and store from the environment. */
+static void rank_0_first(void)
+{
+    pid_t children[3];
+    char port[32], number[16];
+    snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 20000));
+    for (int i = 0; i < 3; i++) {
+        snprintf(number, sizeof number, "RANK=%d", i);
+        const char *const settings[] = { "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL };
+        children[i] = child_start(settings);
+        if (children[i] == 0) {
+            CTRT_AUTO(comm) comm = NULL;
+            CHECK_OK(ctrt_comm_new(&comm, NULL));
+            CHECK_EQ(ctrt_comm_rank(comm), i);
+            CHECK_STR(ctrt_comm_engine_name(comm), "host");
+            CHECK_OK(ctrt_comm_barrier(comm));
+            sleep_seconds(i == 0 ? 0 : 0.3);
+            CHECK_OK(ctrt_comm_error(comm));
+            ctrt_comm_release(&comm);
+            child_end(exit);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        child_join(children[i], __FILE__, __LINE__);
+}
+
 static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
 {
     (void)user, (void)level, (void)component, (void)text;
@@ -182,6 +208,9 @@ TEST_MAIN
         run_quiet(PROCESSES, 3, 10, lost, &(int){ SIGKILL }, 1);
         run_quiet(PROCESSES, 3, 0.5, lost, &(int){ SIGSTOP }, 1);
     }
+    group("the rank that serves the store ends first");
+    IN_CHILD("CTRT_SIM=devices=4")
+        rank_0_first();
     group("leaving at once");
     IN_CHILD("CTRT_SIM=devices=4")
         for (enum kind kind = 0; kind < KINDS; kind++)

@@ -79,17 +79,17 @@ static union number combine(union number a, union number b, ctrt_dtype dtype, ct
 {
     const ctrt_dtype wide = wide_of(dtype);
     union number x = { .i = 0 };
-#define EACH(f_, d_, i_) (wide == CTRT_F32 ? (x.f = (f_), 0) : wide == CTRT_F64 ? (x.d = (d_), 0) : (x.i = (i_), 0))
+#define SET(f_, d_, i_) (wide == CTRT_F32 ? (x.f = (f_), 0) : wide == CTRT_F64 ? (x.d = (d_), 0) : (x.i = (i_), 0))
     if (dtype == CTRT_BOOL)
         x.i = op == CTRT_COMM_SUM || op == CTRT_COMM_MAX ? (a.i | b.i) : (a.i & b.i);
     else if (op == CTRT_COMM_PRODUCT)
-        EACH(a.f * b.f, a.d * b.d, (int64_t)((uint64_t)a.i * (uint64_t)b.i));
+        SET(a.f * b.f, a.d * b.d, (int64_t)((uint64_t)a.i * (uint64_t)b.i));
     else if (op == CTRT_COMM_MIN)
-        EACH(a.f < b.f ? a.f : b.f, a.d < b.d ? a.d : b.d, a.i < b.i ? a.i : b.i);
+        SET(a.f < b.f ? a.f : b.f, a.d < b.d ? a.d : b.d, a.i < b.i ? a.i : b.i);
     else if (op == CTRT_COMM_MAX)
-        EACH(a.f > b.f ? a.f : b.f, a.d > b.d ? a.d : b.d, a.i > b.i ? a.i : b.i);
+        SET(a.f > b.f ? a.f : b.f, a.d > b.d ? a.d : b.d, a.i > b.i ? a.i : b.i);
     else
-        EACH(a.f + b.f, a.d + b.d, (int64_t)((uint64_t)a.i + (uint64_t)b.i));
+        SET(a.f + b.f, a.d + b.d, (int64_t)((uint64_t)a.i + (uint64_t)b.i));
     return x;
 }
 

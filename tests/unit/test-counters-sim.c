@@ -10,102 +10,57 @@ static void empty_fails(int64_t elements, ctrt_device *device, const char *words
     CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(elements), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, words);
 }
 
-/* Sizes and statistics equal PyTorch's. */
-static void test_known_numbers(void)
+static void peaks(ctrt_device *device)
 {
-    group("two f32 values take 512 bytes and reserve 2 MiB until the cache is emptied");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL, y = NULL;
-        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(2), CTRT_F32, device));
-        CHECK_EQ(ctrt_memory_allocated(device), 512);
-        CHECK_EQ(ctrt_memory_reserved(device), 2 * MIB);
-        CHECK_EQ(taken_on(device), 2 * MIB);
-        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(3 << 18), CTRT_F32, device));        /* 3 MiB of a segment of 20 */
-        CHECK_EQ(ctrt_memory_allocated(device), 512 + 3 * MIB);
-        CHECK_EQ(ctrt_memory_reserved(device), 22 * MIB);
-        ctrt_tensor_release(&y);
-        CHECK_EQ(ctrt_memory_reserved(device), 22 * MIB);
-        CHECK_EQ(ctrt_memory_max_allocated(device), 512 + 3 * MIB);
-        CHECK_OK(ctrt_memory_empty_cache(device));                              /* the small segment has a live block */
-        CHECK_EQ(ctrt_memory_reserved(device), 2 * MIB);
-        CHECK_EQ(taken_on(device), 2 * MIB);
-        CHECK_STATS(device, { "requested_bytes.all.current", 8 }, { "allocation.all.allocated", 2 },
-                    { "allocation.all.freed", 1 }, { "num_device_alloc", 2 }, { "num_device_free", 1 });
-        CHECK_EQ(ctrt_memory_max_reserved(device), 22 * MIB);
-        ctrt_tensor_release(&x);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
+    CTRT_AUTO(tensor) kept = NULL, small = NULL, large = NULL;
+    const char *key;
+    char current[64];
+    int raised = 0;
+    CHECK_OK(ctrt_empty(&kept, CTRT_SHAPE(100), CTRT_F32, device));
+    for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
+        CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
+        CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
+        ctrt_tensor_release(&small);
+        ctrt_tensor_release(&large);
         CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK_EQ(taken_on(device), 0);
+        CHECK_TRUE(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB));
+        ctrt_memory_reset_peak(device);
+        for (size_t k = 0; (key = ctrt_memory_stat_key(k)) != NULL; k++) {
+            const char *dot = strstr(key, ".peak");
+            if (dot == NULL)
+                continue;
+            snprintf(current, sizeof current, "%.*s.current", (int)(dot - key), key);
+            raised += stat_of(device, current) > 0;
+            CHECK_STAT(device, key, stat_of(device, current));
+        }
     }
-    CHILD_END;
+    CHECK(raised > 0, "no current value is above 0");
 }
 
-static void test_peaks(void)
+static void ops(ctrt_device *device)
 {
-    static const char *const policies[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=arena",
-                                            "CTRT_MEMORY=spill+caching" };
-    for (size_t i = 0; i < COUNT(policies); i++) {
-        group("after a reset every peak equals the current value, in total and per pool: %s", policies[i]);
-        IN_CHILD("CTRT_SIM=devices=1,memory=64m", policies[i]) {
-            ctrt_device *device = sim_open("sim:0");
-            CTRT_AUTO(tensor) kept = NULL, small = NULL, large = NULL;
-            const char *key;
-            char current[64];
-            int raised = 0;
-            CHECK_OK(ctrt_empty(&kept, CTRT_SHAPE(100), CTRT_F32, device));
-            for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
-                CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
-                CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
-                ctrt_tensor_release(&small);
-                ctrt_tensor_release(&large);
-                CHECK_OK(ctrt_memory_empty_cache(device));
-                CHECK_TRUE(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB));
-                ctrt_memory_reset_peak(device);
-                for (size_t k = 0; (key = ctrt_memory_stat_key(k)) != NULL; k++) {
-                    const char *dot = strstr(key, ".peak");
-                    if (dot == NULL)
-                        continue;
-                    snprintf(current, sizeof current, "%.*s.current", (int)(dot - key), key);
-                    raised += stat_of(device, current) > 0;
-                    CHECK_STAT(device, key, stat_of(device, current));
-                }
-            }
-            CHECK(raised > 0, "no current value is above 0");
-        }
-        CHILD_END;
+    CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    uint64_t sum = 0, of_exp = 0;
+    CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
+    CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
+    CHECK_OK(ctrt_exp(&made, row));
+    CHECK_OK(ctrt_memory_owners(&owners, &count, device));
+    for (size_t i = 0; i < count; i++) {
+        sum += owners[i].bytes;
+        of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
     }
-}
-
-static void test_ops(void)
-{
-    group("without a setting, owners and reports name the op that requested memory and those that created blocks");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
-        ctrt_memory_owner *owners = NULL;
-        size_t count = 0;
-        uint64_t sum = 0, of_exp = 0;
-        CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
-        CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
-        CHECK_OK(ctrt_exp(&made, row));
-        CHECK_OK(ctrt_memory_owners(&owners, &count, device));
-        for (size_t i = 0; i < count; i++) {
-            sum += owners[i].bytes;
-            of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
-        }
-        free(owners);
-        CHECK_EQ(sum, ctrt_memory_allocated(device));
-        CHECK_EQ(of_exp, 32 * KIB);
-        CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
-        CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
-        empty_fails(1 << 25, device, "");
-        CHECK_HAS(last_oom_of(device), "\"op\": \"\",\n  \"advice\"");
-    }
-    CHILD_END;
+    free(owners);
+    CHECK_EQ(sum, ctrt_memory_allocated(device));
+    CHECK_EQ(of_exp, 32 * KIB);
+    CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
+    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
+    empty_fails(1 << 25, device, "");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"\",\n  \"advice\"");
 }
 
 /* Advice for a full device and for fragmented free memory, under each policy. */
@@ -148,43 +103,44 @@ static void test_advice(void)
             for (int k = 0; k < 15; k++)
                 ctrt_tensor_release(&parts[k]);
         }
-        CHILD_END;
     }
 }
 
-static void test_snapshot(void)
+static void snapshot(ctrt_device *device)
 {
-    group("the snapshot of the caching policy lists its segments, and its sums equal the statistics");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
-        ctrt_tensor_release(&a);
-        const char *text = snapshot_of(device);
-        unsigned long long segments = 0, active = 0, size;
-        for (const char *at = text; (at = strstr(at, "\"total_size\": ")) != NULL; at++)
-            segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
-        char state[32];
-        for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
-            if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
-                && strcmp(state, "active_allocated") == 0)
-                active += size;
-        CHECK_EQ(segments, ctrt_memory_reserved(device));
-        CHECK_EQ(active, ctrt_memory_allocated(device));
-        CHECK_HAS(text, "\"state\": \"inactive\"");
-        CHECK_HAS(text, "\"segment_type\": \"small\"");
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
+    CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
+    ctrt_tensor_release(&a);
+    const char *text = snapshot_of(device);
+    unsigned long long segments = 0, active = 0, size;
+    for (const char *at = text; (at = strstr(at, "\"total_size\": ")) != NULL; at++)
+        segments += sscanf(at, "\"total_size\": %llu", &size) == 1 ? size : 0;
+    char state[32];
+    for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
+        if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
+            && strcmp(state, "active_allocated") == 0) active += size;
+    CHECK_EQ(segments, ctrt_memory_reserved(device));
+    CHECK_EQ(active, ctrt_memory_allocated(device));
+    CHECK_HAS(text, "\"state\": \"inactive\"");
+    CHECK_HAS(text, "\"segment_type\": \"small\"");
 }
 
 TEST_MAIN
 {
-    test_known_numbers();
-    test_peaks();
-    test_ops();
+    static const char reset[] = "after a reset every peak equals the current value, in total and per pool";
+    static const struct sim_case cases[] = {
+        { reset, { "CTRT_MEMORY=caching", "CTRT_SIM=devices=1,memory=64m" }, peaks },
+        { reset, { "CTRT_MEMORY=direct", "CTRT_SIM=devices=1,memory=64m" }, peaks },
+        { reset, { "CTRT_MEMORY=arena", "CTRT_SIM=devices=1,memory=64m" }, peaks },
+        { reset, { "CTRT_MEMORY=spill+caching", "CTRT_SIM=devices=1,memory=64m" }, peaks },
+        { "without a setting, owners and reports name the op that requested memory and those that created blocks",
+          { "CTRT_SIM=devices=1,memory=64m" }, ops },
+        { "the snapshot of the caching policy lists its segments, and its sums equal the statistics",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all" }, snapshot },
+    };
+    run_cases(cases, COUNT(cases));
     test_advice();
-    test_snapshot();
     return done();
 }

@@ -30,45 +30,41 @@ static void test_keys(void)
     CHECK_TRUE(ctrt_memory_stat_key(COUNT(keys)) == NULL);
 }
 
-static void test_stats(void)
+#define DIRECT "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m"
+
+FAKE_TEST(stats)
 {
-    group("blocks are counted by pool: current, peak, allocated, freed");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        const int64_t mib = MIB;
-        ctrt_block small = take(memory, 100), edge = take(memory, MIB), large = take(memory, MIB + 1);
-        CHECK_STATS(device, { "allocation.all.current", 3 }, { "allocation.small_pool.current", 2 },
-                    { "allocation.large_pool.current", 1 },
-                    { "allocated_bytes.all.current", 128 + 2 * mib + 64 },      /* multiples of 64 bytes */
-                    { "allocated_bytes.large_pool.current", mib + 64 },
-                    { "requested_bytes.all.current", 100 + 2 * mib + 1 },
-                    { "requested_bytes.small_pool.current", 100 + mib },
-                    { "reserved_bytes.all.current", 128 + 2 * mib + 64 }, { "segment.all.current", 3 },
-                    { "active.all.current", 3 }, { "active_bytes.all.peak", 128 + 2 * mib + 64 });
-        give(memory, &large, MIB + 1);
-        large = take(memory, 3);
-        CHECK_STATS(device, { "allocated_bytes.large_pool.current", 0 },
-                    { "allocated_bytes.large_pool.peak", mib + 64 },
-                    { "allocated_bytes.large_pool.allocated", mib + 64 },
-                    { "allocated_bytes.large_pool.freed", mib + 64 },
-                    { "allocation.all.peak", 3 }, { "allocation.small_pool.peak", 3 },
-                    { "allocation.all.allocated", 4 }, { "allocation.all.freed", 1 }, { "num_device_alloc", 4 },
-                    { "num_device_free", 1 }, { "max_split_size", -1 });
-        ctrt_memory_reset_peak(device);
-        CHECK_STATS(device, { "allocated_bytes.all.peak", 128 + mib + 64 }, { "requested_bytes.all.peak", 103 + mib },
-                    { "reserved_bytes.all.peak", 128 + mib + 64 }, { "allocation.large_pool.peak", 0 });
-        give(memory, &large, 3);
-        give(memory, &edge, MIB);
-        give(memory, &small, 100);
-        check_no_current(device);
-        CHECK_STAT(device, "requested_bytes.all.freed", 100 + 2 * mib + 1 + 3);
-        ctrt_memory_stats stats;
-        CHECK_OK(ctrt_memory_get_stats(&stats, device));
-        CHECK_EQ(stats.allocation[CTRT_POOL_ALL].allocated, 4);
-        CHECK_EQ(stats.num_device_alloc, 4);
-    }
-    CHILD_END;
+    const int64_t mib = MIB;
+    ctrt_block small = take(memory, 100), edge = take(memory, MIB), large = take(memory, MIB + 1);
+    CHECK_STATS(device, { "allocation.all.current", 3 }, { "allocation.small_pool.current", 2 },
+                { "allocation.large_pool.current", 1 },
+                { "allocated_bytes.all.current", 128 + 2 * mib + 64 },      /* multiples of 64 bytes */
+                { "allocated_bytes.large_pool.current", mib + 64 },
+                { "requested_bytes.all.current", 100 + 2 * mib + 1 },
+                { "requested_bytes.small_pool.current", 100 + mib },
+                { "reserved_bytes.all.current", 128 + 2 * mib + 64 }, { "segment.all.current", 3 },
+                { "active.all.current", 3 }, { "active_bytes.all.peak", 128 + 2 * mib + 64 });
+    give(memory, &large, MIB + 1);
+    large = take(memory, 3);
+    CHECK_STATS(device, { "allocated_bytes.large_pool.current", 0 },
+                { "allocated_bytes.large_pool.peak", mib + 64 },
+                { "allocated_bytes.large_pool.allocated", mib + 64 },
+                { "allocated_bytes.large_pool.freed", mib + 64 },
+                { "allocation.all.peak", 3 }, { "allocation.small_pool.peak", 3 },
+                { "allocation.all.allocated", 4 }, { "allocation.all.freed", 1 }, { "num_device_alloc", 4 },
+                { "num_device_free", 1 }, { "max_split_size", -1 });
+    ctrt_memory_reset_peak(device);
+    CHECK_STATS(device, { "allocated_bytes.all.peak", 128 + mib + 64 }, { "requested_bytes.all.peak", 103 + mib },
+                { "reserved_bytes.all.peak", 128 + mib + 64 }, { "allocation.large_pool.peak", 0 });
+    give(memory, &large, 3);
+    give(memory, &edge, MIB);
+    give(memory, &small, 100);
+    check_no_current(device);
+    CHECK_STAT(device, "requested_bytes.all.freed", 100 + 2 * mib + 1 + 3);
+    ctrt_memory_stats stats;
+    CHECK_OK(ctrt_memory_get_stats(&stats, device));
+    CHECK_EQ(stats.allocation[CTRT_POOL_ALL].allocated, 4);
+    CHECK_EQ(stats.num_device_alloc, 4);
 }
 
 /* ---- scopes ---- */
@@ -95,59 +91,54 @@ static bool reports(const ctrt_memory_peaks *peaks, const struct usage *peak, co
            && peaks->allocated_before == before->values[0];
 }
 
-static void test_scopes(void)
+FAKE_TEST(scopes)
 {
-    group("scopes, nested and overlapping at random, have the peaks of a simple model");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_memory_scope *scopes[SCOPES] = { NULL };
-        struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
-        ctrt_memory_peaks peaks = { 0 };
-        ctrt_block blocks[BLOCKS] = { 0 };
-        size_t requested[BLOCKS];
-        uint32_t seed = 7;
-        int wrong = 0;
-        for (int i = 0; i < 20000 && wrong == 0; i++) {
-            const size_t at = next_random(&seed) % (SCOPES + 3 * BLOCKS);
-            if (at < SCOPES && scopes[at] == NULL) {
-                CHECK_OK(ctrt_memory_scope_begin(&scopes[at], memory->device));
-                peak[at] = before[at] = now;
-                continue;
-            }
-            if (at < SCOPES) {
-                CHECK_OK(ctrt_memory_scope_read(&peaks, scopes[at]));
-                wrong += !reports(&peaks, &peak[at], &before[at]);
-                if (i % 3 == 0)
-                    continue;
-                CHECK_OK(ctrt_memory_scope_end(&peaks, &scopes[at]));
-                wrong += !reports(&peaks, &peak[at], &before[at]) || scopes[at] != NULL;
-                continue;
-            }
-            const size_t b = (at - SCOPES) % BLOCKS;
-            const bool frees = blocks[b].address != NULL;
-            if (!frees) {
-                requested[b] = 1 + next_random(&seed) % 6400;
-                blocks[b] = take(memory, requested[b]);
-            }
-            const uint64_t change[VALUES] = { blocks[b].bytes, requested[b], blocks[b].bytes, 1 };
-            for (int v = 0; v < VALUES; v++)
-                now.values[v] += frees ? -change[v] : change[v];
-            if (frees)
-                give(memory, &blocks[b], requested[b]);
-            for (int s = 0; s < SCOPES; s++)
-                raise_peak(&peak[s], &now);
-            raise_peak(&since_reset, &now);
-            if (i % 1000 == 0) {                        /* a reset does not affect scopes */
-                CHECK_EQ(ctrt_memory_max_allocated(memory->device), since_reset.values[0]);
-                ctrt_memory_reset_peak(memory->device);
-                since_reset = now;
-            }
+    ctrt_memory_scope *scopes[SCOPES] = { NULL };
+    struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
+    ctrt_memory_peaks peaks = { 0 };
+    ctrt_block blocks[BLOCKS] = { 0 };
+    size_t requested[BLOCKS];
+    uint32_t seed = 7;
+    int wrong = 0;
+    for (int i = 0; i < 20000 && wrong == 0; i++) {
+        const size_t at = next_random(&seed) % (SCOPES + 3 * BLOCKS);
+        if (at < SCOPES && scopes[at] == NULL) {
+            CHECK_OK(ctrt_memory_scope_begin(&scopes[at], device));
+            peak[at] = before[at] = now;
+            continue;
         }
-        CHECK(wrong == 0, "wrong: a scope reports %llu allocated, %llu requested, %llu reserved bytes in %llu blocks",
-              (unsigned long long)peaks.allocated_bytes, (unsigned long long)peaks.requested_bytes,
-              (unsigned long long)peaks.reserved_bytes, (unsigned long long)peaks.allocations);
+        if (at < SCOPES) {
+            CHECK_OK(ctrt_memory_scope_read(&peaks, scopes[at]));
+            wrong += !reports(&peaks, &peak[at], &before[at]);
+            if (i % 3 == 0)
+                continue;
+            CHECK_OK(ctrt_memory_scope_end(&peaks, &scopes[at]));
+            wrong += !reports(&peaks, &peak[at], &before[at]) || scopes[at] != NULL;
+            continue;
+        }
+        const size_t b = (at - SCOPES) % BLOCKS;
+        const bool frees = blocks[b].address != NULL;
+        if (!frees) {
+            requested[b] = 1 + next_random(&seed) % 6400;
+            blocks[b] = take(memory, requested[b]);
+        }
+        const uint64_t change[VALUES] = { blocks[b].bytes, requested[b], blocks[b].bytes, 1 };
+        for (int v = 0; v < VALUES; v++)
+            now.values[v] += frees ? -change[v] : change[v];
+        if (frees)
+            give(memory, &blocks[b], requested[b]);
+        for (int s = 0; s < SCOPES; s++)
+            raise_peak(&peak[s], &now);
+        raise_peak(&since_reset, &now);
+        if (i % 1000 == 0) {                        /* a reset does not affect scopes */
+            CHECK_EQ(ctrt_memory_max_allocated(device), since_reset.values[0]);
+            ctrt_memory_reset_peak(device);
+            since_reset = now;
+        }
     }
-    CHILD_END;
+    CHECK(wrong == 0, "wrong: a scope reports %llu allocated, %llu requested, %llu reserved bytes in %llu blocks",
+          (unsigned long long)peaks.allocated_bytes, (unsigned long long)peaks.requested_bytes,
+          (unsigned long long)peaks.reserved_bytes, (unsigned long long)peaks.allocations);
 }
 
 /* ---- the table ---- */
@@ -267,7 +258,6 @@ static void test_limits(void)
             CHECK_OK(ctrt_memory_release_all(device));
             CHECK_EQ(atomic_load(&memory->reserved), 0);
         }
-        CHILD_END;
     }
 }
 
@@ -309,7 +299,6 @@ static void test_limit_types(void)
                           logged);
             }
         }
-        CHILD_END;
     }
 }
 
@@ -323,46 +312,41 @@ static long long metric(const char *text, const char *name)
     return at != NULL ? atoll(at + strlen(start)) : -1;
 }
 
-static void test_metrics(void)
+FAKE_TEST(metrics)
 {
-    group("metrics have Prometheus' format and report a peak between two readings");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
-        int samples = 0;
-        for (const char *at = text; *at != '\0';) {
-            size_t length = strcspn(at, "\n");
-            char name[100] = "", rest[200] = "";
-            long long value;
-            if (strncmp(at, "# HELP ", 7) == 0 || strncmp(at, "# TYPE ", 7) == 0) {
-                CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0 || strncmp(at + 7, "ctrt_device_", 12) == 0, "%.*s",
-                      (int)length, at);
-            } else {
-                CHECK(sscanf(at, "%99[a-z_]{device=\"%199[^\"]\",policy=\"direct\"} %lld\n", name, rest, &value) == 3
-                          && (strncmp(name, "ctrt_memory_", 12) == 0 ||
-                              strcmp(name, "ctrt_device_synchronizations_total") == 0),
-                      "\"%.*s\" is not a sample", (int)length, at);
-                samples++;
-            }
-            CHECK(at[length] == '\n', "the last line has no newline");
-            at += length + 1;
+    const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
+    int samples = 0;
+    for (const char *at = text; *at != '\0';) {
+        size_t length = strcspn(at, "\n");
+        char name[100] = "", rest[200] = "";
+        long long value;
+        if (strncmp(at, "# HELP ", 7) == 0 || strncmp(at, "# TYPE ", 7) == 0) {
+            CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0 || strncmp(at + 7, "ctrt_device_", 12) == 0, "%.*s",
+                  (int)length, at);
+        } else {
+            CHECK(sscanf(at, "%99[a-z_]{device=\"%199[^\"]\",policy=\"direct\"} %lld\n", name, rest, &value) == 3
+                      && (strncmp(name, "ctrt_memory_", 12) == 0 ||
+                          strcmp(name, "ctrt_device_synchronizations_total") == 0),
+                  "\"%.*s\" is not a sample", (int)length, at);
+            samples++;
         }
-        CHECK_EQ(samples, 23);
-        ctrt_block block = take(memory, 5 * MIB);
-        give(memory, &block, 5 * MIB);
-        text = metrics_as(CTRT_METRICS_PROMETHEUS);
-        CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes"), 0);
-        CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 5 * MIB);
-        CHECK_EQ(metric(text, "ctrt_memory_reserved_bytes_max"), 5 * MIB);
-        CHECK_EQ(metric(text, "ctrt_memory_blocks_max"), 1);
-        CHECK_EQ(metric(text, "ctrt_memory_allocations_total"), 1);
-        text = metrics_as(CTRT_METRICS_PROMETHEUS);
-        CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 0);           /* each peak is reported once */
-        CHECK_EQ(ctrt_memory_max_allocated(memory->device), 5 * MIB);
-        CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"device\": \"fake:0\"");
-        CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"allocations_total\": 1");
+        CHECK(at[length] == '\n', "the last line has no newline");
+        at += length + 1;
     }
-    CHILD_END;
+    CHECK_EQ(samples, 23);
+    ctrt_block block = take(memory, 5 * MIB);
+    give(memory, &block, 5 * MIB);
+    text = metrics_as(CTRT_METRICS_PROMETHEUS);
+    CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes"), 0);
+    CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 5 * MIB);
+    CHECK_EQ(metric(text, "ctrt_memory_reserved_bytes_max"), 5 * MIB);
+    CHECK_EQ(metric(text, "ctrt_memory_blocks_max"), 1);
+    CHECK_EQ(metric(text, "ctrt_memory_allocations_total"), 1);
+    text = metrics_as(CTRT_METRICS_PROMETHEUS);
+    CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 0);           /* each peak is reported once */
+    CHECK_EQ(ctrt_memory_max_allocated(device), 5 * MIB);
+    CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"device\": \"fake:0\"");
+    CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"allocations_total\": 1");
 }
 
 static _Atomic bool stop;
@@ -382,38 +366,36 @@ static void *allocate_and_free(void *argument)
     return NULL;
 }
 
-static void test_moving_metrics(void)
+FAKE_TEST(moving_metrics)
 {
-    group("metrics: a current value never exceeds its peak while another thread allocates");
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
-        struct device_memory *memory = open_memory("fake:0");
-        pthread_t thread;
-        int wrong = 0, held = 0;
-        pthread_create(&thread, NULL, allocate_and_free, memory);
-        for (int i = 0; i < 3000; i++) {
-            const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
-            held += metric(text, "ctrt_memory_allocated_bytes") > 0;
-            wrong += metric(text, "ctrt_memory_allocated_bytes_max") < metric(text, "ctrt_memory_allocated_bytes")
-                     || metric(text, "ctrt_memory_reserved_bytes_max") < metric(text, "ctrt_memory_reserved_bytes")
-                     || metric(text, "ctrt_memory_blocks_max") < metric(text, "ctrt_memory_blocks");
-        }
-        stop = true;
-        pthread_join(thread, NULL);
-        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d memory is allocated",
-              wrong, held);
+    pthread_t thread;
+    int wrong = 0, held = 0;
+    pthread_create(&thread, NULL, allocate_and_free, memory);
+    for (int i = 0; i < 3000; i++) {
+        const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
+        held += metric(text, "ctrt_memory_allocated_bytes") > 0;
+        wrong += metric(text, "ctrt_memory_allocated_bytes_max") < metric(text, "ctrt_memory_allocated_bytes")
+                 || metric(text, "ctrt_memory_reserved_bytes_max") < metric(text, "ctrt_memory_reserved_bytes")
+                 || metric(text, "ctrt_memory_blocks_max") < metric(text, "ctrt_memory_blocks");
     }
-    CHILD_END;
+    stop = true;
+    pthread_join(thread, NULL);
+    CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a statistic above its peak; in %d memory is allocated",
+          wrong, held);
 }
 
 TEST_MAIN
 {
+    static const struct fake_case cases[] = {
+        { "blocks are counted by pool: current, peak, allocated, freed", { DIRECT }, stats },
+        { "scopes, nested and overlapping at random, have the peaks of a simple model", { DIRECT }, scopes },
+        { "metrics have Prometheus' format and report a peak between two readings", { DIRECT }, metrics },
+        { "metrics: no current value exceeds its peak while another thread allocates", { DIRECT }, moving_metrics },
+    };
     folder = pool_folder();
-    test_stats();
-    test_scopes();
+    run_fake_cases(cases, COUNT(cases));
     test_limits();
     test_limit_types();
-    test_metrics();
-    test_moving_metrics();
     test_keys();
     test_table();
     folder_remove(folder);

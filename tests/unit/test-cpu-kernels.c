@@ -1,10 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
- * written with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, and
- * the table of the device. */
+ * written with non-temporal stores, the accuracy of long sums, sums at indices in integers, kernels' own errors, the
+ * table of the device; products by each library with several threads, a fork and no memory. */
 #include <dirent.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "calls.h"
 #include "fake_check.h"
+
+#define AUTO  __attribute__((cleanup(fake_free))) fake_tensor
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A call that must succeed. */
+#define RUN(op, dtype, out, in, attributes)                                                                     \
+    fake_must(fake_run(op, dtype, FAKE_VIEWS out, COUNT(FAKE_VIEWS out), FAKE_VIEWS in, COUNT(FAKE_VIEWS in),   \
+                       attributes), op)
 
 static fake_tensor new_f32(int ndim, const int64_t *shape)
 {
@@ -30,18 +42,12 @@ static void one_thread(void)
     group("CTRT_NUM_THREADS=1: convolutions by oneDNN and by the backend start no threads");
     setenv("CTRT_NUM_THREADS", "1", 1);
     for (int run = 0; run < 4; run++) {
-        fake_tensor x = new_image(run & 1, images), w = new_image(run & 1, filters), y = new_image(run & 1, results);
+        AUTO x = new_image(run & 1, images), w = new_image(run & 1, filters), y = new_image(run & 1, results);
         setenv("CTRT_CPU_GEMM", paths[run / 2], 1);
         fake_load(NULL);
-        fake_must(fake_run("conv2d", CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view, &w.view, NULL), 3,
-                           &conv_attributes), "conv2d");
-        fake_must(fake_run("conv2d_input_grad", CTRT_F32, FAKE_VIEWS(&x.view), 1, FAKE_VIEWS(&y.view, &w.view), 2,
-                           &conv_attributes), "conv2d_input_grad");
-        fake_must(fake_run("conv2d_weight_grad", CTRT_F32, FAKE_VIEWS(&w.view), 1, FAKE_VIEWS(&y.view, &x.view), 2,
-                           &conv_attributes), "conv2d_weight_grad");
-        fake_free(&x);
-        fake_free(&w);
-        fake_free(&y);
+        RUN("conv2d", CTRT_F32, (&y.view), (&x.view, &w.view, NULL), &conv_attributes);
+        RUN("conv2d_input_grad", CTRT_F32, (&x.view), (&y.view, &w.view), &conv_attributes);
+        RUN("conv2d_weight_grad", CTRT_F32, (&w.view), (&y.view, &x.view), &conv_attributes);
     }
     unsetenv("CTRT_NUM_THREADS");
     unsetenv("CTRT_CPU_GEMM");
@@ -88,52 +94,45 @@ static void threads_change_nothing(void)
                                                    .b = 5 };
     static const int64_t many = 9 * 1024 * 1024 + 7, random_count = 100003;
     for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BF16; dtype++) {
-        fake_tensor a = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &many, -9, 9);
+        AUTO a = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &many, -9, 9);
         same_with_threads("add", dtype, FAKE_VIEWS(&a.view, &a.view), 2, dtype, 1, &many, NULL);
         if (dtype == CTRT_F32 || dtype == CTRT_BF16)
             same_with_threads("gelu", dtype, FAKE_VIEWS(&a.view), 1, dtype, 1, &many, &gelu);
-        fake_free(&a);
     }
     same_with_threads("uniform", CTRT_F32, NULL, 0, CTRT_F32, 1, &random_count, &random);
     same_with_threads("normal", CTRT_F32, NULL, 0, CTRT_F32, 1, &random_count, &random);
 
     static const int64_t left[] = { 1, 300, 333 }, right[] = { 1, 333, 401 }, product[] = { 1, 300, 401 };
-    fake_tensor a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, left, -1, 1);
-    fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, right, -1, 1);
+    AUTO a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, left, -1, 1);
+    AUTO b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, right, -1, 1);
     setenv("CTRT_CPU_GEMM", "builtin", 1);
     same_with_threads("matmul", CTRT_F32, FAKE_VIEWS(&a.view, &b.view), 2, CTRT_F32, 3, product, NULL);
     unsetenv("CTRT_CPU_GEMM");
-    fake_free(&a);
-    fake_free(&b);
 
     /* Reductions that are divided along either dimension. */
     static const int64_t shapes[][2] = { { 1, 3000001 }, { 3000001, 1 }, { 300, 20011 }, { 20011, 300 },
                                          { 70001, 40 } };
     for (int s = 0; s < 5; s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_F64; dtype++) {
-            fake_tensor in = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shapes[s], -1, 1);
+            AUTO in = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shapes[s], -1, 1);
             for (uint32_t dims = 1; dims < 4; dims++) {
                 const ctrt_reduce_attributes attributes = { sizeof attributes, dims };
                 const int64_t shape[] = { dims & 1 ? 1 : shapes[s][0], dims & 2 ? 1 : shapes[s][1] };
                 same_with_threads("sum", dtype, FAKE_VIEWS(&in.view), 1, dtype, 2, shape, &attributes);
                 same_with_threads("argmax", dtype, FAKE_VIEWS(&in.view), 1, CTRT_I64, 2, shape, &attributes);
             }
-            fake_free(&in);
         }
     static const struct { const char *op; ctrt_dtype dtype; double lo, hi; } others[] = {
         { "prod", CTRT_F64, 0.99999, 1.00001 }, { "sum", CTRT_I64, -99, 99 }, { "prod", CTRT_I64, 1, 9 },
     };
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    for (size_t i = 0; i < COUNT(others); i++) {
         static const ctrt_reduce_attributes attributes = { sizeof attributes, 3 };
         static const int64_t one[] = { 1, 1 };
-        fake_tensor in = fake_filled(others[i].dtype, FAKE_CONTIGUOUS, 2, shapes[0], others[i].lo, others[i].hi);
+        AUTO in = fake_filled(others[i].dtype, FAKE_CONTIGUOUS, 2, shapes[0], others[i].lo, others[i].hi);
         same_with_threads(others[i].op, others[i].dtype, FAKE_VIEWS(&in.view), 1, others[i].dtype, 2, one, &attributes);
-        fake_free(&in);
     }
     fake_load(NULL);
 }
-
-/* ---- results larger than the caches, which are written with non-temporal stores ---- */
 
 static const ctrt_norm_attributes norm_attributes = { .size = sizeof norm_attributes, .epsilon = 1e-5 };
 static const ctrt_gelu_attributes gelu_attributes = { sizeof gelu_attributes, false };
@@ -143,12 +142,9 @@ static const struct large_case {
     int ndim, inputs, outputs;
     const void *attributes;
 } large_cases[] = {
-    { "add", CTRT_F32, 3, 2, 1, NULL },
-    { "add", CTRT_BF16, 3, 2, 1, NULL },
-    { "gelu", CTRT_F32, 3, 1, 1, &gelu_attributes },
-    { "gelu", CTRT_BF16, 3, 1, 1, &gelu_attributes },
-    { "softmax", CTRT_F32, 3, 1, 1, NULL },
-    { "log_softmax", CTRT_F32, 3, 1, 1, NULL },
+    { "add", CTRT_F32, 3, 2, 1, NULL }, { "add", CTRT_BF16, 3, 2, 1, NULL },
+    { "gelu", CTRT_F32, 3, 1, 1, &gelu_attributes }, { "gelu", CTRT_BF16, 3, 1, 1, &gelu_attributes },
+    { "softmax", CTRT_F32, 3, 1, 1, NULL }, { "log_softmax", CTRT_F32, 3, 1, 1, NULL },
     { "layer_norm", CTRT_F32, 2, 3, 3, &norm_attributes },
 };
 enum { N = 1001, ROWS = 9000 };
@@ -158,9 +154,8 @@ static fake_tensor of_rows(const struct large_case *c, const fake_tensor *row, i
 {
     const int64_t shape[] = { rows, N, 1 };
     const size_t bytes = N * fake_sizes[c->dtype];
-    fake_tensor x = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape),
-        y = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape);
-    fake_tensor mean = new_f32(1, &rows), rstd = new_f32(1, &rows);
+    AUTO x = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape), mean = new_f32(1, &rows), rstd = new_f32(1, &rows);
+    fake_tensor y = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape);
     const ctrt_view *in[] = { &x.view, strcmp(c->op, "add") == 0 ? &x.view : NULL, NULL };
     for (int64_t r = 0; r < rows; r++)
         memcpy((char *)x.view.data + (size_t)r * bytes, row->view.data, bytes);
@@ -170,9 +165,6 @@ static fake_tensor of_rows(const struct large_case *c, const fake_tensor *row, i
                        c->attributes), c->op);
     CHECK(fake_margins_kept(&y, before), "%s wrote outside of its result", c->op);
     free(before);
-    fake_free(&x);
-    fake_free(&mean);
-    fake_free(&rstd);
     return y;
 }
 
@@ -180,34 +172,27 @@ static void large_results(const char *isa)
 {
     group("a result larger than the caches equals row by row that of a row alone, %s", isa);
     fake_load(isa);
-    for (size_t k = 0; k < sizeof large_cases / sizeof large_cases[0]; k++) {
+    for (size_t k = 0; k < COUNT(large_cases); k++) {
         const struct large_case *c = &large_cases[k];
         const size_t bytes = N * fake_sizes[c->dtype];
-        fake_tensor row = fake_filled(c->dtype, FAKE_CONTIGUOUS, 1, (int64_t[]){ N }, -6, 6);
-        fake_tensor want = of_rows(c, &row, 1), got = of_rows(c, &row, ROWS);
+        AUTO row = fake_filled(c->dtype, FAKE_CONTIGUOUS, 1, (int64_t[]){ N }, -6, 6);
+        AUTO want = of_rows(c, &row, 1), got = of_rows(c, &row, ROWS);
         for (int64_t r = 0; r < ROWS; r++)
             if (!CHECK(memcmp((char *)got.view.data + (size_t)r * bytes, want.view.data, bytes) == 0,
                        "%s of %s: row %lld differs", c->op, fake_names[c->dtype], (long long)r))
                 break;
-        fake_free(&row);
-        fake_free(&want);
-        fake_free(&got);
     }
 
     static const int64_t shape[] = { 3001, 3100 };
-    fake_tensor in = fake_new(CTRT_F32, FAKE_TRANSPOSED, 2, shape), out = new_f32(2, shape);
+    AUTO in = fake_new(CTRT_F32, FAKE_TRANSPOSED, 2, shape), out = new_f32(2, shape);
     for (int64_t i = 0; i < in.view.numel; i++)
         fake_put(&in.view, i, (double)i);
-    fake_must(fake_run("copy", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), "copy");
+    RUN("copy", CTRT_F32, (&out.view), (&in.view), NULL);
     for (int64_t i = 0; i < in.view.numel; i++)
         if (!CHECK(((float *)out.view.data)[i] == (float)i, "transposed copy: element %lld is %g", (long long)i,
                    ((float *)out.view.data)[i]))
             break;
-    fake_free(&in);
-    fake_free(&out);
 }
-
-/* ---- long sums ---- */
 
 static void accuracy(void)
 {
@@ -221,7 +206,7 @@ static void accuracy(void)
         ((float *)in.view.data)[i] = x;
         want += x;
     }
-    fake_must(fake_run("sum", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, &attributes), "sum");
+    RUN("sum", CTRT_F32, (&out.view), (&in.view), &attributes);
     CHECK_EQ(fake_get(&out.view, 0), (float)want);
     fake_free(&in);
     fake_free(&out);
@@ -234,7 +219,7 @@ static void accuracy(void)
         out = new_f32(2, shape);
         out.view.strides[d] = 0;
         attributes.dims = 1u << d;
-        fake_must(fake_run("mean", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, &attributes), "mean");
+        RUN("mean", CTRT_F32, (&out.view), (&in.view), &attributes);
         for (int64_t i = 0; i < out.view.numel; i += 500) {
             double sum = 0;
             for (int64_t k = 0; k < square[d]; k++)
@@ -245,8 +230,6 @@ static void accuracy(void)
     }
     fake_free(&in);
 }
-
-/* ---- sums at indices ---- */
 
 static const struct index_case { int64_t outer, size, inner, count; } index_cases[] = {
     { 1, 7, 1, 5 },       { 3, 10, 1, 12 }, { 1, 40, 33, 100 }, { 2, 5, 200, 9 },
@@ -262,15 +245,14 @@ static void add_at_indices(const struct index_case *c, ctrt_dtype dtype, bool sc
     char what[100];
     snprintf(what, sizeof what, "%s %s [%lld,%lld,%lld], %lld indices", op, fake_names[dtype], (long long)c->outer,
              (long long)c->size, (long long)c->inner, (long long)c->count);
-    fake_tensor dx = fake_new(dtype, FAKE_CONTIGUOUS, 3, whole), dy = fake_new(dtype, FAKE_CONTIGUOUS, 3, part);
-    fake_tensor index = fake_new(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1, scatter ? part : &c->count);
+    AUTO dx = fake_new(dtype, FAKE_CONTIGUOUS, 3, whole), dy = fake_new(dtype, FAKE_CONTIGUOUS, 3, part);
+    AUTO index = fake_new(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1, scatter ? part : &c->count);
     double *want = calloc((size_t)dx.view.numel + 1, sizeof *want);
     for (int64_t i = 0; i < dy.view.numel; i++)
         fake_put(&dy.view, i, (double)(fake_random() % 4));             /* sums are exact */
     for (int64_t i = 0; i < index.view.numel; i++)
         fake_put(&index.view, i, (double)(fake_random() % (uint64_t)c->size));
-    fake_must(fake_run(op, dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2,
-                       scatter ? NULL : &skip), what);
+    RUN(op, dtype, (&dx.view), (&dy.view, &index.view), scatter ? NULL : &skip);
     for (int64_t i = 0; i < dy.view.numel; i++) {
         const int64_t slice = i / c->inner, to = (int64_t)fake_get(&index.view, scatter ? i : slice % c->count);
         if (scatter || to != 1)
@@ -280,15 +262,12 @@ static void add_at_indices(const struct index_case *c, ctrt_dtype dtype, bool sc
         want[i] = dtype == CTRT_I8 ? (int8_t)(int)want[i] : dtype == CTRT_U8 ? (uint8_t)(int)want[i] : want[i];
     fake_compare(what, &dx.view, want, NULL, 0);
     free(want);
-    fake_free(&dx);
-    fake_free(&dy);
-    fake_free(&index);
 }
 
 static void adding(void)
 {
     group("index_add and scatter_add");
-    for (size_t s = 0; s < sizeof index_cases / sizeof index_cases[0]; s++)
+    for (size_t s = 0; s < COUNT(index_cases); s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype < CTRT_BOOL; dtype++)
             for (int scatter = 0; scatter < 2; scatter++)
                 add_at_indices(&index_cases[s], dtype, scatter);
@@ -299,9 +278,9 @@ static void adding(void)
         const bool scatter = run & 1;
         const char *op = scatter ? "scatter_add" : "index_add";
         char words[64];
-        fake_tensor dx = new_f32(3, (int64_t[]){ 1, 5, 1 });
-        fake_tensor dy = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 3, 1 }, 0, 9);
-        fake_tensor index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1,
+        AUTO dx = new_f32(3, (int64_t[]){ 1, 5, 1 });
+        AUTO dy = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 3, 1 }, 0, 9);
+        AUTO index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1,
                                         scatter ? dy.view.shape : (int64_t[]){ 3 }, 0, 5);
         fake_put(&index.view, 2, wrong[run / 2]);
         CHECK_EQ(fake_run(op, CTRT_F32, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2, NULL),
@@ -309,9 +288,6 @@ static void adding(void)
         snprintf(words, sizeof words, "index %.0f at position 2", wrong[run / 2]);
         CHECK_HAS(host_error, words);
         CHECK_HAS(host_error, op);
-        fake_free(&dx);
-        fake_free(&dy);
-        fake_free(&index);
     }
 }
 
@@ -325,7 +301,7 @@ static void errors(void)
     static const ctrt_random_attributes empty_range = { .size = sizeof empty_range, .lo = 4, .hi = 4 };
     ctrt_reduce_attributes attributes = { sizeof attributes, 2 };
     group("an integer division by zero is an error that names the op");
-    fake_tensor a = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 1, 9),
+    AUTO a = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 1, 9),
         b = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 0, 0);
     for (int k = 0; k < 3; k++) {
         CHECK_EQ(fake_run(divisions[k], CTRT_I32, FAKE_VIEWS(&a.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
@@ -334,30 +310,24 @@ static void errors(void)
     }
 
     group("the largest of no elements is an error that names the op");
-    fake_tensor nothing = new_f32(2, none);
+    AUTO nothing = new_f32(2, none);
     for (int k = 0; k < 4; k++) {
-        fake_tensor out = fake_new(k < 2 ? CTRT_F32 : CTRT_I64, FAKE_CONTIGUOUS, 2, kept);
+        AUTO out = fake_new(k < 2 ? CTRT_F32 : CTRT_I64, FAKE_CONTIGUOUS, 2, kept);
         CHECK_EQ(fake_run(extremes[k], CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&nothing.view), 1, &attributes),
                  CTRT_ERR_SHAPE);
         CHECK_HAS(host_error, extremes[k]);
-        fake_free(&out);
     }
 
     group("randint of an empty range is an error");
     CHECK_EQ(fake_run("randint", CTRT_I32, FAKE_VIEWS(&a.view), 1, NULL, 0, &empty_range), CTRT_ERR_INVALID_ARGUMENT);
 
     group("a reduction without memory for partial results is an error");
-    fake_tensor in = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 1, &million, 0, 1), sum = new_f32(1, (int64_t[]){ 1 });
+    AUTO in = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 1, &million, 0, 1), sum = new_f32(1, (int64_t[]){ 1 });
     attributes.dims = 1;
     host_allocs_left = 1;
     CHECK_EQ(fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&in.view), 1, &attributes),
              CTRT_ERR_OUT_OF_MEMORY);
     host_allocs_left = 0;
-    fake_free(&a);
-    fake_free(&b);
-    fake_free(&nothing);
-    fake_free(&in);
-    fake_free(&sum);
 }
 
 #ifdef __x86_64__
@@ -369,14 +339,12 @@ static void undefined_casts(void)
         { CTRT_F32, NAN, CTRT_I64, -0x1p63 },   { CTRT_F64, INFINITY, CTRT_I16, 0 },
     };
     group("floating values that no i64 represents are converted as by the processor");
-    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        fake_tensor in = fake_new(cases[k].from, FAKE_CONTIGUOUS, 0, NULL),
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        AUTO in = fake_new(cases[k].from, FAKE_CONTIGUOUS, 0, NULL),
             out = fake_new(cases[k].to, FAKE_CONTIGUOUS, 0, NULL);
         fake_put(&in.view, 0, cases[k].x);
-        fake_must(fake_run("copy", cases[k].from, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&in.view), 1, NULL), "copy");
+        RUN("copy", cases[k].from, (&out.view), (&in.view), NULL);
         CHECK_EQ(fake_get(&out.view, 0), cases[k].want);
-        fake_free(&in);
-        fake_free(&out);
     }
 }
 #endif
@@ -388,21 +356,19 @@ static void negative_strides(void)
     group("negative strides");
     for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BOOL; dtype++)
         for (enum fake_layout layout = FAKE_CONTIGUOUS; layout <= FAKE_REVERSED; layout++) {
-            fake_tensor a = fake_filled(dtype, FAKE_REVERSED, 3, shape, 0, 50), b = fake_new(dtype, layout, 3, shape);
+            AUTO a = fake_filled(dtype, FAKE_REVERSED, 3, shape, 0, 50), b = fake_new(dtype, layout, 3, shape);
             double *want = fake_values(&a.view);
             unsigned char *before = malloc(b.bytes);
             memcpy(before, b.memory, b.bytes);
-            fake_must(fake_run("copy", dtype, FAKE_VIEWS(&b.view), 1, FAKE_VIEWS(&a.view), 1, NULL), "copy");
+            RUN("copy", dtype, (&b.view), (&a.view), NULL);
             fake_compare("copy", &b.view, want, NULL, 0);
             CHECK(fake_margins_kept(&b, before), "copy of %s wrote outside of its result", fake_names[dtype]);
             for (int64_t i = 0; dtype < CTRT_BOOL && i < a.view.numel; i++)
                 want[i] *= 2;
-            fake_must(fake_run("add", dtype, FAKE_VIEWS(&b.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL), "add");
+            RUN("add", dtype, (&b.view), (&a.view, &b.view), NULL);
             fake_compare("add", &b.view, want, NULL, dtype < CTRT_I8 ? fake_tolerance(dtype) : 0);
             free(before);
             free(want);
-            fake_free(&a);
-            fake_free(&b);
         }
 }
 
@@ -413,13 +379,11 @@ static void device_table(void)
     void *device = NULL;
     uint64_t free_bytes = 0, total = 0;
     int32_t count = 0;
-    CHECK_EQ(table->open(&device, 0), CTRT_OK);
-    CHECK_EQ(table->open(&device, 1), CTRT_ERR_NO_DEVICE);
-    CHECK_EQ(table->memory_info(device, &free_bytes, &total), CTRT_OK);
+    EQUALS((table->open(&device, 0), CTRT_OK), (table->open(&device, 1), CTRT_ERR_NO_DEVICE),
+           (table->memory_info(device, &free_bytes, &total), CTRT_OK));
     CHECK_TRUE(total > 0 && free_bytes <= total);
     table->close(device);
-    CHECK_EQ(table->count(&count), CTRT_OK);
-    CHECK_EQ(count, 1);
+    EQUALS((table->count(&count), CTRT_OK), (count, 1));
     ctrt_device_info info = { .size = sizeof info };
     CHECK_EQ(table->describe(0, &info), CTRT_OK);
     CHECK_TRUE(info.name[0] && info.processors >= 1 && info.total_memory == total && info.size == sizeof info);
@@ -427,9 +391,114 @@ static void device_table(void)
     /* With a shorter struct the backend writes only the fields that fit. */
     memset(&info, 0x77, sizeof info);
     info.size = offsetof(ctrt_device_info, uuid);
-    CHECK_EQ(table->describe(0, &info), CTRT_OK);
-    CHECK_EQ(info.uuid[0], 0x77);
-    CHECK_EQ(info.size, offsetof(ctrt_device_info, uuid));
+    EQUALS((table->describe(0, &info), CTRT_OK), (info.uuid[0], 0x77), (info.size, offsetof(ctrt_device_info, uuid)));
+}
+
+/* ---- products by each library ---- */
+
+static const char *const gemms[] = { "builtin", "onednn", "blas" };
+
+static void use(const char *path)
+{
+    setenv("CTRT_CPU_GEMM", path, 1);
+    fake_load(NULL);
+}
+
+
+/* Multiplies matrices of small integers, whose product is exact, and returns whether it is right. */
+static bool good_product(int64_t m, int64_t n, int64_t k)
+{
+    AUTO a = new_f32(3, (int64_t[]){ 1, m, k }), b = new_f32(3, (int64_t[]){ 1, k, n }),
+         c = new_f32(3, (int64_t[]){ 1, m, n });
+    const float *va = a.view.data, *vb = b.view.data, *vc = c.view.data;
+    for (int64_t i = 0; i < m * k; i++)
+        fake_put(&a.view, i, (double)(i % 7 + m % 5));
+    for (int64_t i = 0; i < k * n; i++)
+        fake_put(&b.view, i, (double)(i % 5 - 2));
+    bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) == CTRT_OK;
+    for (int64_t i = 0; i < m * n && good; i += 1 + m * n / 400) {
+        float want = 0;
+        for (int64_t q = 0; q < k; q++)
+            want += va[i / n * k + q] * vb[q * n + i % n];
+        good = vc[i] == want;
+    }
+    return good;
+}
+
+static void *products(void *argument)
+{
+    const int64_t self = *(int *)argument;
+    for (int64_t i = 0; i < 12; i++)
+        if (!good_product(20 + self, 130 + i, 77))
+            return "a product is wrong";
+    return NULL;
+}
+
+static void many_threads(void)
+{
+    group("several threads compute products at once");
+    for (size_t p = 0; p < COUNT(gemms); p++) {
+        pthread_t threads[6];
+        int numbers[6];
+        use(gemms[p]);
+        for (int i = 0; i < 6; i++) {
+            numbers[i] = i;
+            REQUIRE_EQ(pthread_create(&threads[i], NULL, products, &numbers[i]), 0);
+        }
+        for (int i = 0; i < 6; i++) {
+            void *complaint = NULL;
+            pthread_join(threads[i], &complaint);
+            CHECK(complaint == NULL, "%s, thread %d: %s", gemms[p], i, (char *)complaint);
+        }
+    }
+}
+
+static void many_shapes(void)
+{
+    group("more shapes than a code cache holds");
+    use("onednn");
+    for (int round = 0; round < 2; round++)
+        for (int64_t n = 1; n < 400; n++)
+            CHECK(good_product(2, n, 3), "round %d: [2, 3] x [3, %lld] is wrong", round, (long long)n);
+}
+
+static void *product_without_memory(void *unused)
+{
+    (void)unused;
+    host_allocs_left = 1;               /* this thread has made no allocation yet */
+    CHECK(!good_product(20, 20, 600), "a product without memory succeeded");
+    CHECK_HAS(host_error, "matmul");
+    host_allocs_left = 0;
+    CHECK(good_product(20, 20, 600), "a product fails also when there is memory: %s", host_error);
+    return NULL;
+}
+
+static void no_memory(void)
+{
+    group("a product without memory for packed blocks fails, and a later one succeeds");
+    pthread_t thread;
+    use("builtin");
+    REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
+    pthread_join(thread, NULL);
+}
+
+static void after_fork(void)
+{
+    group("parent and child compute products after a fork");
+    setenv("CTRT_NUM_THREADS", "2", 1);
+    for (size_t p = 0; p < COUNT(gemms); p++) {
+        int status = -1;
+        use(gemms[p]);
+        CHECK(good_product(300, 200, 100), "%s: the product before the fork is wrong", gemms[p]);
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            _exit(!good_product(300, 200, 100));
+        }
+        waitpid(child, &status, 0);
+        CHECK(status == 0, "%s: the child ended with status %#x", gemms[p], (unsigned)status);
+        CHECK(good_product(300, 200, 100), "%s: the parent's product is wrong after a fork", gemms[p]);
+    }
 }
 
 TEST_MAIN
@@ -439,13 +508,10 @@ TEST_MAIN
     for (int isa = 0; isa < FAKE_ISAS; isa++)
         large_results(fake_isas[isa]);
     fake_load("auto");
-    accuracy();
-    adding();
-    errors();
-    negative_strides();
+    RUN_ALL(accuracy, adding, errors, negative_strides);
 #ifdef __x86_64__
     undefined_casts();
 #endif
-    device_table();
+    RUN_ALL(device_table, many_threads, many_shapes, no_memory, after_fork);
     return done();
 }

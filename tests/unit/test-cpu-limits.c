@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory limits and memory nodes on other machines: containers, control groups and machines
  * with several nodes. Each case is a tree of the files in /proc and /sys that the backend reads. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <linux/mempolicy.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "backends/cpu/host/internal.h"
 #include "backends/cpu/host/numa.h"
+#include "calls.h"
 #include "fake_host.h"
+#include "file_tree.h"
 
 const ctrt_host *cpu_host = &host_table;
 
@@ -21,55 +20,24 @@ const ctrt_host *cpu_host = &host_table;
 #define NONE UINT64_MAX
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- trees ---- */
-
 /* The files of a machine end at the first one without a path. */
-struct file {
-    const char *path, *text;
-};
 struct machine {
     struct file files[9];
 };
 
-static char tree[] = "/tmp/ctrt-machine-XXXXXX";
-
-static void make_parents(char *path)
-{
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        (void)mkdir(path, 0755);
-        *slash = '/';
-    }
-}
-
-/* Replaces the files in `tree`. */
-static void show(const struct machine *machine)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "rm -rf %s/*", tree);
-    REQUIRE_EQ(system(path), 0);
-    for (const struct file *file = machine->files; file->path; file++) {
-        snprintf(path, sizeof path, "%s%s", tree, file->path);
-        make_parents(path);
-        FILE *out = fopen(path, "w");
-        REQUIRE(out, "%s: %s", path, strerror(errno));
-        fputs(file->text, out);
-        fclose(out);
-    }
-}
-
 #define MEMINFO(total, available, swap)                                                                              \
     { "/proc/meminfo", "MemTotal:       " total " kB\nMemFree:         1234 kB\nMemAvailable:   " available           \
-                       " kB\nCached: 5 kB\nSwapTotal: 9 kB\nSwapFree:       " swap " kB\n" }
+                       " kB\nCached: 5 kB\nSwapTotal: 9 kB\nSwapFree:       " swap " kB\n", 0 }
 #define STATUS(anonymous, swapped)                                                                                   \
     { "/proc/self/status", "Name:\tx\nVmSize:\t 9000000 kB\nRssAnon:\t" anonymous " kB\nRssFile:\t 1 kB\nVmSwap:\t"   \
-                           swapped " kB\nMems_allowed_list:\t0\n" }
+                           swapped " kB\nMems_allowed_list:\t0\n", 0 }
 /* A machine with 64 GiB, of which 48 GiB are available; the second one also has 8 GiB of swap. */
 #define LARGE      MEMINFO("67108864", "50331648", "0"), STATUS("10240", "0")
 #define LARGE_SWAP MEMINFO("67108864", "50331648", "8388608"), STATUS("10240", "0")
-#define IN_GROUP(text)            { "/proc/self/cgroup", text "\n" }
-#define V2(group, name, text)     { "/sys/fs/cgroup" group "/memory." name, text "\n" }
-#define V1(group, name, text)     { "/sys/fs/cgroup/memory" group "/memory." name, text "\n" }
+#define IN_GROUP(text)            { "/proc/self/cgroup", text "\n", 0 }
+#define END                       { NULL, NULL, 0 }
+#define V2(group, name, text)     { "/sys/fs/cgroup" group "/memory." name, text "\n", 0 }
+#define V1(group, name, text)     { "/sys/fs/cgroup/memory" group "/memory." name, text "\n", 0 }
 
 static const struct machine nothing, bare = { { LARGE, IN_GROUP("0::/user.slice") } };
 
@@ -80,8 +48,6 @@ static const struct machine container = { {
     V2("", "stat", "anon 2147483648\nfile 1073741824\nshmem 0\ninactive_anon 0\nactive_anon 2147483648\n"
                    "inactive_file 536870912\nactive_file 536870912\nslab_reclaimable 0\nslab 0"),
 } };
-
-/* ---- available memory ---- */
 
 static void test_available(void)
 {
@@ -126,17 +92,16 @@ static void test_available(void)
           64 * GIB, 48 * GIB, 48 * GIB, "machine" },
         { "nothing to read", nothing, 0, 0, NONE, "" },
         { "invalid files", { {
-            { "/proc/meminfo", "MemTotal\nMemAvailable: -\n" }, IN_GROUP("::::\n0:\n:"), V2("", "max", "") } },
+            { "/proc/meminfo", "MemTotal\nMemAvailable: -\n", 0 }, IN_GROUP("::::\n0:\n:"), V2("", "max", "") } },
           0, 0, NONE, "" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct cpu_memory_limits available;
         group("total, free and grantable memory come from the tightest limit: %s", cases[i].name);
-        show(&cases[i].machine);
+        make_tree(cases[i].machine.files);
         cpu_memory_limits(&available);
-        CHECK_EQ(available.total / MIB, cases[i].total / MIB);
-        CHECK_EQ(available.free / MIB, cases[i].free / MIB);
-        CHECK_EQ(available.grantable / MIB, cases[i].grantable / MIB);
+        EQUALS((available.total / MIB, cases[i].total / MIB), (available.free / MIB, cases[i].free / MIB),
+               (available.grantable / MIB, cases[i].grantable / MIB));
         CHECK_STR(available.bound, cases[i].bound);
     }
 }
@@ -168,7 +133,7 @@ static void test_refusal(void)
     static const char *const words[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
                                          "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
     group("requests above the limit are refused with a reason");
-    show(&container);
+    make_tree(container.files);
     set_check("on");
     check_granted(2 * GIB);
     CHECK_EQ(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
@@ -176,7 +141,7 @@ static void test_refusal(void)
         CHECK_HAS(host_error, words[i]);
     set_check("off");
     check_granted(3 * GIB);
-    show(&nothing);                             /* without known limits nothing is refused */
+    make_tree(nothing.files);                             /* without known limits nothing is refused */
     set_check("on");
     check_granted(1024 * GIB);
 }
@@ -184,31 +149,29 @@ static void test_refusal(void)
 static void test_promises(void)
 {
     group("granted memory that is not yet written counts, although it is missing from the group's usage");
-    show(&container);
+    make_tree(container.files);
     set_check("on");
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
     CHECK_HAS(host_error, "not yet written 1.99 GiB");
     cpu_memory_returned(256 * MIB);
-    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_OK);
-    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+    EQUALS((cpu_memory_grant(256 * MIB), CTRT_OK), (cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY));
 
     /* Written blocks are in the group's usage and in the process's; half of the process's memory is swapped out. */
-    show(&(struct machine){ {
+    make_tree((const struct file[]){
         MEMINFO("67108864", "50331648", "0"), STATUS("1048576", "1048576"), IN_GROUP("0::/"),
-        V2("", "max", "4294967296"), V2("", "current", "3221225472") } });
-    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_OK);
-    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
+        V2("", "max", "4294967296"), V2("", "current", "3221225472"), END });
+    EQUALS((cpu_memory_grant(1 * GIB), CTRT_OK), (cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY));
     cpu_memory_returned(3 * GIB);
 }
 
 static void test_small_requests(void)
 {
     group("small requests are checked together, and one by one near the limit");
-    show(&bare);
+    make_tree(bare.files);
     set_check("on");
     CHECK_EQ(cpu_memory_grant(2 * MIB), CTRT_OK);
-    show(&(struct machine){ {                   /* 1 MiB left */
-        LARGE, IN_GROUP("0::/"), V2("", "max", "1073741824"), V2("", "current", "1072693248") } });
+    make_tree((const struct file[]){                   /* 1 MiB left */
+        LARGE, IN_GROUP("0::/"), V2("", "max", "1073741824"), V2("", "current", "1072693248"), END });
     const int granted = grant_all(2 * MIB);
     CHECK(granted <= 16, "with 1 MiB left, %d blocks of 2 MiB were granted before a check", granted);
     for (int i = 0; i < 3; i++)
@@ -235,8 +198,8 @@ static void test_lists(void)
 }
 
 #define ALLOWED(list) \
-    { "/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\nMems_allowed_list:\t" list "\n" }
-#define NODES(name, list) { "/sys/devices/system/node/" name, list "\n" }
+    { "/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\nMems_allowed_list:\t" list "\n", 0 }
+#define NODES(name, list) { "/sys/devices/system/node/" name, list "\n", 0 }
 
 static const struct machine one_node = { {
     ALLOWED("0"), NODES("online", "0"), NODES("has_memory", "0"), NODES("node0/cpulist", "0-7"),
@@ -287,7 +250,7 @@ static void test_nodes(void)
         struct cpu_list processors, nodes, want;
         int mode = -1;
         group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", i, cases[i].text);
-        show(cases[i].machine);
+        make_tree(cases[i].machine->files);
         REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
         ctrt_status status = cpu_numa_choose(&mode, &nodes, cases[i].text, &processors);
         CHECK_EQ(status, cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK);
@@ -305,7 +268,7 @@ static void test_nodes(void)
 static void test_placing(void)
 {
     group("blocks are on the selected node");
-    show(&two_nodes);
+    make_tree(two_nodes.files);
     setenv("CTRT_NUMA", "0", 1);
     REQUIRE_EQ(cpu_numa_init(), CTRT_OK);
     REQUIRE_EQ(cpu_pages_init(), CTRT_OK);
@@ -334,14 +297,8 @@ TEST_MAIN
 {
     cpu_root = mkdtemp(tree);
     REQUIRE(cpu_root != NULL, "cannot create folder %s", tree);
-    test_available();
-    test_refusal();
-    test_promises();
-    test_small_requests();
-    test_lists();
-    test_nodes();
-    test_placing();
-    show(&nothing);
+    RUN_ALL(test_available, test_refusal, test_promises, test_small_requests, test_lists, test_nodes, test_placing);
+    make_tree(nothing.files);
     CHECK(rmdir(tree) == 0, "%s is not empty", tree);
     return done();
 }

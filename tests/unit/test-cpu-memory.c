@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "calls.h"
 #include "child.h"
 #include "fake_host.h"
 
@@ -143,8 +144,6 @@ static void test_unmapped(void)
     CHECK(left <= 4 * (long)MIB, "2000 freed blocks left %ld bytes mapped", left);
 }
 
-/* ---- huge pages ---- */
-
 static void test_huge_pages(void)
 {
     const size_t bytes = 64 * MIB;
@@ -190,8 +189,6 @@ static void test_huge_pages(void)
     load_with("CTRT_HUGE_PAGES", NULL);
 }
 
-/* ---- parameters ---- */
-
 static void test_parameters(void)
 {
     static const struct { const char *setting; bool good; } cases[] = {
@@ -210,7 +207,6 @@ static void test_parameters(void)
             CHECK_EQ(host_open("backend-cpu")->init(&host_table), cases[i].good ? CTRT_OK : CTRT_ERR_INVALID_ARGUMENT);
             CHECK_HAS(host_error, cases[i].good ? "" : name);
         }
-        CHILD_END;
     }
 }
 
@@ -253,7 +249,6 @@ static void test_address_space(void)
         memory->free(NULL, block, 128 * MIB);
         memory->free(NULL, get(192 * MIB), 192 * MIB);              /* the failed request took no memory */
     }
-    CHILD_END;
 }
 
 /* Allocates pinned memory, writes it, and checks how many bytes are locked now. */
@@ -294,7 +289,6 @@ static void test_pinned(void)
         memory->host_free(NULL, large, 8 * MIB);
         pin(1, before + 4096);
     }
-    CHILD_END;
 }
 
 /* ---- many threads ---- */
@@ -331,14 +325,7 @@ static void test_threads(void)
 TEST_MAIN
 {
     load_with("CTRT_HUGE_PAGES", NULL);
-    test_sizes();
-    test_unmapped();
-    test_copies();
-    test_huge_pages();
-    test_parameters();
-    test_too_much();
-    test_address_space();
-    test_pinned();
-    test_threads();
+    RUN_ALL(test_sizes, test_unmapped, test_copies, test_huge_pages, test_parameters, test_too_much, test_address_space,
+            test_pinned, test_threads);
     return done();
 }

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include "calls.h"
 #include "child.h"
 #include "fake_host.h"
 
@@ -21,43 +22,33 @@
 #define SANITIZED false
 #endif
 
+#define AUTO __attribute__((cleanup(fake_free))) fake_tensor
+
 /* Computes a + a with n elements, in chunks of 32768, and its sum. Returns whether the result is correct. */
 static bool work_on(int64_t n)
 {
     static const int64_t one = 1;
-    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
-    fake_tensor sum = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
+    AUTO a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n),
+         sum = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
+    const ctrt_reduce_attributes all = { sizeof all, 1 };
     for (int64_t i = 0; i < n; i++)
         ((float *)a.view.data)[i] = (float)(i % 8);
-    ctrt_reduce_attributes all = { sizeof all, 1 };
-    bool good = fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
-                && fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&out.view), 1, &all) == CTRT_OK
-                && *(float *)sum.view.data == 7.0f * (float)n;
-    fake_free(&a), fake_free(&out), fake_free(&sum);
-    return good;
+    return fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
+        && fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&out.view), 1, &all) == CTRT_OK
+        && *(float *)sum.view.data == 7.0f * (float)n;
 }
 
-static bool work(void)
-{
-    return work_on(1 << 21);
-}
-
-static bool little_work(void)
-{
-    return work_on(4 * 32768);
-}
+static bool work(void) { return work_on(1 << 21); }
+static bool little_work(void) { return work_on(4 * 32768); }
 
 static bool multiply(void)
 {
     static const int64_t shape[] = { 1, 64, 64 };
-    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
+    AUTO a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
     for (int i = 0; i < 64 * 64; i++)
         ((float *)a.view.data)[i] = 1;
-    const ctrt_view *inputs[] = { &a.view, &a.view }, *outputs[] = { &out.view };
-    const bool good = fake_run("matmul", CTRT_F32, outputs, 1, inputs, 2, NULL) == CTRT_OK
-                      && fake_get(&out.view, 0) == 64;
-    fake_free(&a), fake_free(&out);
-    return good;
+    return fake_run("matmul", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
+        && fake_get(&out.view, 0) == 64;
 }
 
 /* Returns the number of threads of this process according to /proc. */
@@ -75,16 +66,10 @@ static int thread_count(void)
 /* Runs `function`, which checks, in a child process. An alarm kills a child that hangs. */
 static void in_child(void (*function)(void))
 {
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
+    IN_FORK {
         alarm(60);
-        tap_state.failed = 0;
         function();
-        fflush(stdout);
-        _exit(tap_state.failed > 0);
     }
-    child_join(child, __FILE__, __LINE__);
 }
 
 static void set_threads(const char *count)
@@ -172,9 +157,7 @@ static void pinned(void)
     CHECK_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
     set_threads(NULL);
     ctrt_device_info info = { .size = sizeof info };
-    CHECK_EQ(fake_backend->device->describe(0, &info), CTRT_OK);
-    CHECK_EQ(info.processors, 1);
-    CHECK_EQ(workers(), 1);
+    EQUALS((fake_backend->device->describe(0, &info), CTRT_OK), (info.processors, 1), (workers(), 1));
 }
 
 static void test_count(void)
@@ -191,13 +174,10 @@ static void recovers(void)
     pthread_attr_t usual, too_large;
     set_threads("3");
     const int before = thread_count();
-    CHECK_EQ(pthread_getattr_default_np(&usual), 0);
-    CHECK_EQ(pthread_getattr_default_np(&too_large), 0);
-    CHECK_EQ(pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0);
-    CHECK_EQ(pthread_setattr_default_np(&too_large), 0);
+    EQUALS((pthread_getattr_default_np(&usual), 0), (pthread_getattr_default_np(&too_large), 0),
+           (pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0), (pthread_setattr_default_np(&too_large), 0));
     CHECK_TRUE(little_work());
-    CHECK_EQ(thread_count(), before);
-    CHECK_EQ(pthread_setattr_default_np(&usual), 0);
+    EQUALS((thread_count(), before), (pthread_setattr_default_np(&usual), 0));
     for (int i = 0; i < 1000; i++)
         CHECK_TRUE(little_work());
     CHECK_EQ(thread_count(), before + 2);
@@ -261,10 +241,7 @@ static bool start_pool(void)
     return caller_join(&caller);
 }
 
-static void does_little(void)
-{
-    CHECK_TRUE(little_work());
-}
+static void does_little(void) { CHECK_TRUE(little_work()); }
 
 static void test_fork_beside_start(void)
 {
@@ -285,11 +262,15 @@ static void test_fork_beside_start(void)
  * dnnl_version() calls at_opening and reports an unknown version. */
 static void (*at_opening)(void);
 static void (*in_version)(void);
+static int creations_to_fail, creations;
+static void *onednn;                        /* test_creation_without_memory: the library, whose symbols are global */
 
 __attribute__((visibility("default"))) void *dlopen(const char *file, int flags)
 {
     void *(*next)(const char *, int) = NULL;
     *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    if (creations_to_fail > 0 && file != NULL && strstr(file, "dnnl") != NULL)
+        return (onednn = next(file, RTLD_NOW | RTLD_GLOBAL)) != NULL ? next(NULL, flags) : NULL;
     if (at_opening == NULL || file == NULL || strstr(file, "dnnl") == NULL)
         return next(file, flags);
     in_version = at_opening;
@@ -301,6 +282,11 @@ __attribute__((visibility("default"))) const void *dnnl_version(void);
 const void *dnnl_version(void)
 {
     static const char zeros[256];
+    const void *(*real)(void) = NULL;
+    if (onednn != NULL) {
+        *(void **)&real = dlsym(onednn, "dnnl_version");
+        return real();
+    }
     void (*const hook)(void) = in_version;
     in_version = NULL;
     if (hook != NULL)
@@ -311,10 +297,7 @@ const void *dnnl_version(void)
 static struct caller second;
 static bool opened;
 
-static void multiplies(void)
-{
-    CHECK_TRUE(multiply());
-}
+static void multiplies(void) { CHECK_TRUE(multiply()); }
 
 /* A second thread's product waits until the load of oneDNN has finished. A child created by fork loads oneDNN
  * itself. */
@@ -348,6 +331,41 @@ static void test_fork_beside_load(void)
         in_child(opens);
 }
 
+/* Between the backend and oneDNN 2, and oneDNN 3: the creation of the descriptor of a product. 1: out of memory. */
+__attribute__((visibility("default"))) int dnnl_primitive_desc_create(void **, void *, void *, void *, void *);
+int dnnl_primitive_desc_create(void **pd, void *a, void *b, void *c, void *d)
+{
+    int (*real)(void **, void *, void *, void *, void *) = NULL;
+    *(void **)&real = dlsym(onednn, __func__);
+    return ++creations <= creations_to_fail ? 1 : real(pd, a, b, c, d);
+}
+
+__attribute__((visibility("default"))) int dnnl_matmul_primitive_desc_create(void **, void *, void *, void *, void *,
+                                                                            void *, void *);
+int dnnl_matmul_primitive_desc_create(void **pd, void *a, void *b, void *c, void *d, void *e, void *f)
+{
+    int (*real)(void **, void *, void *, void *, void *, void *, void *) = NULL;
+    *(void **)&real = dlsym(onednn, __func__);
+    return ++creations <= creations_to_fail ? 1 : real(pd, a, b, c, d, e, f);
+}
+
+static void creates_later(void)
+{
+    setenv("CTRT_CPU_GEMM", "onednn", 1);
+    set_threads("2");
+    creations_to_fail = 1;
+    for (int i = 0; i < 3; i++)
+        CHECK_TRUE(multiply());
+    if (onednn != NULL)
+        CHECK_EQ(creations, 2);
+}
+
+static void test_creation_without_memory(void)
+{
+    group("a product whose oneDNN primitive could not be created for lack of memory gets one later");
+    in_child(creates_later);
+}
+
 static void test_many_callers(void)
 {
     struct caller callers[4];
@@ -364,12 +382,7 @@ TEST_MAIN
     pool_threads = mmap(NULL, sizeof *pool_threads, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE_TRUE(pool_threads != MAP_FAILED);
     fake_load(NULL);
-    test_count();
-    test_recovers();
-    test_fork();
-    test_fork_beside_work();
-    test_fork_beside_start();
-    test_fork_beside_load();
-    test_many_callers();
+    RUN_ALL(test_count, test_recovers, test_fork, test_fork_beside_work, test_fork_beside_start, test_fork_beside_load,
+            test_many_callers, test_creation_without_memory);
     return done();
 }

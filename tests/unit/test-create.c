@@ -2,33 +2,27 @@
 /* Tests the functions that create tensors: values, dtypes, strides, and rejected arguments. */
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 static ctrt_tensor *y;          /* receives every result, by the assignment rule */
 
 #define DTYPE_IS(x, dtype) CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(x)), ctrt_dtype_name(dtype))
+#define GIVES_DTYPE(call, dtype) (tap_ok((call), __FILE__, __LINE__, #call), DTYPE_IS(y, dtype))
 
 static void constants(void)
 {
     group("CTRT_DTYPE_DEFAULT selects the default dtype, or that of the number");
-    CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
-    DTYPE_IS(y, CTRT_F32);
+    GIVES_DTYPE(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL), CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
-    CHECK_OK(ctrt_ones(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu));
-    DTYPE_IS(y, CTRT_F64);
-    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(0.5), CTRT_DTYPE_DEFAULT, cpu));
-    DTYPE_IS(y, CTRT_F64);
+    GIVES_DTYPE(ctrt_ones(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu), CTRT_F64);
+    GIVES_DTYPE(ctrt_scalar_tensor(&y, ctrt_float(0.5), CTRT_DTYPE_DEFAULT, cpu), CTRT_F64);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
-    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(3), CTRT_DTYPE_DEFAULT, cpu));
-    DTYPE_IS(y, CTRT_I64);
-    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_bool(true), CTRT_DTYPE_DEFAULT, cpu));
-    DTYPE_IS(y, CTRT_BOOL);
-    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_DTYPE_DEFAULT, cpu));
-    VALUES_ARE(y, NAN, NAN);
-    CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(2, 0, 3), CTRT_I8, cpu));
-    STRIDES_ARE(y, 3, 3, 1);
-    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_DTYPE_DEFAULT, cpu));
-    DTYPE_IS(y, CTRT_I64);
+    GIVES_DTYPE(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(3), CTRT_DTYPE_DEFAULT, cpu), CTRT_I64);
+    GIVES_DTYPE(ctrt_full(&y, CTRT_SHAPE(2), ctrt_bool(true), CTRT_DTYPE_DEFAULT, cpu), CTRT_BOOL);
+    GIVES(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_DTYPE_DEFAULT, cpu), NAN, NAN);
+    GIVES_STRIDES(ctrt_empty(&y, CTRT_SHAPE(2, 0, 3), CTRT_I8, cpu), 3, 3, 1);
+    GIVES_DTYPE(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_DTYPE_DEFAULT, cpu), CTRT_I64);
 
     group("errors of zeros, empty, full and scalar_tensor");
     const ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
@@ -36,10 +30,9 @@ static void constants(void)
     CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(-1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "empty: negative size -1");
     CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_C(1) << 58), CTRT_F32, cpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
     CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2), (ctrt_dtype)55, cpu), CTRT_ERR_DTYPE, "55");
-    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), CTRT_ERR_OVERFLOW,
-                "300 cannot be converted to i8");
-    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_I32, cpu), CTRT_ERR_OVERFLOW, "i32");
-    CHECK_FAILS(ctrt_scalar_tensor(&y, ctrt_float(1e6), CTRT_F16, cpu), CTRT_ERR_OVERFLOW, "f16");
+    FAILS(OVERFLOW, (ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), "300 cannot be converted to i8"),
+          (ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_I32, cpu), "i32"),
+          (ctrt_scalar_tensor(&y, ctrt_float(1e6), CTRT_F16, cpu), "f16"));
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
     CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
     VALUES_ARE(y, -4);                          /* unchanged by the failed calls */
@@ -64,8 +57,8 @@ static void sequences(void)
     }
     /* Integers that are the same number as double. */
     int64_t exact[3] = { 0 };
-    CHECK_OK(ctrt_arange(&y, ctrt_int(INT64_MAX - 3), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu));
-    CHECK_OK(ctrt_to_host(exact, sizeof exact, y, CTRT_I64));
+    OK(ctrt_arange(&y, ctrt_int(INT64_MAX - 3), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu),
+       ctrt_to_host(exact, sizeof exact, y, CTRT_I64));
     CHECK_TRUE(ctrt_tensor_numel(y) == 3 && exact[0] == INT64_MAX - 3 && exact[2] == INT64_MAX - 1);
     const struct { ctrt_scalar start, end; ctrt_dtype dtype; ctrt_status status; const char *words; } bad[] = {
         { ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), CTRT_I64, CTRT_ERR_INVALID_ARGUMENT,
@@ -83,10 +76,8 @@ static void sequences(void)
                     bad[i].status, bad[i].words);
 
     group("eye has ones on the diagonal");
-    CHECK_OK(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu));
-    VALUES_ARE(y, 1, 0, 0, 1, 0, 0);
-    CHECK_OK(ctrt_eye(&y, 0, 4, CTRT_F32, cpu));
-    SHAPE_IS(y, 0, 4);
+    GIVES(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu), 1, 0, 0, 1, 0, 0);
+    GIVES_SHAPE(ctrt_eye(&y, 0, 4, CTRT_F32, cpu), 0, 4);
     CHECK_FAILS(ctrt_eye(&y, 2, -1, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
     CHECK_FAILS(ctrt_eye(&y, INT64_MAX, INT64_MAX, CTRT_F32, cpu), CTRT_ERR_OVERFLOW, NULL);
 }
@@ -101,10 +92,8 @@ static void from_data(void)
     unsigned char bytes[1 + sizeof(double)];                    /* data need not be aligned */
     double number = -2.5;
     memcpy(bytes + 1, &number, sizeof number);
-    CHECK_OK(ctrt_from_data(&y, bytes + 1, 1, CTRT_SCALAR_SHAPE, CTRT_F64, cpu));
-    VALUES_ARE(y, -2.5);
-    CHECK_OK(ctrt_from_data(&y, NULL, 0, CTRT_SHAPE(0), CTRT_F32, cpu));
-    SHAPE_IS(y, 0);
+    GIVES(ctrt_from_data(&y, bytes + 1, 1, CTRT_SCALAR_SHAPE, CTRT_F64, cpu), -2.5);
+    GIVES_SHAPE(ctrt_from_data(&y, NULL, 0, CTRT_SHAPE(0), CTRT_F32, cpu), 0);
     CHECK_FAILS(ctrt_from_data(&y, values, 5, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_SHAPE,
                 "5 values for a tensor of 6 elements");
     SHAPE_IS(y, 0);
@@ -159,20 +148,16 @@ static void like(void)
     CTRT_AUTO(tensor) x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), t = NULL, e = NULL, s = NULL;
     CTRT_AUTO(tensor) image = COUNTING(2, 3, 2, 2), last = NULL;
     CHECK_OK(ctrt_t(&t, x));
-    CHECK_OK(ctrt_zeros_like(&y, t, CTRT_DTYPE_DEFAULT, NULL));
-    DTYPE_IS(y, CTRT_I32);
+    GIVES_DTYPE(ctrt_zeros_like(&y, t, CTRT_DTYPE_DEFAULT, NULL), CTRT_I32);
     STRIDES_ARE(y, 1, 3);                       /* dense input: its order of dimensions is kept */
     VALUES_ARE(y, 0, 0, 0, 0, 0, 0);
     CHECK_OK(ctrt_expand(&e, x, CTRT_SHAPE(2, 2, 3)));
-    CHECK_OK(ctrt_ones_like(&y, e, CTRT_F64, cpu));
-    DTYPE_IS(y, CTRT_F64);
+    GIVES_DTYPE(ctrt_ones_like(&y, e, CTRT_F64, cpu), CTRT_F64);
     STRIDES_ARE(y, 6, 3, 1);                    /* input that is not dense: row major */
     CHECK_OK(ctrt_slice(&s, x, 1, 0, 3, 2));
-    CHECK_OK(ctrt_full_like(&y, s, ctrt_int(7), CTRT_DTYPE_DEFAULT, NULL));
-    STRIDES_ARE(y, 2, 1);
+    GIVES_STRIDES(ctrt_full_like(&y, s, ctrt_int(7), CTRT_DTYPE_DEFAULT, NULL), 2, 1);
     VALUES_ARE(y, 7, 7, 7, 7);
-    CHECK_OK(ctrt_contiguous(&last, image, CTRT_CHANNELS_LAST));
-    CHECK_OK(ctrt_empty_like(&y, last, CTRT_DTYPE_DEFAULT, NULL));
+    OK(ctrt_contiguous(&last, image, CTRT_CHANNELS_LAST), ctrt_empty_like(&y, last, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST));
     CHECK_FAILS(ctrt_full_like(&y, x, ctrt_float(1e300), CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_OVERFLOW, "i32");
 
@@ -182,19 +167,14 @@ static void like(void)
         const float data[2] = { 1, 0 };
         CTRT_AUTO(tensor) z = NULL;
         CHECK_OK(ctrt_zeros(&z, CTRT_SHAPE(1), dtype, cpu));
-        CHECK_OK(ctrt_new_empty(&y, z, CTRT_SHAPE(4, 1), CTRT_DTYPE_DEFAULT, NULL));
-        SHAPE_IS(y, 4, 1);
+        GIVES_SHAPE(ctrt_new_empty(&y, z, CTRT_SHAPE(4, 1), CTRT_DTYPE_DEFAULT, NULL), 4, 1);
         DTYPE_IS(y, dtype);
-        CHECK_OK(ctrt_new_zeros(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
-        DTYPE_IS(y, dtype);
+        GIVES_DTYPE(ctrt_new_zeros(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL), dtype);
         VALUES_ARE(y, 0, 0);
-        CHECK_OK(ctrt_new_ones(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu));
-        DTYPE_IS(y, dtype);
+        GIVES_DTYPE(ctrt_new_ones(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu), dtype);
         VALUES_ARE(y, 1, 1);
-        CHECK_OK(ctrt_new_full(&y, z, CTRT_SHAPE(1), ctrt_int(1), CTRT_I64, NULL));
-        DTYPE_IS(y, CTRT_I64);
-        CHECK_OK(ctrt_new_tensor(&y, z, data, 2, CTRT_SHAPE(2), CTRT_F32, NULL));
-        DTYPE_IS(y, dtype);
+        GIVES_DTYPE(ctrt_new_full(&y, z, CTRT_SHAPE(1), ctrt_int(1), CTRT_I64, NULL), CTRT_I64);
+        GIVES_DTYPE(ctrt_new_tensor(&y, z, data, 2, CTRT_SHAPE(2), CTRT_F32, NULL), dtype);
         VALUES_ARE(y, 1, 0);
         CHECK_TRUE(ctrt_tensor_device(y) == cpu);
     }
@@ -220,12 +200,7 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    constants();
-    sequences();
-    from_data();
-    from_blob();
-    like();
-    references();
+    RUN_ALL(constants, sequences, from_data, from_blob, like, references);
     ctrt_tensor_release(&y);
     return done();
 }

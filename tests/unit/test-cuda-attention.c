@@ -8,9 +8,7 @@ static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
     ctrt_manual_seed(7);
-    CHECK_OK(ctrt_empty(&x, shape, CTRT_F32, cpu));
-    CHECK_OK(ctrt_uniform_(x, -1, 1));
-    CHECK_OK(ctrt_to(&x, x, gpu, dtype, true, 0));
+    OK(ctrt_empty(&x, shape, CTRT_F32, cpu), ctrt_uniform_(x, -1, 1), ctrt_to(&x, x, gpu, dtype, true, 0));
     return x;
 }
 
@@ -68,9 +66,8 @@ static void check_choice(const struct choice *c)
     CHECK_OK(ctrt_tensor_require_grad(q, true));
     if (!CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, k, v, mask, c->flags & DROPOUT ? 0.5 : 0, false, 0)))
         return;
-    CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, c->values), c->dtype, gpu));
-    CHECK_OK(ctrt_grad(&dq, y, &q, 1, dy, create_graph, create_graph, false));
-    CHECK_OK(ctrt_device_synchronize(gpu));
+    OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, c->values), c->dtype, gpu),
+       ctrt_grad(&dq, y, &q, 1, dy, create_graph, create_graph, false), ctrt_device_synchronize(gpu));
     CHECK_EQ(launches("attention_%s_%s", name), (c->flags & FORWARD) != 0);
     CHECK_EQ(launches("attention_backward_%s_k%s", name), (c->flags & BACKWARD) != 0);
     CHECK_EQ(launches("attention_backward_%s_q%s", name), (c->flags & BACKWARD) != 0);
@@ -90,19 +87,14 @@ static void test_choices(void)
         IN_CUDA_CHILD(settings, c->settings[0], c->settings[1]) {
             check_choice(c);
         }
-        CHILD_END;
     }
     group("fused kernels are used instead of composite attention when the scores need half the device's memory");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=4m", "CTRT_CUDA_TF32=matmul") {        /* 2 x 512 x 512 x 4 bytes */
         CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(2, 512, 2), CTRT_F32), y = NULL;
-        CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0));
-        CHECK_OK(ctrt_device_synchronize(gpu));
+        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0), ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("attention_f32_32"), 1);
     }
-    CHILD_END;
 }
-
-/* ---- strides of results ---- */
 
 static void test_heads(void)
 {
@@ -110,23 +102,17 @@ static void test_heads(void)
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
         CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL,
             dy = NULL;
-        CHECK_OK(ctrt_tensor_require_grad(x, true));
-        CHECK_OK(ctrt_transpose(&q, x, 1, 2));
+        OK(ctrt_tensor_require_grad(x, true), ctrt_transpose(&q, x, 1, 2));
         const uint64_t copies = soft->launches("copy_f32") + soft->launches("copy_f32_s");
-        CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0));
-        CHECK_OK(ctrt_transpose(&joined, y, 1, 2));
+        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0), ctrt_transpose(&joined, y, 1, 2));
         SHAPE_IS(joined, 2, 9, 3, 16);
         CHECK_TRUE(ctrt_tensor_is_contiguous(joined, CTRT_CONTIGUOUS_FORMAT));
         CHECK_OK(ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("copy_f32") + soft->launches("copy_f32_s"), copies);
-        CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu));
-        CHECK_OK(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
+        OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
         CHECK_TRUE(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT));
     }
-    CHILD_END;
 }
-
-/* ---- memory ---- */
 
 /* Runs forward and backward. The L x S scores would need 256 KiB. */
 static ctrt_status train(ctrt_tensor *x)
@@ -147,25 +133,17 @@ static void test_memory(const char *device)
             ctrt_memory_peaks peaks;
             ctrt_memory_scope *scope = NULL;
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(256, 4), CTRT_F32);
-            CHECK_OK(ctrt_tensor_require_grad(x, true));
-            CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK_OK(ctrt_dry_run_begin(&run, gpu));
-            CHECK_OK(train(x));
-            CHECK_OK(ctrt_dry_run_end(&found, &run));
+            OK(ctrt_tensor_require_grad(x, true), ctrt_device_synchronize(gpu), ctrt_dry_run_begin(&run, gpu), train(x),
+               ctrt_dry_run_end(&found, &run));
             const uint64_t before = ctrt_memory_allocated(gpu);
-            CHECK_OK(ctrt_memory_scope_begin(&scope, gpu));
-            CHECK_OK(train(x));
-            CHECK_OK(ctrt_memory_scope_end(&peaks, &scope));
+            OK(ctrt_memory_scope_begin(&scope, gpu), train(x), ctrt_memory_scope_end(&peaks, &scope));
             CHECK_TRUE(peaks.allocated_bytes - before < 64 << 10);
             CHECK_OK(ctrt_device_synchronize(gpu));
             CHECK_EQ(soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1);
             CHECK_EQ(found.peak_allocated, peaks.allocated_bytes);
         }
     }
-    CHILD_END;
 }
-
-/* ---- determinism ---- */
 
 static void test_same_bits(void)
 {
@@ -175,17 +153,15 @@ static void test_same_bits(void)
             static float results[2][2][130 * 24];
             for (int time = 0; time < 2; time++) {
                 CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(130, 24), half ? CTRT_F16 : CTRT_F32), y = NULL, dx = NULL;
-                CHECK_OK(ctrt_tensor_require_grad(x, true));
-                CHECK_OK(ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0));
-                CHECK_OK(ctrt_grad(&dx, y, &x, 1, x, false, false, false));
-                CHECK_OK(ctrt_to_host(results[time][0], sizeof results[0][0], y, CTRT_F32));
-                CHECK_OK(ctrt_to_host(results[time][1], sizeof results[0][1], dx, CTRT_F32));
+                OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0),
+                   ctrt_grad(&dx, y, &x, 1, x, false, false, false),
+                   ctrt_to_host(results[time][0], sizeof results[0][0], y, CTRT_F32),
+                   ctrt_to_host(results[time][1], sizeof results[0][1], dx, CTRT_F32));
             }
             CHECK(memcmp(results[0], results[1], sizeof results[0]) == 0, "%s: the second run has other bits",
                   half ? "f16" : "f32");
         }
     }
-    CHILD_END;
 }
 
 /* ---- failures ---- */
@@ -230,7 +206,6 @@ static void test_failures(void)
         }
         CHECK_EQ(ctrt_memory_allocated(gpu), 0);
     }
-    CHILD_END;
 }
 
 TEST_MAIN

@@ -37,20 +37,6 @@ static void use(const char *name)
         CHECK(sum == 32768, "%s: the sum is %g, expected 32768", name, sum);
 }
 
-/* IN_CHILD(NULL) within a child. */
-#define FORKED                                              \
-    do {                                                    \
-        fflush(stdout);                                     \
-        const pid_t forked_ = fork();                       \
-        if (forked_ == 0) {                                 \
-            tap_state.failed = 0;
-#define FORKED_END                                          \
-            fflush(stdout);                                 \
-            _exit(tap_state.failed > 0);                    \
-        }                                                   \
-        child_join(forked_, __FILE__, __LINE__);            \
-    } while (0)
-
 static void test_questions(void)
 {
     group("count, properties, usage and links do not initialize CUDA, so a forked child can use it");
@@ -62,22 +48,17 @@ static void test_questions(void)
         load();
         CHECK(ctrt_is_available("cuda", &why) && why[0] == '\0', "not available: %s", why);
         CHECK_EQ(ctrt_device_count("cuda"), 3);
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
-        CHECK_OK(ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
-        CHECK_EQ(link.direct, 1);
-        CHECK_EQ(INITS(), 0);
-        CHECK_EQ(CONTEXTS(), 0);
+        OK(ctrt_device_get_properties(&facts, "cuda:2"), ctrt_device_get_usage(&usage, "cuda:1"),
+           ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
+        EQUALS((link.direct, 1), (INITS(), 0), (CONTEXTS(), 0));
         for (int i = 0; i < 2; i++)
-            FORKED {
+            IN_FORK {
                 use(i == 0 ? "cuda:2" : "cuda:0");
             }
-            FORKED_END;
         CHECK_EQ(INITS(), 0);
         use("cuda:1");
         CHECK_EQ(INITS(), 1);
     }
-    CHILD_END;
 
     group("fork after use: the child gets an error, and the parent still works");
     IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
@@ -85,19 +66,16 @@ static void test_questions(void)
         use("cuda:0");
         char words[64];
         snprintf(words, sizeof words, "process %d ", (int)getpid());
-        FORKED {
+        IN_FORK {
             ctrt_device *device = NULL;
             ctrt_device_properties facts;
-            CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_FORKED, words);
-            CHECK_FAILS(ctrt_device_get(&device, "cuda:1"), CTRT_ERR_FORKED, words);
+            FAILS(FORKED, (ctrt_device_get(&device, "cuda:0"), words), (ctrt_device_get(&device, "cuda:1"), words));
             CHECK_EQ(ctrt_device_count("cuda"), 2);
             CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
         }
-        FORKED_END;
         use("cuda:0");
         use("cuda:1");
     }
-    CHILD_END;
 }
 
 static atomic_bool enough;
@@ -108,8 +86,7 @@ static void *ask_all_the_time(void *unused)
         ctrt_usage usage;
         ctrt_device_properties facts;
         (void)ctrt_device_count("cuda");
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
+        OK(ctrt_device_get_usage(&usage, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:1"));
     }
     return unused;
 }
@@ -124,19 +101,17 @@ static void test_threads(void)
         for (int i = 0; i < 2; i++)
             CHECK(pthread_create(&threads[i], NULL, ask_all_the_time, NULL) == 0, "cannot create a thread");
         for (int i = 0; i < 40; i++)
-            FORKED {
+            IN_FORK {
                 ctrt_usage usage;
                 alarm(20);
                 CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
                 if (i % 8 == 0)
                     use("cuda:1");
             }
-            FORKED_END;
         atomic_store(&enough, true);
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
     }
-    CHILD_END;
 }
 
 static void test_facts(void)
@@ -157,20 +132,17 @@ static void test_facts(void)
                 CHECK_STR(facts.pci, lists[i].pci[k]);
             }
         }
-        CHILD_END;
 
     group("hidden and unused devices get no context");
     IN_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
         ctrt_device_properties facts;
         load();
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:0"));
-        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
+        OK(ctrt_device_get_properties(&facts, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:2"));
         use("cuda:1");
         CHECK_EQ(CONTEXTS(), 1);
         CHECK_TRUE(soft->context_active(1) && !soft->context_active(0) && !soft->context_active(2));
         CHECK_EQ(soft->live_bytes(0) + soft->live_bytes(2), 0);
     }
-    CHILD_END;
 }
 
 static void test_usage(void)
@@ -192,9 +164,8 @@ static void test_usage(void)
         CHECK_EQ(count, 1);
         CHECK_STR(picked.type, "cuda");
         CHECK_EQ(picked.index, 0);
-        CHECK_OK(ctrt_device_get(&gpu, "cuda:0"));
-        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu));
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
+        OK(ctrt_device_get(&gpu, "cuda:0"), ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu),
+           ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
         CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
         CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700
@@ -205,10 +176,8 @@ static void test_usage(void)
         CHECK_TRUE(list[0].pid == getpid() && list[0].memory >= 16 << 20);
         CHECK_TRUE(list[1].pid == 77 && list[1].memory == 1 << 20);
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:1"));
-        CHECK_EQ(count, 1);
-        CHECK_EQ(list[0].pid, 4242);
+        EQUALS((count, 1), (list[0].pid, 4242));
     }
-    CHILD_END;
 
     group("an out-of-memory error names the process with the most memory");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432",
@@ -225,28 +194,25 @@ static void test_usage(void)
         CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(32 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY,
                     "(most by process 99994242: 32.00 MiB)");
         CHECK_OK(ctrt_memory_last_oom(&report, gpu));
-        CHECK_HAS(report, "\"processes\": [{\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"}, "
+        CHECK_HAS(report, "\"processes\": [\n    {\"pid\": 99994242, \"memory\": 33554432, \"name\": \"\"},\n    "
                           "{\"pid\": 99990077,");
         free(report);
     }
-    CHILD_END;
 
     group("a forked child initializes NVML itself");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
         load();
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
-        FORKED {
+        IN_FORK {
             CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
             use("cuda:0");
             CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
             CHECK_EQ(usage.processes, 1);
         }
-        FORKED_END;
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_EQ(usage.processes, 0);
     }
-    CHILD_END;
 
     group("shutdown frees all device memory, and the device can be opened again");
     IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
@@ -256,14 +222,11 @@ static void test_usage(void)
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory > 0);
         CHECK_EQ(usage.processes, 1);
-        CHECK_OK(ctrt_shutdown());
-        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
-        CHECK_EQ(usage.used_memory, 0);
-        CHECK_EQ(usage.processes, 0);
+        OK(ctrt_shutdown(), ctrt_device_get_usage(&usage, "cuda:0"));
+        EQUALS((usage.used_memory, 0), (usage.processes, 0));
         CHECK_TRUE(!soft->context_active(0));
         use("cuda:0");
     }
-    CHILD_END;
 }
 
 static void test_reasons(void)
@@ -291,17 +254,12 @@ static void test_reasons(void)
                 CHECK_STR(ctrt_device_name(device), "cpu");
             }
         }
-        CHILD_END;
 }
 
 TEST_MAIN
 {
     unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
-    test_questions();
-    test_threads();
-    test_facts();
-    test_usage();
-    test_reasons();
+    RUN_ALL(test_questions, test_threads, test_facts, test_usage, test_reasons);
     return done();
 }

@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the device discovery of the cuda backend: which GPUs it finds, their order and properties. The driver and NVML
- * are fake libraries (cuda_fake.h); /proc, /sys and /dev are recorded trees. */
+/* Tests the device discovery of the cuda backend: which GPUs it finds, their order and properties, and the messages
+ * that say why there is no device. The driver and NVML are fake libraries; /proc, /sys and /dev are recorded trees. */
 #include "core/device/visible.h"
+#include "calls.h"
 #include "cuda_discovery.h"
-
-/* ---- CUDA_VISIBLE_DEVICES ---- */
 
 static void test_lists(void)
 {
     /* PyTorch's test cases for CUDA_VISIBLE_DEVICES on a machine with 6 GPUs. */
     static const struct { const char *text; int want[6], wanted; } cases[] = {
-        { "0, 1, 2, -1, 3", { 0, 1, 2 }, 3 },
-        { "0, 1, 2, 1", { 0 }, 0 },
-        { "2, +3, -0, 5", { 2, 3, 0, 5 }, 4 },
-        { "one,two,3,4", { 0 }, 0 },
-        { "4,3,two,one", { 4, 3 }, 2 },
-        { "1gpu2,2ampere", { 1, 2 }, 2 },
-        { "0,2", { 0, 2 }, 2 },
-        { "", { 0 }, 0 },
-        { NULL, { 0, 1, 2, 3, 4, 5 }, 6 },
-        { "GPU-a2,GPU-a0010203-0000", { 2, 0 }, 2 },
-        { "GPU-a", { 0 }, 0 },
-        { "GPU-a1,GPU-a1", { 0 }, 0 },
-        { "GPU-a3,2", { 3 }, 1 },
-        { "0,9,1", { 0 }, 1 },
+        { "0, 1, 2, -1, 3", { 0, 1, 2 }, 3 }, { "0, 1, 2, 1", { 0 }, 0 }, { "2, +3, -0, 5", { 2, 3, 0, 5 }, 4 },
+        { "one,two,3,4", { 0 }, 0 }, { "4,3,two,one", { 4, 3 }, 2 }, { "1gpu2,2ampere", { 1, 2 }, 2 },
+        { "0,2", { 0, 2 }, 2 }, { "", { 0 }, 0 }, { NULL, { 0, 1, 2, 3, 4, 5 }, 6 },
+        { "GPU-a2,GPU-a0010203-0000", { 2, 0 }, 2 }, { "GPU-a", { 0 }, 0 }, { "GPU-a1,GPU-a1", { 0 }, 0 },
+        { "GPU-a3,2", { 3 }, 1 }, { "0,9,1", { 0 }, 1 },
     };
     struct cuda_gpu gpus[6];
     const char *uuids[6];
@@ -63,12 +53,9 @@ static void test_lists(void)
             break;
     }
     group("the kind of a list: all, indices, UUIDs, MIG");
-    CHECK_EQ(cuda_visible_kind(NULL), CUDA_LIST_ALL);
-    CHECK_EQ(cuda_visible_kind(""), CUDA_LIST_NUMBERS);
-    CHECK_EQ(cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS);
-    CHECK_EQ(cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS);
-    CHECK_EQ(cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG);
-    CHECK_EQ(cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG);
+    EQUALS((cuda_visible_kind(NULL), CUDA_LIST_ALL), (cuda_visible_kind(""), CUDA_LIST_NUMBERS),
+           (cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS), (cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS),
+           (cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG), (cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG));
 }
 
 /* ---- discovery ---- */
@@ -115,8 +102,7 @@ static void test_counting(void)
     three_gpus(false);
     struct found a = discover(NULL, false, true);
     CHECK(a.status == CTRT_OK && a.count == 3, "status %d, %d devices: %s", (int)a.status, a.count, a.message);
-    CHECK_EQ(a.inits, 0);
-    CHECK_EQ(a.nvml_inits, 1);
+    EQUALS((a.inits, 0), (a.nvml_inits, 1));
     CHECK_STR(a.uuids[0], UUID(0));
     CHECK_STR(a.uuids[2], UUID(2));
     CHECK_STR(a.first.name, "NVIDIA H200");
@@ -203,7 +189,6 @@ static void test_opening(void)
               && strstr(host_error, "there are 3 CUDA devices") != NULL, "%s", host_error);
         CHECK(cuda_ordinal_of(&device, -1) == CTRT_ERR_NO_DEVICE, "cuda:-1 did not give CTRT_ERR_NO_DEVICE");
     }
-    CHILD_END;
 
     group("a change of CUDA_VISIBLE_DEVICES after counting is reported, and no other device is used instead");
     fake_machine_reset();
@@ -217,7 +202,6 @@ static void test_opening(void)
         CHECK(strstr(host_logged, "driver shows 0") != NULL || strstr(host_logged, "too late") != NULL, "logged: %s",
               host_logged);
     }
-    CHILD_END;
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
         CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0
@@ -227,7 +211,6 @@ static void test_opening(void)
                                                                "CUDA_VISIBLE_DEVICES has changed to 0") != NULL,
                                                                "logged: %s", host_logged);
     }
-    CHILD_END;
 
     group("a failed discovery keeps its error when NVML works later");
     fake_machine_reset();
@@ -239,7 +222,6 @@ static void test_opening(void)
         CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(host_error, "[not-ready]", 11) == 0
               && fake_machine.inits == 1, "%s", host_error);
     }
-    CHILD_END;
 }
 
 static void test_usage(void)
@@ -261,7 +243,6 @@ static void test_usage(void)
         CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
               "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
     }
-    CHILD_END;
     fake_machine.processes = 1000;
     IN_DISCOVERY(NULL) {
         ctrt_device_process list[1500];
@@ -270,14 +251,12 @@ static void test_usage(void)
               && list[1000].pid == 2000, "%d processes",
               usage.process_count);
     }
-    CHILD_END;
     fake_machine.nvml = false;
     IN_DISCOVERY(NULL) {
         ctrt_device_usage usage = { .size = sizeof usage };
         CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(host_error, "libnvidia-ml.so.1") != NULL, "%s",
               host_error);
     }
-    CHILD_END;
 
     group("links between devices come from NVML, and from the driver once it is initialised");
     three_gpus(false);
@@ -292,14 +271,12 @@ static void test_usage(void)
         CHECK_TRUE(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1);
         CHECK_EQ(cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE);
     }
-    CHILD_END;
 
     group("the CPUs near a device, as a list of ranges");
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
         CHECK(cuda_describe(1, &info) == CTRT_OK && strcmp(info.cpus, "0-64") == 0, "%s", info.cpus);
     }
-    CHILD_END;
     static const struct file placed[] = { { "/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "4-7,12\n", 0 },
                                           { "/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n", 0 }, END };
     make_tree(placed);
@@ -313,15 +290,165 @@ static void test_usage(void)
         CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a
               && info.size == offsetof(ctrt_device_info, cpus), "cuda_describe wrote beyond info.size, or changed it");
     }
-    CHILD_END;
+}
+
+/* ---- reasons: each case sets files and driver results, and expects a code and a text ---- */
+
+#define NOT_THERE "libcuda.so.1: cannot open shared object file: No such file or directory"
+
+static const struct reason_case {
+    const char *code, *words;
+    const struct file *files;
+    const char *const *settings;
+    const char *no_cuda, *no_entry;
+    int init, version, mig, nvml;               /* nvml: result of nvmlInit, or -1 without NVML */
+    bool none, unprivileged;                    /* none: the driver has no devices */
+    ctrt_status status;                         /* 0: CTRT_ERR_NO_DEVICE or CTRT_ERR_NOT_SUPPORTED */
+} reasons[] = {
+    { "[no-gpu]", "no NVIDIA GPU in this machine", bare, .no_cuda = NOT_THERE },
+    { "[no-driver]", "neither its kernel module nor libcuda.so.1", no_bus, .no_cuda = NOT_THERE },
+    { "[no-driver]", "0000:65:00.0 uses the driver nouveau", nouveau, .no_cuda = NOT_THERE },
+    { "[no-driver]", "0000:65:00.0 is reserved for a virtual machine", guest, .no_cuda = NOT_THERE },
+    { "[no-driver]", "0000:65:00.0 has no driver", no_driver, .no_cuda = NOT_THERE },
+    { "[no-library]", "NVIDIA's driver 550.54.15, but libcuda.so.1 is not installed", module_only,
+      .no_cuda = NOT_THERE },
+    { "[no-library]", "driver 580.65.06,", open_module, .no_cuda = NOT_THERE },
+    { "[no-library]", "this container has no libcuda.so.1: start it by docker run --gpus all", container,
+      .no_cuda = NOT_THERE },
+    { "[no-library]", "this container has no libcuda.so.1", pod, .no_cuda = NOT_THERE },
+    { "[no-library]", "NVIDIA_DRIVER_CAPABILITIES=utility lacks \"compute\"", container,
+      SETTINGS("NVIDIA_DRIVER_CAPABILITIES=utility"), .no_cuda = NOT_THERE },
+    { "[no-library]", "this is WSL", wsl, .no_cuda = NOT_THERE },
+    { "[library-broken]", "invalid ELF header", module_only, .no_cuda = "/usr/lib/libcuda.so.1: invalid ELF header" },
+    { "[library-broken]", "libnvidia-ptx.so", module_only,
+      .no_cuda = "libnvidia-ptx.so: cannot open shared object file: No such file or directory" },
+    { "[driver-too-old]", "the driver 550.54.15 supports CUDA 11.4, and 12.0 is required", module_only,
+      .version = 11040 },
+    { "[driver-too-old]", "lacks cuLibraryLoadData", module_only, .no_entry = "cuLibraryLoadData" },
+    { "[version-mismatch]", "the kernel module 550.54.15 have different versions", module_only, .nvml = 18,
+      .init = 803 },
+    { "[version-mismatch]", "remove the image's own libcuda", container, .nvml = 18, .init = 803 },
+    { "[not-ready]", "nvidia-fabricmanager must run", module_only, .nvml = -1, .init = 802 },
+    { "[compat-refused]", "cuda-compat", module_only, .nvml = -1, .init = 804 },
+    { "[stub-library]", "lib64/stubs", module_only, .nvml = -1, .init = 34 },
+    { "[forked]", "before this process was forked", module_only, .nvml = -1, .init = 3 },
+    { "[busy]", "exclusive or prohibited compute mode", module_only, .nvml = -1, .init = 46 },
+    { "[no-gpu]", "no NVIDIA GPU in this machine", bare, .nvml = 9, .init = 100 },
+    { "[no-driver]", "has no driver", no_driver, .nvml = 9, .init = 100 },
+    { "[no-device-node]", "/dev/nvidiactl is missing: run nvidia-modprobe", no_control, .nvml = 9, .init = 999 },
+    { "[no-device-node]", "/dev/nvidiactl is missing", no_control, .nvml = 9, .init = 100 },
+    { "[no-device-node]", "/dev/nvidiactl is missing: start the container with its GPUs", container, .nvml = 9,
+      .init = 100 },
+    { "[no-device-node]", "modprobe nvidia-uvm", no_uvm, .nvml = -1, .init = 999 },
+    { "[no-device-node]", "/dev/nvidia3 is missing", no_node, .nvml = -1, .init = 100 },
+    { "[no-device]", "the driver has 2 GPUs, but CUDA finds none", one_of_two, .nvml = -1, .init = 100 },
+    { "[no-permission]", "/dev/nvidiactl belongs to ", denied, .nvml = 4, .init = 100, .unprivileged = true },
+    { "[no-permission]", "add the user to group ", denied, .nvml = -1, .init = 999, .unprivileged = true },
+    { "[no-permission]", "ask the administrator", denied_gpu, .nvml = -1, .init = 100, .unprivileged = true },
+    { "[no-gpu]", "550.54.15 is loaded but finds no usable GPU", no_gpu, .nvml = -1, .init = 100 },
+    { "[no-gpu]", "finds no usable GPU", no_gpu, .nvml = -1, .none = true },
+    { "[ending]", "the driver has shut down", module_only, .nvml = -1, .init = 4 },
+    { "[no-host-memory]", "not enough host memory", module_only, .nvml = -1, .init = 2,
+      .status = CTRT_ERR_OUT_OF_MEMORY },
+    { "[invalid-device]", "check CUDA_VISIBLE_DEVICES", module_only, .nvml = -1, .init = 101 },
+    { "[device-node]", "/dev/nvidiactl cannot be opened: Is a directory", odd_control, .nvml = -1, .init = 999 },
+    { "[device-node]", "/dev/nvidia-uvm cannot be opened: Too many levels", odd_uvm, .nvml = 9, .init = 100 },
+    { "[gpu-failed]", "/dev/nvidia1 cannot be opened: Too many levels", odd_gpu, .nvml = -1, .init = 100 },
+    { "[gpu-failed]", "/dev/nvidia1 cannot be opened: Is a directory", odd_gpu_of_two, .nvml = -1, .init = 999 },
+    { "[driver-failed]", "(error 999)", module_only, .nvml = -1, .init = 999 },
+    { "[hidden]", "CUDA_VISIBLE_DEVICES=-1 hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=-1") },
+    { "[hidden]", "CUDA_VISIBLE_DEVICES= hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=") },
+    { "[hidden]", "CUDA_VISIBLE_DEVICES=0,0 contains a GPU twice", module_only,
+      .settings = SETTINGS("CUDA_VISIBLE_DEVICES=0,0") },
+    { "[hidden]", "CUDA_VISIBLE_DEVICES=7 hides the 1 NVIDIA GPU", module_only, SETTINGS("CUDA_VISIBLE_DEVICES=7"),
+      .nvml = -1, .init = 100 },
+    { "[hidden]", "NVIDIA_VISIBLE_DEVICES=void", container, SETTINGS("NVIDIA_VISIBLE_DEVICES=void"), .nvml = 9,
+      .init = 100 },
+    { "[mig-without-instance]", "NVIDIA H200 (0000:01:00.0) is in MIG mode", module_only, .mig = 2 },
+};
+
+static void test_reasons(void)
+{
+    group("each cause of a missing device gives its code and text");
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        const struct reason_case *c = &reasons[i];
+        make_tree(c->files);
+        fake_machine_reset();
+        fake_machine.no_cuda = c->no_cuda;
+        fake_machine.no_entry = c->no_entry;
+        fake_machine.init = c->init;
+        if (c->version != 0)
+            fake_machine.version = c->version;
+        fake_machine.nvml = c->nvml >= 0;
+        fake_machine.nvml_init = c->nvml > 0 ? c->nvml : 0;
+        fake_machine.all[0].mig = fake_machine.all[1].mig = c->mig;
+        if (c->none)
+            fake_machine.count = 0;
+        const struct found a = discover(c->settings, c->unprivileged, false);
+        CHECK(c->status != CTRT_OK ? a.status == c->status : a.status == CTRT_ERR_NO_DEVICE
+              || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->words, (int)a.status, a.count);
+        CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->words, c->code,
+              a.message);
+        CHECK_HAS(a.message, c->words);
+        CHECK_TRUE(strlen(a.message) < 420);
+    }
+    group("cuda_probe returns 0 with the reason, in 255 bytes, if libcuda is missing, and does not call cuInit");
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        char text[256] = "?";
+        if (reasons[i].no_cuda == NULL)
+            continue;
+        make_tree(reasons[i].files);
+        fake_machine_reset();
+        fake_machine.no_cuda = reasons[i].no_cuda;
+        IN_CHILD(NULL) {
+            if (reasons[i].settings != NULL)
+                child_environment(reasons[i].settings);
+            CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s",
+                  reasons[i].words, text);
+        }
+    }
+    char text[256] = "?";
+    fake_machine_reset();
+    CHECK_TRUE(cuda_probe(text, sizeof text) > 0);
+    CHECK_STR(text, "");
+    CHECK_EQ(fake_machine.inits, 0);
+}
+
+/* The table of doc/cuda.md and the cases above must have the same codes. */
+static void test_table(void)
+{
+    char path[4096], line[4096];
+    const char *srcdir = getenv("srcdir");
+    bool seen[COUNT_OF(reasons)] = { false };
+    int words = 0;
+    snprintf(path, sizeof path, "%s/doc/cuda.md", srcdir != NULL ? srcdir : ".");
+    FILE *in = fopen(path, "r");
+    group("every code of the table in doc/cuda.md has a case, and every case's code is in the table");
+    if (!CHECK(in != NULL, "%s cannot be read", path))
+        return;
+    while (fgets(line, sizeof line, in) != NULL) {
+        char *end = strncmp(line, "| `[", 4) == 0 ? strchr(line + 2, '|') : NULL;
+        if (end == NULL)
+            continue;
+        *end = '\0';
+        for (char *at = line; (at = strchr(at, '[')) != NULL; at++) {
+            const size_t length = strcspn(at, "]") + 1;
+            bool found = false;
+            for (size_t i = 0; i < COUNT_OF(reasons); i++)
+                if (strlen(reasons[i].code) == length && strncmp(reasons[i].code, at, length) == 0)
+                    found = seen[i] = true;
+            CHECK(found, "%.*s has no case", (int)length, at);
+            words++;
+        }
+    }
+    fclose(in);
+    CHECK(words > 15, "the table has %d codes, expected more than 15", words);
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        CHECK(seen[i], "%s (%s) is not in the table", reasons[i].code, reasons[i].words);
 }
 
 TEST_MAIN
 {
-    discovery_begin();
-    test_lists();
-    test_counting();
-    test_opening();
-    test_usage();
+    RUN_ALL(discovery_begin, test_lists, test_counting, test_opening, test_usage, test_reasons, test_table);
     return discovery_end();
 }

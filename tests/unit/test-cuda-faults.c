@@ -89,7 +89,6 @@ static void one_fails(const char *name, int error, bool opening)
         if (gpu != NULL && status != CTRT_ERR_DEVICE_LOST)
             shut_down(name);
     }
-    CHILD_END;
 }
 
 static void test_each(int error, bool opening)
@@ -108,8 +107,6 @@ static void test_each(int error, bool opening)
     CHECK(tried > 50, "only %d functions were tested", tried);
 }
 
-/* ---- out of memory, lost devices and deferred errors ---- */
-
 static void test_memory(void)
 {
     group("out of memory: the cache is freed, then an error is reported, and the device stays usable");
@@ -122,30 +119,25 @@ static void test_memory(void)
         ctrt_tensor_release(&b);
         check_step("after the error");
     }
-    CHILD_END;
 
     group("out of memory in a capture does not free memory of recorded work");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m", "CTRT_MEMORY=caching") {
         CTRT_AUTO(tensor) a = NULL, b = NULL, out = NULL, sum = NULL;
         CTRT_AUTO(graph) graph = NULL;
         double value = 0;
-        CHECK_OK(ctrt_zeros(&out, CTRT_SHAPE(4), CTRT_F32, gpu));
-        CHECK_OK(ctrt_capture_begin(gpu));
-        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(1), CTRT_F32, gpu));
+        OK(ctrt_zeros(&out, CTRT_SHAPE(4), CTRT_F32, gpu), ctrt_capture_begin(gpu),
+           ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(1), CTRT_F32, gpu));
         ctrt_tensor_release(&a);
         CHECK_FAILS(ctrt_full(&b, CTRT_SHAPE(40 * MIB), ctrt_float(1), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
         CHECK_OK(ctrt_add_scalar_(out, ctrt_float(1)));
         if (ctrt_capture_end(&graph, gpu) == CTRT_OK) {
-            CHECK_OK(ctrt_capture_replay(graph));
-            CHECK_OK(ctrt_sum(&sum, out, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_item(&value, sum));
+            OK(ctrt_capture_replay(graph), ctrt_sum(&sum, out, CTRT_ALL_DIMS), ctrt_item(&value, sum));
         }
         ctrt_graph_release(&graph);
         CHECK_OK(ctrt_full(&b, CTRT_SHAPE(50 * MIB), ctrt_float(1), CTRT_F32, gpu));
         ctrt_tensor_release(&b);
         check_step("after the capture");
     }
-    CHILD_END;
 }
 
 static void test_illegal(void)
@@ -155,7 +147,7 @@ static void test_illegal(void)
         CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
         double value = 0;
         check_step("before the fault");
-        soft->tell(false);
+        soft->print_faults(false);
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
         soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);
@@ -166,10 +158,7 @@ static void test_illegal(void)
         CHECK_OK(ctrt_item(&value, x));
         CHECK_EQ(value, 5.0);
     }
-    CHILD_END;
 }
-
-/* ---- replays ---- */
 
 static void test_replay(void)
 {
@@ -183,13 +172,10 @@ static void test_replay(void)
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(5), CTRT_F32, gpu));
         ctrt_manual_seed(3);
         for (int i = 0; i < 3; i++) {
-            CHECK_OK(ctrt_uniform_(x, 0, 1));
-            CHECK_OK(ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
+            OK(ctrt_uniform_(x, 0, 1), ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
         }
         ctrt_manual_seed(3);
-        CHECK_OK(ctrt_capture_begin(gpu));
-        CHECK_OK(ctrt_uniform_(x, 0, 1));
-        CHECK_OK(ctrt_capture_end(&graph, gpu));
+        OK(ctrt_capture_begin(gpu), ctrt_uniform_(x, 0, 1), ctrt_capture_end(&graph, gpu));
         for (int i = 0; i < 3; i++) {
             if (i > 0) {
                 const char *name = names[i - 1];
@@ -201,8 +187,7 @@ static void test_replay(void)
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &after));
                 CHECK_EQ(after, before);
             }
-            CHECK_OK(ctrt_capture_replay(graph));
-            CHECK_OK(ctrt_to_host(got, sizeof got, x, CTRT_F32));
+            OK(ctrt_capture_replay(graph), ctrt_to_host(got, sizeof got, x, CTRT_F32));
             CHECK(memcmp(got, want[i], sizeof got) == 0, "replay %d: %g, expected %g", i, (double)got[0],
                   (double)want[i][0]);
         }
@@ -210,7 +195,6 @@ static void test_replay(void)
         ctrt_tensor_release(&x);
         shut_down("replay");
     }
-    CHILD_END;
 
     group("an index out of range in a replay fails only the stream of the replay");
     IN_CUDA_CHILD("CTRT_MEMORY=caching") {
@@ -219,19 +203,13 @@ static void test_replay(void)
         CTRT_AUTO(graph) graph = NULL;
         int64_t places[3] = { 0, 3, 1 };
         double value = 0;
-        CHECK_OK(ctrt_stream_default(&here, gpu));
-        CHECK_OK(ctrt_stream_new(&there, gpu, 0));
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, gpu));
-        CHECK_OK(ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, gpu));
-        CHECK_OK(ctrt_capture_begin(gpu));
-        CHECK_OK(ctrt_index_select(&y, x, 0, index));
-        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_capture_end(&graph, gpu));
+        OK(ctrt_stream_default(&here, gpu), ctrt_stream_new(&there, gpu, 0),
+           ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, gpu),
+           ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, gpu), ctrt_capture_begin(gpu),
+           ctrt_index_select(&y, x, 0, index), ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_capture_end(&graph, gpu));
         for (int round = 0; round < 3; round++) {
             places[1] = round == 1 ? 1000 : 3;
-            CHECK_OK(ctrt_from_host_(index, places, 3, CTRT_I64));
-            CHECK_OK(ctrt_stream_push(there));
-            CHECK_OK(ctrt_capture_replay(graph));
+            OK(ctrt_from_host_(index, places, 3, CTRT_I64), ctrt_stream_push(there), ctrt_capture_replay(graph));
             if (round == 1) {
                 CHECK_FAILS(ctrt_stream_synchronize(there), CTRT_ERR_INVALID_ARGUMENT, "a replay: index_select");
                 CHECK_HAS(ctrt_error_message(), "index 1000 (element 1) is out of range [0, 5)");
@@ -239,13 +217,10 @@ static void test_replay(void)
             } else if (CHECK_OK(ctrt_item(&value, sum))) {
                 CHECK_EQ(value, 9.0);
             }
-            CHECK_OK(ctrt_stream_pop());
-            CHECK_OK(ctrt_stream_synchronize(here));
+            OK(ctrt_stream_pop(), ctrt_stream_synchronize(here));
         }
-        CHECK_OK(ctrt_capture_replay(graph));
-        CHECK_OK(ctrt_item(&value, sum));
+        OK(ctrt_capture_replay(graph), ctrt_item(&value, sum));
     }
-    CHILD_END;
 }
 
 TEST_MAIN
@@ -256,8 +231,6 @@ TEST_MAIN
     test_each(UNKNOWN, false);
     test_each(OUT_OF_MEMORY, false);
     test_each(UNKNOWN, true);
-    test_memory();
-    test_illegal();
-    test_replay();
+    RUN_ALL(test_memory, test_illegal, test_replay);
     return done();
 }

@@ -56,35 +56,28 @@ static void test_order(void)
         const int64_t waited = waits(), allocs = calls("cuMemAllocFromPoolAsync"), others = calls("cuMemAlloc");
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
         for (int i = 0; i < 50; i++) {
-            CHECK_OK(ctrt_exp(&y, x));
-            CHECK_OK(ctrt_log(&x, y));
+            OK(ctrt_exp(&y, x), ctrt_log(&x, y));
         }
-        CHECK_EQ(waits(), waited);
-        CHECK_EQ(calls("cuMemAllocFromPoolAsync"), allocs + 101);
-        CHECK_EQ(calls("cuMemAlloc"), others);
+        EQUALS((waits(), waited), (calls("cuMemAllocFromPoolAsync"), allocs + 101), (calls("cuMemAlloc"), others));
         ctrt_tensor_release(&x);
         ctrt_tensor_release(&y);
         close_clean("order");
     }
-    CHILD_END;
 
     group("a block allocated on one stream, written on a second and freed on a third is ordered on the device");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=500us,free=strict", ORDERED) {
         ctrt_stream *a = NULL, *b = NULL;
         double value = 0;
-        CHECK_OK(ctrt_stream_new(&a, gpu, 0));
-        CHECK_OK(ctrt_stream_new(&b, gpu, 0));
+        OK(ctrt_stream_new(&a, gpu, 0), ctrt_stream_new(&b, gpu, 0));
         for (int i = 0; i < 20; i++) {
             CTRT_AUTO(tensor) x = NULL, y = NULL;
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
             CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu));        /* written on another stream */
-            CHECK_OK(ctrt_stream_pop());
-            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+            OK(ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)));
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? b : a));
             CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
             ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_stream_pop());
-            CHECK_OK(ctrt_item(&value, y));
+            OK(ctrt_stream_pop(), ctrt_item(&value, y));
             CHECK_EQ(value, i * 65536.0);
         }
         CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
@@ -92,7 +85,6 @@ static void test_order(void)
         ctrt_stream_release(&b);
         close_clean("streams");
     }
-    CHILD_END;
 }
 
 static void test_memory(void)
@@ -102,12 +94,9 @@ static void test_memory(void)
         ctrt_tensor *a = NULL, *b = NULL;
         ctrt_stream *side = NULL;
         const uint64_t before = soft->live_bytes(0);
-        CHECK_OK(ctrt_stream_new(&side, gpu, 0));
-        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
+        OK(ctrt_stream_new(&side, gpu, 0), ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
-        CHECK_OK(ctrt_stream_push(side));
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu));
-        CHECK_OK(ctrt_stream_pop());
+        OK(ctrt_stream_push(side), ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu), ctrt_stream_pop());
         ctrt_tensor_release(&b);
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(60 * MIB), CTRT_F32, gpu));
@@ -120,18 +109,15 @@ static void test_memory(void)
         ctrt_stream_release(&side);
         close_clean("memory");
     }
-    CHILD_END;
 
     group("segments of caching come from the pool, expandable segments from mapped pages");
     for (int pages = 0; pages < 2; pages++)
         IN_CUDA_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching",
                       "SOFTCUDA=devices=1,streams=error") {
             check_chain("caching");
-            CHECK_EQ(calls("cuMemAllocFromPoolAsync") > 0, !pages);
-            CHECK_EQ(calls("cuMemCreate") > 0, pages);
+            EQUALS((calls("cuMemAllocFromPoolAsync") > 0, !pages), (calls("cuMemCreate") > 0, pages));
             close_clean("caching");
         }
-        CHILD_END;
 }
 
 static void check_all(ctrt_tensor *x, double want, const char *what)
@@ -163,8 +149,8 @@ static void test_pieces(void)
         const int64_t creates = calls("cuMemCreate"), bytes = (int64_t)soft->live_bytes(0);
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(200 * MIB), CTRT_F32, gpu));
         check_chunks(creates, bytes, 10, 200);
-        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu));
-        CHECK_OK(ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
+        OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu),
+           ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
         check_chunks(creates, bytes, 13, 260);
         ctrt_tensor_release(&a);                                        /* shares a chunk with the other block */
         CHECK_OK(ctrt_memory_empty_cache(gpu));
@@ -182,7 +168,6 @@ static void test_pieces(void)
         ctrt_tensor_release(&small);
         close_clean("pieces");
     }
-    CHILD_END;
 }
 
 static void test_cannot(void)
@@ -192,7 +177,6 @@ static void test_cannot(void)
         CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_NOT_SUPPORTED,
                     "CTRT_CUDA_POOL=yes, but the driver has no memory pools on this device");
     }
-    CHILD_END;
     IN_CHILD("SOFTCUDA=devices=1", ORDERED, "CTRT_CUDA_SHARE=yes") {
         ctrt_log_set_callback(keep_log, NULL);
         if (soft_open("cuda:0")) {
@@ -201,13 +185,11 @@ static void test_cannot(void)
             CHECK_EQ(calls("cuMemPoolCreate") + calls("cuMemAllocFromPoolAsync"), 0);
         }
     }
-    CHILD_END;
     IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct") {
         check_chain("plain");
         CHECK_EQ(calls("cuMemPoolCreate"), 0);
         CHECK_TRUE(calls("cuMemAlloc") > 0);
     }
-    CHILD_END;
 }
 
 static void test_capture(void)
@@ -217,22 +199,18 @@ static void test_capture(void)
         ctrt_tensor *x = NULL, *y = NULL, *old = NULL;
         ctrt_graph *graph = NULL;
         double value = 0;
-        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
-        CHECK_OK(ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
+        OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu),
+           ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
         const int64_t frees = calls("cuMemFreeAsync");
         CHECK_OK(ctrt_capture_begin(gpu));
         ctrt_tensor_release(&old);
         CHECK_EQ(calls("cuMemFreeAsync"), frees);
-        CHECK_OK(ctrt_add_scalar(&y, x, ctrt_float(1)));
-        CHECK_OK(ctrt_mul(&y, y, y));
-        CHECK_OK(ctrt_capture_end(&graph, gpu));
+        OK(ctrt_add_scalar(&y, x, ctrt_float(1)), ctrt_mul(&y, y, y), ctrt_capture_end(&graph, gpu));
         CHECK_EQ(calls("cuMemFreeAsync"), frees + 1);
         for (int i = 0; i < 3; i++) {
-            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
-            CHECK_OK(ctrt_capture_replay(graph));
+            OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
             CTRT_AUTO(tensor) sum = NULL;
-            CHECK_OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_item(&value, sum));
+            OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS), ctrt_item(&value, sum));
             CHECK_EQ(value, (double)((i + 1) * (i + 1)));
             check_chain("between replays");
         }
@@ -241,7 +219,6 @@ static void test_capture(void)
         ctrt_tensor_release(&x);
         close_clean("capture");
     }
-    CHILD_END;
 }
 
 /* ---- failures ---- */
@@ -280,7 +257,6 @@ static void one_fails(const char *name, bool opening)
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    CHILD_END;
 }
 
 static void test_failures(void)
@@ -297,11 +273,6 @@ TEST_MAIN
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         return skip_rest("the counters of the software driver are not available");
-    test_order();
-    test_memory();
-    test_pieces();
-    test_cannot();
-    test_capture();
-    test_failures();
+    RUN_ALL(test_order, test_memory, test_pieces, test_cannot, test_capture, test_failures);
     return done();
 }

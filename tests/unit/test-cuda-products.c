@@ -2,83 +2,52 @@
 /* Compares matrix products and convolutions of the cuda backend with the cpu backend, computed by the built-in
  * kernels and by cuBLASLt and cuDNN (software versions in tests/softcuda). Operands are small integers, so every sum
  * is exact and results must be equal bit for bit. Also tests what the choice of an algorithm depends on: timing, the
- * tuning file, workspace limits, determinism, and missing or failing libraries. */
+ * tuning file, workspace limits, determinism, and missing or failing libraries; and when the libraries are opened. */
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "ctrt/capture.h"
 #include "cuda_compare.h"
-
-/* Returns integers in [-most, most], so that sums of their products are exact and equal in any order. */
-static ctrt_tensor *integers(ctrt_ints shape, ctrt_dtype dtype, int most)
-{
-    static uint64_t state = 1;
-    const int64_t numel = numel_of(shape);
-    double *values = malloc((size_t)numel * sizeof *values);
-    for (int64_t i = 0; i < numel; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        values[i] = (double)((int64_t)((state >> 33) % (uint64_t)(2 * most + 1)) - most);
-        if (dtype == CTRT_U8)
-            values[i] = fabs(values[i]);
-    }
-    ctrt_tensor *x = NULL;
-    CHECK_OK(ctrt_empty(&x, shape, dtype, cpu));
-    CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
-    free(values);
-    return x;
-}
-
-static int largest = 4, largest_bias = 4;
-
-static int most_of(ctrt_dtype dtype)
-{
-    return dtype == CTRT_BF16 ? 1 : dtype == CTRT_F16 ? 2 : largest;
-}
 
 /* ---- products ---- */
 
-enum layout { PLAIN, TRANSPOSED, ODD, SLICED, LAYOUTS };
-
-/* Creates a [batch, rows, columns] operand on both devices; with a batch of 1 a matrix. */
-static void operand(ctrt_tensor **near, ctrt_tensor **far, enum layout layout, int64_t batch, int64_t rows,
-                    int64_t columns, ctrt_dtype dtype)
-{
-    const int64_t wide = layout == ODD ? columns + 3 : layout == SLICED ? columns + 8 : columns;
-    *near = layout == TRANSPOSED ? integers(CTRT_SHAPE(batch, columns, rows), dtype, most_of(dtype))
-                                 : integers(CTRT_SHAPE(batch, rows, wide), dtype, most_of(dtype));
-    CHECK_OK(ctrt_to_device(far, *near, gpu));
-    ctrt_tensor **sides[2] = { near, far };
-    for (int i = 0; i < 2; i++) {
-        if (layout == TRANSPOSED)
-            CHECK_OK(ctrt_transpose(sides[i], *sides[i], 1, 2));
-        else
-            CHECK_OK(ctrt_narrow(sides[i], *sides[i], 2, layout == ODD ? 1 : 0, columns));
-        if (batch == 1)
-            CHECK_OK(ctrt_reshape(sides[i], *sides[i], CTRT_SHAPE(rows, columns)));
-    }
-}
+static const enum layout layouts[] = { PLAIN, TRANSPOSED, UNEVEN, SLICED };
+enum { LAYOUT_COUNT = 4 };
 
 struct product { int64_t batch, m, n, k; };
 
-/* Computes matmul and, for floating matrices, linear. */
-static void product(struct product p, enum layout left, enum layout right, ctrt_dtype dtype)
+/* n: m, n, k, the layouts, and the batch sizes of the operands. With a third input linear, else matmul. */
+static ctrt_status multiply(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
-    CTRT_AUTO(tensor) a = NULL, a_far = NULL, b = NULL, b_far = NULL, y = NULL, y_far = NULL;
-    char what[100];
-    snprintf(what, sizeof what, "[%lld, %lld, %lld] by [%lld, %lld], layouts %d and %d", (long long)p.batch,
-             (long long)p.m,
-             (long long)p.k, (long long)p.k, (long long)p.n, left, right);
-    operand(&a, &a_far, left, p.batch, p.m, p.k, dtype);
-    operand(&b, &b_far, right, p.m % 2 ? p.batch : 1, p.k, p.n, dtype);
-    if (CHECK_OK(ctrt_matmul(&y, a, b)) && CHECK_OK(ctrt_matmul(&y_far, a_far, b_far)))
-        same(y_far, y, EQUAL, "matmul %s", what);
-    if (p.batch != 1 || !ctrt_dtype_is_floating(dtype))
-        return;
-    CTRT_AUTO(tensor) bias = integers(CTRT_SHAPE(p.n), dtype, largest_bias), bias_far = NULL;
-    CHECK_OK(ctrt_to_device(&bias_far, bias, gpu));
-    CHECK_OK(ctrt_transpose(&b, b, 0, 1));
-    CHECK_OK(ctrt_transpose(&b_far, b_far, 0, 1));
-    if (CHECK_OK(ctrt_linear(&y, a, b, bias)) && CHECK_OK(ctrt_linear(&y_far, a_far, b_far, bias_far)))
-        same(y_far, y, EQUAL, "linear %s", what);
+    CTRT_AUTO(tensor) a = NULL, b = NULL;
+    CTRT_TRY(view_of(&a, in[0], (enum layout)n[3], n[5], (struct size){ n[0], n[2] }));
+    CTRT_TRY(view_of(&b, in[1], (enum layout)n[4], n[6], (struct size){ n[2], n[1] }));
+    if (in[2] == NULL)
+        return ctrt_matmul(out, a, b);
+    CTRT_TRY(ctrt_transpose(&b, b, 0, 1));
+    return ctrt_linear(out, a, b, in[2]);
+}
+
+/* Computes matmul and, for floating matrices, linear. */
+static void product(struct product p, enum layout left, enum layout right, ctrt_dtype dtype, bool wide)
+{
+    const int64_t batch = p.m % 2 ? p.batch : 1;
+    const bool half = ctrt_dtype_is_floating(dtype) && ctrt_dtype_size(dtype) == 2;
+    const enum values kind = wide ? WIDE : half ? SIGNS : WHOLE;
+    for (int linear = 0; linear <= (p.batch == 1 && ctrt_dtype_is_floating(dtype)); linear++) {
+        CTRT_AUTO(tensor) bias = linear ? numbers(CTRT_SHAPE(p.n), dtype, kind) : NULL;
+        char what[100];
+        snprintf(what, sizeof what, "%s of [%d, %d, %d] by [%d, %d], %s and %s", linear ? "linear" : "matmul",
+                 (int)p.batch, (int)p.m, (int)p.k, (int)p.k, (int)p.n, layout_names[left], layout_names[right]);
+        if (linear && wide)
+            CHECK_OK(ctrt_mul_scalar(&bias, bias, ctrt_int(140)));      /* to 70000, more than the largest f16 */
+        compare((struct trial){ what, { base_of(left, p.batch, (struct size){ p.m, p.k }, dtype, kind),
+                                        base_of(right, batch, (struct size){ p.k, p.n }, dtype, kind),
+                                        ctrt_tensor_retain(bias) },
+                                .call = multiply, .n = { p.m, p.n, p.k, left, right, p.batch, batch },
+                                .tolerance = EQUAL }, false);
+    }
 }
 
 /* Computes all shapes in the first `count` dtypes, each shape with other layouts in each dtype. */
@@ -86,18 +55,17 @@ static void products(size_t count)
 {
     static const struct product shapes[] = {
         { 1, 1, 1, 1 }, { 1, 1, 130, 65 }, { 1, 130, 1, 64 }, { 1, 64, 64, 8 }, { 1, 65, 129, 9 }, { 3, 20, 31, 17 },
-        { 2, 67, 33, 90 },
-        { 1, 30, 16, 24 },
+        { 2, 67, 33, 90 }, { 1, 30, 16, 24 },
     };
     for (size_t d = 0; d < count; d++)
         for (size_t s = 0; s < COUNT(shapes); s++)
-            for (int i = 0; i < 2; i++)
-                product(shapes[s], (enum layout)((s + d + (size_t)i) % LAYOUTS),
-                        (enum layout)((s + 2 * d + 2 * (size_t)i) % LAYOUTS), all_dtypes[d]);
+            for (size_t i = 0; i < 2; i++)
+                product(shapes[s], layouts[(s + d + i) % LAYOUT_COUNT], layouts[(s + 2 * d + 2 * i) % LAYOUT_COUNT],
+                        all_dtypes[d], false);
     /* More tiles of the large kernel than the device has multiprocessors. */
-    product((struct product){ 1, 260, 300, 20 }, PLAIN, PLAIN, CTRT_F32);
-    product((struct product){ 1, 300, 260, 12 }, PLAIN, TRANSPOSED, CTRT_I8);
-    product((struct product){ 1, 260, 260, 9 }, TRANSPOSED, PLAIN, CTRT_F16);
+    product((struct product){ 1, 260, 300, 20 }, PLAIN, PLAIN, CTRT_F32, false);
+    product((struct product){ 1, 300, 260, 12 }, PLAIN, TRANSPOSED, CTRT_I8, false);
+    product((struct product){ 1, 260, 260, 9 }, TRANSPOSED, PLAIN, CTRT_F16, false);
 }
 
 /* On cuda-fp16, products of integers that f16 cannot represent must be equal bit for bit: f16 operands give f32
@@ -106,86 +74,64 @@ static void wide_products(void)
 {
     static const struct product shapes[] = { { 1, 3, 4, 5 }, { 1, 70, 65, 40 }, { 3, 20, 31, 17 }, { 1, 1, 1, 1 },
                                              { 1, 300, 260, 9 }, { 1, 4, 6, 0 } };
-    largest = 500;
-    largest_bias = 70000;
     for (size_t s = 0; s < COUNT(shapes); s++)
-        product(shapes[s], (enum layout)(s % LAYOUTS), TRANSPOSED, CTRT_F32);
+        product(shapes[s], layouts[s % LAYOUT_COUNT], TRANSPOSED, CTRT_F32, true);
 }
 
 /* ---- convolutions ---- */
 
-struct shape {
+static const struct shape {
     int64_t n, c, h, w, o, kh, kw;
     ctrt_conv2d_options options;
+} shapes[] = {
+    { 2, 4, 9, 9, 5, 3, 3, { .padding = { 1, 1 } } },
+    { 2, 9, 9, 8, 10, 3, 3, { .padding = { 1, 1 } } },      /* enough channels for the im2col path with products */
+    { 2, 4, 8, 8, 8, 3, 3, { .padding = { 1, 1 } } },
+    { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
+    { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                     /* more channels than one tile has */
+    { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
+    { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
+    { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } },   /* depthwise */
+    { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
+    { 1, 8, 9, 9, 8, 3, 3, { { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
+    { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } }, /* padding larger than the windows reach */
+    { 1, 2, 4, 4, 70, 2, 2, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
+    { 3, 8, 6, 5, 9, 3, 2, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
+    { 2, 10, 8, 9, 8, 3, 3, { { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
 };
+enum { ONE, MANY_CHANNELS, EVEN, FIRST };                   /* indices; FIRST: of those of convolutions() */
 
-static void convolution(const struct shape *s, ctrt_dtype dtype, bool last)
+/* n: index of the shape, memory format */
+static ctrt_status convolve(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
+    CTRT_AUTO(tensor) x = NULL;
+    CTRT_TRY(ctrt_contiguous(&x, in[0], (ctrt_memory_format)n[1]));
+    return ctrt_conv2d(out, x, in[1], in[2], &shapes[n[0]].options);
+}
+
+static void convolution(int shape, ctrt_dtype dtype, bool last)
+{
+    const struct shape *s = &shapes[shape];
     const int64_t groups = s->options.groups > 0 ? s->options.groups : 1;
-    const ctrt_memory_format format = last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
-    CTRT_AUTO(tensor) x = integers(CTRT_SHAPE(s->n, s->c, s->h, s->w), dtype, most_of(dtype));
-    CTRT_AUTO(tensor) w = integers(CTRT_SHAPE(s->o, s->c / groups, s->kh, s->kw), dtype, most_of(dtype));
-    CTRT_AUTO(tensor) bias = s->n == 3 ? NULL : integers(CTRT_SHAPE(s->o), dtype, most_of(dtype));
-    CTRT_AUTO(tensor) dy = NULL, y = NULL, y_far = NULL, dx = NULL, dx_far = NULL, dw = NULL, dw_far = NULL;
-    ctrt_tensor **ys[2] = { &y, &y_far }, **dxs[2] = { &dx, &dx_far }, **dws[2] = { &dw, &dw_far };
-    CHECK_OK(ctrt_contiguous(&x, x, format));
-    for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) bias_there = NULL;
-        ctrt_tensor *in[2] = { NULL, NULL }, *grads[2] = { NULL, NULL };
-        ctrt_device *device = i == 0 ? cpu : gpu;
-        CHECK_OK(ctrt_to_device(&in[0], x, device));
-        CHECK_OK(ctrt_to_device(&in[1], w, device));
-        if (bias != NULL)
-            CHECK_OK(ctrt_to_device(&bias_there, bias, device));
-        CHECK_OK(ctrt_tensor_require_grad(in[0], true));
-        CHECK_OK(ctrt_tensor_require_grad(in[1], true));
-        if (CHECK_OK(ctrt_conv2d(ys[i], in[0], in[1], bias_there, &s->options))) {
-            if (i == 0) {
-                dy = integers(ctrt_ints_of(ctrt_tensor_shape(y), 4), dtype, 1);
-                CHECK_OK(ctrt_contiguous(&dy, dy, format));
-            }
-            CHECK_OK(ctrt_to_device(&dy, dy, device));
-            CHECK_OK(ctrt_grad(grads, *ys[i], in, 2, dy, false, false, false));
-        }
-        *dxs[i] = grads[0];
-        *dws[i] = grads[1];
-        ctrt_tensor_release(&in[0]);
-        ctrt_tensor_release(&in[1]);
-    }
-    if (!CHECK(dw != NULL && dw_far != NULL, "no gradient"))
-        return;
-    char what[160];
-    snprintf(what, sizeof what,
-             "%s[%lld, %lld, %lld, %lld] by [%lld, %lld, %lld], stride %lld, padding %lld, groups %lld",
-             last ? "channels-last " : "", (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w,
-             (long long)s->o, (long long)s->kh, (long long)s->kw, (long long)s->options.stride[0],
-             (long long)s->options.padding[0], (long long)groups);
-    same(y_far, y, EQUAL, "conv2d %s", what);
-    same(dx_far, dx, EQUAL, "dx of %s", what);
-    same(dw_far, dw, EQUAL, "dw of %s", what);
+    const enum values kind = ctrt_dtype_size(dtype) == 2 ? SIGNS : WHOLE;
+    char what[100];
+    snprintf(what, sizeof what, "%sconv2d %d of [%d, %d, %d, %d]", last ? "channels-last " : "", shape, (int)s->n,
+             (int)s->c, (int)s->h, (int)s->w);
+    compare((struct trial){ what, { numbers(CTRT_SHAPE(s->n, s->c, s->h, s->w), dtype, kind),
+                                    numbers(CTRT_SHAPE(s->o, s->c / groups, s->kh, s->kw), dtype, kind),
+                                    s->n == 3 ? NULL : numbers(CTRT_SHAPE(s->o), dtype, kind) },
+                            { true, true }, convolve, { shape, last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT },
+                            EQUAL, SIGNS }, false);
 }
 
 /* In f32 and f16, or in all floating dtypes. */
 static void convolutions(bool all)
 {
-    static const struct shape fixed[] = {
-        { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
-        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                     /* more channels than one tile has */
-        { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
-        { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
-        { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } }, /* depthwise */
-        { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
-        { 1, 8, 9, 9, 8, 3, 3, { { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
-        { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } }, /* padding larger than the windows reach */
-        { 1, 2, 4, 4, 70, 2, 2, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
-        { 3, 8, 6, 5, 9, 3, 2, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
-        { 2, 10, 8, 9, 8, 3, 3, { { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
-    };
     for (int d = 0; d < FLOATING; d += all ? 1 : 2)
-        for (size_t i = 0; i < COUNT(fixed); i++)
+        for (int i = FIRST; i < (int)COUNT(shapes); i++)
             for (int last = 0; last < 2; last++)
-                if (d == 0 || (d + (int)i) % 2 == last)         /* f32 in both formats, other dtypes in one */
-                    convolution(&fixed[i], all_dtypes[d], last);
+                if (d == 0 || (d + i) % 2 == last)              /* f32 in both formats, other dtypes in one */
+                    convolution(i, all_dtypes[d], last);
 }
 
 /* ---- choice of algorithm ---- */
@@ -215,22 +161,9 @@ static void write_file(const char *path, const char *text)
 /* A matmul and no linear. */
 static void one_product(void)
 {
-    CTRT_AUTO(tensor) a = NULL, a_far = NULL, b = NULL, b_far = NULL, y = NULL, y_far = NULL;
-    operand(&a, &a_far, PLAIN, 1, 20, 30, CTRT_F32);
-    operand(&b, &b_far, PLAIN, 1, 30, 40, CTRT_F32);
-    if (CHECK_OK(ctrt_matmul(&y, a, b)) && CHECK_OK(ctrt_matmul(&y_far, a_far, b_far)))
-        same(y_far, y, EQUAL, "a product");
-}
-
-static void one_convolution(void)
-{
-    convolution(&(struct shape){ 2, 4, 9, 9, 5, 3, 3, { .padding = { 1, 1 } } }, CTRT_F32, false);
-}
-
-/* Has enough channels for the im2col path with cuBLASLt products. */
-static void wide_convolution(void)
-{
-    convolution(&(struct shape){ 2, 9, 9, 8, 10, 3, 3, { .padding = { 1, 1 } } }, CTRT_F32, false);
+    compare((struct trial){ "a product", { numbers(CTRT_SHAPE(1, 20, 30), CTRT_F32, WHOLE),
+                                           numbers(CTRT_SHAPE(1, 30, 40), CTRT_F32, WHOLE) },
+                            .call = multiply, .n = { 20, 40, 30, PLAIN, PLAIN, 1, 1 }, .tolerance = EQUAL }, false);
 }
 
 #define DNN_FILTER "cudnnConvolutionBackwardFilter"
@@ -244,26 +177,22 @@ static void test_timing(void)
         CHECK(product_calls > 6, "%lld calls for the first product", (long long)product_calls);
         one_product();
         CHECK_EQ(calls("cublasLtMatmul"), product_calls + 1);
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         const int64_t filter_calls = calls(DNN_FILTER);
         CHECK(filter_calls > 4, "%lld calls for the first convolution", (long long)filter_calls);
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         CHECK_EQ(calls(DNN_FILTER), filter_calls + 1);
         CHECK_TRUE(lines("\t") >= 4);
         CHECK_EQ(lines("\t50f7 ") + lines("\t50f8 "), 1);      /* algorithms 0 and 1 of 3 */
-        CHECK_EQ(lines("conv2d f32 x2,4,9,9"), 1);
-        CHECK_EQ(lines("g1\t1 "), 0);
+        EQUALS((lines("conv2d f32 x2,4,9,9"), 1), (lines("g1\t1 "), 0));
     }
-    CHILD_END;
 
     group("choices in the tuning file are used without timing");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
         one_product();
-        one_convolution();
-        CHECK_EQ(calls("cublasLtMatmul"), 1);
-        CHECK_EQ(calls(DNN_FILTER), 1);
+        convolution(ONE, CTRT_F32, false);
+        EQUALS((calls("cublasLtMatmul"), 1), (calls(DNN_FILTER), 1));
     }
-    CHILD_END;
 
     group("choices for another library version are ignored, and their lines and the file's mode stay");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
@@ -272,12 +201,10 @@ static void test_timing(void)
         CHECK(chmod(tuning, 0600) == 0, "chmod: %s", strerror(errno));
         one_product();
         CHECK_TRUE(calls("cublasLtMatmul") > 6);
-        CHECK_EQ(lines("130002"), 1);
-        CHECK_EQ(lines("130105"), 1);
+        EQUALS((lines("130002"), 1), (lines("130105"), 1));
         stat(tuning, &about);
         CHECK_EQ(about.st_mode & 0777, 0600);
     }
-    CHILD_END;
 
     group("existing files and links with the names of the temporary file are not overwritten");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130106") {
@@ -294,27 +221,23 @@ static void test_timing(void)
         unlink(names[0]);
         unlink(names[1]);
     }
-    CHILD_END;
 
     group("a file that is not a tuning file is not overwritten");
     write_file(tuning, "precious\n");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes") {
         one_product();
-        CHECK_EQ(lines("precious"), 1);
-        CHECK_EQ(lines("\t"), 0);
+        EQUALS((lines("precious"), 1), (lines("\t"), 0));
     }
-    CHILD_END;
     unlink(tuning);
 
     group("deterministic mode times no algorithm");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "CTRT_CUDA_DETERMINISTIC=yes") {
         one_product();
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         CHECK_EQ(calls("cublasLtMatmul"), 1);
         CHECK_TRUE(calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2);
         CHECK_EQ(lines("\t"), -1);
     }
-    CHILD_END;
 }
 
 /* Returns whether a weight gradient is the same in 6 runs. The values are random, so the sums depend on their order. */
@@ -324,15 +247,12 @@ static bool gradient_repeats(void)
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, dy = NULL;
     bool repeats = true;
     ctrt_manual_seed(3);
-    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, 4, 9, 9), CTRT_F32, gpu));
-    CHECK_OK(ctrt_randn(&w, CTRT_SHAPE(5, 4, 3, 3), CTRT_F32, gpu));
-    CHECK_OK(ctrt_randn(&dy, CTRT_SHAPE(2, 5, 7, 7), CTRT_F32, gpu));
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    OK(ctrt_randn(&x, CTRT_SHAPE(2, 4, 9, 9), CTRT_F32, gpu), ctrt_randn(&w, CTRT_SHAPE(5, 4, 3, 3), CTRT_F32, gpu),
+       ctrt_randn(&dy, CTRT_SHAPE(2, 5, 7, 7), CTRT_F32, gpu), ctrt_tensor_require_grad(w, true));
     for (int i = 0; i < 6; i++) {
         CTRT_AUTO(tensor) dw = NULL;
-        CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-        CHECK_OK(ctrt_grad(&dw, y, &w, 1, dy, false, false, false));
-        CHECK_OK(ctrt_to_host(values[i > 0], sizeof values[0], dw, CTRT_F32));
+        OK(ctrt_conv2d(&y, x, w, NULL, NULL), ctrt_grad(&dw, y, &w, 1, dy, false, false, false),
+           ctrt_to_host(values[i > 0], sizeof values[0], dw, CTRT_F32));
         repeats = repeats && (i == 0 || memcmp(values[0], values[1], sizeof values[0]) == 0);
     }
     return repeats;
@@ -345,17 +265,15 @@ static void test_choices(void)
         IN_CUDA_CHILD(fixed ? "CTRT_CUDA_DETERMINISTIC=auto" : "CTRT_CUDA_DETERMINISTIC=no") {
             CHECK_EQ(gradient_repeats(), fixed);
         }
-        CHILD_END;
     }
 
     group("workspaces do not exceed CTRT_CUDA_WORKSPACE");
     IN_CUDA_CHILD("CTRT_CUDA_WORKSPACE=0") {
         products(1);
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         CHECK_TRUE(calls("cublasLtMatmul") > 10);
         CHECK_EQ(calls("cudnnConvolutionForward"), 1);
     }
-    CHILD_END;
 
     group("f32 products use full precision unless CTRT_CUDA_TF32=yes");
     for (int tf32 = 0; tf32 < 2; tf32++) {
@@ -363,13 +281,10 @@ static void test_choices(void)
             const double fine = 1.0 + 1.0 / 4096;           /* 12 bits of fraction */
             float got[16];
             CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
-            CHECK_OK(ctrt_full(&a, CTRT_SHAPE(4, 4), ctrt_float(fine), CTRT_F32, gpu));
-            CHECK_OK(ctrt_eye(&b, 4, 4, CTRT_F32, gpu));
-            CHECK_OK(ctrt_matmul(&y, a, b));
-            CHECK_OK(ctrt_to_host(got, sizeof got, y, CTRT_F32));
+            OK(ctrt_full(&a, CTRT_SHAPE(4, 4), ctrt_float(fine), CTRT_F32, gpu), ctrt_eye(&b, 4, 4, CTRT_F32, gpu),
+               ctrt_matmul(&y, a, b), ctrt_to_host(got, sizeof got, y, CTRT_F32));
             CHECK_EQ(got[0], tf32 ? 1.0 : fine);
         }
-        CHILD_END;
     }
 }
 
@@ -396,40 +311,35 @@ static void test_failures(void)
     group("without the libraries, or without their fused bias");
     IN_CUDA_CHILD("SOFTCUDA_BLAS=create=no", "SOFTCUDA_DNN=create=no") {
         one_product();
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         launched("matmul_f32_small", true);
         launched("conv2d_f32_dense", true);
     }
-    CHILD_END;
     IN_CUDA_CHILD("SOFTCUDA_BLAS=bias=no", "SOFTCUDA_DNN=bias=no") {
-        const struct shape even = { 2, 4, 8, 8, 8, 3, 3, { .padding = { 1, 1 } } };
-        product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_F32);
-        product((struct product){ 1, 20, 7, 30 }, PLAIN, PLAIN, CTRT_F64);
-        product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_BF16);
+        product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_F32, false);
+        product((struct product){ 1, 20, 7, 30 }, PLAIN, PLAIN, CTRT_F64, false);
+        product((struct product){ 1, 20, 40, 30 }, PLAIN, PLAIN, CTRT_BF16, false);
         launched("bias_f32_v", true);
         launched("bias_f64", true);
-        one_convolution();
+        convolution(ONE, CTRT_F32, false);
         launched("bias_f32", true);
         const uint64_t product_biases = soft->launches("bias_f32_v");
-        convolution(&even, CTRT_F32, false);
-        convolution(&even, CTRT_F16, true);
+        convolution(EVEN, CTRT_F32, false);
+        convolution(EVEN, CTRT_F16, true);
         CHECK_TRUE(soft->launches("bias_f32_v") > product_biases);
         launched("bias_f16_v", true);
         CHECK_TRUE(calls("cublasLtMatmul") >= 3);
         launched("matmul_f32_small", false);
     }
-    CHILD_END;
 
     group("work that a library refuses at run time is done by the built-in kernels");
     IN_CUDA_CHILD("CTRT_LOG=error") {
         CHECK_TRUE(soft->inject("cublasLtMatmul", 1, 15, false));
         refuse_convolutions();
         one_product();
-        one_convolution();
-        CHECK_EQ(soft->launches("matmul_f32_small"), 1);
-        CHECK_EQ(soft->launches("conv2d_weight_grad_f32_dense"), 1);
+        convolution(ONE, CTRT_F32, false);
+        EQUALS((soft->launches("matmul_f32_small"), 1), (soft->launches("conv2d_weight_grad_f32_dense"), 1));
     }
-    CHILD_END;
 
     group("a convolution that cuDNN refuses is computed by matrix products, and cuDNN is not called again");
     IN_CUDA_CHILD("CTRT_LOG=error") {
@@ -438,7 +348,7 @@ static void test_failures(void)
         for (int time = 0; time < 3; time++) {
             const int64_t before = calls("cublasLtMatmul");
             int64_t now = 0;
-            wide_convolution();
+            convolution(MANY_CHANNELS, CTRT_F32, false);
             for (size_t i = 0; i < COUNT(passes); i++)
                 now += calls(passes[i]);
             CHECK(calls("cublasLtMatmul") >= before + 3, "only %lld products in round %d",
@@ -450,7 +360,6 @@ static void test_failures(void)
         launched("conv2d_weight_grad_f32_dense", false);
         launched("conv2d_input_grad_f32_dense", false);
     }
-    CHILD_END;
 
     group("a product that gets a smaller workspace once does not change the choice for later products");
     IN_CUDA_CHILD("CTRT_LOG=error", "CTRT_MEMORY=direct") {
@@ -458,11 +367,10 @@ static void test_failures(void)
         refuse_convolutions();
         for (int time = 0; time < 2; time++) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
-            CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 9, 9, 8), CTRT_F32, gpu));
-            CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(10, 9, 3, 3), CTRT_F32, gpu));
+            OK(ctrt_ones(&x, CTRT_SHAPE(2, 9, 9, 8), CTRT_F32, gpu),
+               ctrt_ones(&w, CTRT_SHAPE(10, 9, 3, 3), CTRT_F32, gpu));
             ctrt_memory_reset_peak(gpu);
-            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            CHECK_OK(ctrt_device_synchronize(gpu));
+            OK(ctrt_conv2d(&y, x, w, NULL, NULL), ctrt_device_synchronize(gpu));
             CHECK_EQ(calls("cublasLtMatmul"), time + 1);
             peaks[time] = (int64_t)ctrt_memory_max_allocated(gpu);
         }
@@ -470,7 +378,6 @@ static void test_failures(void)
         CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0],
               (long long)peaks[1]);
     }
-    CHILD_END;
 
     group("when cuDNN reports out of memory in any call, it is skipped for that convolution only");
     static const char *const places[] = { DNN_FILTER, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
@@ -479,33 +386,27 @@ static void test_failures(void)
         IN_CUDA_CHILD("CTRT_LOG=error") {
             /* Both gradient algorithms fail; the workspace is allocated before the work is enqueued. */
             CHECK_TRUE(soft->inject(places[i], 1, 4003, false) && soft->inject(places[i], 2, 4004, false));
-            wide_convolution();
+            convolution(MANY_CHANNELS, CTRT_F32, false);
             const int64_t product_calls = calls("cublasLtMatmul"), before = calls(DNN_FILTER);
             CHECK(product_calls > 0, "%s: no matrix product was used", places[i]);
-            wide_convolution();
+            convolution(MANY_CHANNELS, CTRT_F32, false);
             CHECK(calls("cublasLtMatmul") == product_calls && calls(DNN_FILTER) == before + 1,
                   "%s: cuDNN was not called again", places[i]);
         }
-        CHILD_END;
 
     group("an error message names the failed operation");
     IN_CUDA_CHILD("CTRT_LOG=error") {
         CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
         CHECK_TRUE(soft->inject("cublasLtMatmul", 1, 14, false)
                    && soft->inject("cudnnConvolutionForward", 1, 5000, false));
-        CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(3, 4), CTRT_F32, gpu));
-        CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(4, 5), CTRT_F32, gpu));
+        OK(ctrt_ones(&a, CTRT_SHAPE(3, 4), CTRT_F32, gpu), ctrt_ones(&b, CTRT_SHAPE(4, 5), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_matmul(&y, a, b), CTRT_ERR_BACKEND, "[3, 4] by [4, 5]");
-        CHECK_OK(ctrt_matmul(&y, a, b));
-        CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, gpu));
-        CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(2, 2, 3, 3), CTRT_F32, gpu));
+        OK(ctrt_matmul(&y, a, b), ctrt_ones(&a, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, gpu),
+           ctrt_ones(&b, CTRT_SHAPE(2, 2, 3, 3), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_conv2d(&y, a, b, NULL, NULL), CTRT_ERR_BACKEND, "conv2d");
         CHECK_OK(ctrt_conv2d(&y, a, b, NULL, NULL));
     }
-    CHILD_END;
 }
-
-/* ---- implementations ---- */
 
 static void test_implementations(void)
 {
@@ -514,13 +415,11 @@ static void test_implementations(void)
         products(COUNT(all_dtypes) - 1);
         CHECK_EQ(calls("cublasLtMatmul"), 0);
     }
-    CHILD_END;
     group("products by cuBLASLt");
     IN_CUDA_CHILD("CTRT_CUDA_GEMM=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
         products(FLOATING);
         CHECK_TRUE(calls("cublasLtMatmul") > 50);
     }
-    CHILD_END;
     group("products of f32 matrices on cuda-fp16 have f32 results");
     for (int builtin = 0; builtin < 2; builtin++)
         for (int bias = 0; bias < 2; bias++) {
@@ -535,7 +434,6 @@ static void test_implementations(void)
                     CHECK_EQ(calls("cublasLtMatmul") > 5, !builtin);
                 }
             }
-            CHILD_END;
         }
 
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
@@ -555,7 +453,135 @@ static void test_implementations(void)
             CHECK_TRUE(calls("cublasLtMatmul") >= convolving[i].products);
             CHECK_EQ(calls("cudnnConvolutionForward"), 0);
         }
-        CHILD_END;
+    }
+}
+
+/* ---- when libraries are opened, and their workspaces ---- */
+
+/* Creates the operands ones[1,4,6,6] and ones[4,4,3,3] of a convolution whose result is 36 everywhere. */
+static void operands(ctrt_tensor **x, ctrt_tensor **w)
+{
+    OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu), ctrt_ones(w, CTRT_SHAPE(4, 4, 3, 3), CTRT_F32, gpu));
+}
+
+static void check_sum(ctrt_tensor *y, double want, const char *what)
+{
+    double got = 0;
+    CTRT_AUTO(tensor) sum = NULL;
+    if (CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS)) && CHECK_OK(ctrt_item(&got, sum)))
+        CHECK(got == want, "%s: the sum is %g, expected %g", what, got, want);
+}
+
+#define CONVOLVED (36.0 * 4 * 4 * 4)
+#define CREATE    "cudnnCreate"
+#define FORWARD   "cudnnConvolutionForward"
+
+static void test_captures(void)
+{
+    group("a capture without convolutions does not open cuDNN");
+    IN_CUDA_CHILD("SOFTCUDA=devices=1") {
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        CTRT_AUTO(graph) graph = NULL;
+        OK(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, gpu), ctrt_capture_begin(gpu), ctrt_matmul(&y, x, x),
+           ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
+        check_sum(y, 512, "the product");
+        CHECK_EQ(calls(CREATE), 0);
+    }
+
+    group("cuDNN opens during a capture; if it cannot, the capture uses other kernels and later convolutions cuDNN");
+    for (int refused = 0; refused < 2; refused++)
+        IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
+            CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
+            CTRT_AUTO(graph) graph = NULL;
+            operands(&x, &w);
+            if (refused) {
+                void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* inject() needs the library loaded */
+                CHECK_TRUE(library != NULL && soft->inject(CREATE, 1, 1001, false));
+            }
+            OK(ctrt_capture_begin(gpu), ctrt_conv2d(&y, x, w, NULL, NULL), ctrt_conv2d(&y, x, w, NULL, NULL),
+               ctrt_capture_end(&graph, gpu));
+            EQUALS((calls(CREATE), 1), (calls(FORWARD), refused ? 0 : 2));
+            for (int i = 1; i < 3; i++) {
+                OK(ctrt_fill_(w, ctrt_float(i)), ctrt_capture_replay(graph));
+                check_sum(y, i * CONVOLVED, "a replay");
+            }
+            ctrt_graph_release(&graph);
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+            check_sum(y, 2 * CONVOLVED, "after the capture");
+            EQUALS((calls(CREATE), 1 + refused), (calls(FORWARD), refused ? 1 : 3));
+        }
+}
+
+static void count_report(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)device, (void)bytes, (void)report;
+    ++*(int *)user;
+}
+
+static void test_workspace(void)
+{
+    /* MiB that cuDNN requests and that other tensors hold, and the workspace it gets. */
+    static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; bool capture; } cases[] = {
+        { "less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0,
+          100, false },
+        { "more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0,
+          0, false },
+        { "more than 1 GiB", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0, false },
+        { "64 MiB allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0,
+          0, false },
+        { "200 MiB allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_CUDA_WORKSPACE=200m", 0, 100, false },
+        { "60 MiB free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0, false },
+        { "84 MiB free in a capture", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100",
+          "CTRT_MEMORY=caching", 940, -1, true },
+    };
+    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free "
+          "memory, an algorithm that needs less");
+    for (size_t i = 0; i < COUNT(cases); i++)
+        IN_CUDA_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
+            CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
+            CTRT_AUTO(graph) graph = NULL;
+            int reports = 0;
+            operands(&x, &w);
+            if (cases[i].held > 0)
+                CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(cases[i].held * MIB), CTRT_F32, gpu));
+            ctrt_memory_reset_peak(gpu);
+            const uint64_t before = ctrt_memory_allocated(gpu);
+            ctrt_memory_set_oom_callback(count_report, &reports);
+            if (cases[i].capture)
+                CHECK_OK(ctrt_capture_begin(gpu));
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+            if (cases[i].capture) {
+                OK(ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
+            }
+            const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
+            CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what,
+                  (long long)used,
+                  (long long)cases[i].workspace);
+            CHECK(calls(FORWARD) == 1, "%s: the convolution did not run in cuDNN", cases[i].what);
+            check_sum(y, CONVOLVED, cases[i].what);
+            CHECK(reports == 0, "%s: %d out-of-memory callbacks, expected 0", cases[i].what, reports);
+        }
+}
+
+static void test_transient(void)
+{
+    group("libraries that could not be opened for lack of file descriptors are used once descriptors are available");
+    IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
+        CTRT_AUTO(tensor) x = NULL, w = NULL, a = NULL, y = NULL;
+        struct rlimit limit;
+        CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        operands(&x, &w);
+        CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
+        check_sum(a, 64, "ones before the limit is set");
+        for (int given = 0; given < 2; given++) {
+            CHECK_EQ(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ given ? limit.rlim_cur : 0, limit.rlim_max }), 0);
+            CHECK_OK(ctrt_matmul(&y, a, a));
+            check_sum(y, 512, "the product");
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+            check_sum(y, CONVOLVED, "the convolution");
+            EQUALS((calls("cublasLtMatmul"), given), (calls(FORWARD), given));
+        }
     }
 }
 
@@ -571,7 +597,6 @@ TEST_MAIN
     test_timing();
     unsetenv("CTRT_CUDA_TUNING");
     unlink(tuning);
-    test_choices();
-    test_failures();
+    RUN_ALL(test_choices, test_failures, test_captures, test_workspace, test_transient);
     return done();
 }

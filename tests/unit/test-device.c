@@ -14,13 +14,15 @@
 static const char *several;     /* backends fake (3 devices), better (score 200, 3 devices), unasked (score -1) */
 static const char *fake_only;   /* backend fake */
 
-/* Names of the device that `text` selects, of the current device of a type, and of the default device. */
-static const char *selected(const char *text)
+static ctrt_device *get(const char *text)
 {
     ctrt_device *device = NULL;
     CHECK_OK(ctrt_device_get(&device, text));
-    return ctrt_device_name(device);
+    return device;
 }
+
+/* Names of the device that `text` selects, of the current device of a type, and of the default device. */
+static const char *selected(const char *text) { return ctrt_device_name(get(text)); }
 
 static const char *current(const char *type)
 {
@@ -38,7 +40,7 @@ static const char *fallback(void)
 
 /* ---- names ---- */
 
-static void test_names(void)
+TEST(test_names, "device names are parsed, and invalid ones are rejected with a reason")
 {
     static const struct { const char *text, *type; int index; } good[] = {
         { "cpu", "cpu", -1 }, { "cpu:0", "cpu", 0 }, { "cuda", "cuda", -1 }, { "cuda:1", "cuda", 1 },
@@ -60,21 +62,16 @@ static void test_names(void)
         { "cuda:99999999999999999999", "too large" }, { "a2345678901234567890123456789012", "too long" },
     };
     /* fuzz-device-name checks that a name is printed as it was written, and that a bad one leaves the output alone. */
-    group("device names are parsed, and invalid ones are rejected with a reason");
     IN_CHILD(folder_path(several, NULL)) {
         char text[48];
         ctrt_device_spec spec;
-        for (size_t i = 0; i < COUNT_OF(good); i++) {
-            CHECK_OK(ctrt_device_parse(&spec, good[i].text));
-            CHECK(strcmp(spec.type, good[i].type) == 0 && spec.index == good[i].index, "%s: %s, %d", good[i].text,
-                  spec.type, spec.index);
+        EACH(c, good) {
+            CHECK_OK(ctrt_device_parse(&spec, c->text));
+            CHECK_STR(spec.type, c->type);
+            CHECK_EQ(spec.index, c->index);
         }
-        for (size_t i = 0; i < COUNT_OF(bad); i++) {
-            const ctrt_status status = ctrt_device_parse(&spec, bad[i].text);
-            CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), bad[i].words) != NULL,
-                  "\"%s\": status %d: %s, expected \"%s\"", bad[i].text, (int)status, ctrt_error_message(),
-                  bad[i].words);
-        }
+        EACH(c, bad)
+            CHECK_FAILS(ctrt_device_parse(&spec, c->text), CTRT_ERR_INVALID_ARGUMENT, c->words);
         spec = (ctrt_device_spec){ "cuda", 1 };
         CHECK_FAILS(ctrt_device_format(text, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
         CHECK_TRUE(strlen(text) < 6);
@@ -98,7 +95,7 @@ static void test_names(void)
 #define GPU3 "GPU-eee1dfbc-0a0f-6ad8-5ff6-dc942a8b9d98"
 static const char *const uuids[] = { GPU0, GPU1, GPU2, GPU3 };
 
-static void test_visible_lists(void)
+TEST(test_visible_lists, "lists of visible devices")
 {
     /* type NULL: visible_parse. count: of devices; -1 does not limit the indices. want NULL: an error. */
     static const struct { const char *list, *type; int count; const char *want; } cases[] = {
@@ -130,29 +127,23 @@ static void test_visible_lists(void)
         { "cuda:", "cuda", 4, NULL }, { "cuda:1,2", "cuda", 4, NULL }, { "cuda:1,:2", "cuda", 4, NULL },
     };
     int ids[16], few[2], count = 0;
-    group("lists of visible devices");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const char *list = cases[i].list, *type = cases[i].type;
+    EACH(c, cases) {
         char got[256] = "";
-        ctrt_status status = CTRT_OK;
-        if (type != NULL)
-            status = visible_select(ids, 16, &count, list, type, cases[i].count, uuids);
+        if (c->type == NULL)
+            count = visible_parse(ids, 16, c->list, c->count, c->count == 4 ? uuids : NULL);
         else
-            count = visible_parse(ids, 16, list, cases[i].count, cases[i].count == 4 ? uuids : NULL);
-        if (cases[i].want == NULL) {
-            CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "\"%s\": status %d", list, (int)status);
-            continue;
-        }
+            CHECK_FAILS(visible_select(ids, 16, &count, c->list, c->type, c->count, uuids),
+                        c->want != NULL ? CTRT_OK : CTRT_ERR_INVALID_ARGUMENT, NULL);
         for (int n = 0; n < count; n++)
             sprintf(got + strlen(got), "%d,", ids[n]);
-        CHECK(status == CTRT_OK && strcmp(got, cases[i].want) == 0, "\"%s\" gives \"%s\" for %s, expected \"%s\"",
-              list ? list : "(unset)", got, type ? type : "any type", cases[i].want);
+        if (c->want != NULL)
+            CHECK_STR(got, c->want);
     }
     CHECK_EQ(visible_parse(few, 2, "0,1,2", 3, NULL), 2);
     CHECK_EQ(few[1], 1);
 }
 
-static void test_visible_devices(void)
+TEST(test_visible_devices, NULL)
 {
     /* The n-th device of a backend has 10 + n processors. */
     static const struct { const char *setting, *best; int count, hidden, processors[2]; } cases[] = {
@@ -162,24 +153,24 @@ static void test_visible_devices(void)
         { "CTRT_VISIBLE_DEVICES=", NULL, 0, 3, { 0 } },
     };
     ctrt_device *device = NULL;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("%s renumbers the listed devices and hides the others", cases[i].setting);
-        IN_CHILD(folder_path(several, NULL), cases[i].setting) {
+    EACH(c, cases) {
+        group("%s renumbers the listed devices and hides the others", c->setting);
+        IN_CHILD(folder_path(several, NULL), c->setting) {
             char name[16], words[80];
-            CHECK_EQ(ctrt_device_count("fake"), cases[i].count);
-            for (int n = 0; n < cases[i].count; n++) {
+            CHECK_EQ(ctrt_device_count("fake"), c->count);
+            for (int n = 0; n < c->count; n++) {
                 ctrt_device_properties properties;
                 snprintf(name, sizeof name, "fake:%d", n);
                 CHECK_OK(ctrt_device_get_properties(&properties, name));
-                CHECK_EQ(properties.processors, cases[i].processors[n]);
+                CHECK_EQ(properties.processors, c->processors[n]);
                 CHECK_STR(selected(name), name);
             }
-            snprintf(name, sizeof name, "fake:%d", cases[i].count);
-            snprintf(words, sizeof words, "%d of 3 hidden by %s", cases[i].hidden, cases[i].setting);
+            snprintf(name, sizeof name, "fake:%d", c->count);
+            snprintf(words, sizeof words, "%d of 3 hidden by %s", c->hidden, c->setting);
             CHECK_FAILS(ctrt_device_get(&device, name), CTRT_ERR_NO_DEVICE, words);
-            CHECK_EQ(ctrt_is_available("fake", NULL), cases[i].count > 0);
-            if (cases[i].best != NULL)
-                CHECK_STR(selected("auto"), cases[i].best);
+            CHECK_EQ(ctrt_is_available("fake", NULL), c->count > 0);
+            if (c->best != NULL)
+                CHECK_STR(selected("auto"), c->best);
         }
     }
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
@@ -189,16 +180,13 @@ static void test_visible_devices(void)
 
 /* ---- selection ---- */
 
-static void test_choice(void)
+TEST(test_choice, NULL)
 {
     ctrt_device *device = NULL;
     static const struct { const char *setting, *device, *words; ctrt_status status; } cases[] = {
-        { "CTRT_DEVICE=", "better:0", "", CTRT_OK },
-        { "CTRT_DEVICE=auto", "better:0", "", CTRT_OK },
-        { "CTRT_DEVICE=fake:2", "fake:2", "", CTRT_OK },
-        { "CTRT_DEVICE=fake", "fake:0", "", CTRT_OK },
-        { "CTRT_DEVICE=2", "better:2", "", CTRT_OK },
-        { "CTRT_DEVICE=unasked", "unasked:0", "", CTRT_OK },
+        { "CTRT_DEVICE=", "better:0", "", CTRT_OK }, { "CTRT_DEVICE=auto", "better:0", "", CTRT_OK },
+        { "CTRT_DEVICE=fake:2", "fake:2", "", CTRT_OK }, { "CTRT_DEVICE=fake", "fake:0", "", CTRT_OK },
+        { "CTRT_DEVICE=2", "better:2", "", CTRT_OK }, { "CTRT_DEVICE=unasked", "unasked:0", "", CTRT_OK },
         { "CTRT_BACKENDS=-better", "fake:0", "", CTRT_OK },
         { "CTRT_DEVICE=fkae", NULL, "did you mean fake?", CTRT_ERR_NO_DEVICE },
         { "CTRT_DEVICE=fake:01", NULL, "CTRT_DEVICE=fake:01", CTRT_ERR_INVALID_ARGUMENT },
@@ -207,17 +195,17 @@ static void test_choice(void)
         { "CTRT_DEVICE=fake:1", NULL, "CTRT_DEVICE=fake:1: opening fake:1", CTRT_ERR_BACKEND },
         { "CTRT_FAKE_BROKEN=0", NULL, "opening better:0: fake device 0 is lost", CTRT_ERR_BACKEND },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("automatic selection with %s; devices with index 1 do not open", cases[i].setting);
-        IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", cases[i].setting) {
-            if (cases[i].status == CTRT_OK) {
-                CHECK_STR(selected(NULL), cases[i].device);
-                CHECK_STR(fallback(), cases[i].device);
+    EACH(c, cases) {
+        group("automatic selection with %s; devices with index 1 do not open", c->setting);
+        IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", c->setting) {
+            if (c->status == CTRT_OK) {
+                CHECK_STR(selected(NULL), c->device);
+                CHECK_STR(fallback(), c->device);
                 CHECK_TRUE(ctrt_is_available("auto", NULL));
             } else {
-                CHECK_FAILS(ctrt_device_auto(&device), cases[i].status, cases[i].words);
+                CHECK_FAILS(ctrt_device_auto(&device), c->status, c->words);
                 CHECK((strstr(ctrt_error_message(), "selected by auto") != NULL)
-                      == (strncmp(cases[i].setting, "CTRT_DEVICE", 11) != 0), "%s", ctrt_error_message());
+                      == (strncmp(c->setting, "CTRT_DEVICE", 11) != 0), "%s", ctrt_error_message());
                 CHECK(device == NULL, "a failed call changed the output");
                 CHECK_OK(ctrt_device_get(&device, "fake:2"));
             }
@@ -235,10 +223,9 @@ static void test_choice(void)
         CHECK_STR(ctrt_error_message(), "what was there before");
         CHECK_EQ(ctrt_device_count("cuda"), 0);
     }
-    folder_remove(empty);
 }
 
-static void test_suggestions(void)
+TEST(test_suggestions, NULL)
 {
     char *types = folder_new();
     static const struct { const char *name, *without_cuda, *with_cuda; } cases[] = {
@@ -252,16 +239,14 @@ static void test_suggestions(void)
         if (with_cuda)
             folder_text(types, "backend-cuda.so", "");
         IN_CHILD(folder_path(types, NULL)) {
-            for (size_t i = 0; i < COUNT_OF(cases); i++) {
+            EACH(c, cases) {
                 ctrt_device_spec spec;
-                const char *words = with_cuda ? cases[i].with_cuda : cases[i].without_cuda;
-                CHECK_FAILS(ctrt_device_parse(&spec, cases[i].name), CTRT_ERR_INVALID_ARGUMENT, words);
-                CHECK(words != NULL || strstr(ctrt_error_message(), "did you mean") == NULL, "%s: %s", cases[i].name,
-                      ctrt_error_message());
+                const char *words = with_cuda ? c->with_cuda : c->without_cuda;
+                CHECK_FAILS(ctrt_device_parse(&spec, c->name), CTRT_ERR_INVALID_ARGUMENT, words);
+                CHECK_TRUE(words != NULL || strstr(ctrt_error_message(), "did you mean") == NULL);
             }
         }
     }
-    folder_remove(types);
 }
 
 extern char **environ;
@@ -275,9 +260,8 @@ static void keep_log(void *user, ctrt_log_level level, const char *component, co
     strcat(logged, "\n");
 }
 
-static void test_late_changes(void)
+TEST(test_late_changes, NULL)
 {
-    ctrt_device *device = NULL;
     static const struct { const char *name, *value, *words; } cases[] = {
         { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it was read" },
         { "CTRT_BACKENDS", "fake", "CTRT_BACKENDS was changed after it was read" },
@@ -295,7 +279,7 @@ static void test_late_changes(void)
             ctrt_log_set_callback(keep_log, NULL);
             CHECK_EQ(ctrt_device_count("fake"), 3);
             if (opened)
-                CHECK_OK(ctrt_device_get(&device, "fake:0"));
+                get("fake:0");
             CHECK_STR(logged, "");
             setenv(name, cases[i / 2].value, 1);
             for (int again = 0; again < 2; again++)
@@ -312,7 +296,7 @@ static void test_late_changes(void)
         CHECK_EQ(ctrt_device_count("fake"), 2);
         CHECK_OK(ctrt_param_set("CTRT_VISIBLE_DEVICES", "1"));
         CHECK_EQ(ctrt_device_count("fake"), 1);
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        ctrt_device *const device = get("fake:0");
         CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "already in use as \"1\"");
         CHECK_EQ(ctrt_device_count("fake"), 1);
         /* The lookup of an open device does not read the environment, which another thread may be changing. */
@@ -325,40 +309,32 @@ static void test_late_changes(void)
     }
 }
 
-static void test_properties(void)
+TEST(test_properties, "device properties, before and after opening the device")
 {
     static const char *const order[] = {
         "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0",
     };
-    group("device properties, before and after opening the device");
     IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_MEMORY=1m") {
-        ctrt_device_properties properties;
+        ctrt_device_properties p;
         ctrt_device_spec spec;
-        ctrt_device *device = NULL;
-        CHECK_OK(ctrt_device_get_properties(&properties, "fake:1"));
-        CHECK_STR(properties.name, "fake device 1 of fake");
-        CHECK_STR(properties.uuid, "GPU-0a22beef");
-        CHECK_STR(properties.pci, "0000:01:00.0");
-        CHECK_EQ(properties.total_memory, 1 << 20);
-        CHECK_EQ(properties.compute_major, 9);
-        CHECK_EQ(properties.processors, 11);
-        CHECK_EQ(properties.clock_khz, 1000000);
-        CHECK_EQ(properties.numa_node, -1);
-        CHECK_EQ(properties.ecc, 1);
-        CHECK_TRUE(!properties.host_memory && !properties.asynchronous);
-        CHECK_FAILS(ctrt_device_get_properties(&properties, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
-        CHECK_FAILS(ctrt_device_get_properties(&properties, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
-        CHECK_OK(ctrt_device_get_properties(&properties, NULL));
+        char text[400];
+        CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
+        snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d",
+                 p.name, p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors,
+                 (int)p.clock_khz, (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
+        CHECK_STR(text, "fake device 1 of fake, GPU-0a22beef, 0000:01:00.0: 1048576 bytes, 9.x, 11 processors, "
+                        "1000000 kHz, node -1, ecc 1, 0 0");
+        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
+        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
+        CHECK_OK(ctrt_device_get_properties(&p, NULL));
         for (size_t i = 0; i < COUNT_OF(order); i++) {
-            char text[48];
             CHECK_OK(ctrt_device_list(&spec, i));
             CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
             CHECK_STR(text, order[i]);
         }
         CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
-        CHECK_OK(ctrt_device_get(&device, "fake:2"));
-        CHECK_STR(ctrt_device_type(device), "fake");
-        CHECK_EQ(ctrt_device_index(device), 2);
+        CHECK_STR(ctrt_device_type(get("fake:2")), "fake");
+        CHECK_EQ(ctrt_device_index(get("fake:2")), 2);
     }
 }
 
@@ -370,15 +346,12 @@ static void *current_in_thread(void *name)
     return NULL;
 }
 
-static void test_current(void)
+TEST(test_current, "the current device: per thread, restored by guards")
 {
-    group("the current device: per thread, restored by guards");
     IN_CHILD(folder_path(fake_only, NULL)) {
-        ctrt_device *zero = NULL, *one = NULL, *two = NULL, *now = NULL;
+        ctrt_device *now = NULL;
         CHECK_STR(selected("fake"), "fake:0");
-        CHECK_OK(ctrt_device_get(&zero, "fake:0"));
-        CHECK_OK(ctrt_device_get(&one, "fake:1"));
-        CHECK_OK(ctrt_device_get(&two, "fake:2"));
+        ctrt_device *const zero = get("fake:0"), *const one = get("fake:1"), *const two = get("fake:2");
         CHECK_OK(ctrt_device_set_current(one));
         CHECK_STR(selected("fake"), "fake:1");
         CHECK_FAILS(ctrt_device_get(&now, "fake:7"), CTRT_ERR_NO_DEVICE, NULL);
@@ -409,9 +382,7 @@ static void test_current(void)
     }
     group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(several, NULL)) {
-        ctrt_device *fake = NULL, *better = NULL;
-        CHECK_OK(ctrt_device_get(&fake, "fake:2"));
-        CHECK_OK(ctrt_device_get(&better, "better:1"));
+        ctrt_device *const fake = get("fake:2"), *const better = get("better:1");
         CHECK_OK(ctrt_device_push(fake));
         CHECK_OK(ctrt_device_push(better));
         CHECK_STR(selected("fake"), "fake:2");
@@ -428,20 +399,18 @@ static void test_current(void)
 
 /* ---- fork ---- */
 
-static void test_fork(void)
+TEST(test_fork, "a device opened before the fork gives an error in the child and works in the parent")
 {
-    group("a device opened before the fork gives an error in the child and works in the parent");
     IN_CHILD(folder_path(fake_only, NULL)) {
-        ctrt_device *device = NULL, *other = NULL;
+        ctrt_device *other = NULL;
+        uint64_t bytes;
         CHECK_EQ(ctrt_device_count("fake"), 3);
         IN_FORK {                                       /* the parent has only counted the devices */
-            CHECK_OK(ctrt_device_get(&device, "fake:1"));
-            CHECK_OK(ctrt_device_synchronize(device));
+            CHECK_OK(ctrt_device_synchronize(get("fake:1")));
         }
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        ctrt_device *const device = get("fake:0");
         CHECK_OK(ctrt_set_default_device(device));
         IN_FORK {
-            uint64_t bytes;
             CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
             CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_device_push(device), CTRT_ERR_FORKED, "fake:0");
@@ -449,19 +418,16 @@ static void test_fork(void)
             CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_default_device(&other), CTRT_ERR_FORKED, "fake:0");
             CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
-            CHECK_OK(ctrt_device_get(&other, "fake:1"));
+            get("fake:1");
             CHECK_TRUE(ctrt_is_available("fake", NULL));
         }
-        CHECK_OK(ctrt_device_get(&other, "fake:0"));
-        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_device_synchronize(get("fake:0")));
     }
     group("a device with host memory works in the forked child");
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_HOST=1") {
-        ctrt_device *device = NULL;
-        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        get("fake:0");
         IN_FORK {
-            CHECK_OK(ctrt_device_get(&device, "fake:0"));
-            CHECK_OK(ctrt_device_set_current(device));
+            CHECK_OK(ctrt_device_set_current(get("fake:0")));
         }
     }
 }
@@ -483,19 +449,18 @@ static void *forks(void *unused)
 static void *opens(void *stop)
 {
     ctrt_device *device = NULL;
+    ctrt_param_info info;
     const char *why;
     while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
         ctrt_device_get(&device, "fake:0");
         ctrt_is_available("nothing", &why);
-        ctrt_param_info info;
         ctrt_param_get_info(&info, 3);
     }
     return NULL;
 }
 
-static void test_fork_threads(void)
+TEST(test_fork_threads, "a fork while other threads are inside the library")
 {
-    group("a fork while other threads are inside the library");
     if (!forks_beside_threads())
         return;
     IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_HOST=1") {
@@ -516,17 +481,5 @@ TEST_MAIN
     search_installed_folder = "/nonexistent";       /* ignore an installed ctrt */
     several = FOLDER_OF("backend-fake", "backend-better", "backend-unasked", "memory-direct", "memory-caching");
     fake_only = FOLDER_OF("backend-fake", "memory-direct", "memory-caching");
-    test_names();
-    test_visible_lists();
-    test_visible_devices();
-    test_choice();
-    test_suggestions();
-    test_late_changes();
-    test_properties();
-    test_current();
-    test_fork();
-    test_fork_threads();
-    folder_remove(several);
-    folder_remove(fake_only);
-    return done();
+    return run_tests();
 }

@@ -23,7 +23,7 @@ AT(DLManagedTensorVersioned, deleter, 16);
 AT(DLManagedTensorVersioned, flags, 24);
 AT(DLManagedTensorVersioned, dl_tensor, 32);
 
-static void test_export(void)
+TEST(test_export, NULL)
 {
     static const struct { ctrt_dtype dtype; uint8_t code, bits; } cases[] = {
         { CTRT_F32, 2, 32 }, { CTRT_F64, 2, 64 }, { CTRT_F16, 2, 16 }, { CTRT_BF16, 4, 16 }, { CTRT_I8, 0, 8 },
@@ -31,17 +31,13 @@ static void test_export(void)
     };
     DLManagedTensorVersioned *managed = NULL;
     group("export of every dtype");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CTRT_AUTO(tensor) x = NULL;
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), cases[i].dtype, cpu));
+    EACH(c, cases) {
+        CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), c->dtype, cpu);
         if (!CHECK_OK(ctrt_to_dlpack(&managed, x)))
             continue;
         const DLTensor *t = &managed->dl_tensor;
-        CHECK_EQ(managed->version.major, 1);
-        CHECK_EQ(managed->flags, 0);
-        CHECK(t->dtype.code == cases[i].code && t->dtype.bits == cases[i].bits && t->dtype.lanes == 1,
-              "%s: code %u, %u bits, %u lanes", ctrt_dtype_name(cases[i].dtype), t->dtype.code, t->dtype.bits,
-              t->dtype.lanes);
+        CHECK_TRUE(managed->version.major == 1 && managed->flags == 0);
+        CHECK_TRUE(t->dtype.code == c->code && t->dtype.bits == c->bits && t->dtype.lanes == 1);
         CHECK_TRUE(t->device.device_type == kDLCPU && t->device.device_id == 0);
         CHECK_TRUE(t->data == ctrt_tensor_data(x) && t->byte_offset == 0);
         CHECK_TRUE(t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->strides[1] == 1);
@@ -74,8 +70,6 @@ static void test_export(void)
     ctrt_tensor_release(&x);
 }
 
-/* ---- a producer ---- */
-
 static int deleted;
 static void *deleted_context;
 
@@ -100,11 +94,11 @@ static DLManagedTensorVersioned produced(void)
     };
 }
 
-static void test_import(void)
+TEST(test_import, "import of values, strides, offsets and ownership")
 {
-    group("import of values, strides, offsets and ownership");
     ctrt_tensor *part = NULL;
     DLManagedTensorVersioned managed = produced();
+    DLTensor *const t = &managed.dl_tensor;
     CHECK_OK(ctrt_from_dlpack(&y, &managed));
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5);
     CHECK_TRUE(ctrt_tensor_data(y) == numbers && ctrt_tensor_device(y) == cpu);
@@ -116,64 +110,41 @@ static void test_import(void)
     CHECK_EQ(deleted, 1);
     CHECK_TRUE(deleted_context == numbers);
 
-    managed = produced();
-    managed.dl_tensor.strides = NULL;                           /* NULL: row-major */
-    managed.dl_tensor.byte_offset = 4 * sizeof(float);
-    managed.version.minor = 7;                                  /* later minor versions only add fields */
-    managed.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
-    CHECK_OK(ctrt_from_dlpack(&y, &managed));
-    VALUES_ARE(y, 4, 5, 6, 7, 8, 9);
-
-    managed = produced();
-    managed.dl_tensor.strides = (int64_t[]){ 1, 2 };
-    managed.dl_tensor.device = (DLDevice){ kDLCUDAHost, 0 };    /* pinned memory is host memory */
-    CHECK_OK(ctrt_from_dlpack(&y, &managed));
-    VALUES_ARE(y, 0, 2, 4, 1, 3, 5);
-
-    managed = produced();
-    managed.dl_tensor.ndim = 0;
-    managed.dl_tensor.shape = managed.dl_tensor.strides = NULL;
-    managed.deleter = NULL;
-    CHECK_OK(ctrt_from_dlpack(&y, &managed));
-    VALUES_ARE(y, 0);
-
-    managed = produced();
-    managed.dl_tensor.shape = (int64_t[]){ 0, 3 };
-    managed.dl_tensor.data = NULL;
-    CHECK_OK(ctrt_from_dlpack(&y, &managed));
-    SHAPE_IS(y, 0, 3);
-
-    managed = produced();
-    managed.dl_tensor.data = (unsigned char[]){ 1, 0, 1, 1, 0, 0 };
-    managed.dl_tensor.dtype = (DLDataType){ kDLBool, 8, 1 };
-    CHECK_OK(ctrt_from_dlpack(&y, &managed));
+    /* Changes a valid tensor, imports it and checks the values. */
+#define IMPORTED(change, ...) \
+    (managed = produced(), (change), CHECK_OK(ctrt_from_dlpack(&y, &managed)) ? VALUES_ARE(y, __VA_ARGS__) : (void)0)
+    IMPORTED((t->strides = NULL, t->byte_offset = 4 * sizeof(float)), 4, 5, 6, 7, 8, 9);       /* NULL: row-major */
+    /* Later minor versions only add fields. */
+    IMPORTED((managed.version.minor = 7, managed.flags = DLPACK_FLAG_BITMASK_IS_COPIED), 0, 1, 2, 3, 4, 5);
+    /* Pinned memory is host memory. */
+    IMPORTED((t->strides = (int64_t[]){ 1, 2 }, t->device.device_type = kDLCUDAHost), 0, 2, 4, 1, 3, 5);
+    IMPORTED((t->ndim = 0, t->shape = t->strides = NULL, managed.deleter = NULL), 0);
+    IMPORTED((t->data = (unsigned char[]){ 1, 0, 1, 1, 0, 0 }, t->dtype = (DLDataType){ kDLBool, 8, 1 }),
+             1, 0, 1, 1, 0, 0);
     CHECK_EQ(ctrt_tensor_dtype(y), CTRT_BOOL);
-    VALUES_ARE(y, 1, 0, 1, 1, 0, 0);
 
-    /* Strides of dimensions of size 1 and of empty tensors may have any value. */
-    static struct { int64_t shape[2], strides[2]; } any[] = {
-        { { 1, 6 }, { INT64_MAX, 1 } }, { { 0, 5 }, { 1, INT64_MAX } },
+    /* Empty tensors may have no data. Strides of their dimensions and of dimensions of size 1 may have any value. */
+    static struct { int64_t shape[2], strides[2]; float *data; } any[] = {
+        { { 0, 3 }, { 3, 1 }, NULL }, { { 1, 6 }, { INT64_MAX, 1 }, numbers }, { { 0, 5 }, { 1, INT64_MAX }, numbers },
     };
-    for (size_t i = 0; i < COUNT(any); i++) {
+    EACH(c, any) {
         managed = produced();
-        managed.dl_tensor.shape = any[i].shape;
-        managed.dl_tensor.strides = any[i].strides;
+        t->shape = c->shape, t->strides = c->strides, t->data = c->data;
         CHECK_OK(ctrt_from_dlpack(&y, &managed));
-        SHAPE_IS(y, any[i].shape[0], any[i].shape[1]);
+        SHAPE_IS(y, c->shape[0], c->shape[1]);
         CHECK_TRUE(ctrt_tensor_strides(y)[0] <= 6);
         CHECK_EQ(ctrt_tensor_strides(y)[1], 1);
     }
     ctrt_tensor_release(&y);
-    CHECK_EQ(deleted, 7);                                       /* all but the one without a deleter */
+    CHECK_EQ(deleted, 8);                                       /* all but the one without a deleter */
 }
 
-static void test_refused(void)
+TEST(test_refused, "invalid tensors are not imported, and their deleter is not called")
 {
     static int64_t negative[2] = { 2, -3 }, huge[2] = { INT64_MAX, 3 }, negative_stride[2] = { -3, 1 };
     static int64_t huge_stride[2] = { INT64_MAX, INT64_MAX };
     DLManagedTensorVersioned m;
     DLTensor *t = &m.dl_tensor;
-    group("invalid tensors are not imported, and their deleter is not called");
     deleted = 0;
     /* Changes a valid tensor and imports it. */
 #define REFUSED(change, status, words)                                                              \
@@ -208,10 +179,5 @@ static void test_refused(void)
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
-    test_export();
-    test_import();
-    test_refused();
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

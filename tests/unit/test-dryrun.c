@@ -90,7 +90,6 @@ static void test_peaks(void)
                     check_model(&models[i], device);
             CHECK_OK(ctrt_memory_release_all(device));
         }
-        CHILD_END;
     }
 }
 
@@ -121,9 +120,29 @@ static struct fit fits_in(uint64_t bytes, const char *policy, const struct model
         answer->real = status == CTRT_OK;
         training_end(&run);
     }
-    CHILD_END;
     result = *answer;
     munmap(answer, sizeof *answer);
+    return result;
+}
+
+/* The smallest limit with which a dry run on a large device fits, in multiples of 512 bytes. */
+static uint64_t least_limit(const char *policy, const struct model *model)
+{
+    uint64_t *high = shared_memory(sizeof *high), result;
+    *high = 64 << 20;
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", policy, "CTRT_LOG=error") {
+        struct training run;
+        double loss;
+        ctrt_manual_seed(1);
+        CHECK_OK(training_begin(&run, model, sim_open("sim:0")));
+        for (uint64_t low = 0; *high - low > 512;) {
+            const uint64_t middle = (low / 512 + *high / 512) / 2 * 512;
+            *(predict_within(middle, &run, &loss).fits ? high : &low) = middle;
+        }
+        training_end(&run);
+    }
+    result = *high;
+    munmap(high, sizeof *high);
     return result;
 }
 
@@ -132,7 +151,11 @@ static void test_limit(const char *policy)
     group("%s: a dry run predicts whether a step fits, exact to 512 bytes", policy);
     for (size_t i = 0; i < COUNT(models); i++) {
         uint64_t low = 0, high = 64 << 20;              /* low does not fit, high fits */
-        /* Find the least memory that the real step needs. */
+        /* Find the least memory that the real step needs, beginning at the predicted size. */
+        const uint64_t guess = least_limit(policy, &models[i]);
+        *(fits_in(guess, policy, &models[i]).real ? &high : &low) = guess;
+        if (high == guess && !fits_in(guess - 512, policy, &models[i]).real)
+            low = guess - 512;
         while (high - low > 512) {
             const uint64_t middle = (low / 512 + high / 512) / 2 * 512;
             *(fits_in(middle, policy, &models[i]).real ? &high : &low) = middle;
@@ -146,28 +169,23 @@ static void test_limit(const char *policy)
     }
 }
 
-static void test_what_if(void)
+static void what_if(ctrt_device *device)
 {
-    group("a dry run honours a limit of its own and the limit of the device");
-    IN_CHILD("CTRT_SIM=devices=1,memory=256m") {
-        struct training run;
-        ctrt_device *device = sim_open("sim:0");
-        double loss;
-        CHECK_OK(training_begin(&run, &models[7], device));
-        const ctrt_memory_prediction found = predict(&run, &loss);
-        ctrt_memory_prediction small = predict_within(found.peak_reserved, &run, &loss);
-        CHECK_TRUE(small.fits);
-        CHECK_STR(small.failed_op, "");
-        CHECK_EQ(small.peak_allocated, found.peak_allocated);
-        small = predict_within(found.peak_reserved - 1, &run, &loss);
-        CHECK_TRUE(!small.fits);
-        CHECK_TRUE(small.failed_op[0] != '\0');
-        CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
-        CHECK_TRUE(!predict_within(0, &run, &loss).fits);
-        CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        training_end(&run);
-    }
-    CHILD_END;
+    struct training run;
+    double loss;
+    CHECK_OK(training_begin(&run, &models[7], device));
+    const ctrt_memory_prediction found = predict(&run, &loss);
+    ctrt_memory_prediction small = predict_within(found.peak_reserved, &run, &loss);
+    CHECK_TRUE(small.fits);
+    CHECK_STR(small.failed_op, "");
+    CHECK_EQ(small.peak_allocated, found.peak_allocated);
+    small = predict_within(found.peak_reserved - 1, &run, &loss);
+    CHECK_TRUE(!small.fits);
+    CHECK_TRUE(small.failed_op[0] != '\0');
+    CHECK_OK(ctrt_memory_set_limit(device, found.peak_reserved - 1));
+    CHECK_TRUE(!predict_within(0, &run, &loss).fits);
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    training_end(&run);
 }
 
 /* ---- tensors created before, in and after a dry run ---- */
@@ -181,119 +199,108 @@ static float element(ctrt_tensor *x)
     return value;
 }
 
-static void test_tensors(const char *name)
+static void tensors(ctrt_device *device)
 {
-    group("%s: in a dry run, older tensors keep their values and can be freed, and new ones are zeros", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = NULL, *cpu = NULL;
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        static const float thousand[1000] = { 1, 2, 3 };
-        float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
-        CHECK_OK(ctrt_device_get(&device, name));
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL;
-        CTRT_AUTO(tensor) cut = NULL, back = NULL;
-        const uint64_t allocated = ctrt_memory_allocated(device);
-        const int64_t allocs = stat_of(device, "allocation.all.allocated");
-        const int64_t frees = stat_of(device, "allocation.all.freed");
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        CHECK_EQ(ctrt_memory_allocated(device), allocated);
-        CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
-        CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
-        CHECK_OK(ctrt_zero_(kept));
-        CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
-        CHECK_OK(ctrt_add(&fresh, kept, kept));
-        CHECK_EQ(element(fresh), 0);
-        CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
-        CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
-        CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
-        CHECK_OK(ctrt_copy_(kept, fresh));
-        CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
-        CHECK_OK(ctrt_to_device(&back, there, cpu));
-        ctrt_tensor_release(&gone);
-        ctrt_tensor_release(&cut);
-        ctrt_tensor_release(&back);
-        CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
-        CHECK_OK(ctrt_memory_empty_cache(device));
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_EQ(found.left_blocks, 2);
-        CHECK_TRUE(found.left_bytes >= 4032);
-        CHECK_STATS(device, { "allocation.all.allocated", allocs }, { "allocation.all.freed", frees + 1 });
-        CHECK_TRUE(ctrt_memory_allocated(device) < 8192);
-        CHECK_EQ(element(kept), 3);
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    static const float thousand[1000] = { 1, 2, 3 };
+    float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
+    cpu_device();
+    CTRT_AUTO(tensor) kept = full(3, 1000, device), gone = full(4, 300000, device), fresh = NULL, there = NULL;
+    CTRT_AUTO(tensor) cut = NULL, back = NULL;
+    const uint64_t allocated = ctrt_memory_allocated(device);
+    const int64_t allocs = stat_of(device, "allocation.all.allocated");
+    const int64_t frees = stat_of(device, "allocation.all.freed");
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_EQ(ctrt_memory_allocated(device), allocated);
+    CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
+    CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
+    CHECK_OK(ctrt_zero_(kept));
+    CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
+    CHECK_OK(ctrt_add(&fresh, kept, kept));
+    CHECK_EQ(element(fresh), 0);
+    CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
+    CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
+    CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
+    CHECK_OK(ctrt_copy_(kept, fresh));
+    CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
+    CHECK_OK(ctrt_to_device(&back, there, cpu));
+    ctrt_tensor_release(&gone);
+    ctrt_tensor_release(&cut);
+    ctrt_tensor_release(&back);
+    CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
+    CHECK_OK(ctrt_memory_empty_cache(device));
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_EQ(found.left_blocks, 2);
+    CHECK_TRUE(found.left_bytes >= 4032);
+    CHECK_STATS(device, { "allocation.all.allocated", allocs }, { "allocation.all.freed", frees + 1 });
+    CHECK_TRUE(ctrt_memory_allocated(device) < 8192);
+    CHECK_EQ(element(kept), 3);
 
-        /* A tensor left by a dry run has no memory, so using it is an error. On the cpu it has zeros. It is not
-         * counted. */
-        if (device != cpu)
-            CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a dry run");
-        else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
-            CHECK_EQ(element(back), 3);
-        ctrt_tensor_release(&back);
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        ctrt_tensor_release(&fresh);            /* freed in another dry run */
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_EQ(found.left_blocks, 0);
-        CHECK_EQ(found.peak_allocated, found.allocated_before);
-        ctrt_tensor_release(&there);            /* freed outside any dry run */
-        ctrt_tensor_release(&kept);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
-    }
-    CHILD_END;
+    /* A tensor left by a dry run has no memory, so using it is an error. On the cpu it has zeros. It is not
+     * counted. */
+    if (device != cpu)
+        CHECK_FAILS(ctrt_add(&back, fresh, kept), CTRT_ERR_STATE, "made in a dry run");
+    else if (CHECK_OK(ctrt_add(&back, fresh, kept)))
+        CHECK_EQ(element(back), 3);
+    ctrt_tensor_release(&back);
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    ctrt_tensor_release(&fresh);            /* freed in another dry run */
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_EQ(found.left_blocks, 0);
+    CHECK_EQ(found.peak_allocated, found.allocated_before);
+    ctrt_tensor_release(&there);            /* freed outside any dry run */
+    ctrt_tensor_release(&kept);
+    CHECK_EQ(ctrt_memory_allocated(device), 0);
+    CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
 }
 
 /* A dry run that exceeds the size of the device continues as if memory were unlimited, under every policy. */
-static void test_beyond(const char *policy)
+static void beyond(ctrt_device *device)
 {
     const uint64_t mib = 1 << 20, matrix = 10000000000;
-    group("%s: a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel", policy);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", policy) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
-        ctrt_tensor *many[10] = { NULL };
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        uint64_t before = 0;
-        for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
-            const sim_counters counters = sim_read(0);
-            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-            CHECK_OK(ctrt_memory_label_push("giants"));
-            for (int i = 0; i < 10; i++)
-                CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
-            CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-            CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-            CHECK_OK(ctrt_matmul(&c, a, b));
-            CHECK_OK(ctrt_memory_label_pop());
-            CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
-            for (int i = 0; i < 10; i++)
-                ctrt_tensor_release(&many[i]);
-            ctrt_tensor_release(&a);
-            ctrt_tensor_release(&b);
-            CHECK_OK(ctrt_relu(&c, c));
-            ctrt_tensor_release(&c);
-            CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-            CHECK_EQ(sim_read(0).allocs, counters.allocs);
-            CHECK_EQ(sim_read(0).launches, counters.launches);
-            CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
-            CHECK_STR(found.failed_label, "giants");
-            CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
-            CHECK_STR(found.peak_op, "matmul");
-            CHECK_STR(found.peak_label, "giants");
-            CHECK_EQ(found.largest_request, matrix);
-            CHECK_TRUE(found.allocations >= 14);
-            CHECK_EQ(found.allocated_after, before);
-            CHECK_EQ(found.left_blocks, 0);
-            if (held == NULL)
-                held = full(3, 30 << 18, device);
-            before = 30 * mib;
-        }
-        CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        CHECK_EQ(total(held), 3.0 * (30 << 18));
-        ctrt_tensor_release(&held);
-        CHECK_OK(ctrt_device_synchronize(device));
+    CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
+    ctrt_tensor *many[10] = { NULL };
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    uint64_t before = 0;
+    for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
+        const sim_counters counters = sim_read(0);
+        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+        CHECK_OK(ctrt_memory_label_push("giants"));
+        for (int i = 0; i < 10; i++)
+            CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
+        CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_matmul(&c, a, b));
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
+        for (int i = 0; i < 10; i++)
+            ctrt_tensor_release(&many[i]);
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        CHECK_OK(ctrt_relu(&c, c));
+        ctrt_tensor_release(&c);
+        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+        CHECK_EQ(sim_read(0).allocs, counters.allocs);
+        CHECK_EQ(sim_read(0).launches, counters.launches);
+        CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
+        CHECK_STR(found.failed_label, "giants");
+        CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
+        CHECK_STR(found.peak_op, "matmul");
+        CHECK_STR(found.peak_label, "giants");
+        CHECK_EQ(found.largest_request, matrix);
+        CHECK_TRUE(found.allocations >= 14);
+        CHECK_EQ(found.allocated_after, before);
+        CHECK_EQ(found.left_blocks, 0);
+        if (held == NULL)
+            held = full(3, 30 << 18, device);
+        before = 30 * mib;
     }
-    CHILD_END;
+    CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
+    CHECK_EQ(total(held), 3.0 * (30 << 18));
+    ctrt_tensor_release(&held);
+    CHECK_OK(ctrt_device_synchronize(device));
 }
 
 /* ---- memory that moves ---- */
@@ -338,37 +345,28 @@ static void test_moving(void)
             CHECK_TRUE(found.fits);
             CHECK_OK(ctrt_device_synchronize(device));
         }
-        CHILD_END;
     }
+}
 
-    group("spill: an op whose operands do not fit together fails");
-    IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_prediction found;
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        a = full(1, 1 << 20, device);
-        b = full(2, 1 << 20, device);
-        CHECK_TRUE(ctrt_dry_run_fits(dryrun));          /* two times 4 MiB in 10 MiB */
-        CHECK_OK(ctrt_add(&c, a, b));
-        CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
-        CHECK_OK(ctrt_exp(&later, b));
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
-        ctrt_tensor_release(&c);
-        ctrt_tensor_release(&later);
-        CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_STR(found.failed_op, "add");
-        CHECK_EQ(found.failed_bytes, 4 << 20);
-        a = full(1, 1 << 20, device);
-        b = full(2, 1 << 20, device);
-        CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
-        CHECK_OK(ctrt_device_synchronize(device));
-    }
-    CHILD_END;
+static void too_large_op(ctrt_device *device)
+{
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_prediction found;
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    a = full(1, 1 << 20, device);
+    b = full(2, 1 << 20, device);
+    CHECK_TRUE(ctrt_dry_run_fits(dryrun));          /* two times 4 MiB in 10 MiB */
+    CHECK_OK(ctrt_add(&c, a, b));
+    CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
+    CHECK_OK(ctrt_exp(&later, b));
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    ctrt_tensor_release(&c);
+    ctrt_tensor_release(&later);
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_STR(found.failed_op, "add");
+    CHECK_EQ(found.failed_bytes, 4 << 20);
 }
 
 /* ---- fork ---- */
@@ -396,7 +394,7 @@ static void *run_dry_runs(void *argument)
 }
 
 /* Runs an op and a dry run on the cpu. */
-static void check_works(ctrt_device *cpu)
+static void check_works(void)
 {
     CTRT_AUTO(tensor) x = full(0, 1000, cpu);
     ctrt_dry_run *dryrun = NULL;
@@ -411,17 +409,15 @@ static void check_works(ctrt_device *cpu)
     CHECK_TRUE(found.peak_allocated >= 4000);
 }
 
-/* Forks while the other thread runs a dry run. */
-static void fork_beside_thread(ctrt_device *cpu)
+static void fork_once(void)
 {
-    IN_CHILD("CTRT_LOG=error") {
+    IN_CHILD(NULL) {
         alarm(20);                      /* a hang ends with SIGALRM */
         ctrt_dry_run *lost = other_dryrun;
-        check_works(cpu);
+        check_works();
         if (lost != NULL)
             CHECK_FAILS(ctrt_dry_run_end(NULL, &lost), CTRT_ERR_FORKED, "another thread of the parent");
     }
-    CHILD_END;
 }
 
 static void test_fork_beside_thread(void)
@@ -430,74 +426,69 @@ static void test_fork_beside_thread(void)
     if (!forks_beside_threads())
         return;
     IN_CHILD("CTRT_LOG=error") {
-        ctrt_device *cpu = NULL;
         pthread_t thread;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        pthread_create(&thread, NULL, run_dry_runs, cpu);
+        pthread_create(&thread, NULL, run_dry_runs, cpu_device());
         for (int i = 0; i < 100; i++) {
             const int before = atomic_load(&ops_done);
             while (atomic_load(&ops_done) < before + 7)
                 sched_yield();
-            fork_beside_thread(cpu);
+            fork_once();
         }
         atomic_store(&stop, 1);
         pthread_join(thread, NULL);
-        check_works(cpu);
+        check_works();
     }
-    CHILD_END;
 }
 
-static void end_in_child(ctrt_dry_run *dryrun, ctrt_tensor *x, ctrt_device *cpu)
+static void forks(ctrt_device *device)
 {
+    ctrt_dry_run *dryrun = NULL;
     ctrt_memory_prediction found;
-    IN_CHILD("CTRT_LOG=error") {
+    cpu_device();
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CTRT_AUTO(tensor) x = full(1, 1000, device);
+    IN_CHILD(NULL) {
         alarm(20);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
         CHECK_TRUE(found.peak_allocated >= 4000);
         CHECK_EQ(found.left_blocks, 0);
-        check_works(cpu);
+        check_works();
     }
-    CHILD_END;
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
+    check_works();
 }
 
-static void test_forks(void)
-{
-    static const char *const names[] = { "cpu", "sim:0" };
-    for (size_t i = 0; i < COUNT(names); i++) {
-        group("%s: a child forked by the thread that runs a dry run continues and ends the dry run", names[i]);
-        IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-            ctrt_device *device = NULL, *cpu = NULL;
-            ctrt_dry_run *dryrun = NULL;
-            CHECK_OK(ctrt_device_get(&device, names[i]));
-            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-            CTRT_AUTO(tensor) x = full(1, 1000, device);
-            end_in_child(dryrun, x, cpu);
-            ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
-            check_works(cpu);
-        }
-        CHILD_END;
-    }
-}
+#define SMALL "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error"
 
 TEST_MAIN
 {
+    static const char thirty[] = "a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel";
+    static const struct sim_case cases[] = {
+        { thirty, { "CTRT_MEMORY=caching", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=caching:expandable=true", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=caching:gc=0.5", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+caching", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+caching:expandable=true", SMALL }, beyond },
+        { thirty, { "CTRT_MEMORY=spill+direct", SMALL }, beyond },
+        { "a dry run honours a limit of its own and the limit of the device",
+          { "CTRT_SIM=devices=1,memory=256m" }, what_if },
+        { "spill: an op whose operands do not fit together fails",
+          { "CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error" }, too_large_op },
+    };
+    static const struct sim_case both[] = {
+        { "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
+          { "CTRT_SIM=devices=1,memory=64m" }, tensors },
+        { "a child forked by the thread that runs a dry run continues and ends the dry run",
+          { SMALL }, forks },
+    };
+    run_cases_on_both(both, COUNT(both));
+    run_cases(cases, COUNT(cases));
     test_peaks();
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
-    test_what_if();
-    test_tensors("sim:0");
-    test_tensors("cpu");
-    static const char *const policies[] = {
-        "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true", "CTRT_MEMORY=caching:gc=0.5",
-        "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill+caching:expandable=true", "CTRT_MEMORY=spill+direct",
-    };
-    for (size_t i = 0; i < COUNT(policies); i++)
-        test_beyond(policies[i]);
     test_moving();
     test_fork_beside_thread();
-    test_forks();
     return done();
 }

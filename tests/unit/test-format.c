@@ -40,9 +40,8 @@ static void *laid_out(ctrt_view *view, const struct ref_record *record, ctrt_dty
     return memory;
 }
 
-static void reference(void)
+TEST(reference, "tensors print as in PyTorch")
 {
-    group("tensors print as in PyTorch");
     struct ref_file *file = ref_load("printing.txt");
     if (!CHECK(file != NULL, "no reference file"))
         return;
@@ -94,7 +93,7 @@ static void check_suffix(const struct format_suffix *suffix, int64_t numel, int 
     free(got);
 }
 
-static void suffixes(void)
+TEST(suffixes, "suffixes for device, dtype, requires_grad and grad_fn")
 {
     static const struct { struct format_suffix suffix; int64_t numel; const char *wanted; } cases[] = {
         { { "cuda:0", NULL, false }, 2, "tensor([1., 2.], device='cuda:0')" },
@@ -103,9 +102,8 @@ static void suffixes(void)
           "tensor([1., 2.], device='cuda:1', grad_fn=<LogSoftmaxBackward0>)" },
         { { "cuda:0", NULL, true }, 0, "tensor([], device='cuda:0', requires_grad=True)" },
     };
-    group("suffixes for device, dtype, requires_grad and grad_fn");
-    for (size_t i = 0; i < COUNT_OF(cases); i++)
-        check_suffix(&cases[i].suffix, cases[i].numel, format_defaults.linewidth, cases[i].wanted);
+    EACH(c, cases)
+        check_suffix(&c->suffix, c->numel, format_defaults.linewidth, c->wanted);
     /* A suffix that does not fit into the line starts a new line. */
     check_suffix(&(struct format_suffix){ .device = "cuda:1" }, 9, 50,
                  "tensor([1., 2., 3., 4., 5., 6., 7., 8., 9.],\n       device='cuda:1')");
@@ -114,9 +112,8 @@ static void suffixes(void)
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
 }
 
-static void public_function(void)
+TEST(public_function, "ctrt_tensor_format formats a transposed tensor")
 {
-    group("ctrt_tensor_format formats a transposed tensor");
     CTRT_AUTO(tensor) x = NULL;
     ctrt_device *cpu = NULL;
     char *text = NULL;
@@ -131,8 +128,5 @@ static void public_function(void)
 
 TEST_MAIN
 {
-    reference();
-    suffixes();
-    public_function();
-    return done();
+    return run_tests();
 }

@@ -51,16 +51,11 @@ static void test_choice(void)
     } cases[] = {
         { "CTRT_MEMORY=", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct", "direct", NULL, CTRT_OK },
-        { "CTRT_MEMORY=caching:max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup must be a power of two",
           CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
-        { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split",
-          CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=direct:x=1", NULL, "direct has no options", CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=policy", NULL, "this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created",
           CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=direct caching", NULL, "CTRT_MEMORY", CTRT_ERR_INVALID_ARGUMENT },
@@ -78,7 +73,6 @@ static void test_choice(void)
                 CHECK_HAS(ctrt_error_message(), "CTRT_MEMORY");
             }
         }
-        CHILD_END;
     }
 }
 
@@ -99,13 +93,31 @@ static size_t some_size(uint32_t *state)
     return kind < 4 ? 1 + r % 4096 : kind < 7 ? 1 + r % MIB : 1 + r % (6 * MIB);
 }
 
+/* Writes `mark` to both ends of a block and to one byte of every 512, which detects blocks that overlap. */
+static void mark_block(unsigned char *bytes, size_t requested, unsigned char mark)
+{
+    const size_t end = requested < 512 ? requested : 512;
+    for (size_t i = 0; i < requested; i += 512)
+        bytes[i] = mark;
+    memset(bytes, mark, end);
+    memset(bytes + requested - end, mark, end);
+}
+
+static bool marked(const unsigned char *bytes, size_t requested, unsigned char mark)
+{
+    for (size_t i = 0; i < requested; i += 512)
+        if (bytes[i] != mark)
+            return false;
+    return bytes[requested - 1] == mark;
+}
+
 static void churn_free(struct churn *churn, struct device_memory *memory, int at)
 {
     const unsigned char *bytes = churn->live[at].block.address, mark = churn->live[at].mark;
     const size_t requested = churn->live[at].requested;
     if (bytes == NULL)
         return;
-    churn->wrong += bytes[0] != mark || bytes[requested - 1] != mark || bytes[requested / 2] != mark;
+    churn->wrong += !marked(bytes, requested, mark);
     churn->bytes -= (int64_t)churn->live[at].block.bytes;
     churn->requested -= (int64_t)requested;
     give(memory, &churn->live[at].block, requested);
@@ -126,7 +138,7 @@ static void churn_run(struct churn *churn, struct device_memory *memory, uint32_
             continue;
         }
         churn->wrong += (uintptr_t)block->address % 64 != 0 || block->bytes < requested;
-        memset(block->address, churn->live[at].mark, requested);
+        mark_block(block->address, requested, churn->live[at].mark);
         churn->bytes += (int64_t)block->bytes;
         churn->requested += (int64_t)requested;
         churn->peak_bytes = churn->bytes > churn->peak_bytes ? churn->bytes : churn->peak_bytes;
@@ -204,56 +216,38 @@ static void test_churn(void)
             CHECK_EQ(after.num_device_alloc, after.num_device_free);
             CHECK_EQ(churned(memory, 2, 500), 0);
         }
-        CHILD_END;
     }
 }
 
 /* ---- out of memory ---- */
 
-static void test_exhaustion(void)
+FAKE_TEST(exhaustion)
 {
-    group("cached memory is freed before an out-of-memory error, which states sizes");
-    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        ctrt_block a = take(memory, 30 * MIB), b = take(memory, 20 * MIB), c;
-        take_fails(memory, 40 * MIB, "50.00 MiB reserved by policy caching");
-        CHECK_HAS(ctrt_error_message(), "has no 41943040 bytes left");
-        give(memory, &a, 30 * MIB);
-        give(memory, &b, 20 * MIB);
-        CHECK_EQ(ctrt_memory_reserved(device), 50 * MIB);
-        c = take(memory, 40 * MIB);
-        CHECK_EQ(ctrt_memory_reserved(device), 40 * MIB);
-        CHECK_STAT(device, "num_ooms", 1);
-        give(memory, &c, 40 * MIB);
-        take_fails(memory, SIZE_MAX, "address space");
-        take_fails(memory, SIZE_MAX / 2, NULL);
-        take_fails(memory, SIZE_MAX / 2 - 600, NULL);
-    }
-    CHILD_END;
-    group("a smaller segment is allocated when one of the usual size does not fit");
-    IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=6m") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_block a = take(memory, 3 * MIB), b;
-        CHECK_EQ(ctrt_memory_reserved(memory->device), 3 * MIB);
-        b = take(memory, 100);
-        give(memory, &a, 3 * MIB);
-        give(memory, &b, 100);
-    }
-    CHILD_END;
-    group("a request of 0 bytes returns no block and is not counted");
-    IN_FAKE("CTRT_MEMORY=caching") {
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_block none = { .address = memory, .bytes = 1 };
-        CHECK_OK(pool_alloc(memory, &none, 0, NULL));
-        CHECK_TRUE(none.address == NULL && none.bytes == 0);
-        give(memory, &none, 0);
-        CHECK_STATS(memory->device, { "allocation.all.allocated", 0 }, { "allocation.all.freed", 0 });
-    }
-    CHILD_END;
+    ctrt_block a = take(memory, 30 * MIB), b = take(memory, 20 * MIB), c;
+    take_fails(memory, 40 * MIB, "50.00 MiB reserved by policy caching");
+    CHECK_HAS(ctrt_error_message(), "has no 41943040 bytes left");
+    give(memory, &a, 30 * MIB);
+    give(memory, &b, 20 * MIB);
+    CHECK_EQ(ctrt_memory_reserved(device), 50 * MIB);
+    c = take(memory, 40 * MIB);
+    CHECK_EQ(ctrt_memory_reserved(device), 40 * MIB);
+    CHECK_STAT(device, "num_ooms", 1);
+    give(memory, &c, 40 * MIB);
+    take_fails(memory, SIZE_MAX, "address space");
+    take_fails(memory, SIZE_MAX / 2, NULL);
+    take_fails(memory, SIZE_MAX / 2 - 600, NULL);
 }
 
-/* Failures of later allocations are tested in test-alloc-failure.c and test-caching-parts.c. */
+FAKE_TEST(zero_bytes)
+{
+    ctrt_block none = { .address = memory, .bytes = 1 };
+    CHECK_OK(pool_alloc(memory, &none, 0, NULL));
+    CHECK_TRUE(none.address == NULL && none.bytes == 0);
+    give(memory, &none, 0);
+    CHECK_STATS(device, { "allocation.all.allocated", 0 }, { "allocation.all.freed", 0 });
+}
+
+/* Failures of later allocations are tested in test-alloc-failure.c and test-caching.c. */
 static void test_failures(void)
 {
     group("a failure of the n-th allocation, for every n, while a device opens returns a status");
@@ -269,7 +263,6 @@ static void test_failures(void)
             status = ctrt_device_get(&device, "fake:1");
             CHECK(status == CTRT_OK, "after n %d: %s", (int)n, ctrt_error_message());
         }
-        CHILD_END;
     }
 }
 
@@ -324,51 +317,42 @@ static void *churn_and_keep(void *argument)
     return keep(worker);
 }
 
-static void test_threads(void)
+FAKE_TEST(threads)
 {
-    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=direct+caching" };
-    for (size_t s = 0; s < COUNT(settings); s++) {
-        group("statistics are exact with many threads that free each other's blocks: %s", settings[s]);
-        IN_FAKE(settings[s], "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1") {
-            struct device_memory *memory = open_memory("fake:0");
-            ctrt_device *device = memory->device;
-            struct worker workers[6], mine = { .memory = memory };
-            pthread_t threads[6];
-            keep(&mine);                                /* the peaks of other threads include this idle one */
-            const int64_t each = kept_bytes(&mine);
-            for (int round = 0; round < 4; round++) {
-                const bool random = round % 2;          /* without random blocks the peak is known */
-                ctrt_memory_reset_peak(device);
-                for (int i = 0; i < 6; i++) {
-                    workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)(100 * round + i) };
-                    pthread_create(&threads[i], NULL, random ? churn_and_keep : keep, &workers[i]);
-                }
-                if (random)
-                    CHECK_EQ(churned(memory, 7, 400), 0);
-                for (int i = 0; i < 6; i++) {
-                    pthread_join(threads[i], NULL);
-                    CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
-                }
-                CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each },
-                            { "allocation.all.current", 7 * KEPT });
-                if (random)
-                    CHECK_TRUE(stat_of(device, "allocated_bytes.all.peak") >= 7 * each);
-                else
-                    CHECK_STAT(device, "allocated_bytes.all.peak", 7 * each);
-                for (int i = 0; i < 6; i++)
-                    free_kept(&workers[i]);
-                CHECK_STAT(device, "allocated_bytes.all.current", each);
-            }
-            CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + 4 * 6 * KEPT * ROUNDS + 2 * 7 * 400);
-            CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
-                  "threads that have ended are still in the list");
-            free_kept(&mine);
-            CHECK_OK(ctrt_memory_empty_cache(device));
-            check_no_current(device);
-            CHECK_EQ(taken_on(device), 0);
+    struct worker workers[6], mine = { .memory = memory };
+    pthread_t running[6];
+    keep(&mine);                                /* the peaks of other threads include this idle one */
+    const int64_t each = kept_bytes(&mine);
+    for (int round = 0; round < 4; round++) {
+        const bool random = round % 2;          /* without random blocks the peak is known */
+        ctrt_memory_reset_peak(device);
+        for (int i = 0; i < 6; i++) {
+            workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)(100 * round + i) };
+            pthread_create(&running[i], NULL, random ? churn_and_keep : keep, &workers[i]);
         }
-        CHILD_END;
+        if (random)
+            CHECK_EQ(churned(memory, 7, 400), 0);
+        for (int i = 0; i < 6; i++) {
+            pthread_join(running[i], NULL);
+            CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
+        }
+        CHECK_STATS(device, { "allocated_bytes.all.current", 7 * each },
+                    { "allocation.all.current", 7 * KEPT });
+        if (random)
+            CHECK_TRUE(stat_of(device, "allocated_bytes.all.peak") >= 7 * each);
+        else
+            CHECK_STAT(device, "allocated_bytes.all.peak", 7 * each);
+        for (int i = 0; i < 6; i++)
+            free_kept(&workers[i]);
+        CHECK_STAT(device, "allocated_bytes.all.current", each);
     }
+    CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + 4 * 6 * KEPT * ROUNDS + 2 * 7 * 400);
+    CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
+          "threads that have ended are still in the list");
+    free_kept(&mine);
+    CHECK_OK(ctrt_memory_empty_cache(device));
+    check_no_current(device);
+    CHECK_EQ(taken_on(device), 0);
 }
 
 static void *churn_alone(void *memory)
@@ -376,23 +360,18 @@ static void *churn_alone(void *memory)
     return (void *)churned(memory, 3, 500);
 }
 
-static void test_ended_threads(void)
+FAKE_TEST(ended_threads)
 {
-    group("statistics of ended threads are kept");
-    IN_FAKE("CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=1g") {
-        struct device_memory *memory = open_memory("fake:0");
-        for (int i = 0; i < 3; i++) {
-            pthread_t thread;
-            void *wrong;
-            pthread_create(&thread, NULL, churn_alone, memory);
-            pthread_join(thread, &wrong);
-            CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
-            CHECK(memory->counters.threads == NULL && !atomic_load(&memory->counters.many),
-                  "an ended thread still has counters");
-            CHECK_STATS(memory->device, { "allocated_bytes.all.current", 0 }, { "allocation.all.peak", LIVE });
-        }
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        void *wrong;
+        pthread_create(&thread, NULL, churn_alone, memory);
+        pthread_join(thread, &wrong);
+        CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
+        CHECK(memory->counters.threads == NULL && !atomic_load(&memory->counters.many),
+              "an ended thread still has counters");
+        CHECK_STATS(device, { "allocated_bytes.all.current", 0 }, { "allocation.all.peak", LIVE });
     }
-    CHILD_END;
 }
 
 static void *forks_while_busy(void *argument)
@@ -406,8 +385,7 @@ static void *forks_while_busy(void *argument)
             _exit(churned(memory, (uint32_t)i, 200) != 0);
         }
         int status = 1;
-        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)
-                    || WEXITSTATUS(status) != 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     return (void *)failures;
 }
@@ -432,19 +410,26 @@ static void test_fork(void)
             pthread_join(threads[i], NULL);
         CHECK(failures == NULL, "%ld of 15 children failed", (long)(intptr_t)failures);
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
+    static const char many[] = "statistics are exact with many threads that free each other's blocks";
+    static const struct fake_case cases[] = {
+        { many, { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
+        { many, { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
+        { many, { "CTRT_MEMORY=direct+caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
+        { "cached memory is freed before an out-of-memory error, which states sizes",
+          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m" }, exhaustion },
+        { "a request of 0 bytes returns no block and is not counted", { "CTRT_MEMORY=caching" }, zero_bytes },
+        { "statistics of ended threads are kept", { "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=1g" }, ended_threads },
+    };
     folder = pool_folder();
     folder_actor(folder, "memory-policy");
+    run_fake_cases(cases, COUNT(cases));
     test_choice();
     test_churn();
-    test_exhaustion();
     test_failures();
-    test_threads();
-    test_ended_threads();
     test_fork();
     test_grammar();
     folder_remove(folder);

@@ -61,12 +61,8 @@ static void travelling(bool adamw)
     CHECK_OK(small_net_new(&home));
     CHECK_OK(small_net_new(&away));
     copy_of(away, home);
-    for (int i = 0; i < 2; i++) {
-        ctrt_optimizer **out = i ? &away_optimizer : &home_optimizer;
-        ctrt_module *net = i ? away : home;
-        CHECK_OK(adamw ? ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 })
-                       : ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
-    }
+    CHECK_OK(small_net_optimizer(&home_optimizer, home, adamw));
+    CHECK_OK(small_net_optimizer(&away_optimizer, away, adamw));
     CHECK_OK(ctrt_module_tensor(&weight, away, "0.weight"));
     for (int turn = 0; turn < 5; turn++) {
         CHECK_OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT));
@@ -86,9 +82,8 @@ static void travelling(bool adamw)
     }
 }
 
-static void mixed(void)
+TEST(mixed, "a module on two devices")
 {
-    group("a module on two devices");
     CTRT_AUTO(module) net = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
@@ -97,8 +92,7 @@ static void mixed(void)
     CHECK_OK(ctrt_module_to(child, toy, CTRT_DTYPE_DEFAULT));
     CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on toy:");
     CHECK(device == NULL, "a failed call set the device");
-    CTRT_AUTO(tensor) x = NULL;
-    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
+    CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), CTRT_F32, cpu);
     CHECK_FAILS(ctrt_forward(&x, net, x), CTRT_ERR_DEVICE, "Sequential: 3: Linear: ");
 
     /* One norm of all gradients, on several devices. */
@@ -106,8 +100,7 @@ static void mixed(void)
     CHECK_OK(ctrt_module_tensor(&first, net, "0.bias"));
     CHECK_OK(ctrt_module_tensor(&last, net, "3.weight"));
     for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) grad = NULL;
-        CHECK_OK(ctrt_full_like(&grad, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_AUTO(tensor) grad = OP(full_like, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL);
         CHECK_OK(ctrt_tensor_set_grad(i ? last : first, grad));
     }
     double norm, got[8];
@@ -117,32 +110,20 @@ static void mixed(void)
     CHECK_NEAR(got[0], 4 / norm, 1e-5);
 }
 
-static size_t file_read(unsigned char *bytes, size_t capacity, const char *path)
+TEST(checkpoints, "checkpoints from and to a device")
 {
-    FILE *file = fopen(path, "rb");
-    size_t size = file ? fread(bytes, 1, capacity, file) : 0;
-    if (file)
-        fclose(file);
-    return size;
-}
-
-static void checkpoints(void)
-{
-    group("checkpoints from and to a device");
     static unsigned char from_cpu[8192], from_toy[8192];
-    const char *folder = folder_new();
-    char path[256];
-    snprintf(path, sizeof path, "%s/net", folder);
+    const char *folder = folder_new(), *path = folder_join(folder, "net");
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(tensor) t = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     CHECK_OK(small_net_new(&a));
     CHECK_OK(small_net_new(&b));
     CHECK_OK(ctrt_save(a, path));
-    size_t size = file_read(from_cpu, sizeof from_cpu, path);
+    size_t size = folder_read(from_cpu, sizeof from_cpu, path);
     CHECK_OK(ctrt_module_to(a, toy, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_save(a, path));
-    CHECK(size > 100 && file_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
+    CHECK(size > 100 && folder_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
           "the checkpoint of the device differs from that of the cpu");
     CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_load(b, path));
@@ -150,7 +131,6 @@ static void checkpoints(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", toy));
     CHECK_STR(ctrt_device_name(ctrt_tensor_device(t)), ctrt_device_name(toy));
-    folder_remove(folder);
 }
 
 TEST_MAIN
@@ -163,7 +143,5 @@ TEST_MAIN
     ctrt_log_set_level(CTRT_LOG_ERROR);             /* hides the warnings about fallbacks */
     travelling(false);
     travelling(true);
-    mixed();
-    checkpoints();
-    return done();
+    return run_tests();
 }

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes every allocation of a small program fail once that trains, writes and reads files and converts a module. Each
- * failure returns a status, leaks nothing and leaves no partial change. test-alloc-failure trains other networks. */
+/* Makes every host allocation fail of autograd work and of a small program that trains, writes and reads files and
+ * converts a module. Each failure returns a status, leaks nothing and leaves no partial change. test-alloc-failure
+ * trains other networks. */
 #include <unistd.h>
 
+#include "autograd_check.h"
 #include "base/host_alloc.h"
-#include "ctrt/ctrt.h"
-#include "tap.h"
+#include "small_net.h"
 
-static ctrt_device *cpu;
 static char net_path[] = "/tmp/ctrt-nn-memory-net-XXXXXX", optimizer_path[] = "/tmp/ctrt-nn-memory-optimizer-XXXXXX";
-
-static ctrt_status cnn_new(ctrt_module **out)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 2, 3, 3, NULL, true, cpu), CTRT_NEW(batch_norm2d, 2, 0, 0, true, cpu), CTRT_NEW(relu),
-        CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
-        CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, cpu)));
-}
 
 static ctrt_status attention_new(ctrt_module **out)
 {
@@ -27,7 +19,7 @@ static ctrt_status attention_new(ctrt_module **out)
 }
 
 /* Creates a network, trains one step, converts the network to f64 and back, saves and loads it. */
-static ctrt_status run(void)
+static ctrt_status training(void)
 {
     static const int64_t labels[] = { 0, 2 }, tokens[] = { 1, 0, 4, 2, 2, 3 };
     CTRT_AUTO(module) net = NULL;
@@ -52,61 +44,99 @@ static ctrt_status run(void)
     return ctrt_module_zero_grad(net, false);
 }
 
-static void sweep(void)
+static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
 {
-    group("training, files, conversion: a failure of each allocation returns a status and leaks nothing");
-    if (!CHECK_OK(run()))                    /* also creates the objects that exist once per process */
-        return;
-    alloc_fail_at(UINT64_MAX, false);
-    CHECK_OK(run());
-    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu),
-        nodes = ctrt_autograd_live_nodes();
-    CHECK(allocations > 100, "only %llu allocations were seen", (unsigned long long)allocations);
-    int passed = 0;
-    for (uint64_t n = 1; n <= allocations; n++) {
-        alloc_fail_at(n, n % 2);
-        ctrt_status status = run();
-        alloc_fail_at(0, false);
-        passed += status == CTRT_OK;
-        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
-              ctrt_status_string(status), ctrt_error_message());
-        CHECK(status == CTRT_OK || *ctrt_error_message(), "allocation %llu: no message", (unsigned long long)n);
-        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are allocated, %llu were before",
-              (unsigned long long)n, (unsigned long long)ctrt_memory_allocated(cpu), (unsigned long long)before);
-        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes were not freed",
-              (unsigned long long)n);
-        CHECK(ctrt_grad_enabled(), "allocation %llu: grad mode is off", (unsigned long long)n);
-    }
-    /* A few allocations are optional: the text of a message, a list of freed blocks. */
-    CHECK(passed < (int)allocations / 10, "%d of %llu failures did not cause an error", passed,
-          (unsigned long long)allocations);
-    CHECK_OK(run());
-    printf("# %llu allocations, %d of them optional\n", (unsigned long long)allocations, passed);
+    (void)user;
+    return ctrt_mul_scalar(grad, *grad, ctrt_float(2));
 }
 
-/* A failed ctrt_module_to leaves all tensors of the module unchanged. */
-static void moving(void)
+FORWARD(twice_forward)
 {
-    group("module_to is all or nothing");
-    CTRT_AUTO(module) net = NULL;
-    ctrt_tensor *tensor;
-    CHECK_OK(attention_new(&net));
-    alloc_fail_at(UINT64_MAX, false);
-    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F64));
-    uint64_t allocations = alloc_fail_at(0, false);
-    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
-    for (uint64_t n = 1; n <= allocations; n++) {
-        alloc_fail_at(n, true);
-        ctrt_status status = ctrt_module_to(net, NULL, CTRT_F64);
-        alloc_fail_at(0, false);
-        ctrt_dtype want = status ? CTRT_F32 : CTRT_F64;
-        for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, net, i) == CTRT_OK; i++)
-            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s",
-                  (unsigned long long)n, i,
-                  ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ctrt_dtype_name(want));
-        CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
-    }
+    CTRT_TRY(ctrt_mul(&out[0], in[0], in[0]));
+    CTRT_TRY(ctrt_function_save(context, in[0]));
+    return ctrt_function_save(context, out[0]);
 }
+
+BACKWARD(twice_backward)
+{
+    ctrt_tensor *x, *y;
+    CTRT_TRY(ctrt_function_saved(&x, context, 0));
+    CTRT_TRY(ctrt_function_saved(&y, context, 1));
+    CTRT_TRY(ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
+    return ctrt_mul(&dx[0], dx[0], dy[0]);
+}
+static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL };
+
+static ctrt_status layers(void)
+{
+    CTRT_AUTO(tensor) x = NULL, w = NULL, b = NULL, h = NULL, u = NULL, y = NULL;
+    ctrt_tensor *pieces[3] = { NULL };
+    int n;
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL));
+    CTRT_TRY(ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL));
+    CTRT_TRY(ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL));
+    CTRT_TRY(ctrt_tensor_require_grad(w, true));
+    CTRT_TRY(ctrt_tensor_require_grad(b, true));
+    CTRT_TRY(ctrt_linear(&h, x, w, b));
+    CTRT_TRY(ctrt_tanh(&h, h));
+    CTRT_TRY(ctrt_tensor_add_hook(h, double_gradient, NULL, NULL));
+    CTRT_TRY(ctrt_tensor_retain_grad(h));
+    CTRT_TRY(ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5));
+    CTRT_TRY(ctrt_softmax(&u, u, 1));
+    CTRT_TRY(ctrt_mul(&u, u, h));
+    CTRT_TRY(ctrt_chunk(pieces, &n, u, 3, 1));
+    ctrt_status status = ctrt_cat(&y, pieces, 3, 0);
+    tensors_release(pieces, 3);
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_function_apply(&twice, NULL, &y, 1, &y, 1));
+    CTRT_TRY(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_backward_with(y, NULL, true, false));
+    return ctrt_backward(y);
+}
+
+static ctrt_status in_place(void)
+{
+    CTRT_AUTO(tensor) x = NULL, base = NULL, a = NULL, b = NULL, y = NULL, d = NULL;
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL));
+    CTRT_TRY(ctrt_tensor_require_grad(x, true));
+    CTRT_TRY(ctrt_mul_scalar(&base, x, ctrt_float(2)));
+    CTRT_TRY(ctrt_transpose(&b, base, 0, 1));
+    CTRT_TRY(ctrt_select(&a, base, 0, 1));
+    CTRT_TRY(ctrt_mul_(a, a));
+    CTRT_TRY(ctrt_sigmoid_(a));
+    CTRT_TRY(ctrt_sum(&y, b, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_grad(&d, y, &x, 1, NULL, false, true, false));
+    CTRT_TRY(ctrt_sum(&d, d, CTRT_ALL_DIMS));
+    return ctrt_backward(d);
+}
+
+static void every_allocation(const char *name, ctrt_status (*body)(void), bool forever)
+{
+    group("%s: %s", name, forever ? "all allocations from the n-th on fail" : "the n-th allocation fails");
+    if (!CHECK_OK(body()) || !CHECK_OK(body()))             /* the first call also creates what exists once */
+        return;
+    const uint64_t before = ctrt_memory_allocated(cpu);
+    int n, passed = 0;
+    for (n = 1; n < 10000; n++) {
+        alloc_fail_at((uint64_t)n, forever);
+        const ctrt_status status = body();
+        if (alloc_fail_at(0, false) < (uint64_t)n)
+            break;
+        passed += status == CTRT_OK;
+        CHECK(status == CTRT_OK || (status == CTRT_ERR_OUT_OF_MEMORY && *ctrt_error_message()), "allocation %d: %s: %s",
+              n, ctrt_status_string(status), ctrt_error_message());
+        CHECK(ctrt_memory_allocated(cpu) == before && ctrt_autograd_live_nodes() == 0
+              && ctrt_autograd_saved_bytes() == 0 && ctrt_grad_enabled(),
+              "allocation %d: %lld bytes, %d nodes and %d saved bytes are left, grad mode is %d", n,
+              (long long)(ctrt_memory_allocated(cpu) - before), (int)ctrt_autograd_live_nodes(),
+              (int)ctrt_autograd_saved_bytes(), ctrt_grad_enabled());
+    }
+    /* A few allocations are optional: the text of a message, a list of freed blocks. */
+    CHECK(n > 20 && n < 10000 && passed < n / 10, "%d allocations failed, %d without an error", n - 1, passed);
+    CHECK_OK(body());
+}
+
+/* ---- a failed change of a module leaves the module unchanged ---- */
 
 /* Copies the bytes of all parameters and buffers to `to`. Returns their number. */
 static size_t bytes_of(unsigned char *to, size_t capacity, ctrt_module *net)
@@ -126,7 +156,7 @@ static size_t bytes_of(unsigned char *to, size_t capacity, ctrt_module *net)
 static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_AUTO(tensor) turned = NULL, flags = NULL;
-    CTRT_TRY(cnn_new(out));
+    CTRT_TRY(small_net_new(out));
     CTRT_TRY(ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
     CTRT_TRY(ctrt_t(&turned, turned));
     CTRT_TRY(ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu));
@@ -135,56 +165,59 @@ static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
     return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
 }
 
-/* A failed ctrt_load leaves the module unchanged, for a failure of each allocation. `forever`: all later allocations
- * also fail. A device on which every copy fails is not tested. */
-static void loading(const char *name, bool forever)
+static ctrt_status load_new(ctrt_module *net) { return ctrt_load(net, net_path); }
+static ctrt_status load_old(ctrt_module *net) { return ctrt_load(net, optimizer_path); }
+static ctrt_status to_f64(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F64); }
+static ctrt_status to_f32(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F32); }
+
+/* `forever`: all later allocations fail too. A device on which every copy fails is not tested. */
+static void all_or_nothing(const char *name, ctrt_status (*change)(ctrt_module *), ctrt_status (*undo)(ctrt_module *),
+                           const char *device_name, bool forever)
 {
-    group("a failed ctrt_load leaves the module unchanged, on %s", name);
     static unsigned char old[4096], new[4096], now[4096];
+    group("a failed %s leaves the module unchanged, on %s", name, device_name);
     CTRT_AUTO(module) net = NULL, other = NULL;
     ctrt_device *device = NULL;
-    if (!CHECK_OK(ctrt_device_get(&device, name)) || !CHECK_OK(mixed_new(&net, device))
-        || !CHECK_OK(mixed_new(&other, device)))
+    if (!CHECK_OK(ctrt_device_get(&device, device_name)) || !CHECK_OK(mixed_new(&net, device))
+        || !CHECK_OK(mixed_new(&other, device)) || !CHECK_OK(ctrt_save(other, net_path))
+        || !CHECK_OK(ctrt_save(net, optimizer_path)))
         return;
-    CHECK_OK(ctrt_save(other, net_path));
-    const size_t size = bytes_of(old, sizeof old, net);
-    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0,
-          "the saved values equal the old ones");
-    CHECK_OK(ctrt_load(net, net_path));             /* creates the objects that exist once */
-    CHECK_OK(ctrt_save(net, optimizer_path));
-    alloc_fail_at(UINT64_MAX, false);
-    CHECK_OK(ctrt_load(net, net_path));
-    const uint64_t allocations = alloc_fail_at(0, false);
-    CHECK(allocations > 3, "only %llu allocations were seen", (unsigned long long)allocations);
-    CHECK_OK(mixed_new(&net, device));
-    bytes_of(old, sizeof old, net);
-    CHECK_OK(ctrt_save(net, optimizer_path));
-    for (uint64_t n = 1; n <= allocations; n++) {
-        alloc_fail_at(n, forever);
-        const ctrt_status status = ctrt_load(net, net_path);
-        alloc_fail_at(0, false);
-        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n,
-              ctrt_error_message());
-        bytes_of(now, sizeof now, net);
-        CHECK(memcmp(now, status == CTRT_OK ? new : old, size) == 0,
-              "allocation %llu of %llu: status %s, but the values are not the %s ones", (unsigned long long)n,
-              (unsigned long long)allocations, ctrt_status_string(status), status == CTRT_OK ? "new" : "old");
-        CHECK_OK(ctrt_load(net, optimizer_path));
+    const size_t old_size = bytes_of(old, sizeof old, net);
+    CHECK_OK(change(net));                      /* creates the objects that exist once */
+    const size_t new_size = bytes_of(new, sizeof new, net);
+    CHECK(new_size != old_size || memcmp(old, new, old_size) != 0, "the change changes nothing");
+    CHECK_OK(undo(net));
+    int n;
+    for (n = 1; n < 10000; n++) {
+        alloc_fail_at((uint64_t)n, forever);
+        const ctrt_status status = change(net);
+        if (alloc_fail_at(0, false) < (uint64_t)n)
+            break;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
+        const size_t size = status == CTRT_OK ? new_size : old_size;
+        CHECK(bytes_of(now, sizeof now, net) == size && memcmp(now, status == CTRT_OK ? new : old, size) == 0,
+              "allocation %d: status %s, but the values are not the %s ones", n, ctrt_status_string(status),
+              status == CTRT_OK ? "new" : "old");
+        CHECK_OK(undo(net));
     }
+    CHECK(n > 3 && n < 10000, "%d allocations failed", n - 1);
 }
 
 TEST_MAIN
 {
-    group("the cpu opens and two temporary files are created");
-    int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
-    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
+    static const struct { const char *name; ctrt_status (*body)(void); } bodies[] = {
+        { "training, files, conversion", training }, { "layers", layers }, { "changes in place", in_place },
+    };
+    const int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
+    if (!cpu_opened() || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
         return done();
     close(net);
     close(optimizer);
-    sweep();
-    moving();
-    loading("cpu", true);
-    loading("sim:0", false);
+    for (size_t i = 0; i < 2 * COUNT(bodies); i++)
+        every_allocation(bodies[i / 2].name, bodies[i / 2].body, i % 2);
+    all_or_nothing("ctrt_module_to", to_f64, to_f32, "cpu", true);
+    all_or_nothing("ctrt_load", load_new, load_old, "cpu", true);
+    all_or_nothing("ctrt_load", load_new, load_old, "sim:0", false);
     unlink(net_path);
     unlink(optimizer_path);
     return done();

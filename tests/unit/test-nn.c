@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests modules: registration, names, traversal, forward and moves to another dtype. Layers are tested in
  * test-nn-layers.c. */
-#include <pthread.h>
-
 #include "small_net.h"
-
-/* ---- a module that counts its calls ---- */
 
 struct probe { ctrt_tensor *w; int trained; bool silent; ctrt_status failure; };
 static int probes_destroyed;
@@ -47,16 +43,10 @@ static ctrt_module *probe(void)
     return module;
 }
 
-static ctrt_tensor *ones(int64_t n)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_ones(&tensor, CTRT_SHAPE(n), CTRT_F32, cpu));
-    return tensor;
-}
+static ctrt_tensor *ones(int64_t n) { return OP(ones, CTRT_SHAPE(n), CTRT_F32, cpu); }
 
-static void classes(void)
+TEST(classes, "module classes are validated, and the last release destroys a module")
 {
-    group("module classes are validated, and the last release destroys a module");
     ctrt_module *module = NULL;
     ctrt_module_class bad = probe_class;
     bad.forward = NULL;
@@ -84,16 +74,15 @@ static void classes(void)
     ctrt_module_release(&second);
 }
 
-static void names(void)
+TEST(names, "invalid and duplicate names are rejected")
 {
-    group("invalid and duplicate names are rejected");
     static const char *const refused[] = { "", ".", "a.b", "weight.", ".weight" };
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(2), result = NULL;
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        CHECK_FAILS(ctrt_module_add_parameter(module, refused[i], w), CTRT_ERR_INVALID_ARGUMENT, "dot");
-        CHECK_FAILS(ctrt_module_add_buffer(module, refused[i], w, true), CTRT_ERR_INVALID_ARGUMENT, "dot");
-        CHECK_FAILS(ctrt_module_add_module(module, refused[i], probe()), CTRT_ERR_INVALID_ARGUMENT, "dot");
+    EACH(c, refused) {
+        CHECK_FAILS(ctrt_module_add_parameter(module, *c, w), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_buffer(module, *c, w, true), CTRT_ERR_INVALID_ARGUMENT, "dot");
+        CHECK_FAILS(ctrt_module_add_module(module, *c, probe()), CTRT_ERR_INVALID_ARGUMENT, "dot");
     }
     CHECK_FAILS(ctrt_module_add_module(module, "m", NULL), CTRT_ERR_INVALID_ARGUMENT, "child");
     probes_destroyed = 0;
@@ -113,9 +102,8 @@ static void names(void)
     CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter requires grad");
 }
 
-static void cycles(void)
+TEST(cycles, "a module cannot contain itself")
 {
-    group("a module cannot contain itself");
     ctrt_module *a = probe(), *b = probe(), *c = probe();
     CHECK_FAILS(ctrt_module_add_module(a, "self", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
     CHECK_OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)));
@@ -130,9 +118,8 @@ static void cycles(void)
     CHECK_EQ(probes_destroyed, 3);
 }
 
-static void walking(void)
+TEST(walking, "parameters are listed by name, each once")
 {
-    group("parameters are listed by name, each once");
     static const char *const want[] = { "w", "left.w", "left.inner.w" };
     CTRT_AUTO(module) root = probe();
     ctrt_module *left = probe(), *inner = probe(), *right = probe(), *child;
@@ -158,14 +145,11 @@ static void walking(void)
     CHECK_OK(ctrt_module_add_module(root, "right", right));
     CHECK_OK(ctrt_module_parameter(&kept[3], NULL, root, 3));
     CHECK_STR(kept[3], "left.inner.shared.w");          /* its first name */
-    for (int i = 0; i < 3; i++) {
-        CHECK_OK(ctrt_module_parameter(&name, NULL, root, (size_t)i));
-        CHECK(name == kept[i], "%s is another pointer after the structure changed", name);
-    }
+    for (size_t i = 0; i < 3; i++)
+        CHECK(ctrt_module_parameter(&name, NULL, root, i) == CTRT_OK && name == kept[i], "name %zu is now %s", i, name);
     CHECK_EQ(ctrt_module_numel(root), 1 + 2 + 3 + 4);
 
-    CHECK_OK(ctrt_module_tensor(&tensor, root, "left.inner.w"));
-    CHECK(tensor == t[2], "the tensor found by name is another");
+    CHECK_TRUE(ctrt_module_tensor(&tensor, root, "left.inner.w") == CTRT_OK && tensor == t[2]);
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, "left.iner.w"), CTRT_ERR_NOT_FOUND, "did you mean \"left.inner.w\"");
     CHECK_FAILS(ctrt_module_tensor(&tensor, root, ""), CTRT_ERR_NOT_FOUND, NULL);
 
@@ -177,34 +161,15 @@ static void walking(void)
     ctrt_module_train(root, false);
     CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1,
           "eval mode did not reach the leaf modules");
-    for (int i = 0; i < 4; i++)
-        ctrt_tensor_release(&t[i]);
+    tensors_release(t, 4);
 }
 
-static void many(void)
+TEST(running, "forward with one and two inputs, and its failures")
 {
-    group("a module with 1000 parameters");
-    CTRT_AUTO(module) root = probe();
-    const char *name = NULL;
-    for (int i = 0; i < 1000; i++) {
-        CTRT_AUTO(tensor) tensor = ones(1);
-        char text[16];
-        snprintf(text, sizeof text, "p%d", i);
-        CHECK_OK(ctrt_module_add_parameter(root, text, tensor));
-    }
-    CHECK_EQ(ctrt_module_parameter_count(root), 1000);
-    CHECK_OK(ctrt_module_parameter(&name, NULL, root, 999));
-    CHECK_STR(name, "p999");
-}
-
-static void running(void)
-{
-    group("forward with one and two inputs, and its failures");
     CTRT_AUTO(module) module = probe();
-    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_AUTO(tensor) y = NULL, x = OP(full, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu);
     struct probe *state = ctrt_module_state(module);
     ctrt_tensor *inputs[2];
-    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, module, x));                         /* x = (x + 1) x */
     VALUES_ARE(x, 12);
     inputs[0] = inputs[1] = x;
@@ -231,9 +196,8 @@ static ctrt_status counted_new(ctrt_module **out, int *made)
     return ctrt_module_new(out, &probe_class);
 }
 
-static void expressions(void)
+TEST(expressions, "nested constructor expressions release all modules after a failure")
 {
-    group("nested constructor expressions release all modules after a failure");
     CTRT_AUTO(module) net = NULL, other = probe();
     int made = 0;
     probes_destroyed = 0;
@@ -276,18 +240,14 @@ static void expressions(void)
     CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
     CHECK_FAILS(ctrt_sequential_add(net, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
     CHECK_FAILS(ctrt_sequential_add(net, ctrt_module_retain(net)), CTRT_ERR_STATE, "contains");
-    CTRT_AUTO(tensor) x = ones(3), y = NULL;
-    CHECK_OK(ctrt_forward(&y, net, x));
+    CTRT_AUTO(tensor) x = ones(3), y = OP(forward, net, x);
     CHECK(y == x, "an empty Sequential did not return its input");
     CHECK_OK(ctrt_sequential_add(net, CTRT_NEW(softmax, 5)));
     CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_SHAPE, "Sequential: 0: Softmax: ");
 }
 
-/* ---- moves to another dtype ---- */
-
-static void moving(void)
+TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state in place")
 {
-    group("ctrt_module_to converts parameters, gradients and optimizer state in place");
     CTRT_AUTO(module) net = NULL, bare = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *weight, *mean, *batches, *now, *state;
@@ -327,9 +287,8 @@ static void moving(void)
     CHECK_FAILS(ctrt_module_device(&device, bare), CTRT_ERR_NOT_FOUND, "no parameters");
 }
 
-static void zeroing(void)
+TEST(zeroing, "zero_grad fills or drops gradients")
 {
-    group("zero_grad fills or drops gradients");
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(3), loss = NULL;
     CHECK_OK(ctrt_module_add_parameter(module, "w", w));
@@ -370,31 +329,12 @@ static void *nested_on_a_small_stack(void *unused)
     return unused;
 }
 
-static void deep(void)
+TEST(deep, "modules nested 20000 deep, on a stack of 512 KiB")
 {
-    group("modules nested 20000 deep, on a stack of 512 KiB");
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
-    if (CHECK(pthread_create(&thread, &attributes, nested_on_a_small_stack, NULL) == 0, "cannot create a thread"))
-        pthread_join(thread, NULL);
-    pthread_attr_destroy(&attributes);
+    on_stack(512 << 10, nested_on_a_small_stack);
 }
 
 TEST_MAIN
 {
-    if (!cpu_opened())
-        return done();
-    classes();
-    names();
-    cycles();
-    walking();
-    many();
-    running();
-    expressions();
-    moving();
-    zeroing();
-    deep();
-    return done();
+    return cpu_opened() ? run_tests() : done();
 }

@@ -139,8 +139,6 @@ static ctrt_status cast(struct ref_case *c)
     return ctrt_to_dtype(OUT, IN("x"), dtype);
 }
 
-/* ---- reductions ---- */
-
 CASE(variance, ctrt_var(OUT, IN("x"), integers(c, "dim"), (int)number(c, "correction", 1),
               number(c, "keepdim", 0) != 0))
 
@@ -234,8 +232,6 @@ static ctrt_status batch_norm(struct ref_case *c)
                            c->out[2], training, number(c, "momentum", 0.1), number(c, "eps", 1e-5));
 }
 
-/* ---- losses, activations ---- */
-
 static ctrt_reduction reduction(const struct ref_case *c)
 {
     if (is_word(c, "reduction", "none"))
@@ -257,8 +253,6 @@ static ctrt_status cross_entropy(struct ref_case *c)
 
 CASE(mse_loss, ctrt_mse_loss(OUT, IN("x"), IN("target"), reduction(c)))
 CASE(gelu, ctrt_gelu(OUT, IN("x"), is_word(c, "approximate", "tanh")))
-
-/* ---- attention, embedding ---- */
 
 CASE(attention, ctrt_scaled_dot_product_attention(OUT, IN("q"), IN("k"), IN("v"), IN("mask"), 0,
                                                   number(c, "causal", 0) != 0, number(c, "scale", 0)))
@@ -391,41 +385,33 @@ static void *values(ctrt_tensor *tensor, ctrt_dtype dtype)
     return copy;
 }
 
-static void compare_exact(const char *what, ctrt_tensor *got, const struct ref_record *want, bool zero_sign)
+/* Compares a result. Tolerance 0: it must be exact, and have the dtype of the file. */
+static void compare(const char *what, ctrt_tensor *got, const struct ref_record *want, double tolerance, bool zero_sign)
 {
-    CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(got)), want->dtype);
+    if (tolerance == 0)
+        CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(got)), want->dtype);
     if (!same_shape(what, got, want))
         return;
     int64_t *whole = want->i ? values(got, CTRT_I64) : NULL;
-    double *is = values(got, CTRT_F64);
-    for (int64_t k = 0; k < want->numel; k++)
-        if (want->i)
-            CHECK(whole[k] == want->i[k], "%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k],
-                  want->i[k]);
-        else
-            CHECK(isnan(want->f[k]) ? isnan(is[k])
-                                    : is[k] == want->f[k] && (!zero_sign || signbit(is[k]) == signbit(want->f[k])),
-                  "%s[%" PRId64 "]: got %.17g, expected %.17g", what, k, is[k], want->f[k]);
-    free(whole);
-    free(is);
-}
-
-static void compare_near(const char *what, ctrt_tensor *got, const struct ref_record *want, double tolerance)
-{
-    if (!same_shape(what, got, want))
-        return;
     double *is = values(got, CTRT_F64), most = 0;
-    for (int64_t k = 0; k < want->numel; k++)
+    for (int64_t k = 0; k < want->numel && !want->i; k++)
         if (isfinite(want->f[k]))
             most = fmax(most, fabs(want->f[k]));
-    /* A small value, such as exp(-88), may be subnormal in f32. */
     for (int64_t k = 0; k < want->numel; k++) {
-        double expected = want->f[k], bound = tolerance * (fabs(expected) + fmin(most, 1e6) + 1e-30);
-        bool fine = isnan(expected)   ? isnan(is[k])
-                    : isinf(expected) ? is[k] == expected
-                                      : fabs(is[k] - expected) <= bound;
-        CHECK(fine, "%s[%" PRId64 "]: got %.17g, expected %.17g, tolerance %.3g", what, k, is[k], expected, bound);
+        if (want->i) {
+            CHECK(whole[k] == want->i[k], "%s[%" PRId64 "]: got %" PRId64 ", expected %" PRId64, what, k, whole[k],
+                  want->i[k]);
+            continue;
+        }
+        /* A small value, such as exp(-88), may be subnormal in f32. */
+        const double expected = want->f[k], bound = tolerance * (fabs(expected) + fmin(most, 1e6) + 1e-30);
+        const bool fine = isnan(expected)                        ? isnan(is[k])
+                          : isinf(expected) || tolerance == 0    ? is[k] == expected
+                                                                 : fabs(is[k] - expected) <= bound;
+        CHECK(fine && (!zero_sign || isnan(expected) || signbit(is[k]) == signbit(expected)),
+              "%s[%" PRId64 "]: got %.17g, expected %.17g, tolerance %.3g", what, k, is[k], expected, bound);
     }
+    free(whole);
     free(is);
 }
 
@@ -489,7 +475,7 @@ static void compare_gradients(struct ref_case *c, double tolerance)
         snprintf(what, sizeof what, "gradient of %s", c->input_names[i]);
         ctrt_tensor *got = ctrt_tensor_grad(c->leaf[i] ? c->leaf[i] : c->in[i]);
         if (CHECK(got != NULL, "%s: no gradient", what))
-            compare_near(what, got, want, tolerance);
+            compare(what, got, want, tolerance, false);
     }
 }
 
@@ -512,12 +498,9 @@ static void compare_results(struct ref_case *c, double tolerance)
             continue;
         }
         ctrt_tensor *got = result(c, rest);
-        if (!CHECK(got != NULL, "no result '%s'", rest))
-            continue;
-        if (near)
-            compare_near(*rest ? rest : "result", got, record, tolerance);
-        else
-            compare_exact(*rest ? rest : "result", got, record, number(c, "zero_sign", 0) != 0);
+        if (CHECK(got != NULL, "no result '%s'", rest))
+            compare(*rest ? rest : "result", got, record, near ? tolerance : 0,
+                    !near && number(c, "zero_sign", 0) != 0);
     }
     CHECK(compared > 0, "the file has no result");
 }

@@ -3,6 +3,7 @@
  * not share memory with an input, and a result variable that is also an operand. */
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 static ctrt_tensor *y;          /* receives every result; each assignment releases the previous one */
@@ -11,8 +12,7 @@ static ctrt_tensor *y;          /* receives every result; each assignment releas
 static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
-    CHECK_OK(ctrt_ones(&x, CTRT_SCALAR_SHAPE, dtype, cpu));
-    CHECK_OK(ctrt_expand(&x, x, shape));
+    OK(ctrt_ones(&x, CTRT_SCALAR_SHAPE, dtype, cpu), ctrt_expand(&x, x, shape));
     return x;
 }
 
@@ -24,17 +24,13 @@ static void too_large(void)
     CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
     CTRT_AUTO(tensor) tall = NULL, wide = NULL;
     ctrt_tensor_assign(&y, old);
-    CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
-    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
-    CHECK_FAILS(ctrt_linear(&y, column, column, NULL), CTRT_ERR_OVERFLOW, "linear");
-    CHECK_FAILS(ctrt_to_dtype(&y, bytes, CTRT_F32), CTRT_ERR_OVERFLOW, "to: a tensor of shape");
-    CHECK_FAILS(ctrt_exp(&y, bytes), CTRT_ERR_OVERFLOW, "exp");
-    CHECK_FAILS(ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu));
-    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
+    FAILS(OVERFLOW, (ctrt_add(&y, column, row), "add: a tensor of shape [2147483648, 2147483648]"),
+          (ctrt_matmul(&y, column, row), "matmul"), (ctrt_linear(&y, column, column, NULL), "linear"),
+          (ctrt_to_dtype(&y, bytes, CTRT_F32), "to: a tensor of shape"), (ctrt_exp(&y, bytes), "exp"),
+          (ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), NULL));
+    OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu), ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_matmul(&y, tall, wide), CTRT_ERR_OVERFLOW, "matmul: a tensor of shape [2147483648, 2147483648]");
-    CHECK_OK(ctrt_unsqueeze(&bytes, bytes, 0));
-    CHECK_OK(ctrt_t(&tall, bytes));
+    OK(ctrt_unsqueeze(&bytes, bytes, 0), ctrt_t(&tall, bytes));
     CHECK_FAILS(ctrt_add(&y, bytes, tall), CTRT_ERR_OVERFLOW, "more than 2^63 elements");
     CHECK_TRUE(y == old);
 }
@@ -44,10 +40,8 @@ static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 {
     CTRT_AUTO(tensor) dense = NULL, expected = NULL;
     double values[512];
-    CHECK_OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT));
-    CHECK_OK(ctrt_matmul(&expected, dense, w));
-    CHECK_OK(ctrt_matmul(&y, x, w));
-    CHECK_OK(ctrt_to_host(values, sizeof values, expected, CTRT_F64));
+    OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT), ctrt_matmul(&expected, dense, w), ctrt_matmul(&y, x, w),
+       ctrt_to_host(values, sizeof values, expected, CTRT_F64));
     check_values("matmul", line, y, values, ctrt_tensor_numel(expected));
 }
 #define PRODUCT_OF(call)  (CHECK_OK(call), product_is_right(__LINE__, part, w))
@@ -58,8 +52,7 @@ static void same_values(int line, ctrt_tensor *x, ctrt_tensor *expected)
     const size_t bytes = (size_t)ctrt_tensor_numel(expected) * sizeof(double);
     double *a = malloc(bytes), *b = malloc(bytes);
     REQUIRE_EQ(ctrt_tensor_numel(x), ctrt_tensor_numel(expected));
-    CHECK_OK(ctrt_to_host(a, bytes, x, CTRT_F64));
-    CHECK_OK(ctrt_to_host(b, bytes, expected, CTRT_F64));
+    OK(ctrt_to_host(a, bytes, x, CTRT_F64), ctrt_to_host(b, bytes, expected, CTRT_F64));
     tap_check(memcmp(a, b, bytes) == 0, __FILE__, line, "the values differ from those of the contiguous operands");
     free(a);
     free(b);
@@ -70,12 +63,9 @@ static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *d
 {
     const ctrt_pool2d_options options = { .kernel = { 3, 2 }, .stride = { 2, 1 } };
     CTRT_AUTO(tensor) leaf = NULL, pooled = NULL, seed = NULL;
-    CHECK_OK(ctrt_detach(&leaf, x));
-    CHECK_OK(ctrt_contiguous(&leaf, leaf, format));
-    CHECK_OK(ctrt_contiguous(&seed, dy, format));
-    CHECK_OK(ctrt_tensor_require_grad(leaf, true));
-    CHECK_OK(ctrt_max_pool2d(&pooled, NULL, leaf, &options));
-    CHECK_OK(ctrt_backward_with(pooled, seed, false, false));
+    OK(ctrt_detach(&leaf, x), ctrt_contiguous(&leaf, leaf, format), ctrt_contiguous(&seed, dy, format),
+       ctrt_tensor_require_grad(leaf, true), ctrt_max_pool2d(&pooled, NULL, leaf, &options),
+       ctrt_backward_with(pooled, seed, false, false));
     ctrt_tensor_assign(gradient, ctrt_tensor_grad(leaf));
 }
 
@@ -83,30 +73,21 @@ static void layouts(void)
 {
     group("channels-last pooling, rows of f16 with gaps, and transposed operands beside a constant, as contiguous");
     CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
-    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu));
-    CHECK_OK(ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
+    OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu), ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
     pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);
     pool_gradient(&y, x, dy, CTRT_CHANNELS_LAST);
     same_values(__LINE__, y, expected);
 
-    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50, 90), CTRT_F16, cpu));
-    CHECK_OK(ctrt_narrow(&b, a, 1, 3, 70));
-    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(70, 50), CTRT_F16, cpu));
-    CHECK_OK(ctrt_t(&t, t));
-    CHECK_OK(ctrt_mul(&y, b, t));
-    CHECK_OK(ctrt_contiguous(&b, b, CTRT_CONTIGUOUS_FORMAT));
-    CHECK_OK(ctrt_contiguous(&a, t, CTRT_CONTIGUOUS_FORMAT));
-    CHECK_OK(ctrt_mul(&expected, b, a));
+    OK(ctrt_randn(&a, CTRT_SHAPE(50, 90), CTRT_F16, cpu), ctrt_narrow(&b, a, 1, 3, 70),
+       ctrt_randn(&t, CTRT_SHAPE(70, 50), CTRT_F16, cpu), ctrt_t(&t, t), ctrt_mul(&y, b, t),
+       ctrt_contiguous(&b, b, CTRT_CONTIGUOUS_FORMAT), ctrt_contiguous(&a, t, CTRT_CONTIGUOUS_FORMAT),
+       ctrt_mul(&expected, b, a));
     same_values(__LINE__, y, expected);
 
-    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(90, 60), CTRT_F32, cpu));
-    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(60, 90), CTRT_F32, cpu));
-    CHECK_OK(ctrt_t(&t, t));
-    CHECK_OK(ctrt_gt(&mask, a, t));
-    CHECK_OK(ctrt_full(&one, CTRT_SHAPE(1, 1), ctrt_float(7), CTRT_F32, cpu));
-    CHECK_OK(ctrt_where(&y, mask, t, one));
-    CHECK_OK(ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT));
-    CHECK_OK(ctrt_where(&expected, mask, t, one));
+    OK(ctrt_randn(&a, CTRT_SHAPE(90, 60), CTRT_F32, cpu), ctrt_randn(&t, CTRT_SHAPE(60, 90), CTRT_F32, cpu),
+       ctrt_t(&t, t), ctrt_gt(&mask, a, t), ctrt_full(&one, CTRT_SHAPE(1, 1), ctrt_float(7), CTRT_F32, cpu),
+       ctrt_where(&y, mask, t, one), ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT),
+       ctrt_where(&expected, mask, t, one));
     same_values(__LINE__, y, expected);
 }
 
@@ -132,13 +113,10 @@ static void windows(void)
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
         CTRT_AUTO(tensor) x = COUNTING(1, 2, 2, 2), places = NULL;
-        CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
-        CHECK_OK(ctrt_tensor_require_grad(x, true));
-        CHECK_OK(ctrt_max_pool2d(&y, &places, x, &apart));
-        VALUES_ARE(y, -INFINITY, -INFINITY);
+        OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout), ctrt_tensor_require_grad(x, true));
+        GIVES(ctrt_max_pool2d(&y, &places, x, &apart), -INFINITY, -INFINITY);
         VALUES_ARE(places, -1, -1);
-        CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_backward(y));
+        OK(ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
         VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0, 0, 0);
     }
     const ctrt_pool2d_options padded = { .kernel = { 2, 2 }, .padding = { 1, 1 } };
@@ -154,8 +132,7 @@ static void windows(void)
     for (size_t i = 0; i < COUNT(wide); i++)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
             CTRT_AUTO(tensor) x = COUNTING(1, 1, 4, 4);
-            CHECK_OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)));
-            CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
+            OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)), ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
             if (CHECK_OK(ctrt_max_pool2d(&y, NULL, x, &wide[i].options)))
                 VALUES_ARE(y, wide[i].want, wide[i].want);
         }
@@ -170,8 +147,7 @@ static void windows(void)
     for (size_t i = 0; i < COUNT(convs); i++)
         if (CHECK_OK(ctrt_conv2d(&y, image, weight, NULL, &convs[i].options))) {
             SHAPE_IS(y, 1, 1, convs[i].side, convs[i].side);
-            CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
-            VALUES_ARE(y, convs[i].sum);
+            GIVES(ctrt_sum(&y, y, CTRT_ALL_DIMS), convs[i].sum);
         }
     const int64_t above = (int64_t)1 << 31;
     const ctrt_conv2d_options bad_convs[] = {
@@ -187,8 +163,7 @@ static void windows(void)
     for (size_t i = 0; i < COUNT(bad_pools); i++)
         CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, &bad_pools[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
-    CHECK_OK(ctrt_max_pool2d(&y, NULL, empty, &padded));
-    SHAPE_IS(y, 0, 1, 3, 3);
+    GIVES_SHAPE(ctrt_max_pool2d(&y, NULL, empty, &padded), 0, 1, 3, 3);
 }
 
 static void scalars(void)
@@ -199,22 +174,17 @@ static void scalars(void)
     CHECK_TRUE(!ctrt_tensor_shares_storage(x, y));
     VALUES_ARE(places, 0);
     CHECK_FAILS(ctrt_max(&y, NULL, x, 1, false), CTRT_ERR_SHAPE, "max: dimension 1");
-    CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu));
-    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu), ctrt_index_select(&y, x, 0, index));
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, cpu));
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
     CHECK_TRUE(y == old);
-    CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));
-    CHECK_OK(ctrt_tensor_require_grad(x, true));
-    CHECK_OK(ctrt_gather(&y, x, 0, index));
-    VALUES_ARE(y, 5, 5);
-    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_backward(y));
+    OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu), ctrt_tensor_require_grad(x, true));
+    GIVES(ctrt_gather(&y, x, 0, index), 5, 5);
+    OK(ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
     VALUES_ARE(ctrt_tensor_grad(x), 2);
-    CHECK_OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu));
-    CHECK_OK(ctrt_gather(&y, old, 0, index));
+    OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu), ctrt_gather(&y, old, 0, index));
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
 }
 
@@ -227,16 +197,15 @@ static void numbers(void)
     CHECK_FAILS(ctrt_lt_scalar(&y, x, ctrt_int(300)), CTRT_ERR_OVERFLOW, "lt: 300 cannot be represented in u8");
     CHECK_FAILS(ctrt_gt_scalar(&y, x, ctrt_int(-1)), CTRT_ERR_OVERFLOW, "-1");
     CHECK_FAILS(ctrt_randint(&y, 0, 300, CTRT_SHAPE(2), CTRT_U8, cpu), CTRT_ERR_OVERFLOW, "randint: 299");
-    CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_int(255)));
-    VALUES_ARE(y, 1, 1);
+    GIVES(ctrt_lt_scalar(&y, x, ctrt_int(255)), 1, 1);
     static const struct range { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
         { CTRT_F16, 0, 4096 }, { CTRT_F16, 2049, 2052 }, { CTRT_BF16, -261, -256 },
         { CTRT_F32, (1 << 25) - 2, 1 << 25 },
     };
     for (size_t i = 0; i < COUNT(ranges); i++) {
         static double values[20000];
-        CHECK_OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu));
-        CHECK_OK(ctrt_to_host(values, sizeof values, logits, CTRT_F64));
+        OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu),
+           ctrt_to_host(values, sizeof values, logits, CTRT_F64));
         for (size_t k = 0; k < COUNT(values); k++)
             if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i,
                        values[k]))
@@ -246,14 +215,12 @@ static void numbers(void)
                 "randint: f16 has no value");
     CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(2), CTRT_F16, cpu));
     CHECK_FAILS(ctrt_uniform_(logits, 0, 70000), CTRT_ERR_OVERFLOW, "uniform_: 70000");
-    CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_float(300)));
-    VALUES_ARE(y, 1, 1);
+    GIVES(ctrt_lt_scalar(&y, x, ctrt_float(300)), 1, 1);
 
     /* -100, the default ignore_index, is 156 in u8. */
-    CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(1, 200), CTRT_F64, cpu));
-    CHECK_OK(ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu));
-    CHECK_OK(ctrt_cross_entropy(&y, logits, target, NULL));
-    CHECK_OK(ctrt_item(&loss, y));
+    OK(ctrt_zeros(&logits, CTRT_SHAPE(1, 200), CTRT_F64, cpu),
+       ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu), ctrt_cross_entropy(&y, logits, target, NULL),
+       ctrt_item(&loss, y));
     CHECK_NEAR(loss, log(200), 1e-9);
     CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)7 }),
                 CTRT_ERR_INVALID_ARGUMENT, "7 is not a ctrt_reduction");
@@ -290,10 +257,8 @@ static void half_numbers(void)
     }
     CTRT_AUTO(tensor) grid = counting_of(CTRT_SHAPE(2, 3), CTRT_F16);
     CHECK_OK(ctrt_t(&x, grid));
-    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(0.1)));
-    STRIDES_ARE(y, 1, 3);
-    CHECK_OK(ctrt_mul(&y, number, x));
-    STRIDES_ARE(y, 1, 3);
+    GIVES_STRIDES(ctrt_mul_scalar(&y, x, ctrt_float(0.1)), 1, 3);
+    GIVES_STRIDES(ctrt_mul(&y, number, x), 1, 3);
     CHECK_OK(ctrt_mul_(x, number));
     VALUES_ARE(x, 0, 0.300048828125, 0.0999755859375, 0.39990234375, 0.199951171875, 0.5);
 }
@@ -306,15 +271,11 @@ static void halves(void)
         CTRT_AUTO(tensor) x = NULL;
         double got = 0;
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(4), i ? CTRT_BF16 : CTRT_F16, cpu));
-        CHECK_OK(ctrt_from_host_(x, values, 4, CTRT_F64));
-        CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false));
-        CHECK_OK(ctrt_item(&got, y));
+        OK(ctrt_from_host_(x, values, 4, CTRT_F64), ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false), ctrt_item(&got, y));
         const double want = 1.25 / 1.5 * 0x1p-13;
         CHECK_NEAR(got, want, want * (i ? 0x1p-8 : 0x1p-11));
-        CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 4, false));
-        VALUES_ARE(y, INFINITY);
-        CHECK_OK(ctrt_var(&y, x, CTRT_DIMS(0), 5, false));
-        VALUES_ARE(y, INFINITY);
+        GIVES(ctrt_var(&y, x, CTRT_ALL_DIMS, 4, false), INFINITY);
+        GIVES(ctrt_var(&y, x, CTRT_DIMS(0), 5, false), INFINITY);
         CHECK_EQ(ctrt_tensor_dtype(y), ctrt_tensor_dtype(x));
     }
 }
@@ -330,11 +291,9 @@ static void names(void)
     CHECK_FAILS(ctrt_masked_fill(&y, x, mask, ctrt_float(1)), CTRT_ERR_SHAPE, "masked_fill: ");
     CHECK(strstr(ctrt_error_message(), "where") == NULL, "%s", ctrt_error_message());
     CTRT_AUTO(tensor) truth = NULL, whole = NULL, f64 = NULL, index = NULL, wide = NULL;
-    CHECK_OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu));
-    CHECK_OK(ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu));
-    CHECK_OK(ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
-    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu));
-    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
+    OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu), ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu),
+       ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu), ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu),
+       ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
 #define ATTENTION(v, mask, p) ctrt_scaled_dot_product_attention(&y, x, x, v, mask, p, false, NAN)
 #define MESSAGE(call, start)                                                                               \
     CHECK((call) != CTRT_OK && strncmp(ctrt_error_message(), start, strlen(start)) == 0, "\"%s\", expected \"%s\"",  \
@@ -371,8 +330,8 @@ static void shapes(void)
     CTRT_AUTO(tensor) x = NULL, sum = NULL, index = NULL;
     for (size_t i = 0; i < COUNT(linears); i++) {
         CTRT_AUTO(tensor) weight = COUNTING(4), bias = NULL;
-        CHECK_OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu));
-        CHECK_OK(ctrt_tensor_require_grad(weight, true));
+        OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu),
+           ctrt_tensor_require_grad(weight, true));
         if (linears[i].bias >= 0)
             CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, linears[i].bias), CTRT_F32, cpu));
         if (linears[i].ndim < 0) {
@@ -382,8 +341,7 @@ static void shapes(void)
         CHECK_OK(ctrt_linear(&y, x, weight, bias));
         check_shape("linear", __LINE__, y, ctrt_ints_of(linears[i].shape, linears[i].ndim));
         const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
-        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_backward(sum));
+        OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum));
         VALUES_ARE(sum, rows * each);
         VALUES_ARE(ctrt_tensor_grad(weight), 2 * rows, 2 * rows, 2 * rows, 2 * rows);
     }
@@ -392,14 +350,12 @@ static void shapes(void)
         { 0, 0, 1, { 0 }, { 0 } },       { 0, 0, 2, { 0 }, { 0, 2 } },       { 2, 1, 2, { 0, 5 }, { 0, 3 } },
     };
     for (size_t i = 0; i < COUNT(gathers); i++) {
-        CHECK_OK(ctrt_ones(&x, ctrt_ints_of(gathers[i].x_shape, gathers[i].x), CTRT_F32, cpu));
-        CHECK_OK(ctrt_tensor_require_grad(x, true));
-        CHECK_OK(ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu));
-        CHECK_OK(ctrt_gather(&y, x, gathers[i].dim, index));
+        OK(ctrt_ones(&x, ctrt_ints_of(gathers[i].x_shape, gathers[i].x), CTRT_F32, cpu),
+           ctrt_tensor_require_grad(x, true),
+           ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu),
+           ctrt_gather(&y, x, gathers[i].dim, index));
         check_shape("gather", __LINE__, y, ctrt_ints_of(gathers[i].index_shape, gathers[i].index));
-        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_backward(sum));
-        CHECK_OK(ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
+        OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum), ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
         VALUES_ARE(sum, 0);
         ctrt_tensor_release(&x);
     }
@@ -418,8 +374,7 @@ static void itself(void)
     CHECK_OK(ctrt_t(&t, x));
     CHECK_OK(ctrt_add_(x, t));                          /* t is a view of x */
     VALUES_ARE(x, 4, 9, 9, 22);
-    CHECK_OK(ctrt_detach(&t, x));
-    CHECK_OK(ctrt_mul_(x, t));
+    OK(ctrt_detach(&t, x), ctrt_mul_(x, t));
     VALUES_ARE(x, 16, 81, 81, 484);
     CHECK_OK(ctrt_max(&x, &t, x, 1, false));
     VALUES_ARE(x, 81, 484);
@@ -441,10 +396,9 @@ static void twice(void)
     group("operands from blobs that overlap");
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
     CTRT_AUTO(tensor) low = NULL, high = NULL, same = NULL;
-    CHECK_OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
-    CHECK_OK(ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
-    CHECK_OK(ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
-    CHECK_OK(ctrt_add_(high, low));
+    OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
+       ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
+       ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL), ctrt_add_(high, low));
     VALUES_ARE(high, 1, 3, 5, 7, 9, 11, 13, 15);
     CHECK_OK(ctrt_copy_(high, low));
     VALUES_ARE(high, 0, 1, 3, 5, 7, 9, 11, 13);
@@ -456,18 +410,8 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    too_large();
-    layouts();
-    products();
-    windows();
-    scalars();
-    numbers();
-    half_numbers();
-    halves();
-    names();
-    shapes();
-    itself();
-    twice();
+    RUN_ALL(too_large, layouts, products, windows, scalars, numbers, half_numbers, halves, names, shapes, itself,
+            twice);
     ctrt_tensor_release(&y);
     return done();
 }

@@ -28,8 +28,7 @@ static ctrt_status lean_open(ctrt_device **out)
     for (size_t i = 0; i < all->count && table.count < COUNT(kernels); i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)all->kernels + i * all->stride);
         if (strcmp(kernel->op, "sgd_step") != 0 && strcmp(kernel->op, "adam_step") != 0)
-            memcpy(&kernels[table.count++], kernel,
-                   kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
+            memcpy(&kernels[table.count++], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
     }
     backend = *cpu->backend;
     backend.kernels = &table;
@@ -99,24 +98,6 @@ static union optim_options full_options(const struct optim_kind *kind)
     return options;
 }
 
-static ctrt_tensor *tensor_of(const double *values, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
-{
-    ctrt_tensor *tensor = NULL;
-    int64_t numel = 1;
-    for (int i = 0; i < shape.count; i++)
-        numel *= shape.values[i];
-    CHECK_OK(ctrt_from_data(&tensor, values, numel, shape, CTRT_F64, device));
-    CHECK_OK(ctrt_to_dtype(&tensor, tensor, dtype));
-    return tensor;
-}
-
-static void set_grad(ctrt_tensor *tensor, const double *values)
-{
-    CTRT_AUTO(tensor) grad = tensor_of(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)),
-                                       ctrt_tensor_dtype(tensor), ctrt_tensor_device(tensor));
-    CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
-}
-
 /* ---- PyTorch's values ---- */
 
 /* Reads the options of the case `test` from `ref`. PyTorch's betas is beta1 and beta2 in ctrt, its eps is epsilon. */
@@ -156,12 +137,12 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
     if (!CHECK(p && grads && want, "%s: the reference is incomplete", test))
         return;
     reference_options(&options, entry->kind, ref, test);
-    CTRT_AUTO(tensor) tensor = tensor_of(p->f, ctrt_ints_of(p->dims, p->ndim), dtype, device);
+    CTRT_AUTO(tensor) tensor = tensor_with(p->f, ctrt_ints_of(p->dims, p->ndim), dtype, device);
     if (!CHECK_OK(entry->make(&optimizer, NULL, &options)) || !CHECK_OK(ctrt_optimizer_add(optimizer, &tensor, 1)))
         return;
     for (int64_t step = 0; step < grads->dims[0]; step++) {
         double got[8] = { 0 };
-        set_grad(tensor, grads->f + step * p->numel);
+        grad_with(tensor, grads->f + step * p->numel);
         CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK_OK(ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
         for (int64_t i = 0; i < p->numel; i++) {
@@ -206,11 +187,11 @@ static void half(const struct entry *entry, ctrt_device *device)
           ctrt_device_name(device));
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         CTRT_AUTO(optimizer) optimizer = NULL;
-        CTRT_AUTO(tensor) p = tensor_of(&start, CTRT_SHAPE(1), dtypes[d], device);
+        CTRT_AUTO(tensor) p = tensor_with(&start, CTRT_SHAPE(1), dtypes[d], device);
         double got;
         CHECK_OK(entry->make(&optimizer, NULL, NULL));
         CHECK_OK(ctrt_optimizer_add(optimizer, &p, 1));
-        set_grad(p, &grad);
+        grad_with(p, &grad);
         for (int step = 0; step < 3; step++)
             CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK_OK(ctrt_item(&got, p));
@@ -234,6 +215,43 @@ static void half(const struct entry *entry, ctrt_device *device)
 
 /* ---- options ---- */
 
+static char path[] = "/tmp/ctrt-optim-XXXXXX";
+
+/* Saves the optimizer, replaces the 8 bytes of `marker`, which occur once in the file, with `value`, and loads it. */
+static ctrt_status load_spoiled(ctrt_optimizer *optimizer, const void *marker, const void *value)
+{
+    static unsigned char bytes[8192];
+    int found = 0;
+    CHECK_OK(ctrt_optimizer_save(optimizer, path));
+    FILE *file = fopen(path, "r+b");
+    REQUIRE(file != NULL, "%s cannot be opened", path);
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    for (size_t at = 0; at + 8 <= size; at += 8)
+        if (memcmp(bytes + at, marker, 8) == 0)
+            found++, memcpy(bytes + at, value, 8);
+    CHECK(found == 1, "the marker is %d times in the file", found);
+    rewind(file);
+    CHECK(fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "the file was not written");
+    return ctrt_optimizer_load(optimizer, path);
+}
+
+/* The number of steps in a file. */
+static void file_steps(ctrt_optimizer *optimizer)
+{
+    static const struct { int64_t value; const char *words; } steps[] = {
+        { INT64_MAX, "step is 9223372036854775807" }, { INT64_MAX - 1, "step" }, { INT64_MIN, "step" },
+        { -1, "step is -1" }, { ((int64_t)1 << 53) + 1, "2^53" }, { (int64_t)1 << 53, NULL },
+    };
+    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F64, cpu);
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
+    grad_with(w, DOUBLES(1));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    const int64_t taken = optimizer->slots[0].steps = 12345;
+    EACH(c, steps)
+        CHECK_FAILS(load_spoiled(optimizer, &taken, &c->value), c->words ? CTRT_ERR_FORMAT : CTRT_OK, c->words);
+    CHECK_OK(ctrt_optimizer_step(optimizer));       /* step number 2^53 + 1 */
+}
+
 static void bad_options(const struct entry *entry)
 {
     static const struct { enum optim_range range; double value; const char *words; } cases[] = {
@@ -246,39 +264,50 @@ static void bad_options(const struct entry *entry)
         { OPTIM_FINITE, NAN, "expected a finite number" },
         { OPTIM_FINITE, -INFINITY, "is -inf, expected a finite number" },
     };
-    group("%s: defaults, CTRT_ZERO, and rejected options", entry->kind->name);
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(optimizer) good = NULL;
+    static const double mark = 0.4242, zero = 0;
+    group("%s: defaults, CTRT_ZERO, and options that are rejected in calls and in files", entry->kind->name);
+    CTRT_AUTO(optimizer) optimizer = NULL, good = NULL, saved = NULL;
     double value;
     CHECK_OK(entry->make(&good, NULL, NULL));
     for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
+        union optim_options options = { .sgd = { .lr = 0 } };
         CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
         CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name,
               value);
-        for (size_t i = 0; i < COUNT(cases); i++) {
-            union optim_options options = { .sgd = { .lr = 0 } };
-            if (option->range != cases[i].range)
+        if (option->range == OPTIM_FLAG)
+            continue;
+        optim_option_set(&options, option, mark);
+        CHECK_OK(entry->make(&saved, NULL, &options));
+        EACH(c, cases) {
+            if (option->range != c->range)
                 continue;
             char words[160];
-            snprintf(words, sizeof words, isnan(cases[i].value) ? "%s is" : "%s %s", option->name, cases[i].words);
-            optim_option_set(&options, option, cases[i].value);
+            snprintf(words, sizeof words, isnan(c->value) ? "%s is" : "%s %s", option->name, c->words);
+            optim_option_set(&options, option, c->value);
             CHECK_FAILS(entry->make(&optimizer, NULL, &options), CTRT_ERR_INVALID_ARGUMENT, words);
-            CHECK(strstr(ctrt_error_message(), cases[i].words) != NULL, "%s", ctrt_error_message());
+            CHECK_HAS(ctrt_error_message(), c->words);
             CHECK_FAILS(entry->add_group(good, NULL, 0, &options), CTRT_ERR_INVALID_ARGUMENT, words);
+            CHECK_FAILS(load_spoiled(saved, &mark, &c->value), CTRT_ERR_FORMAT, words);
         }
-        if (option->range != OPTIM_FLAG) {
-            union optim_options options = { .sgd = { .lr = 0 } };
-            optim_option_set(&options, option, CTRT_ZERO);
-            CHECK_OK(entry->make(&optimizer, NULL, &options));
-            CHECK_OK(ctrt_optimizer_option(&value, optimizer, 0, option->name));
-            CHECK(value == 0, "CTRT_ZERO for %s gives %g", option->name, value);
-            ctrt_optimizer_release(&optimizer);
-        }
+        optim_option_set(&options, option, CTRT_ZERO);
+        CHECK_OK(entry->make(&optimizer, NULL, &options));
+        CHECK_OK(ctrt_optimizer_option(&value, optimizer, 0, option->name));
+        CHECK(value == 0, "CTRT_ZERO for %s gives %g", option->name, value);
+        ctrt_optimizer_release(&optimizer);
+        const double least = option->range == OPTIM_FINITE ? -1 : 0;
+        CHECK_OK(load_spoiled(saved, &mark, &least));
+        CHECK_OK(ctrt_optimizer_option(&value, saved, 0, option->name));
+        CHECK(value == least, "%g for %s in a file gives %g", least, option->name, value);
+    }
+    if (option_named(entry->kind, "nesterov") != NULL) {
+        CHECK_OK(ctrt_sgd_new(&saved, NULL, &(ctrt_sgd_options){ .momentum = mark, .nesterov = true }));
+        CHECK_FAILS(load_spoiled(saved, &mark, &zero), CTRT_ERR_FORMAT, "nesterov");
     }
     CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1,
           "a failed call made an optimizer or added a group");
     CHECK_FAILS(ctrt_optimizer_option(&value, good, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
     CHECK_FAILS(ctrt_optimizer_option(&value, good, 1, "lr"), CTRT_ERR_NOT_FOUND, "group 1");
+    file_steps(good);
     const struct entry *other = entry == entries ? &entries[1] : &entries[0];
     CHECK_FAILS(other->add_group(good, NULL, 0, NULL), CTRT_ERR_STATE, entry->kind->name);
 }
@@ -292,7 +321,15 @@ static void gradient(ctrt_tensor *p, int step, int which)
     double values[SIZE];
     for (int i = 0; i < SIZE; i++)
         values[i] = sin(step * 7 + which * 3 + i);
-    set_grad(p, values);
+    grad_with(p, values);
+}
+
+/* Steps with gradients for the first `count` parameters. */
+static void step_with(ctrt_optimizer *optimizer, ctrt_tensor **p, int count, int step)
+{
+    for (int i = 0; i < count; i++)
+        gradient(p[i], step, i);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
 }
 
 static ctrt_tensor *parameter(int which, ctrt_device *device)
@@ -300,13 +337,7 @@ static ctrt_tensor *parameter(int which, ctrt_device *device)
     double values[SIZE];
     for (int i = 0; i < SIZE; i++)
         values[i] = cos(which * 5 + i);
-    return tensor_of(values, CTRT_SHAPE(SIZE), CTRT_F32, device);
-}
-
-static void release(ctrt_tensor **tensors, int count)
-{
-    for (int i = 0; i < count; i++)
-        ctrt_tensor_release(&tensors[i]);
+    return tensor_with(values, CTRT_SHAPE(SIZE), CTRT_F32, device);
 }
 
 static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
@@ -349,13 +380,10 @@ static void groups(const struct entry *entry, ctrt_device *device)
         if (step == 4)
             CHECK_TRUE(!ctrt_optimizer_set_lr(both, 0.125) && !ctrt_optimizer_set_lr(one, 0.125)
                        && !ctrt_optimizer_set_lr(two, 0.125));
-        gradient(p[0], step, 0);
-        gradient(q[0], step, 0);
-        gradient(p[1], step, 1);
+        step_with(both, p, 2, step);
+        step_with(one, q, 1, step);
         if (step >= 2)
             gradient(q[1], step, 1);
-        CHECK_OK(ctrt_optimizer_step(both));
-        CHECK_OK(ctrt_optimizer_step(one));
         CHECK_OK(ctrt_optimizer_step(two));
         check_same("group 0", p[0], q[0]);
         check_same("group 1", p[1], q[1]);
@@ -365,8 +393,8 @@ static void groups(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->add_group(both, NULL, 0, NULL));            /* NULL options: those of group 0 */
     CHECK_OK(ctrt_optimizer_option(&lr, both, 2, "lr"));
     CHECK_EQ(lr, 0.125);
-    release(p, 2);
-    release(q, 2);
+    tensors_release(p, 2);
+    tensors_release(q, 2);
 }
 
 /* Parameters without a gradient in some steps equal parameters with optimizers of their own that step only with one. */
@@ -414,8 +442,8 @@ static void late(const struct entry *entry, ctrt_device *device)
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
     for (int i = 0; i < N; i++)
         ctrt_optimizer_release(&alone[i]);
-    release(p, N);
-    release(q, N);
+    tensors_release(p, N);
+    tensors_release(q, N);
 }
 
 /* ---- files ---- */
@@ -428,11 +456,6 @@ static void files(const struct entry *entry, ctrt_device *device)
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
-    char path[] = "/tmp/ctrt-optim-XXXXXX";
-    const int fd = mkstemp(path);
-    if (!CHECK(fd >= 0, "no temporary file"))
-        return;
-    close(fd);
     for (int i = 0; i < 3; i++)
         p[i] = parameter(i, device);
     CHECK_OK(entry->make(&first, NULL, &options));
@@ -440,11 +463,8 @@ static void files(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }));
     CHECK_OK(entry->add_group(first, &p[2], 1, &options));
     CHECK_OK(ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
-    for (int step = 0; step < 3; step++) {
-        for (int i = 0; i < 3; i++)
-            gradient(p[i], step, i);
-        CHECK_OK(ctrt_optimizer_step(first));
-    }
+    for (int step = 0; step < 3; step++)
+        step_with(first, p, 3, step);
     CHECK_OK(ctrt_optimizer_save(first, path));
     for (int i = 0; i < 3; i++)
         ctrt_no_grad CHECK_OK(ctrt_clone(&q[i], p[i]));
@@ -461,12 +481,8 @@ static void files(const struct entry *entry, ctrt_device *device)
             CHECK(got == want, "group %zu: %s is %.17g, expected %.17g", g, option->name, got, want);
         }
     for (int step = 3; step < 6; step++) {
-        for (int i = 0; i < 3; i++) {
-            gradient(p[i], step, i);
-            gradient(q[i], step, i);
-        }
-        CHECK_OK(ctrt_optimizer_step(first));
-        CHECK_OK(ctrt_optimizer_step(second));
+        step_with(first, p, 3, step);
+        step_with(second, q, 3, step);
         for (int i = 0; i < 3; i++)
             check_same("after loading", q[i], p[i]);
     }
@@ -480,9 +496,8 @@ static void files(const struct entry *entry, ctrt_device *device)
     CHECK_OK(entry->make(&wrong, NULL, NULL));
     CHECK_OK(ctrt_optimizer_add(wrong, q, 3));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "group");
-    unlink(path);
-    release(p, 3);
-    release(q, 3);
+    tensors_release(p, 3);
+    tensors_release(q, 3);
 }
 
 /* ---- failed allocations ---- */
@@ -554,9 +569,9 @@ static void failures(const struct entry *entry, ctrt_device *device)
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
     group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
           ctrt_device_name(device));
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const ctrt_dtype dtype = cases[i].dtype;
-        const int at = cases[i].at;
+    EACH(c, cases) {
+        const ctrt_dtype dtype = c->dtype;
+        const int at = c->at;
         struct values found[4];
         uint64_t n = 1;
         failing_step(entry, device, dtype, at, 0, NULL, NULL, found);
@@ -571,20 +586,23 @@ static void failures(const struct entry *entry, ctrt_device *device)
 TEST_MAIN
 {
     group("the devices cpu and lean open");
-    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
+    const int fd = mkstemp(path);
+    if (!CHECK(fd >= 0, "no temporary file") || !CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
         return done();
+    close(fd);
     CHECK_TRUE(!ctrt_op_supported(lean, "sgd_step", CTRT_F32) && !ctrt_op_supported(lean, "adam_step", CTRT_F32));
-    for (size_t i = 0; i < COUNT(entries); i++) {
-        bad_options(&entries[i]);
+    EACH(c, entries) {
+        bad_options(c);
         for (int d = 0; d < 2; d++) {
             ctrt_device *device = d ? lean : cpu;
-            references(&entries[i], device);
-            half(&entries[i], device);
-            groups(&entries[i], device);
-            late(&entries[i], device);
-            files(&entries[i], device);
-            failures(&entries[i], device);
+            references(c, device);
+            half(c, device);
+            groups(c, device);
+            late(c, device);
+            files(c, device);
+            failures(c, device);
         }
     }
+    unlink(path);
     return done();
 }

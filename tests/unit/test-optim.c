@@ -1,69 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: conversions, strides, saved files and gradient clipping. test-optim-kinds has what holds for every kind
- * of optimizer: PyTorch's values, late gradients, half precision, options, groups. */
+/* Optimizers: conversions, strides, versions, explicit zeros and gradient clipping. test-optim-kinds has what holds for
+ * every kind of optimizer: PyTorch's values, late gradients, half precision, options, groups, files. */
 #include <math.h>
-#include <unistd.h>
 
 #include "tensors.h"
 
-static ctrt_tensor *parameter(const double *values, ctrt_ints shape, ctrt_dtype dtype)
-{
-    ctrt_tensor *tensor = NULL;
-    int64_t numel = 1;
-    for (int i = 0; i < shape.count; i++)
-        numel *= shape.values[i];
-    CHECK_OK(ctrt_from_data(&tensor, values, numel, shape, CTRT_F64, cpu));
-    CHECK_OK(ctrt_to_dtype(&tensor, tensor, dtype));
-    return tensor;
-}
-
-static void set_grad(ctrt_tensor *tensor, const double *values)
-{
-    CTRT_AUTO(tensor) grad = parameter(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)),
-                                       ctrt_tensor_dtype(tensor));
-    CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
-}
-
-static void values_of(double *values, size_t count, ctrt_tensor *tensor)
-{
-    CHECK_OK(ctrt_to_host(values, count * sizeof *values, tensor, CTRT_F64));
-}
-
-/* ---- layouts, versions, rates ---- */
+#define VALUES_NEAR(tolerance, x, ...) \
+    check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), tolerance)
 
 static void converted(bool adamw)
 {
     group("the conversion of a module to f16 keeps the values of the optimizer state, %s", adamw ? "AdamW" : "SGD");
-    const char *const name = adamw ? "exp_avg_sq" : "momentum_buffer";
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *w = NULL, *state = NULL;
-    double before, after;
+    double values[2];
     CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
     CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
-    CHECK_OK(adamw ? ctrt_adamw_new(&optimizer, net, NULL) : ctrt_sgd_new(&optimizer, net,
-                                                                          &(ctrt_sgd_options){ .momentum = 0.5 }));
-    set_grad(w, (const double[]){ 1.0 / 4096 });
-    CHECK_OK(ctrt_optimizer_step(optimizer));
-    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
-    CHECK_OK(ctrt_item(&before, state));
-    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F16));
-    set_grad(w, (const double[]){ 0 });
-    CHECK_OK(ctrt_optimizer_step(optimizer));
-    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
-    CHECK_OK(ctrt_item(&after, state));
-    CHECK_TRUE(before > 0);
-    CHECK_NEAR(after, (adamw ? 0.999 : 0.5) * before, 1e-5 * before);
+    CHECK_OK(adamw ? ctrt_adamw_new(&optimizer, net, NULL)
+                   : ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .momentum = 0.5 }));
+    for (int step = 0; step < 2; step++) {
+        CHECK_OK(ctrt_module_to(net, NULL, step ? CTRT_F16 : CTRT_F32));
+        grad_with(w, DOUBLES(step ? 0 : 1.0 / 4096));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, adamw ? "exp_avg_sq" : "momentum_buffer"));
+        CHECK_OK(ctrt_item(&values[step], state));
+    }
+    CHECK_TRUE(values[0] > 0);
+    CHECK_NEAR(values[1], (adamw ? 0.999 : 0.5) * values[0], 1e-5 * values[0]);
 }
 
-static void strides(void)
+TEST(strides, "steps with gradients and parameters that are not contiguous")
 {
-    group("steps with gradients and parameters that are not contiguous");
-    static const double values[] = { 1, 2, 3, 4, 5, 6 }, grads[] = { 1, -1, 2, -2, 3, -3 };
+    const double *const values = DOUBLES(1, 2, 3, 4, 5, 6), *const grads = DOUBLES(1, -1, 2, -2, 3, -3);
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) base = parameter(values, CTRT_SHAPE(2, 3), CTRT_F64), turned = NULL;
-    CTRT_AUTO(tensor) plain = parameter(values, CTRT_SHAPE(3, 2), CTRT_F64);
-    CTRT_AUTO(tensor) grad = parameter(grads, CTRT_SHAPE(2, 3), CTRT_F64);
+    CTRT_AUTO(tensor) base = tensor_with(values, CTRT_SHAPE(2, 3), CTRT_F64, cpu), turned = NULL,
+        plain = tensor_with(values, CTRT_SHAPE(3, 2), CTRT_F64, cpu),
+        grad = tensor_with(grads, CTRT_SHAPE(2, 3), CTRT_F64, cpu);
     CHECK_OK(ctrt_t(&turned, base));                                /* a [3, 2] parameter with strides {1, 3} */
     CHECK_OK(ctrt_t(&grad, grad));
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.5 }));
@@ -83,29 +56,25 @@ static void strides(void)
     VALUES_ARE(plain, -0.25, 4.5, 4.25, 0.25, 2.5, 9.75);
 }
 
-static void versions(void)
+TEST(versions, "backward detects a step after forward")
 {
-    group("backward detects a step after forward");
-    static const double two = 2, one = 1;
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), y = NULL;
+    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F32, cpu), y = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
     CHECK_EQ(ctrt_optimizer_lr(optimizer), 1e-3);
     CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
     CHECK(ctrt_tensor_requires_grad(w), "a parameter added to an optimizer does not require grad");
     CHECK_OK(ctrt_mul(&y, w, w));
-    set_grad(w, &one);
+    grad_with(w, DOUBLES(1));
     CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, NULL);
     CHECK_TRUE(ctrt_tensor_is_leaf(w) && ctrt_tensor_requires_grad(w));
 }
 
-static void rates(void)
+TEST(rates, "set_lr changes the learning rate; zero_grad fills with zeros or drops gradients")
 {
-    group("set_lr changes the learning rate; zero_grad fills with zeros or drops gradients");
-    static const double two = 2, one = 1;
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
+    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F64, cpu);
     CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
     CHECK_OK(ctrt_optimizer_step(optimizer));       /* without parameters */
     CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
@@ -113,7 +82,7 @@ static void rates(void)
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, CTRT_ZERO));
     CHECK_EQ(ctrt_optimizer_lr(optimizer), 0.0);
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0));
-    set_grad(w, &one);
+    grad_with(w, DOUBLES(1));
     CHECK_OK(ctrt_optimizer_step(optimizer));
     VALUES_ARE(w, 2);
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0.25));
@@ -125,18 +94,16 @@ static void rates(void)
     CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
 }
 
-static void bad(void)
+TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
 {
-    group("parameters that cannot be added, and Nesterov without momentum");
-    static const double two = 2;
     static const ctrt_sgd_options nesterov[] = {
         { .nesterov = true }, { .nesterov = true, .momentum = 0.9, .dampening = 0.1 },
-            { .nesterov = true, .momentum = CTRT_ZERO },
+        { .nesterov = true, .momentum = CTRT_ZERO },
     };
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), integers = NULL, result = NULL;
-    for (size_t i = 0; i < COUNT(nesterov); i++)
-        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, &nesterov[i]), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
+    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F32, cpu), integers = NULL, result = NULL;
+    EACH(c, nesterov)
+        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, c), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
     CHECK(optimizer == NULL, "a failed constructor set its output");
     CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
     CHECK_OK(ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu));
@@ -151,11 +118,8 @@ static void bad(void)
     CHECK_FAILS(ctrt_optimizer_add(optimizer, list, -1), CTRT_ERR_INVALID_ARGUMENT, "count is -1");
 }
 
-/* ---- an explicit zero ---- */
-
-static void zeros(void)
+TEST(zeros, "an option of 0 is the default, and CTRT_ZERO is 0")
 {
-    group("an option of 0 is the default, and CTRT_ZERO is 0");
     /* One step from 2 with gradient 0.5; expected values computed with PyTorch. */
     static const struct {
         bool adam, buffer;
@@ -163,132 +127,30 @@ static void zeros(void)
         ctrt_sgd_options sgd;
         double want;
     } cases[] = {
-        { .adam = true, .want = 1.99900000002 },
+        { .adam = true, .want = 1.99900000002 }, { .want = 1.9995 },
         { .adam = true, .adamw = { .lr = 0.1, .beta1 = CTRT_ZERO, .epsilon = CTRT_ZERO }, .want = 1.9 },
         { .adam = true, .adamw = { .lr = 0.1, .beta2 = CTRT_ZERO, .epsilon = 0.5, .weight_decay = CTRT_ZERO },
           .want = 1.95 },
-        { .want = 1.9995 },
-        { .sgd = { .lr = CTRT_ZERO }, .want = 2 },
-        { .sgd = { .lr = 1, .momentum = CTRT_ZERO }, .want = 1.5 },
+        { .sgd = { .lr = CTRT_ZERO }, .want = 2 }, { .sgd = { .lr = 1, .momentum = CTRT_ZERO }, .want = 1.5 },
         { .sgd = { .lr = 1, .momentum = 0.5, .dampening = CTRT_ZERO, .nesterov = true }, .want = 1.25, .buffer = true },
     };
-    static const double two = 2, half = 0.5;
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         CTRT_AUTO(optimizer) optimizer = NULL;
-        CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
+        CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F64, cpu);
         ctrt_tensor *buffer = NULL;
-        double got = NAN;
-        CHECK_OK(cases[i].adam ? ctrt_adamw_new(&optimizer, NULL, &cases[i].adamw)
-                               : ctrt_sgd_new(&optimizer, NULL, &cases[i].sgd));
+        CHECK_OK(c->adam ? ctrt_adamw_new(&optimizer, NULL, &c->adamw) : ctrt_sgd_new(&optimizer, NULL, &c->sgd));
         CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
-        set_grad(w, &half);
+        grad_with(w, DOUBLES(0.5));
         CHECK_OK(ctrt_optimizer_step(optimizer));
-        CHECK_OK(ctrt_item(&got, w));
-        CHECK(fabs(got - cases[i].want) < 1e-13, "case %zu: %.15g, expected %.15g", i, got, cases[i].want);
-        CHECK((ctrt_optimizer_state(&buffer, optimizer, 0, "momentum_buffer") == CTRT_OK) == cases[i].buffer,
-              "case %zu: wrong presence of momentum_buffer", i);
+        check_values_within("w", __LINE__, w, &c->want, 1, 5e-14);
+        CHECK_EQ(ctrt_optimizer_state(&buffer, optimizer, 0, "momentum_buffer") == CTRT_OK, c->buffer);
     }
-    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO
-               && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
+    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO);
+    CHECK_TRUE(ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
 }
 
-/* ---- files ---- */
-
-/* Saves the optimizer and replaces the 8 bytes of `marker`, which occur once in the file, with `value`. */
-static void save_spoiled(const char *path, ctrt_optimizer *optimizer, const void *marker, const void *value)
+TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the norm")
 {
-    static unsigned char bytes[4096];
-    int found = 0;
-    CHECK_OK(ctrt_optimizer_save(optimizer, path));
-    FILE *file = fopen(path, "r+b");
-    const size_t size = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
-    for (size_t at = 0; at + 8 <= size; at += 8)
-        if (memcmp(bytes + at, marker, 8) == 0) {
-            memcpy(bytes + at, value, 8);
-            found++;
-        }
-    CHECK(found == 1, "the marker is %d times in the file", found);
-    if (file != NULL) {
-        rewind(file);
-        CHECK(fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "the file was not written");
-    }
-}
-
-/* Loads what save_spoiled wrote: fails with `words`, or succeeds if NULL. */
-static void check_load(ctrt_optimizer *optimizer, const char *path, const char *words)
-{
-    if (words != NULL)
-        CHECK_FAILS(ctrt_optimizer_load(optimizer, path), CTRT_ERR_FORMAT, words);
-    else
-        CHECK_OK(ctrt_optimizer_load(optimizer, path));
-}
-
-static void files(void)
-{
-    group("values that a constructor rejects are also rejected in a file");
-    static const double mark = 0.4242, two = 2, one = 1;
-    static const struct { ctrt_adamw_options options; double value; const char *words; } adamw[] = {
-        { { .beta1 = mark }, 5, "beta1 is 5" },
-        { { .beta1 = mark }, 1, "beta1 is 1" },
-        { { .beta2 = mark }, 2, "beta2 is 2" },
-        { { .beta2 = mark }, NAN, "beta2" },
-        { { .epsilon = mark }, -1, "epsilon is -1" },
-        { { .epsilon = mark }, INFINITY, "epsilon is inf" },
-        { { .lr = mark }, -1, "lr is -1" },
-        { { .weight_decay = mark }, NAN, "weight_decay" },
-        { { .epsilon = mark }, 0, NULL },
-        { { .lr = mark }, 0, NULL },
-        { { .beta1 = mark }, 0, NULL },
-    };
-    static const struct { ctrt_sgd_options options; double value; const char *words; } sgd[] = {
-        { { .momentum = mark }, -1, "momentum is -1" }, { { .momentum = 0.5, .dampening = mark }, NAN, "dampening" },
-        { { .momentum = mark, .nesterov = true }, 0, "nesterov" }, { { .momentum = 0.5, .dampening = mark }, -1, NULL },
-    };
-    static const struct { int64_t value; const char *words; } steps[] = {
-        { INT64_MAX, "step is 9223372036854775807" },
-        { INT64_MAX - 1, "step" },
-        { INT64_MIN, "step" },
-        { -1, "step is -1" },
-        { ((int64_t)1 << 53) + 1, "2^53" },
-        { (int64_t)1 << 53, NULL },
-    };
-    char path[] = "/tmp/ctrt-optim-XXXXXX";
-    const int fd = mkstemp(path);
-    if (!CHECK(fd >= 0, "no temporary file"))
-        return;
-    close(fd);
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    for (size_t i = 0; i < COUNT(adamw); i++) {
-        CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &adamw[i].options));
-        save_spoiled(path, optimizer, &mark, &adamw[i].value);
-        check_load(optimizer, path, adamw[i].words);
-    }
-    for (size_t i = 0; i < COUNT(sgd); i++) {
-        CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &sgd[i].options));
-        save_spoiled(path, optimizer, &mark, &sgd[i].value);
-        check_load(optimizer, path, sgd[i].words);
-    }
-    const int64_t taken = 12345;
-    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
-    CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
-    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
-    set_grad(w, &one);
-    for (int64_t i = 0; i < taken; i++)
-        CHECK_OK(ctrt_optimizer_step(optimizer));
-    for (size_t i = 0; i < COUNT(steps); i++) {
-        save_spoiled(path, optimizer, &taken, &steps[i].value);
-        check_load(optimizer, path, steps[i].words);
-    }
-    CHECK_OK(ctrt_optimizer_step(optimizer));       /* step number 2^53 + 1 */
-    unlink(path);
-}
-
-/* ---- clipping ---- */
-
-static void clipping(void)
-{
-    group("clip_grad_norm_ scales gradients above max_norm and returns the norm");
-    static const double zeros[6] = { 0 };
     static const struct { double max_norm, factor; } cases[] = {
         { 100, 1 }, { 13, 13 / 13.000001 }, { 6.5, 6.5 / 13.000001 }, { 0, 0 },
     };
@@ -297,34 +159,27 @@ static void clipping(void)
     CHECK_OK(ctrt_linear_new(&net, 2, 1, true, cpu));
     CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
     CHECK_OK(ctrt_module_tensor(&b, net, "bias"));
-    double norm = -1, got[2];
+    double norm = -1;
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
     CHECK_EQ(norm, 0.0);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         for (int asked = 0; asked < 2; asked++) {
-            set_grad(w, (const double[]){ 3, -4 });
-            set_grad(b, (const double[]){ 12 });
-            CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, cases[i].max_norm));
-            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm,
-                  norm);
-            values_of(got, 2, ctrt_tensor_grad(w));
-            CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5,
-                  "max_norm %g: %g %g", cases[i].max_norm,
-                  got[0], got[1]);
-            values_of(got, 1, ctrt_tensor_grad(b));
-            CHECK(fabs(got[0] - 12 * cases[i].factor) < 1e-5, "max_norm %g: %g", cases[i].max_norm, got[0]);
+            grad_with(w, DOUBLES(3, -4));
+            grad_with(b, DOUBLES(12));
+            CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, c->max_norm));
+            CHECK_NEAR(asked ? norm : 13, 13, 1e-5);
+            VALUES_NEAR(1e-6, ctrt_tensor_grad(w), 3 * c->factor, -4 * c->factor);
+            VALUES_NEAR(1e-6, ctrt_tensor_grad(b), 12 * c->factor);
         }
     }
     CHECK_FAILS(ctrt_clip_grad_norm_(&norm, net, -1), CTRT_ERR_INVALID_ARGUMENT, "max_norm is -1");
     /* 300^2 overflows f16. */
     CHECK_OK(ctrt_module_to(net, NULL, CTRT_F16));
-    set_grad(w, (const double[]){ 300, 400 });
-    set_grad(b, zeros);
+    grad_with(w, DOUBLES(300, 400));
+    grad_with(b, DOUBLES(0));
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 50));
     CHECK_NEAR(norm, 500, 1e-3);
-    values_of(got, 2, ctrt_tensor_grad(w));
-    CHECK_NEAR(got[0], 30, 0.1);
-    CHECK_NEAR(got[1], 40, 0.1);
+    VALUES_NEAR(2e-3, ctrt_tensor_grad(w), 30, 40);
 }
 
 TEST_MAIN
@@ -333,12 +188,5 @@ TEST_MAIN
         return done();
     converted(false);
     converted(true);
-    strides();
-    versions();
-    rates();
-    bad();
-    zeros();
-    files();
-    clipping();
-    return done();
+    return run_tests();
 }

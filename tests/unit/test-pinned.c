@@ -3,6 +3,7 @@
  * missing device. */
 #include "core/memory/pinned_cache.h"
 
+#include "calls.h"
 #include "memory_checks.h"
 #include "sims.h"
 
@@ -33,14 +34,12 @@ static void test_reuse(void)
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
         bool left = false;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
+        OK(ctrt_device_get(&cpu, "cpu"), ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
         void *place = ctrt_tensor_data(a);
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
         CHECK_TRUE(ctrt_tensor_data(a) == place);
-        CHECK_OK(ctrt_fill_(a, ctrt_float(2)));
-        CHECK_OK(ctrt_to_non_blocking(&there, a, device, &left));
+        OK(ctrt_fill_(a, ctrt_float(2)), ctrt_to_non_blocking(&there, a, device, &left));
         CHECK_TRUE(left);                               /* the copy is asynchronous */
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
@@ -74,7 +73,6 @@ static void test_reuse(void)
         CHECK_STAT(device, "host.allocated_bytes.peak", 0);
         CHECK_EQ(sim_read(0).host_bytes, 0);
     }
-    CHILD_END;
     group("out of pinned memory: unused blocks are freed and the allocation is retried");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
@@ -82,14 +80,12 @@ static void test_reuse(void)
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200000), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
         ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device));
-        CHECK_OK(sim->inject(0, "host:1"));
+        OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), sim->inject(0, "host:1"));
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));      /* the retry succeeds */
         ctrt_tensor_release(&a);
         CHECK_OK(sim->inject(0, "host:1+"));
         CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
     }
-    CHILD_END;
 }
 
 /* ---- limits shared with device memory ---- */
@@ -132,10 +128,8 @@ static void test_limit(void)
         metrics_have("limit", 32 * MIB);
         metrics_have("pinned", 8 * MIB);
         metrics_have("reserved", 20 * MIB);
-        CHECK_FAILS(ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "32.00 MiB allowed");
-        CHECK_FAILS(ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "32.00 MiB allowed");
+        FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
+              (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
         ctrt_tensor_release(&a);
         ctrt_tensor_release(&b);
         CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
@@ -147,7 +141,6 @@ static void test_limit(void)
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
         CHECK_EQ(pinned_held(device), 20 * MIB);
     }
-    CHILD_END;
     group("out of pinned memory is reported like out of device memory");
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
@@ -158,8 +151,7 @@ static void test_limit(void)
                     "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
         CHECK_HAS(ctrt_error_message(), "Release pinned tensors");
         CHECK_HAS(ctrt_error_message(), "832.00 KiB of the host pinned");
-        CHECK_EQ(report.calls, 1);
-        CHECK_EQ(report.bytes, 416 * KIB);
+        EQUALS((report.calls, 1), (report.bytes, 416 * KIB));
         CHECK_HAS(report.text, "\"kind\": \"pinned\"");
         CHECK_HAS(report.text, "\"pinned\": 851968");
         CHECK_STR(last_oom_of(device), report.text);
@@ -170,17 +162,13 @@ static void test_limit(void)
         CHECK_HAS(report.text, "\"refused_by_limit\": true");
         CHECK_STAT(device, "num_oom_rejections", 1);
     }
-    CHILD_END;
 }
-
-/* ---- reasons for a missing device ---- */
 
 /* Other reasons are tested in test-device.c and test-registry.c. */
 static void test_reasons(void)
 {
     static const struct { const char *setting, *reason; } causes[] = {
-        { "CTRT_SIM=devices=0", "no visible device" },
-        { "CTRT_SIM=device=3", "did you mean devices?" },
+        { "CTRT_SIM=devices=0", "no visible device" }, { "CTRT_SIM=device=3", "did you mean devices?" },
         { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
         { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
     };
@@ -195,15 +183,11 @@ static void test_reasons(void)
             CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
             CHECK_HAS(ctrt_error_message(), causes[i].reason);
         }
-        CHILD_END;
     }
 }
 
 TEST_MAIN
 {
-    test_classes();
-    test_reuse();
-    test_limit();
-    test_reasons();
+    RUN_ALL(test_classes, test_reuse, test_limit, test_reasons);
     return done();
 }

@@ -133,71 +133,58 @@ static void test_grammar(void)
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "cpu"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_PRESSURE=perhaps");
     }
-    CHILD_END;
 }
 
-static void test_off(void)
+static void off(void)
 {
-    group("no watcher thread by default");
-    IN_CHILD("CTRT_MEMORY_PRESSURE_FILE=/nowhere") {
-        ctrt_tensor *x = filled(4 * MIB, 1);
-        CHECK_EQ(watchers(NULL), 0);
-        ctrt_tensor_release(&x);
-    }
-    CHILD_END;
+    ctrt_tensor *x = filled(4 * MIB, 1);
+    CHECK_EQ(watchers(NULL), 0);
+    ctrt_tensor_release(&x);
 }
 
 /* ---- pressure ---- */
 
-static void test_trim(void)
+static void trim(void)
 {
-    group("pressure trims the cache and does not change live tensors");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_MEMORY=caching") {
-        ctrt_tensor *kept = filled(24 * MIB, 3), *gone = NULL;
-        for (int round = 1; round <= 3; round++) {
-            gone = filled(48 * MIB, round);
-            const uint64_t before = ctrt_memory_reserved(cpu());
-            ctrt_tensor_release(&gone);
-            CHECK_EQ(ctrt_memory_reserved(cpu()), before);
-            CHECK(press(), "the FIFO has no reader: %s", strerror(errno));
-            WAIT_FOR(ctrt_memory_reserved(cpu()) <= before - 48 * MIB);
-            CHECK(holds(kept, 3), "a live tensor lost its values");
-        }
-        CHECK_EQ(pressure_trims(), 3);
-        ctrt_tensor_release(&kept);
+    ctrt_tensor *kept = filled(24 * MIB, 3), *gone = NULL;
+    for (int round = 1; round <= 3; round++) {
+        gone = filled(48 * MIB, round);
+        const uint64_t before = ctrt_memory_reserved(cpu());
+        ctrt_tensor_release(&gone);
+        CHECK_EQ(ctrt_memory_reserved(cpu()), before);
+        CHECK(press(), "the FIFO has no reader: %s", strerror(errno));
+        WAIT_FOR(ctrt_memory_reserved(cpu()) <= before - 48 * MIB);
+        CHECK(holds(kept, 3), "a live tensor lost its values");
     }
-    CHILD_END;
+    CHECK_EQ(pressure_trims(), 3);
+    ctrt_tensor_release(&kept);
 }
 
-static void test_pinned(void)
+static void pinned(void)
 {
-    group("pressure frees unused pinned memory");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_SIM=devices=1,latency=300ms") {
-        ctrt_device *device = NULL;
-        CTRT_AUTO(tensor) kept = NULL, gone = NULL, there = NULL;
-        bool left = false;
-        if (!ctrt_is_available("sim", NULL)) {
-            printf("# not run: pinned memory under pressure, because the simulated device is missing\n");
-            exit(0);
-        }
-        CHECK_OK(ctrt_device_get(&device, "sim:0"));
-        CHECK_OK(ctrt_empty_pinned(&kept, CTRT_SHAPE(1 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_empty_pinned(&gone, CTRT_SHAPE(1 << 21), CTRT_F32, device));
-        ctrt_tensor_release(&gone);
-        CHECK_EQ(pinned_held(device), 9 * MIB);
-        WAIT_FOR(watchers(NULL) == 1);
-        CHECK(press(), "the FIFO has no reader: %s", strerror(errno));
-        WAIT_FOR(pinned_held(device) == MIB);
-        CHECK_OK(ctrt_to_non_blocking(&there, kept, device, &left));
-        ctrt_tensor_release(&kept);
-        CHECK(left && press(), "the copy was not asynchronous, or the FIFO has no reader");
-        WAIT_FOR(pressure_trims() >= 2);
-        CHECK_EQ(pinned_held(device), MIB);             /* a copy reads it */
-        CHECK_OK(ctrt_device_synchronize(device));
-        WAIT_FOR((press(), pinned_held(device)) == 0);
-        ctrt_tensor_release(&there);
+    ctrt_device *device = NULL;
+    CTRT_AUTO(tensor) kept = NULL, gone = NULL, there = NULL;
+    bool left = false;
+    if (!ctrt_is_available("sim", NULL)) {
+        printf("# not run: pinned memory under pressure, because the simulated device is missing\n");
+        exit(0);
     }
-    CHILD_END;
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CHECK_OK(ctrt_empty_pinned(&kept, CTRT_SHAPE(1 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty_pinned(&gone, CTRT_SHAPE(1 << 21), CTRT_F32, device));
+    ctrt_tensor_release(&gone);
+    CHECK_EQ(pinned_held(device), 9 * MIB);
+    WAIT_FOR(watchers(NULL) == 1);
+    CHECK(press(), "the FIFO has no reader: %s", strerror(errno));
+    WAIT_FOR(pinned_held(device) == MIB);
+    CHECK_OK(ctrt_to_non_blocking(&there, kept, device, &left));
+    ctrt_tensor_release(&kept);
+    CHECK(left && press(), "the copy was not asynchronous, or the FIFO has no reader");
+    WAIT_FOR(pressure_trims() >= 2);
+    CHECK_EQ(pinned_held(device), MIB);             /* a copy reads it */
+    CHECK_OK(ctrt_device_synchronize(device));
+    WAIT_FOR((press(), pinned_held(device)) == 0);
+    ctrt_tensor_release(&there);
 }
 
 struct churner {
@@ -223,85 +210,63 @@ static void *churn(void *argument)
     return NULL;
 }
 
-static void test_threads(void)
+static void threads(void)
 {
-    group("pressure while other threads allocate and free");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_MEMORY=caching", "CTRT_NUM_THREADS=1") {
-        pthread_t threads[3];
-        struct churner churners[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };
-        cpu();
-        for (int i = 0; i < 3; i++)
-            pthread_create(&threads[i], NULL, churn, &churners[i]);
-        for (int i = 0; i < 100; i++) {
-            press();
-            nap();
-        }
-        stop = true;
-        for (int i = 0; i < 3; i++) {
-            pthread_join(threads[i], NULL);
-            CHECK(churners[i].good, "thread %d got an error or wrong values", i);
-        }
-        CHECK(pressure_trims() > 5, "trimmed %llu times after 100 writes", (unsigned long long)pressure_trims());
-        CHECK_EQ(ctrt_memory_allocated(cpu()), 0);
+    pthread_t threads[3];
+    struct churner churners[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };
+    cpu();
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, churn, &churners[i]);
+    for (int i = 0; i < 100; i++) {
+        press();
+        nap();
     }
-    CHILD_END;
+    stop = true;
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK(churners[i].good, "thread %d got an error or wrong values", i);
+    }
+    CHECK(pressure_trims() > 5, "trimmed %llu times after 100 writes", (unsigned long long)pressure_trims());
+    CHECK_EQ(ctrt_memory_allocated(cpu()), 0);
 }
 
 /* ---- watcher thread ---- */
 
-static void test_life(void)
+static void life(void)
 {
-    group("one watcher thread, which blocks signals, stops and starts again");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting) {
-        unsigned long long blocked = 0;
-        cpu();
-        WAIT_FOR(watchers(NULL) == 1);
-        CHECK_OK(pressure_start());
-        CHECK_EQ(watchers(&blocked), 1);
-        CHECK(blocked >> (SIGTERM - 1) & blocked >> (SIGINT - 1) & 1,
-              "the watcher does not block SIGTERM and SIGINT: %llx", blocked);
-        pressure_stop();
-        WAIT_FOR(watchers(NULL) == 0);
-        CHECK(!press() && errno == ENXIO, "the FIFO still has a reader");
-        pressure_stop();
-        CHECK_OK(pressure_start());
-        WAIT_FOR(watchers(NULL) == 1);
-    }
-    CHILD_END;
+    unsigned long long blocked = 0;
+    cpu();
+    WAIT_FOR(watchers(NULL) == 1);
+    CHECK_OK(pressure_start());
+    CHECK_EQ(watchers(&blocked), 1);
+    CHECK(blocked >> (SIGTERM - 1) & blocked >> (SIGINT - 1) & 1,
+          "the watcher does not block SIGTERM and SIGINT: %llx", blocked);
+    pressure_stop();
+    WAIT_FOR(watchers(NULL) == 0);
+    CHECK(!press() && errno == ENXIO, "the FIFO still has a reader");
+    pressure_stop();
+    CHECK_OK(pressure_start());
+    WAIT_FOR(watchers(NULL) == 1);
 }
 
-static void test_forked_child(void)
+__attribute__((unused)) static void forked(void)
 {
-    IN_CHILD(fifo_setting) {
+    ctrt_tensor *x = filled(8 * MIB, 1);
+    WAIT_FOR(watchers(NULL) == 1);
+    ctrt_tensor_release(&x);
+    IN_CHILD(NULL) {
         CHECK_EQ(watchers(NULL), 0);
-        ctrt_tensor *x = filled(64 * MIB, 2);
+        x = filled(64 * MIB, 2);
         WAIT_FOR(watchers(NULL) == 1);
         ctrt_tensor_release(&x);
         WAIT_FOR((press(), pressure_trims()) > 0);      /* the parent reads the same FIFO */
         WAIT_FOR(ctrt_memory_reserved(cpu()) == 0);
     }
-    CHILD_END;
-}
-
-static void test_fork(void)
-{
-#if defined(__SANITIZE_THREAD__)
-    printf("# not run: threads in a forked child, which ThreadSanitizer does not support\n");
-    return;
-#endif
-    group("a forked child starts its own watcher at its first allocation");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_MEMORY=caching") {
-        ctrt_tensor *x = filled(8 * MIB, 1);
-        WAIT_FOR(watchers(NULL) == 1);
-        ctrt_tensor_release(&x);
-        test_forked_child();
-        CHECK_EQ(watchers(NULL), 1);
-        x = filled(8 * MIB, 3);
-        ctrt_tensor_release(&x);
-        CHECK_TRUE(press());
-        WAIT_FOR(ctrt_memory_reserved(cpu()) == 0);
-    }
-    CHILD_END;
+    CHECK_EQ(watchers(NULL), 1);
+    x = filled(8 * MIB, 3);
+    ctrt_tensor_release(&x);
+    CHECK_TRUE(press());
+    WAIT_FOR(ctrt_memory_reserved(cpu()) == 0);
 }
 
 /* ---- no pressure file ---- */
@@ -324,7 +289,6 @@ static void test_absent(const char *folder)
             CHECK_EQ(watchers(NULL), 0);
             ctrt_tensor_release(&x);
         }
-        CHILD_END;
     }
     char text[32] = "";
     FILE *in = fopen(file, "r");
@@ -335,21 +299,32 @@ static void test_absent(const char *folder)
 }
 
 /* With the kernel's own file, if it exists: the trigger is accepted, or a log message gives the reason. */
-static void test_kernel(void)
+static void kernel(void)
 {
-    group("the kernel's pressure file is watched, or the reason is logged");
-    IN_CHILD("CTRT_MEMORY_PRESSURE=on", "CTRT_LOG=info") {
-        ctrt_log_set_callback(note_log, NULL);
-        cpu();
-        if (times_logged > 0)
-            printf("# %s\n", logged);
-        WAIT_FOR(watchers(NULL) == (times_logged == 0));
-    }
-    CHILD_END;
+    ctrt_log_set_callback(note_log, NULL);
+    cpu();
+    if (times_logged > 0)
+        printf("# %s\n", logged);
+    WAIT_FOR(watchers(NULL) == (times_logged == 0));
 }
+
+#define ON "CTRT_MEMORY_PRESSURE=on"
 
 TEST_MAIN
 {
+    static const struct { const char *what, *settings[5]; void (*run)(void); } cases[] = {
+        { "no watcher thread by default", { "CTRT_MEMORY_PRESSURE_FILE=/nowhere" }, off },
+        { "pressure trims the cache, not live tensors", { ON, fifo_setting, "CTRT_MEMORY=caching" }, trim },
+        { "pressure frees unused pinned memory", { ON, fifo_setting, "CTRT_SIM=devices=1,latency=300ms" }, pinned },
+        { "pressure while other threads allocate and free",
+          { ON, fifo_setting, "CTRT_MEMORY=caching", "CTRT_NUM_THREADS=1" }, threads },
+        { "one watcher thread, which blocks signals, stops and starts again", { ON, fifo_setting }, life },
+#ifndef __SANITIZE_THREAD__             /* it does not support threads in a forked child */
+        { "a forked child starts its own watcher at its first allocation", { ON, fifo_setting, "CTRT_MEMORY=caching" },
+          forked },
+#endif
+        { "the kernel's pressure file is watched, or the reason is logged", { ON, "CTRT_LOG=info" }, kernel },
+    };
     const char *folder = folder_new();
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
     snprintf(fifo_setting, sizeof fifo_setting, "CTRT_MEMORY_PRESSURE_FILE=%s", fifo);
@@ -357,14 +332,12 @@ TEST_MAIN
         perror(fifo);
         return 99;
     }
-    test_off();
-    test_trim();
-    test_pinned();
-    test_threads();
-    test_life();
-    test_fork();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        group("%s", cases[i].what);
+        CHILD_LOOP(child, cases[i].settings, exit)
+            cases[i].run();
+    }
     test_absent(folder);
-    test_kernel();
     test_grammar();
     folder_remove(folder);
     return done();

@@ -181,6 +181,5 @@ TEST_MAIN
         raise_limit(RLIMIT_AS, address_space(), 32768);
     }
 #endif
-    folder_remove(folder);
     return done();
 }

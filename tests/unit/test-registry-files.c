@@ -47,8 +47,7 @@ static const struct trust_case {
 } trust_cases[] = {
 #define FILE_PATH "above/folder/backend-fake.so"
 #define BY_ALL    " can be written by all users"
-    { FILE_PATH, 0755, -1, -1, FILE_PATH, NULL },
-    { FILE_PATH, 0757, -1, -1, FILE_PATH, "file ROOT/" FILE_PATH BY_ALL },
+    { FILE_PATH, 0755, -1, -1, FILE_PATH, NULL }, { FILE_PATH, 0757, -1, -1, FILE_PATH, "file ROOT/" FILE_PATH BY_ALL },
     { FILE_PATH, 0775, -1, 0, FILE_PATH, "can be written by group 0 (mode 775)" },
     { FILE_PATH, 0775, -1, 4321, FILE_PATH, "can be written by group 4321" },
     { FILE_PATH, -1, 4321, -1, FILE_PATH, "belongs to user 4321" },
@@ -98,14 +97,13 @@ static void make_trust_tree(const char *root)
     folder_copy(root, FILE_PATH, built_path("actor"), -1);
 }
 
-static void test_trust_paths(void)
+TEST(test_trust_paths, NULL)
 {
     char *root = folder_new(), reason[512];
     const uid_t user = geteuid();
     make_trust_tree(root);
     CHECK(user != 0 || lchown(folder_join(root, "other/loose-link"), 4321, 4321) == 0, "lchown failed");
-    for (size_t i = 0; i < COUNT_OF(trust_cases); i++) {
-        const struct trust_case *c = &trust_cases[i];
+    EACH(c, trust_cases) {
         const char *what = folder_join(root, c->what), *path = folder_join(root, c->path);
         struct stat before;
         const bool needs_root = c->owner >= 0 || c->group >= 0 || strstr(c->path, "loose") != NULL;
@@ -125,7 +123,6 @@ static void test_trust_paths(void)
         if (!S_ISLNK(before.st_mode))
             chmod(what, before.st_mode & 07777);
     }
-    folder_remove(root);
 }
 
 /* Two folders with different files called backend-fake.so: a plugin, and an object that is none. */
@@ -158,7 +155,6 @@ static void test_trust_swap(void)
         CHECK_OK(use("fake"));
         CHECK_STR(loaded_from(), path);
     }
-    folder_remove(root_folder);
 
     make_two_folders();
     folder_actor(other_folder, "backend-better");
@@ -186,7 +182,6 @@ static void test_trust_swap(void)
         }
         CHECK(objects[0] != objects[1], "both files gave the same object");
     }
-    folder_remove(root_folder);
 }
 
 /* Another user swaps two folders while processes of root load plugins from them. */
@@ -213,7 +208,6 @@ static void test_trust_race(void)
     }
     kill(racer, SIGKILL);
     waitpid(racer, NULL, 0);
-    folder_remove(root_folder);
 }
 
 /* The user IDs of a process, and whether it loads a plugin of user 4321. */
@@ -226,26 +220,24 @@ static void test_trust_users(void)
     char *folder = FOLDER_OF("backend-fake");
     const char *file = folder_join(folder, "backend-fake.so");
     CHECK(chown(folder, 4321, 4321) == 0 && chown(file, 4321, 4321) == 0, "chown failed");
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    EACH(c, cases) {
         group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u",
-              (unsigned)cases[i].real, (unsigned)cases[i].effective, (unsigned)cases[i].saved);
+              (unsigned)c->real, (unsigned)c->effective, (unsigned)c->saved);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            CHECK(setresuid(cases[i].real, cases[i].effective, cases[i].saved) == 0, "setresuid failed");
-            CHECK_FAILS(use("fake"), cases[i].refused != NULL ? CTRT_ERR_NOT_FOUND : CTRT_OK, cases[i].refused);
+            CHECK(setresuid(c->real, c->effective, c->saved) == 0, "setresuid failed");
+            CHECK_FAILS(use("fake"), c->refused != NULL ? CTRT_ERR_NOT_FOUND : CTRT_OK, c->refused);
             if (setresuid(0, 0, 0) != 0)    /* LeakSanitizer cannot read a process that has two users */
-                CHECK(cases[i].real != 0 && cases[i].saved != 0, "setresuid failed");
+                CHECK(c->real != 0 && c->saved != 0, "setresuid failed");
         }
     }
-    folder_remove(folder);
 }
 
-static void test_search(void)
+TEST(test_search, "missing and relative folders of the search path are reported, the others are searched")
 {
     static const char *const ignored[] = {
         "backend-.so", "Backend-x.so", "backend-x.so.1", "backend-X.so", "libx.so", ".so", "wrong-kind.so",
     };
     char *folder = FOLDER_OF("backend-fake"), setting[8192];
-    group("missing and relative folders of the search path are reported, the others are searched");
     snprintf(setting, sizeof setting, "CTRT_PLUGIN_PATH=:relative:/no/such/folder:%s:%s", folder, folder);
     IN_CHILD(setting, QUIET) {
         CHECK(chdir(folder) == 0, "chdir failed");
@@ -258,8 +250,8 @@ static void test_search(void)
         CHECK(files == 1, "a folder that is on the path twice was read %d times", files);
     }
     group("files without a plugin's name are ignored");
-    for (size_t i = 0; i < COUNT_OF(ignored); i++)
-        folder_text(folder, ignored[i], "");
+    EACH(c, ignored)
+        folder_text(folder, *c, "");
     IN_CHILD(folder_path(folder, NULL)) {
         registry_enter();
         CHECK_OK(search_files());
@@ -269,7 +261,6 @@ static void test_search(void)
         CHECK(here == 1, "%zu files were treated as plugins", here);
         registry_leave();
     }
-    folder_remove(folder);
 }
 
 /* The loader knows this program, which contains the library, by argv[0]. Runs the program as `name` in folder `one`;
@@ -291,7 +282,7 @@ static int searched_after_chdir(const char *folder, const char *expected)
     return tap_state.failed > 0;
 }
 
-static void test_search_beside(void)
+TEST(test_search_beside, NULL)
 {
     char *one = folder_new(), *two = folder_new(), command[1024], real[4096], expected[4200];
     snprintf(command, sizeof command,
@@ -308,21 +299,16 @@ static void test_search_beside(void)
     IN_CHILD("CTRT_PLUGIN_PATH=") {
         search_as("p", two, one, search_installed_folder);
     }
-    folder_remove(one);
-    folder_remove(two);
 }
 
 TEST_MAIN
 {
     if (argc == 4 && strcmp(argv[1], "searched") == 0)
         return searched_after_chdir(argv[2], argv[3]);
-    test_trust_paths();
     if (geteuid() == 0) {
         test_trust_swap();
         test_trust_race();
         test_trust_users();
     }
-    test_search();
-    test_search_beside();
-    return done();
+    return run_tests();
 }

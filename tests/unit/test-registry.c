@@ -47,48 +47,33 @@ static bool param_listed(ctrt_param_info *info, const char *name)
 
 /* ---- invalid plugins ---- */
 
-/* backend-NAME.so */
-static const struct bad_plugin { const char *name, *state, *reason; } bad_plugins[] = {
-    { "null", "refused", "returned NULL" },
-    { "small-size", "refused", "wrong size: struct ctrt_plugin has 8 bytes" },
-    { "large-size", "refused", "wrong size: struct ctrt_plugin" },
-    { "cut-size", "refused", "wrong size: struct ctrt_plugin" },
-    { "major", "refused", "built for plugin ABI 2.0, this library supports 1." },
-    { "no-name", "refused", "no name" },
-    { "no-components", "refused", "no components" },
-    { "null-components", "refused", "no components" },
-    { "many", "refused", "the maximum of 64" },
-    { "stride", "refused", "wrong stride: components are 12 bytes apart" },
-    { "odd-stride", "refused", "wrong stride" },
-    { "component-size", "refused", "wrong size: struct ctrt_component has 4 bytes" },
-    { "kind", "refused", "kind 77 is unknown" },
-    { "bad-name", "refused", "lower-case letter" },
-    { "null-name", "refused", "lower-case letter" },
-    { "no-table", "refused", "no table" },
-    { "table-size", "refused", "required slot device is missing" },
-    { "zero-table", "refused", "its table has 0 bytes" },
-    { "null-device", "refused", "required slot device is missing or NULL" },
-    { "null-slot", "refused", "struct ctrt_device_table: required slot open is missing or NULL" },
-    { "short-slot", "refused", "required slot close is missing" },
-    { "null-memory", "refused", "struct ctrt_memory_table: required slot alloc" },
-    { "probe-no", "absent", "no device node /dev/actor0" },
-    { "probe-silent", "absent", "without a reason" },
-    { "stranger", "refused", "does not export ctrt_plugin_v1" },
-    { "later", "refused", "built for plugin ABI 2, this library supports 1" },
-    { "static-tls", "refused", "static-tls" },                      /* the message of dlopen */
-    { "truncated", "refused", "truncated" },
-    { "headless", "refused", "backend-headless.so" },               /* the message of dlopen */
-    { "empty", "refused", "backend-empty.so" },
-    { "text", "refused", "backend-text.so" },
-    { "folder", "refused", "not a regular file" },
+/* backend-NAME.so; those called probe are listed as absent, the others as refused. */
+static const struct bad_plugin { const char *name, *reason; } bad_plugins[] = {
+    { "null", "returned NULL" }, { "small-size", "wrong size: struct ctrt_plugin has 8 bytes" },
+    { "large-size", "wrong size: struct ctrt_plugin" }, { "cut-size", "wrong size: struct ctrt_plugin" },
+    { "major", "built for plugin ABI 2.0, this library supports 1." }, { "no-name", "no name" },
+    { "no-components", "no components" }, { "null-components", "no components" }, { "many", "the maximum of 64" },
+    { "stride", "wrong stride: components are 12 bytes apart" }, { "odd-stride", "wrong stride" },
+    { "component-size", "wrong size: struct ctrt_component has 4 bytes" }, { "kind", "kind 77 is unknown" },
+    { "bad-name", "lower-case letter" }, { "null-name", "lower-case letter" }, { "no-table", "no table" },
+    { "table-size", "required slot device is missing" }, { "zero-table", "its table has 0 bytes" },
+    { "null-device", "required slot device is missing or NULL" },
+    { "null-slot", "struct ctrt_device_table: required slot open is missing or NULL" },
+    { "short-slot", "required slot close is missing" },
+    { "null-memory", "struct ctrt_memory_table: required slot alloc" }, { "probe-no", "no device node /dev/actor0" },
+    { "probe-silent", "without a reason" }, { "stranger", "does not export ctrt_plugin_v1" },
+    { "later", "built for plugin ABI 2, this library supports 1" },
+    { "static-tls", "static-tls" }, { "headless", "backend-headless.so" },           /* messages of dlopen */
+    { "truncated", "truncated" }, { "empty", "backend-empty.so" }, { "text", "backend-text.so" },
+    { "folder", "not a regular file" },
 };
 
-static void test_bad_plugins(void)
+TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is requested, and listed with that reason")
 {
     char *folder = FOLDER_OF("backend-fake"), file[64];
     struct stat actor;
-    for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
-        const char *name = bad_plugins[i].name;
+    EACH(c, bad_plugins) {
+        const char *name = c->name;
         snprintf(file, sizeof file, "backend-%s.so", name);
         if (strcmp(name, "folder") != 0)
             folder_copy(folder, file, built_path(access(built_path(name), F_OK) == 0 ? name : "actor"), -1);
@@ -101,52 +86,46 @@ static void test_bad_plugins(void)
                 "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
     mkdir(folder_join(folder, "backend-folder.so"), 0755);
 
-    group("each invalid plugin is refused with a reason when it is requested, and listed with that reason");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++)
-            CHECK_FAILS(use(bad_plugins[i].name), CTRT_ERR_NOT_FOUND, bad_plugins[i].reason);
-        for (size_t i = 0; i < COUNT_OF(bad_plugins); i++) {
-            snprintf(file, sizeof file, "backend-%s.so", bad_plugins[i].name);
-            check_listed(file, bad_plugins[i].state, bad_plugins[i].reason);
+        EACH(c, bad_plugins)
+            CHECK_FAILS(use(c->name), CTRT_ERR_NOT_FOUND, c->reason);
+        EACH(c, bad_plugins) {
+            snprintf(file, sizeof file, "backend-%s.so", c->name);
+            check_listed(file, strncmp(c->name, "probe", 5) == 0 ? "absent" : "refused", c->reason);
         }
         const ctrt_plugin_info info = check_listed("backend-fake.so", "ready", "");
-        CHECK_STR(info.reason, "");
-        CHECK_STR(info.kind, "backend");
-        CHECK_STR(info.component, "fake");
-        CHECK_STR(info.plugin, "actor");
-        CHECK_STR(info.version, "1");
+        char line[200];
+        snprintf(line, sizeof line, "%s %s of %s %s%s", info.kind, info.component, info.plugin, info.version,
+                 info.reason);
+        CHECK_STR(line, "backend fake of actor 1");
     }
-    folder_remove(folder);
 }
 
-static void test_refused_at_first_use(void)
+TEST(test_refused_at_first_use, "errors found at first use refuse the plugin permanently")
 {
     static const struct { const char *name, *reason; } cases[] = {
         { "init-fails", "init failed: the driver is from another century" },
         { "init-silent", "init failed: init returned an error without" },
         { "kernel-run", "kernel 1 (abs): required slot run is NULL" },
         { "kernel-stride", "wrong stride: kernels are 16 bytes apart" },
-        { "kernel-array", "count is 2, but kernels is NULL" },
-        { "init-itself", "looked up itself and got nothing" },
+        { "kernel-array", "count is 2, but kernels is NULL" }, { "init-itself", "looked up itself and got nothing" },
     };
     char *folder = FOLDER_OF("memory-policy-null", "backend-init-fails", "backend-init-silent", "backend-kernel-run",
                              "backend-kernel-stride", "backend-kernel-array", "backend-init-itself");
-    group("errors found at first use refuse the plugin permanently");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        for (size_t i = 0; i < COUNT_OF(cases); i++) {
-            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, cases[i].name));
-            CHECK_FAILS(use(cases[i].name), CTRT_ERR_PLUGIN, cases[i].reason);
-            CHECK_FAILS(use(cases[i].name), CTRT_ERR_NOT_FOUND, cases[i].reason);
+        EACH(c, cases) {
+            CHECK_OK(registry_find(&component, CTRT_COMPONENT_BACKEND, c->name));
+            CHECK_FAILS(use(c->name), CTRT_ERR_PLUGIN, c->reason);
+            CHECK_FAILS(use(c->name), CTRT_ERR_NOT_FOUND, c->reason);
         }
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "policy-null"), CTRT_ERR_NOT_FOUND,
                     "struct ctrt_memory_policy: required slot free");
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "init-fails:0"), CTRT_ERR_NO_DEVICE, "the driver is from another century");
     }
-    folder_remove(folder);
 }
 
-static void test_alloc_without_address(void)
+TEST(test_alloc_without_address, NULL)
 {
     char *folder = FOLDER_OF("backend-fake", "backend-alloc-null", "memory-policy-hollow", "memory-direct",
                              "memory-caching");
@@ -156,27 +135,26 @@ static void test_alloc_without_address(void)
         { "CTRT_MEMORY=policy-hollow", "fake:0", "memory policy policy-hollow" },
         { "CTRT_MEMORY=direct+policy-hollow", "fake:0", "memory policy policy-hollow" },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("alloc that returns success without an address: %s on %s", cases[i].setting, cases[i].device);
-        IN_CHILD(folder_path(folder, NULL), QUIET, cases[i].setting) {
+    EACH(c, cases) {
+        group("alloc that returns success without an address: %s on %s", c->setting, c->device);
+        IN_CHILD(folder_path(folder, NULL), QUIET, c->setting) {
             ctrt_device *device = NULL;
             ctrt_tensor *x = NULL;
-            CHECK_OK(ctrt_device_get(&device, cases[i].device));
-            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, cases[i].source);
+            CHECK_OK(ctrt_device_get(&device, c->device));
+            CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(1000), CTRT_F32, device), CTRT_ERR_PLUGIN, c->source);
             CHECK_HAS(ctrt_error_message(), ": alloc returned success without an address for");
         }
     }
-    folder_remove(folder);
 }
 
 /* ---- names, versions, parameters ---- */
 
-static void test_names(void)
+TEST(test_names, "requesting a backend opens only the files of that name, and one of two components with one name is "
+                 "used")
 {
     /* The component of backend-other-name is called fake and has score 50. */
     char *one = FOLDER_OF("backend-fake", "backend-other-name");
     char *two = FOLDER_OF("backend-fake", "backend-better", "memory-direct");
-    group("requesting a backend opens only the files of that name, and one of two components with one name is used");
     IN_CHILD(folder_path(one, two)) {
         CHECK_OK(use("fake"));
         CHECK_HAS(component->file->path, one);
@@ -193,8 +171,8 @@ static void test_names(void)
     group("the error for an unknown name lists the searched folders, known names and a suggestion");
     IN_CHILD(folder_path(one, two)) {
         const char *const parts[] = { "did you mean fake?", one, two, "better" };
-        for (size_t i = 0; i < COUNT_OF(parts); i++)
-            CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, parts[i]);
+        EACH(c, parts)
+            CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, *c);
         CHECK_FAILS(use("../evil"), CTRT_ERR_INVALID_ARGUMENT, "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
         ctrt_plugin_info info;
@@ -203,14 +181,11 @@ static void test_names(void)
             found = strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && info.file[0] == '\0';
         CHECK(found, "the listing has no entry for the unknown name");
     }
-    folder_remove(one);
-    folder_remove(two);
 }
 
-static void test_versions(void)
+TEST(test_versions, "a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only")
 {
     char *folder = FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra");
-    group("a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only");
     IN_CHILD(folder_path(folder, NULL)) {
         CHECK_OK(use("grown"));
         CHECK_OK(use("grown-too"));
@@ -223,33 +198,29 @@ static void test_versions(void)
         CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
         CHECK_EQ(count, 0);
     }
-    folder_remove(folder);
 }
 
-static void test_selection(void)
+TEST(test_selection, NULL)
 {
     char *folder = FOLDER_OF("backend-fake", "backend-better");
     static const struct { const char *setting; ctrt_status fake, better; } cases[] = {
-        { "CTRT_BACKENDS=", CTRT_OK, CTRT_OK },
-        { "CTRT_BACKENDS=fake", CTRT_OK, CTRT_ERR_NO_DEVICE },
-        { "CTRT_BACKENDS=fake,better", CTRT_OK, CTRT_OK },
-        { "CTRT_BACKENDS=-fake", CTRT_ERR_NO_DEVICE, CTRT_OK },
+        { "CTRT_BACKENDS=", CTRT_OK, CTRT_OK }, { "CTRT_BACKENDS=fake", CTRT_OK, CTRT_ERR_NO_DEVICE },
+        { "CTRT_BACKENDS=fake,better", CTRT_OK, CTRT_OK }, { "CTRT_BACKENDS=-fake", CTRT_ERR_NO_DEVICE, CTRT_OK },
         { "CTRT_BACKENDS= -fake , -better", CTRT_ERR_NO_DEVICE, CTRT_ERR_NO_DEVICE },
         { "CTRT_BACKENDS=fake,-fake", CTRT_ERR_NO_DEVICE, CTRT_ERR_NO_DEVICE },
         { "CTRT_BACKENDS=bettr", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_BACKENDS=-bettr,fake", CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_INVALID_ARGUMENT },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        group("%s", cases[i].setting);
-        IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
-            const char *words = cases[i].fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
-                              : cases[i].fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
-            CHECK_FAILS(use("fake"), cases[i].fake, words);
-            CHECK_FAILS(use("better"), cases[i].better, NULL);
-            check_listed("backend-fake.so", cases[i].fake != CTRT_OK ? "disabled" : "loaded", "");
+    EACH(c, cases) {
+        group("%s", c->setting);
+        IN_CHILD(folder_path(folder, NULL), c->setting) {
+            const char *words = c->fake == CTRT_ERR_INVALID_ARGUMENT ? "did you mean better?"
+                              : c->fake == CTRT_ERR_NO_DEVICE ? "switched off by CTRT_BACKENDS" : NULL;
+            CHECK_FAILS(use("fake"), c->fake, words);
+            CHECK_FAILS(use("better"), c->better, NULL);
+            check_listed("backend-fake.so", c->fake != CTRT_OK ? "disabled" : "loaded", "");
         }
     }
-    folder_remove(folder);
 }
 
 /* Sets *warned if the line is a warning about CTRT_FAKE_DEVICES that names both plugins that declare it. */
@@ -261,7 +232,7 @@ static void find_warning(void *warned, ctrt_log_level level, const char *from, c
         *(bool *)warned = true;
 }
 
-static void test_params(void)
+TEST(test_params, NULL)
 {
     char *conflict = FOLDER_OF("backend-fake", "backend-init-thief"), *absent = FOLDER_OF("backend-probe-no");
     char *valid = FOLDER_OF("backend-fake", "backend-better");
@@ -270,18 +241,17 @@ static void test_params(void)
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=", 3 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=", 3 },
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=2", 2 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=2", 2 },
     };
-    for (size_t i = 0; i < COUNT_OF(orders); i++) {
-        group("two plugins declare a parameter with different meanings, %s first, %s", orders[i].first,
-              orders[i].setting);
-        IN_CHILD(folder_path(conflict, NULL), orders[i].setting) {
+    EACH(c, orders) {
+        group("two plugins declare a parameter with different meanings, %s first, %s", c->first, c->setting);
+        IN_CHILD(folder_path(conflict, NULL), c->setting) {
             bool warned = false;
             ctrt_log_set_callback(find_warning, &warned);
-            const ctrt_status first = use(orders[i].first), second = use(orders[i].second);
+            const ctrt_status first = use(c->first), second = use(c->second);
             CHECK(warned, "no warning names both plugins");
-            CHECK_EQ(ctrt_device_count("fake"), orders[i].count);
+            CHECK_EQ(ctrt_device_count("fake"), c->count);
             /* 2 is not an allowed value of init-thief's parameter. */
-            const ctrt_status of_thief = strcmp(orders[i].first, "fake") == 0 ? second : first;
-            CHECK_EQ(of_thief, orders[i].count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
+            const ctrt_status of_thief = strcmp(c->first, "fake") == 0 ? second : first;
+            CHECK_EQ(of_thief, c->count == 3 ? CTRT_OK : CTRT_ERR_PLUGIN);
         }
     }
     group("parameters of a plugin without devices are listed");
@@ -307,15 +277,11 @@ static void test_params(void)
                     "CTRT_FAKE_DEVICES=many: expected an integer");
         CHECK_OK(use("fake"));
     }
-    folder_remove(conflict);
-    folder_remove(absent);
-    folder_remove(valid);
 }
 
-static void test_repeated(void)
+TEST(test_repeated, "a probe or an init that fails temporarily is called again")
 {
     char *folder = FOLDER_OF("backend-probe-later", "backend-init-short", "backend-late-kernel", "backend-over");
-    group("a probe or an init that fails temporarily is called again");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         CHECK_FAILS(use("probe-later"), CTRT_ERR_IO, "no descriptor is left to look");
         CHECK_OK(use("probe-later"));
@@ -329,7 +295,6 @@ static void test_repeated(void)
         CHECK_FAILS(use("late-kernel"), CTRT_ERR_NOT_FOUND, "kernel 1 (abs): required slot run is NULL");
         check_listed("backend-over.so", "absent", "nobody");
     }
-    folder_remove(folder);
 }
 
 /* ---- threads and forks ---- */
@@ -346,10 +311,9 @@ static void *use_all(void *unused)
     return unused;
 }
 
-static void test_threads(void)
+TEST(test_threads, "eight threads load plugins at the same time")
 {
     char *folder = FOLDER_OF("backend-fake", "backend-better", "backend-init-fails");
-    group("eight threads load plugins at the same time");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         pthread_t threads[8];
         for (int i = 0; i < 8; i++)
@@ -357,7 +321,6 @@ static void test_threads(void)
         for (int i = 0; i < 8; i++)
             pthread_join(threads[i], NULL);
     }
-    folder_remove(folder);
 }
 
 /* Uses a backend in a thread. join_use returns the status. */
@@ -392,12 +355,11 @@ const char *__tsan_default_options(void)
 }
 #endif
 
-static void test_init(void)
+TEST(test_init, "an init can start and join a thread that calls the host table")
 {
     char *folder = FOLDER_OF("backend-fake", "backend-init-thread", "backend-init-slow", "backend-init-ping",
                              "backend-init-pong", "backend-init-forks", "backend-init-thread-forks",
                              "backend-needs-fork", "backend-needs-fork-late");
-    group("an init can start and join a thread that calls the host table");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
         alarm(60);
         CHECK_OK(use("init-thread"));
@@ -427,12 +389,12 @@ static void test_init(void)
         }
     }
     static const char *const needing[] = { "needs-fork", "needs-fork-late" };
-    for (size_t i = 0; i < COUNT_OF(needing); i++) {
-        group("an init can fork while the init of %s waits for it", needing[i]);
+    EACH(c, needing) {
+        group("an init can fork while the init of %s waits for it", *c);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             alarm(60);
             const pthread_t other = start_use("init-forks");
-            CHECK_OK(use(needing[i]));
+            CHECK_OK(use(*c));
             CHECK_OK(join_use(other));
         }
     }
@@ -447,20 +409,9 @@ static void test_init(void)
                 CHECK_OK(use("init-thread-forks"));
         }
     }
-    folder_remove(folder);
 }
 
 TEST_MAIN
 {
-    test_bad_plugins();
-    test_refused_at_first_use();
-    test_alloc_without_address();
-    test_names();
-    test_versions();
-    test_selection();
-    test_params();
-    test_repeated();
-    test_threads();
-    test_init();
-    return done();
+    return run_tests();
 }

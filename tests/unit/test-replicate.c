@@ -99,9 +99,11 @@ static const ctrt_module_class owner_class = {
     .destroy = owner_destroy, .replicate = owner_replicate,
 };
 static const ctrt_module_class greedy_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Greedy", .state_bytes = sizeof(struct owned), .forward = nothing_forward,
-    .destroy = owner_destroy,
+    .size = sizeof(ctrt_module_class), .kind = "Greedy", .state_bytes = sizeof(struct owned),
+    .forward = nothing_forward, .destroy = owner_destroy,
 };
+
+#define EITHER(buffers) ((buffers) ? ctrt_module_buffer : ctrt_module_parameter)
 
 /* Checks that all tensors of the modules are equal but other tensors, in other memory, on `device`. */
 static void check_copy(ctrt_module *copy, ctrt_module *original, ctrt_device *device)
@@ -111,8 +113,8 @@ static void check_copy(ctrt_module *copy, ctrt_module *original, ctrt_device *de
     CHECK_EQ(ctrt_module_parameter_count(copy), ctrt_module_parameter_count(original));
     CHECK_EQ(ctrt_module_buffer_count(copy), ctrt_module_buffer_count(original));
     for (int buffers = 0; buffers < 2; buffers++)
-        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, original, i) == CTRT_OK; i++) {
-            CHECK_OK((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&copied, &y, copy, i));
+        for (size_t i = 0; EITHER(buffers)(&name, &x, original, i) == CTRT_OK; i++) {
+            CHECK_OK(EITHER(buffers)(&copied, &y, copy, i));
             CHECK_STR(copied, name);
             SAME(y, x);
             CHECK_TRUE(x != y && ctrt_tensor_data(x) != ctrt_tensor_data(y) && ctrt_tensor_device(y) == device);
@@ -350,6 +352,7 @@ static void test_replicas(void)
     ctrt_module *first = replicas[0];
     CHECK_FAILS(ctrt_replicate(replicas, net, devices + 1, 2), CTRT_ERR_DEVICE, "\"0.weight\"");
     CHECK_FAILS(ctrt_replicate(replicas, net, devices, 0), CTRT_ERR_INVALID_ARGUMENT, "n is 0");
+    CHECK_OK(ctrt_device_synchronize(devices[0]));
     CHECK_OK(ctrt_module_to(net, devices[1], CTRT_DTYPE_DEFAULT));
     CHECK_OK(ctrt_module_tensor(&a, net, "1.num_batches_tracked"));
     CTRT_AUTO(module) mixed = NULL;
@@ -399,8 +402,142 @@ static void test_groups(void)
         ctrt_module_release(&replicas[i]);
 }
 
+/* The gradients 1e8, -1e8 and 1 add up to 1 in this order only. */
+static void test_order_of_sums(void)
+{
+    static const double factors[] = { 1e8, -1e8, 1 };
+    group("gradients are added in the order of the devices");
+    for (size_t l = 0; l < COUNT(device_lists); l++) {
+        ctrt_device *devices[MOST];
+        ctrt_module *replicas[3] = { NULL };
+        ctrt_tensor *terms[3] = { NULL }, *weight = NULL;
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(tensor) sum = NULL;
+        if (device_lists[l].n != 3 || !list_devices(devices, &device_lists[l]))
+            continue;
+        CHECK_OK(tied_new(&net, devices[0]));
+        CHECK_OK(ctrt_replicate(replicas, net, devices, 3));
+        for (int i = 0; i < 3; i++) {
+            CHECK_OK(ctrt_module_tensor(&weight, replicas[i], "unused"));
+            CHECK_OK(ctrt_mul_scalar(&terms[i], weight, ctrt_float(factors[i])));
+            ctrt_module_release(&replicas[i]);
+        }
+        CHECK_OK(ctrt_gather_tensor(&sum, terms, 3, NULL, 0));
+        CHECK_OK(ctrt_sum(&sum, sum, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        CHECK_OK(ctrt_module_tensor(&weight, net, "unused"));
+        VALUES_ARE(ctrt_tensor_grad(weight), 1, 1, 1);
+        release_all(terms, 3);
+    }
+}
+
+static void test_second_derivatives(void)
+{
+    group("second derivatives pass through replicas");
+    for (size_t l = 0; l < COUNT(device_lists); l++) {
+        ctrt_device *devices[MOST];
+        ctrt_module *replicas[2] = { NULL };
+        ctrt_tensor *cubes[2] = { NULL }, *weight = NULL, *copied = NULL;
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(tensor) sum = NULL, first = NULL;
+        if (device_lists[l].n != 2 || !list_devices(devices, &device_lists[l]))
+            continue;
+        CHECK_OK(tied_new(&net, devices[0]));
+        CHECK_OK(ctrt_module_tensor(&weight, net, "unused"));
+        CHECK_OK(ctrt_replicate(replicas, net, devices, 2));
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(ctrt_module_tensor(&copied, replicas[i], "unused"));
+            CHECK_OK(ctrt_square(&cubes[i], copied));
+            CHECK_OK(ctrt_mul(&cubes[i], cubes[i], copied));
+            ctrt_module_release(&replicas[i]);
+        }
+        CHECK_OK(ctrt_gather_tensor(&sum, cubes, 2, devices[0], 0));
+        CHECK_OK(ctrt_sum(&sum, sum, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_grad(&first, sum, &weight, 1, NULL, false, true, false));
+        VALUES_ARE(first, 6, 24, 54);
+        CHECK_OK(ctrt_sum(&sum, first, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        VALUES_ARE(ctrt_tensor_grad(weight), 12, 24, 36);
+        release_all(cubes, 2);
+    }
+}
+
+/* Keeps `stream` busy for 20 ms. */
+static void delay(ctrt_stream *stream, ctrt_tensor *scratch)
+{
+    ON_STREAM(stream, ctrt_fill_(scratch, ctrt_float(1.5)));
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(stream, ctrt_neg_(scratch));
+}
+
+/* Tensors of one group are ordered and freed separately, although they share memory. */
+static void test_streams(void)
+{
+    ctrt_device *const devices[] = { numbered(0), numbered(1) };
+    ctrt_module *replicas[2] = { NULL };
+    CTRT_AUTO(module) net = NULL;
+    group("replicas are used on other streams than their copies, and released while they are in use");
+    if (strcmp(tested_type(), "sim") != 0) {
+        skip_group("needs simulated devices");
+        return;
+    }
+    sim_open("sim:1");
+    CTRT_AUTO(stream) stream = new_stream(devices[1]), first = default_stream(devices[1]);
+    CTRT_AUTO(tensor) busy = full(0, 8, devices[1]), copy = NULL, next = NULL;
+    ctrt_tensor *weight = NULL, *original = NULL;
+    CHECK_OK(mlp_new(&net, devices[0]));
+    CHECK_OK(ctrt_module_tensor(&original, net, "3.weight"));
+    CHECK_OK(sim->set_latency(1, 4000000));
+    ctrt_no_grad {
+        delay(first, busy);
+        CHECK_OK(ctrt_replicate(replicas, net, devices, 2));             /* copies after the delay */
+        CHECK_OK(ctrt_module_tensor(&weight, replicas[1], "3.weight"));
+        ON_STREAM(stream, ctrt_clone(&copy, weight));
+        CHECK_OK(ctrt_stream_synchronize(stream));
+        SAME(copy, original);
+        CHECK_OK(ctrt_device_synchronize(devices[1]));
+        CTRT_AUTO(tensor) other = full(0, 8, devices[1]);
+        delay(stream, other);
+        ON_STREAM(stream, ctrt_clone(&copy, weight));
+        for (int i = 0; i < 2; i++)
+            ctrt_module_release(&replicas[i]);
+        for (int i = 0; i < 8; i++) {                   /* takes the memory, unless it is still in use */
+            CHECK_OK(ctrt_full(&next, CTRT_SHAPE(320), ctrt_float(7), CTRT_F32, devices[1]));
+            ctrt_tensor_release(&next);
+        }
+        CHECK_OK(ctrt_device_synchronize(devices[1]));
+        SAME(copy, original);
+    }
+    CHECK_OK(sim->set_latency(1, 0));
+}
+
+/* The copies between devices are ordered although the program orders streams itself. */
+static void test_manual_order(void)
+{
+    group("with manual ordering of streams, no work of replicas races");
+    IN_CHILD(SIMS, "CTRT_STREAM_ORDER=check") {
+        ctrt_device *const devices[] = { numbered(0), numbered(1), numbered(2) };
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(optimizer) sgd = NULL;
+        CTRT_AUTO(tensor) x = ramp(CTRT_SHAPE(8, 6), 0.03, devices[0]);
+        CTRT_AUTO(stream) stream = new_stream(devices[1]);
+        CHECK_OK(norm_new(&net, devices[0]));
+        CHECK_OK(ctrt_sgd_new(&sgd, net, &(ctrt_sgd_options){ .lr = 0.1 }));
+        CHECK_OK(ctrt_stream_push(stream));
+        for (int step = 0; step < 3; step++) {
+            CHECK_OK(ctrt_optimizer_zero_grad(sgd, true));
+            CHECK_OK(parallel_step(net, x, devices, 3));
+            CHECK_OK(ctrt_optimizer_step(sgd));
+            CHECK_OK(ctrt_mul_scalar_(x, ctrt_float(0.5)));
+        }
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_EQ(ctrt_race_count(), 0);
+    }
+}
+
 TEST_MAIN
 {
+    test_manual_order();                /* in a child process, so before the first use of the library */
     child_environment((const char *const[]){ SIMS, NULL });
     if (!cpu_opened())
         return done();
@@ -408,5 +545,8 @@ TEST_MAIN
     test_training();
     test_replicas();
     test_groups();
+    test_order_of_sums();
+    test_second_derivatives();
+    test_streams();
     return done();
 }

@@ -46,22 +46,17 @@ static struct existing existing(void)
     return (struct existing){ ctrt_memory_allocated(device), ctrt_autograd_live_nodes() };
 }
 
-static void check_left(int line, struct existing before)
+static void nothing_left(struct existing before)
 {
     const struct existing now = existing();
-    tap_eq((long long)now.bytes, (long long)before.bytes, __FILE__, line, "allocated bytes");
-    tap_eq((long long)now.nodes, (long long)before.nodes, __FILE__, line, "graph nodes");
+    CHECK_EQ(now.bytes, before.bytes);
+    CHECK_EQ(now.nodes, before.nodes);
 }
-
-#define NOTHING_LEFT(before) check_left(__LINE__, before)
 
 /* test_many has nested scopes and exports. */
 static void test_views(void)
 {
-    group("%s: the base and the history of an exported view stay; an ended tensor keeps its shape",
-          ctrt_device_name(device));
     for (int with_grad = 0; with_grad < 2; with_grad++) {
-        const struct existing before = existing();
         ctrt_tensor *w = full(3, 100, device), *gone = NULL, *base = NULL, *view = NULL, *y = NULL;
         CHECK_OK(ctrt_tensor_require_grad(w, with_grad));
         begins();
@@ -81,7 +76,6 @@ static void test_views(void)
             CHECK_EQ(total(ctrt_tensor_grad(w)), 100);
         }
         RELEASE(&y, &view, &base, &gone, &w);
-        NOTHING_LEFT(before);
     }
 }
 
@@ -93,7 +87,6 @@ static void check_refused(ctrt_status status, const char *call)
 
 static void test_uses(void)
 {
-    group("%s: every use of an ended tensor is an error, except its release", ctrt_device_name(device));
     CTRT_AUTO(tensor) other = full(1, 6, device), ended = NULL, scalar = NULL, index = NULL, out = NULL, view = NULL;
     struct DLManagedTensorVersioned *managed = NULL;
     ctrt_device *cpu = NULL;
@@ -140,8 +133,6 @@ static void test_uses(void)
     CHECK_TRUE(ctrt_tensor_data(ended) == NULL);
     CHECK_STR(ctrt_device_name(ctrt_tensor_device(ended)), "a scope that has ended");
     CHECK_TRUE(out == NULL && text == NULL);
-    ctrt_tensor_release(&other);
-    CHECK_OK(ctrt_device_synchronize(device));
 }
 
 /* y = sum((w x)^2); all intermediate tensors are in `kept`. */
@@ -155,7 +146,6 @@ static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
 
 static void test_graphs(void)
 {
-    group("%s: an exported graph works; other graphs end with all saved tensors", ctrt_device_name(device));
     const struct existing before = existing();
     for (int exported = 0; exported < 3; exported++) {
         ctrt_tensor *w = full(3, 100, device), *y = NULL, *kept[3] = { NULL }, *made = NULL;
@@ -185,7 +175,6 @@ static void test_graphs(void)
             CHECK_EQ(total(ctrt_tensor_grad(w)), 2400);
         release_all(kept, 3);
         RELEASE(&y, &w);
-        NOTHING_LEFT(before);
     }
 }
 
@@ -244,13 +233,12 @@ static void test_cycle(enum survivor survivor, bool by_view)
             CHECK_EQ(total(w), survivor == PARAMETER_VIEW ? 150 : 300);
     }
     RELEASE(&u, &y, &z, &w, &base);
-    NOTHING_LEFT(before);
+    nothing_left(before);
     ctrt_tensor_release(&outer);
 }
 
 static void test_cycles(void)
 {
-    group("%s: reference cycles of tensors and histories end with the scope", ctrt_device_name(device));
     for (int survivor = NOTHING; survivor <= PARAMETER_VIEW; survivor++)
         for (int by_view = 0; by_view < 2; by_view++)
             test_cycle((enum survivor)survivor, by_view);
@@ -260,7 +248,6 @@ static void test_cycles(void)
  * those without scopes. */
 static void test_training(void)
 {
-    group("%s: each training step in its own scope", ctrt_device_name(device));
     static const int which[] = { 4, 11, 13 };
     const struct existing before = existing();
     for (size_t m = 0; m < COUNT(which); m++) {
@@ -297,7 +284,7 @@ static void test_training(void)
             }
             release_all(leaked, 6);
             training_end(&run);
-            NOTHING_LEFT(before);
+            nothing_left(before);
         }
         CHECK(losses[0] == losses[1], "%s: losses %.17g and %.17g", models[which[m]].name, losses[0], losses[1]);
     }
@@ -320,8 +307,6 @@ static void *other_thread(void *argument)
 
 static void test_threads(void)
 {
-    group("%s: each thread has its own scopes", ctrt_device_name(device));
-    const struct existing before = existing();
     pthread_t thread;
     void *left = NULL;
     begins();
@@ -333,7 +318,6 @@ static void test_threads(void)
     CHECK_EQ(total(passed), 700);
     CHECK_EQ(total(of_scope), 800);
     RELEASE(&passed, &of_scope);
-    NOTHING_LEFT(before);
 }
 
 /* Ends the scope of this depth: depth_of of its tensors becomes `ended`. */
@@ -349,8 +333,6 @@ static void end_depth(int *depth_of, int count, int depth, int ended)
 static void test_many(void)
 {
     enum { MOST = 2000 };
-    group("%s: random tensors and scopes", ctrt_device_name(device));
-    const struct existing before = existing();
     static ctrt_tensor *tensors[MOST];
     static int depth_of[MOST]; /* -1: outlives all scopes; MOST: ended; else the depth of its scope */
     unsigned seed = 1;
@@ -385,23 +367,28 @@ static void test_many(void)
         ctrt_tensor_release(&tensors[k]);
     }
     CHECK(ended > 50 && ended < count - 50, "%d of %d ended", ended, count);
-    NOTHING_LEFT(before);
 }
 
 TEST_MAIN
 {
+    static const struct { const char *what; void (*run)(void); } cases[] = {
+        { "the base and the history of an exported view stay; an ended tensor keeps its shape", test_views },
+        { "every use of an ended tensor is an error, except its release", test_uses },
+        { "an exported graph works; other graphs end with all saved tensors", test_graphs },
+        { "reference cycles of tensors and histories end with the scope", test_cycles },
+        { "each training step in its own scope", test_training },
+        { "each thread has its own scopes", test_threads },
+        { "random tensors and scopes", test_many },
+    };
     static const char *const names[] = { "cpu", "sim:0" };
     setenv("CTRT_SIM", "devices=1,memory=64m", 1);
-    for (size_t i = 0; i < COUNT(names); i++) {
-        if (!CHECK_OK(ctrt_device_get(&device, names[i])))
+    for (size_t i = 0; i < COUNT(names) * COUNT(cases); i++) {
+        group("%s: %s", names[i / COUNT(cases)], cases[i % COUNT(cases)].what);
+        if (!CHECK_OK(ctrt_device_get(&device, names[i / COUNT(cases)])))
             continue;
-        test_views();
-        test_uses();
-        test_graphs();
-        test_cycles();
-        test_training();
-        test_threads();
-        test_many();
+        const struct existing before = existing();
+        cases[i % COUNT(cases)].run();
+        nothing_left(before);
     }
     return done();
 }

@@ -38,122 +38,108 @@ static bool is_open(int device)
     return sim->counters(device, &counters) == CTRT_OK;
 }
 
-static void test_rounds(const char *policy)
+static void rounds(ctrt_device *first_device)
 {
-    group("%s: shutdown frees memory, threads and files, and the devices work again", policy);
-    IN_CHILD(policy, "CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY_HISTORY=all") {
-        static const char *const names[] = { "sim:0", "sim:1" };
-        ctrt_device *devices[2] = { sim_open(names[0]), sim_open(names[1]) };
-        cpu_device();
-        const double first = work(devices);
-        CHECK_OK(ctrt_shutdown());
-        const size_t threads = THREADS, files = FILES;
-        for (int round = 0; round < 5; round++) {
-            for (int d = 0; d < 2; d++) {
-                ctrt_device *before = devices[d];
-                CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
-                CHECK_OK(ctrt_device_get(&devices[d], names[d]));
-                CHECK(devices[d] == before, "a reopened device has another handle");
-                CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
-                CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
-            }
-            CHECK_EQ(work(devices), first);
-            CHECK(THREADS > threads, "no worker thread runs");
-            CHECK_OK(ctrt_shutdown());
-            CHECK_EQ(THREADS, threads);
-            CHECK_EQ(FILES, files);
+    static const char *const names[] = { "sim:0", "sim:1" };
+    ctrt_device *devices[2] = { first_device, sim_open(names[1]) };
+    cpu_device();
+    const double first = work(devices);
+    CHECK_OK(ctrt_shutdown());
+    const size_t threads = THREADS, files = FILES;
+    for (int round = 0; round < 5; round++) {
+        for (int d = 0; d < 2; d++) {
+            ctrt_device *before = devices[d];
+            CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
+            CHECK_OK(ctrt_device_get(&devices[d], names[d]));
+            CHECK(devices[d] == before, "a reopened device has another handle");
+            CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
+            CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
         }
-        CHECK_OK(ctrt_shutdown());              /* no device is open */
+        CHECK_EQ(work(devices), first);
+        CHECK(THREADS > threads, "no worker thread runs");
+        CHECK_OK(ctrt_shutdown());
+        CHECK_EQ(THREADS, threads);
+        CHECK_EQ(FILES, files);
     }
-    CHILD_END;
+    CHECK_OK(ctrt_shutdown());              /* no device is open */
 }
 
-static void test_closed(void)
+static void closed(ctrt_device *device)
 {
-    group("calls on a closed device return an error that names ctrt_shutdown");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL, y = NULL, empty = full(0, 0, device);       /* `empty` has no memory */
-        CTRT_AUTO(stream) stream = NULL;
-        CTRT_AUTO(event) event = NULL;
-        ctrt_dry_run *dryrun = NULL;
-        ctrt_memory_stats stats;
-        char *text = NULL;
-        CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
-        CHECK_OK(ctrt_shutdown());
-        CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE,
-                    "sim:0 was closed by ctrt_shutdown");
-        CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "closed");
-        CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
-        CHECK_OK(ctrt_stream_default(&stream, device));
-        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
-        ctrt_stream_release(&stream);
-        (void)ctrt_add(&y, empty, empty);
-        (void)ctrt_memory_empty_cache(device);
-        CHECK_OK(ctrt_memory_get_stats(&stats, device));
-        CHECK_OK(ctrt_memory_summary(&text, device, false));
-        free(text);
-        CHECK_OK(ctrt_memory_snapshot(&text, device));
-        free(text);
-        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
-        CHECK(strstr(text, "sim:0") == NULL, "metrics of a closed device: %s", text);
-        free(text);
-        ctrt_tensor_release(&y);
-        CHECK_OK(ctrt_device_get(&device, "sim:0"));
-        CHECK_EQ(ctrt_memory_limit(device), 10 << 20);
-        CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device));
-        CHECK_EQ(total(x), 0);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_shutdown());
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) x = NULL, y = NULL, empty = full(0, 0, device);       /* `empty` has no memory */
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_AUTO(event) event = NULL;
+    ctrt_dry_run *dryrun = NULL;
+    ctrt_memory_stats stats;
+    char *text = NULL;
+    CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
+    CHECK_OK(ctrt_shutdown());
+    CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "sim:0 was closed by ctrt_shutdown");
+    CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
+    ctrt_stream_release(&stream);
+    (void)ctrt_add(&y, empty, empty);
+    (void)ctrt_memory_empty_cache(device);
+    CHECK_OK(ctrt_memory_get_stats(&stats, device));
+    CHECK_OK(ctrt_memory_summary(&text, device, false));
+    free(text);
+    CHECK_OK(ctrt_memory_snapshot(&text, device));
+    free(text);
+    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
+    CHECK(strstr(text, "sim:0") == NULL, "metrics of a closed device: %s", text);
+    free(text);
+    ctrt_tensor_release(&y);
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CHECK_EQ(ctrt_memory_limit(device), 10 << 20);
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device));
+    CHECK_EQ(total(x), 0);
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_shutdown());
 }
 
-static void test_alive(void)
+static void alive(ctrt_device *device)
 {
-    group("live objects keep their device open and are named in the error; other devices close");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
-        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(tensor) x = full(3, 1000, device), left = NULL;
-        CTRT_AUTO(dry_run) dryrun = NULL;
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
-        CHECK(!is_open(1), "sim:1 is still open");
-        CHECK_EQ(total(x), 3000);
-        ctrt_tensor_release(&x);
-        CTRT_AUTO(stream) stream = new_stream(device);
-        CTRT_AUTO(event) event = new_event(device, false);
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
-        CHECK_OK(ctrt_event_record(event, stream));
-        CHECK_OK(ctrt_event_synchronize(event));
-        ctrt_event_release(&event);
-        CHECK_OK(ctrt_stream_set_current(stream));      /* the variable counts as a use, the current stream does not */
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
-        ctrt_stream_release(&stream);
-        CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory pinned");
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a dry run is running");
-        CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
-        CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
-        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
-        ctrt_tensor_release(&left);
-        CHECK_OK(ctrt_shutdown());
-        CHECK(!is_open(0), "sim:0 is still open");
-        CHECK_OK(ctrt_device_get(&other, "sim:1"));
-        x = full(2, 10, other);
-        CHECK_EQ(total(x), 20);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_shutdown());
-    }
-    CHILD_END;
+    ctrt_device *other = sim_open("sim:1");
+    CTRT_AUTO(tensor) x = full(3, 1000, device), left = NULL;
+    CTRT_AUTO(dry_run) dryrun = NULL;
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
+    CHECK(!is_open(1), "sim:1 is still open");
+    CHECK_EQ(total(x), 3000);
+    ctrt_tensor_release(&x);
+    CTRT_AUTO(stream) stream = new_stream(device);
+    CTRT_AUTO(event) event = new_event(device, false);
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
+    CHECK_OK(ctrt_event_record(event, stream));
+    CHECK_OK(ctrt_event_synchronize(event));
+    ctrt_event_release(&event);
+    CHECK_OK(ctrt_stream_set_current(stream));      /* the variable counts as a use, the current stream does not */
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
+    ctrt_stream_release(&stream);
+    CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory pinned");
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a dry run is running");
+    CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
+    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
+    ctrt_tensor_release(&left);
+    CHECK_OK(ctrt_shutdown());
+    CHECK(!is_open(0), "sim:0 is still open");
+    CHECK_OK(ctrt_device_get(&other, "sim:1"));
+    x = full(2, 10, other);
+    CHECK_EQ(total(x), 20);
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_shutdown());
 }
 
 static void test_failed(const char *fault)
@@ -175,51 +161,50 @@ static void test_failed(const char *fault)
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    CHILD_END;
 }
 
-static void test_reopening_fails(void)
+static void reopening_fails(ctrt_device *device)
 {
-    group("a device that fails to reopen stays closed and can be opened later, also in a forked child");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CHECK_OK(ctrt_shutdown());
-        struct rlimit files;
-        getrlimit(RLIMIT_NOFILE, &files);
-        setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 3, files.rlim_max });
-        CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_OUT_OF_MEMORY, "opening sim:0 again");
-        setrlimit(RLIMIT_NOFILE, &files);
-        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(20);
-            tap_state.failed = 0;
-            CHECK_OK(ctrt_device_get(&device, "sim:0"));
-            CTRT_AUTO(tensor) x = full(1, 10, device);
-            CHECK_EQ(total(x), 10);
-            ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_shutdown());
-            fflush(stdout);
-            _exit(tap_state.failed > 0);
-        }
-        child_join(child, __FILE__, __LINE__);
+    CHECK_OK(ctrt_shutdown());
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 3, files.rlim_max });
+    CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_OUT_OF_MEMORY, "opening sim:0 again");
+    setrlimit(RLIMIT_NOFILE, &files);
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
+    IN_FORK {
+        alarm(20);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        CTRT_AUTO(tensor) x = full(1, 10, device);
+        CHECK_EQ(total(x), 10);
+        ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    CHILD_END;
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CHECK_OK(ctrt_shutdown());
 }
+
+#define TWO "CTRT_SIM=devices=2,memory=64m"
+#define ALL "CTRT_MEMORY_HISTORY=all"
 
 TEST_MAIN
 {
-    test_rounds("CTRT_MEMORY=caching");
-    test_rounds("CTRT_MEMORY=caching:expandable=true");
-    test_rounds("CTRT_MEMORY=spill+caching");
-    test_rounds("CTRT_MEMORY=arena:chunk=4m");
-    test_rounds("CTRT_MEMORY=direct");
-    test_closed();
-    test_alive();
+    static const char again[] = "shutdown frees memory, threads and files, and the devices work again";
+    static const struct sim_case cases[] = {
+        { again, { "CTRT_MEMORY=caching", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=caching:expandable=true", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=spill+caching", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=arena:chunk=4m", TWO, ALL }, rounds },
+        { again, { "CTRT_MEMORY=direct", TWO, ALL }, rounds },
+        { "calls on a closed device return an error that names ctrt_shutdown",
+          { TWO }, closed },
+        { "live objects keep their device open and are named in the error; other devices close",
+          { TWO }, alive },
+        { "a device that fails to reopen stays closed and can be opened later, also in a forked child",
+          { "CTRT_SIM=devices=1,memory=64m" }, reopening_fails },
+    };
+    run_cases(cases, COUNT(cases));
     test_failed("op:1");
     test_failed("lost:1");
-    test_reopening_fails();
     return done();
 }

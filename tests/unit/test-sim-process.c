@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "child.h"
 #include "sim_host.h"
 
 /* Runs function(argument) in a child process and stores its stderr in `output`. Returns the exit status, or 256 + the
@@ -109,40 +110,30 @@ static void host_accesses(void)
 
 /* ---- fork ---- */
 
-static void *parents_device, *parents_queue, *parents_event;
-static ctrt_view parents_vector;
-
-#define EXPECT(condition)                                                       \
-    do {                                                                        \
-        if (!(condition)) {                                                     \
-            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, host_error); \
-            return 1;                                                           \
-        }                                                                       \
-    } while (0)
-#define FORKED(call) EXPECT((call) == CTRT_ERR_FORKED)
-#define FINE(call)   EXPECT((call) == CTRT_OK)
+#define FORKED(call) CHECK_EQ(call, CTRT_ERR_FORKED)
 
 static void no_call(void *argument)
 {
     (void)argument;
 }
 
-static int every_slot_in_a_child(int unused)
+/* Calls every function in a child process with the parent's device, queue, event and vector. */
+static void every_slot(void *d, void *q, void *e, ctrt_view *vector)
 {
-    (void)unused;
-    void *d = parents_device, *q = parents_queue, *e = parents_event, *x = parents_vector.data, *out = NULL;
+    void *x = vector->data, *out = NULL;
     static float one;                       /* copies that are not waited for after a failure still read it */
-    one = 1;
     bool yes;
     double ms;
     uint64_t n;
     int32_t count = 0;
     ctrt_device_info info = { .size = sizeof info };
-    FINE(sim->device->count(&count));
-    FINE(sim->device->describe(0, &info));
-    EXPECT(count == 1 && info.total_memory == 1 << 20);
+    alarm(60);
+    one = 1;
+    MUST(sim->device->count(&count));
+    MUST(sim->device->describe(0, &info));
+    CHECK_TRUE(count == 1 && info.total_memory == 1 << 20);
     FORKED(sim->device->memory_info(d, &n, &n));
-    EXPECT(strstr(host_error, "sim:0 was opened by process") != NULL);
+    CHECK_HAS(host_error, "sim:0 was opened by process");
     FORKED(sim->memory->alloc(d, &out, 512));
     FORKED(sim->memory->copy(d, q, x, &one, 1, CTRT_COPY_TO_DEVICE));
     FORKED(sim->memory->fill(d, q, x, 0, 4));
@@ -162,43 +153,35 @@ static int every_slot_in_a_child(int unused)
     FORKED(sim->queue->event_elapsed(d, e, e, &ms));
     FORKED(sim->queue->error(d, q, &n));
     FORKED(sim->queue->reset(d, q));
-    FORKED(sim_add(d, q, 1, &parents_vector, 1));
+    FORKED(sim_add(d, q, 1, vector, 1));
     sim->memory->free(d, x, 4);
     sim->queue->event_destroy(d, e);
     sim->queue->destroy(d, q);
     sim->device->close(d);
 #ifndef __SANITIZE_THREAD__             /* it cannot start threads in the child of a multithreaded program */
-    FINE(sim->device->open(&d, 0));
-    FINE(sim->memory->alloc(d, &x, 4));
-    ctrt_view vector = sim_vector(x, 1);
-    FINE(sim->memory->copy(d, NULL, x, &one, 4, CTRT_COPY_TO_DEVICE));
-    FINE(sim_add(d, NULL, 1, &vector, 1));
-    FINE(sim->memory->copy(d, NULL, &one, x, 4, CTRT_COPY_TO_HOST));
-    FINE(sim->queue->synchronize(d, NULL));
-    EXPECT(one == 2);
+    d = sim_open("devices=1,memory=1m", 0);
+    const ctrt_view mine = sim_number(d, 1);
+    MUST(sim_add(d, NULL, 1, &mine, 1));
+    CHECK_EQ(sim_value(d, &mine), 2);
     sim->device->close(d);
 #endif
-    return 0;
 }
 
 static void fork_beside_work(void)
 {
-    char output[4096];
-    parents_device = sim_open("devices=1,memory=1m", 0);
-    parents_vector = sim_number(parents_device, 0);
-    parents_queue = sim_queue(parents_device);
-    parents_event = sim_event(parents_device);
+    void *device = sim_open("devices=1,memory=1m", 0), *queue = sim_queue(device), *event = sim_event(device);
+    ctrt_view vector = sim_number(device, 0);
     MUST(control->set_latency(0, 20000000));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 3; i++)
-            MUST(sim_add(parents_device, parents_queue, 1, &parents_vector, 1));
-        MUST(sim->queue->event_record(parents_device, parents_event, parents_queue));
-        int end = in_child(every_slot_in_a_child, 0, output, sizeof output);
-        REQUIRE(end == 0, "the child ended with %d (256 + signal): %s", end, output);
+            MUST(sim_add(device, queue, 1, &vector, 1));
+        MUST(sim->queue->event_record(device, event, queue));
+        IN_FORK
+            every_slot(device, queue, event, &vector);
     }
-    MUST(sim->queue->synchronize(parents_device, parents_queue));
-    REQUIRE_EQ(sim_value(parents_device, &parents_vector), 9);
-    sim_close(parents_device);
+    MUST(sim->queue->synchronize(device, queue));
+    REQUIRE_EQ(sim_value(device, &vector), 9);
+    sim_close(device);
 }
 
 /* ---- failing host allocations, and release at close ---- */

@@ -76,9 +76,9 @@ static void info_is(void *device, size_t unused, size_t total)
     REQUIRE_EQ(total_bytes, total);
 }
 
-static void memory(void)
+static void memory(void *device)
 {
-    void *device = sim_open("devices=1,memory=1m,holes=yes", 0), *block[4], *more = NULL;
+    void *block[4], *more = NULL;
     info_is(device, MIB, MIB);
     for (int i = 0; i < 4; i++) {
         block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to 256 KiB */
@@ -105,14 +105,13 @@ static void memory(void)
             host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL_OOM(sim->memory->alloc(device, &more, SIZE_MAX), "no 18446744073709551615 bytes");
-    sim_close(device);
 }
 
 /* Without holes=yes only the number of free bytes counts, as on a GPU: a block or a page never fails because of
  * fragmentation. */
-static void no_holes(bool pages)
+static void no_holes(void *device, bool pages)
 {
-    void *device = sim_open("devices=1,memory=4m", 0), *block[8], *more = NULL;
+    void *block[8], *more = NULL;
     char *range = NULL, got = 0;
     MUST(sim->memory->reserve(device, (void **)&range, 4 * MIB));
     for (int i = 0; i < 8; i++)
@@ -139,15 +138,16 @@ static void no_holes(bool pages)
     for (int i = 1; i < 8; i += 2)
         sim->memory->free(device, block[i], MIB / 2);
     info_is(device, 4 * MIB, 4 * MIB);
-    sim_close(device);
 }
+
+static void blocks_without_holes(void *device) { no_holes(device, false); }
+static void pages_without_holes(void *device) { no_holes(device, true); }
 
 /* Freed memory returns to the operating system. New memory is 0 or poisoned and never has the contents of a freed
  * tensor. */
-static void fresh_memory(bool poison)
+static void fresh_memory(void *device, int want)
 {
     const size_t bytes = 4 * MIB, page = 4096;
-    void *device = sim_open(poison ? "devices=1,memory=8m,poison=yes" : "devices=1,memory=8m", 0);
     unsigned char *host = malloc(bytes);
     sim_alloc(device, 1024);
     void *block = sim_alloc(device, bytes);
@@ -157,17 +157,18 @@ static void fresh_memory(bool poison)
     sim_download(device, host, sim_alloc(device, bytes), bytes);
     /* Only whole pages are returned; the first and last page of the block may be shared with its neighbours. */
     for (size_t i = page; i < bytes - page; i++)
-        REQUIRE(host[i] == (poison ? 0xff : 0), "byte %zu of fresh memory is %d", i, host[i]);
+        REQUIRE(host[i] == want, "byte %zu of fresh memory is %d", i, host[i]);
     free(host);
-    sim_close(device);
 }
 
+static void fresh_zeros(void *device) { fresh_memory(device, 0); }
+static void fresh_poison(void *device) { fresh_memory(device, 0xff); }
+
 /* Compares random allocations with a simple model: blocks do not overlap and the sums are equal. */
-static void memory_at_random(void)
+static void memory_at_random(void *device)
 {
     enum { SLOTS = 64 };
     struct { char *at; size_t bytes; } slot[SLOTS] = { { NULL, 0 } };
-    void *device = sim_open("devices=1,memory=256k", 0);
     size_t live = 0;
     for (int step = 0; step < 20000; step++) {
         int i = (int)(fake_random() % SLOTS);
@@ -190,15 +191,14 @@ static void memory_at_random(void)
         }
         info_is(device, 256 * 1024 - live, 256 * 1024);
     }
-    sim_close(device);
 }
 
-static void pages(void)
+static void pages(void *device)
 {
     const size_t page = 2 * MIB;
     const ctrt_memory_table *m = sim->memory;
     char *range = NULL, back[4096];
-    void *device = sim_open("devices=1,memory=8m", 0), *block;
+    void *block;
     REQUIRE_EQ(m->page_bytes, page);
     MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "page size");
     MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
@@ -228,7 +228,6 @@ static void pages(void)
     REQUIRE_EQ(c.reserves, 1);
     REQUIRE_EQ(c.unreserves, 1);
     REQUIRE_EQ(c.live_bytes, 0);
-    sim_close(device);
 }
 
 /* ---- work ---- */
@@ -239,10 +238,10 @@ static ctrt_status neg(void *device, const ctrt_view *y, const ctrt_view *x)
 }
 
 /* Invalid addresses are reported when the work runs. */
-static void invalid_addresses(void)
+static void invalid_addresses(void *device)
 {
     float host[8] = { 0 }, back[8];
-    void *device = sim_open("devices=2,memory=4m,peers=none", 0), *other = NULL;
+    void *other = NULL;
     MUST(sim->device->open(&other, 1));
     float *a = sim_upload(device, host, sizeof host), *b = sim_alloc(device, sizeof host);
     const ctrt_memory_table *m = sim->memory;
@@ -263,7 +262,6 @@ static void invalid_addresses(void)
     m->free(device, a, sizeof host);
     MUST_FAIL_LATER(device, m->copy(device, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
     sim_close(other);
-    sim_close(device);
 }
 
 /* A kernel that runs on a queue's worker thread starts no further threads. */
@@ -288,10 +286,10 @@ static void one_thread_a_worker(void)
 
 /* ---- delays and order ---- */
 
-static void delays(void)
+static void delays(void *device)
 {
     double milliseconds;
-    void *device = sim_open("devices=1,memory=4m,latency=1ms", 0), *queue = sim_queue(device);
+    void *queue = sim_queue(device);
     void *begin = sim_event(device), *end = sim_event(device);
     ctrt_view x = sim_number(device, 0);
     double start = sim_seconds();
@@ -315,14 +313,13 @@ static void delays(void)
     took = sim_seconds() - start;
     REQUIRE(took >= 0.0499, "a copy of 50 ms took %g ms", took * 1e3);
     free(host);
-    sim_close(device);
 }
 
 /* A wait uses the record at the time of the call, even if the event is then recorded again and destroyed, and the
  * waiting queue is destroyed while it has work. */
-static void event_recorded_again(void)
+static void event_recorded_again(void *device)
 {
-    void *device = sim_open("devices=1,memory=1m,latency=20ms", 0), *event = NULL;
+    void *event = NULL;
     void *first = sim_queue(device), *waiting = sim_queue(device), *idle = sim_queue(device);
     ctrt_view x = sim_number(device, 0);
     MUST(sim->queue->event_create(device, &event, false));
@@ -336,7 +333,6 @@ static void event_recorded_again(void)
     sim->queue->destroy(device, waiting);
     MUST(sim->queue->synchronize(device, NULL));
     REQUIRE_EQ(sim_value(device, &x), 200);
-    sim_close(device);
 }
 
 static void set_true(void *flag)
@@ -344,10 +340,9 @@ static void set_true(void *flag)
     atomic_store((atomic_bool *)flag, true);
 }
 
-static void host_calls(void)
+static void host_calls(void *device)
 {
     atomic_bool called = false;
-    void *device = sim_open("devices=1,latency=20ms", 0);
     ctrt_view x = sim_number(device, 0);
     MUST(sim_add(device, NULL, 1, &x, 1));
     MUST(sim->queue->host_call(device, NULL, set_true, &called));
@@ -355,7 +350,6 @@ static void host_calls(void)
     MUST(sim->queue->synchronize(device, NULL));
     REQUIRE_EQ(atomic_load(&called), true);
     REQUIRE_EQ(sim_counted(0).host_calls, 1);
-    sim_close(device);
 }
 
 /* ---- faults ---- */
@@ -391,12 +385,11 @@ static void allocations_fail(void)
     MUST_FAIL(control->inject(0, "alloc:1"), CTRT_ERR_NO_DEVICE, "sim:0 is not open");
 }
 
-static void ops_fail(void)
+static void ops_fail(void *device)
 {
     atomic_bool called = false;
     bool idle, done;
     uint64_t sequence = 99;
-    void *device = sim_open("devices=1,memory=1m,fault=op:add@2", 0);
     void *bad = sim_queue(device), *good = sim_queue(device), *event = sim_event(device);
     ctrt_view x = sim_number(device, 0), y = sim_number(device, 0);
     for (uint64_t call = 56; call <= 58; call++)                /* call 57 fails; the error is not reported yet */
@@ -422,14 +415,13 @@ static void ops_fail(void)
     REQUIRE_EQ(sequence, 0);
     REQUIRE_EQ(sim_value(device, &y), 5);
     REQUIRE_EQ(sim_counted(0).failures, 1);
-    sim_close(device);
 }
 
-static void copies_corrupt(void)
+static void copies_corrupt(void *device)
 {
     enum { N = 1001 };
     char host[N] = { 5 }, back[N];
-    void *device = sim_open("devices=1,memory=1m,fault=copy:2", 0), *x = sim_upload(device, host, N);
+    void *x = sim_upload(device, host, N);
     for (int wanted = 1; wanted >= 0; wanted--) {
         int wrong = 0;
         sim_download(device, back, x, N);
@@ -437,7 +429,6 @@ static void copies_corrupt(void)
             wrong += back[i] != host[i];
         REQUIRE_EQ(wrong, wanted);
     }
-    sim_close(device);
 }
 
 static void *first_call;
@@ -449,10 +440,10 @@ static void be_first(void *argument)
 }
 
 /* With delays the order across queues varies; the order on each queue does not. */
-static void work_comes_late(void)
+static void work_comes_late(void *device)
 {
     int first[2] = { 0, 0 };
-    void *device = sim_open("devices=1,memory=1m,seed=5", 0), *queue[2] = { sim_queue(device), sim_queue(device) };
+    void *queue[2] = { sim_queue(device), sim_queue(device) };
     MUST(control->inject(0, "late:2ms"));
     for (int round = 0; round < 40; round++) {
         first_call = NULL;
@@ -462,43 +453,39 @@ static void work_comes_late(void)
         ++*(int *)first_call;
     }
     REQUIRE(first[0] > 0 && first[1] > 0, "the first queue was first %d times, the second %d", first[0], first[1]);
-    sim_close(device);
 }
 
 TEST_MAIN
 {
+    static const struct { const char *what, *options; void (*run)(void *device); } cases[] = {
+        { "blocks are allocated first fit and counted", "devices=1,memory=1m,holes=yes", memory },
+        { "free bytes suffice for a block, whatever the fragmentation", "devices=1,memory=4m", blocks_without_holes },
+        { "free bytes suffice for a page", "devices=1,memory=4m", pages_without_holes },
+        { "freed memory does not keep its contents", "devices=1,memory=8m", fresh_zeros },
+        { "freed memory is poisoned", "devices=1,memory=8m,poison=yes", fresh_poison },
+        { "random allocations do not overlap", "devices=1,memory=256k", memory_at_random },
+        { "pages are reserved, mapped and unmapped", "devices=1,memory=8m", pages },
+        { "work with invalid addresses fails", "devices=2,memory=4m,peers=none", invalid_addresses },
+        { "latency and bandwidth delay the work", "devices=1,memory=4m,latency=1ms", delays },
+        { "a wait for an event that is then recorded again and destroyed", "devices=1,memory=1m,latency=20ms",
+          event_recorded_again },
+        { "host calls run in order on the queue", "devices=1,latency=20ms", host_calls },
+        { "a failed op stops its queue", "devices=1,memory=1m,fault=op:add@2", ops_fail },
+        { "a copy fault changes one byte", "devices=1,memory=1m,fault=copy:2", copies_corrupt },
+        { "random delays change the order across queues", "devices=1,memory=1m,seed=5", work_comes_late },
+    };
     sim_reload();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        group("%s", cases[i].what);
+        void *device = sim_open(cases[i].options, 0);
+        cases[i].run(device);
+        sim_close(device);
+    }
     group("options are parsed, and an error names the option");
     options();
-    group("blocks are allocated first fit and counted");
-    memory();
-    group("free bytes suffice for a block, whatever the fragmentation");
-    no_holes(false);
-    no_holes(true);
-    group("freed memory does not keep its contents");
-    fresh_memory(false);
-    fresh_memory(true);
-    group("random allocations do not overlap");
-    memory_at_random();
-    group("pages are reserved, mapped and unmapped");
-    pages();
-    group("work with invalid addresses fails");
-    invalid_addresses();
     group("a kernel on a queue uses one thread");
     one_thread_a_worker();
-    group("latency and bandwidth delay the work");
-    delays();
-    group("a wait for an event that is then recorded again and destroyed");
-    event_recorded_again();
-    group("host calls run in order on the queue");
-    host_calls();
     group("the selected allocations and events of one device fail");
     allocations_fail();
-    group("a failed op stops its queue");
-    ops_fail();
-    group("a copy fault changes one byte");
-    copies_corrupt();
-    group("random delays change the order across queues");
-    work_comes_late();
     return done();
 }

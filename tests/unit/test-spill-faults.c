@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the errors of the memory policy `spill`: bad options, blocks that cannot fit, too little pinned memory, failing
- * allocations, work that fails after the call, fork. Each error must give its status, keep the values of all tensors
+ * allocations, work that fails after the call. Each error must give its status, keep the values of all tensors
  * and leak nothing. */
 #include "spill_check.h"
 
@@ -22,7 +22,6 @@ static void test_options(void)
             ctrt_device *device = NULL;
             CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].words);
         }
-        CHILD_END;
     }
 }
 
@@ -40,6 +39,9 @@ static void too_large(ctrt_device *device)
     CHECK_EQ(total(b), 12.0 * N);
     CHECK_OK(ctrt_add_(a, b));
     CHECK_EQ(total(a), 18.0 * N);
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    check_empty(device, 0, "too large");
 }
 
 static void addresses(ctrt_device *device)
@@ -57,33 +59,14 @@ static void addresses(ctrt_device *device)
     CHECK_EQ(total(view), 300.0);
 }
 
-static void test_refused(void)
+static void little_pinned_memory(ctrt_device *device)
 {
-    group("blocks that cannot fit fail, and addresses of tensors that can move are not exposed");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        addresses(device);
-        too_large(device);
-        check_empty(device, 0, "too large");
-    }
-    CHILD_END;
-
-    static const char *const settings[][2] = {
-        { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" },
-    };
-    for (int i = 0; i < 2; i++) {
-        group("too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY: %s, %s", settings[i][0], settings[i][1]);
-        IN_CHILD(settings[i][0], settings[i][1]) {
-            ctrt_device *device = sim_open("sim:0");
-            int made = 0;
-            CHECK_FAILS(make_tensors(&made, TENSORS, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-            CHECK(made >= 15 && made < TENSORS, "%d tensors were created, expected 15 to 23", made);
-            check_values_kept(made, "little pinned memory");
-            release_tensors(0);
-            check_empty(device, 0, "little pinned memory");
-        }
-        CHILD_END;
-    }
+    int made = 0;
+    CHECK_FAILS(make_tensors(&made, TENSORS, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
+    CHECK(made >= 15 && made < TENSORS, "%d tensors were created, expected 15 to 23", made);
+    check_values_kept(made, "little pinned memory");
+    release_tensors(0);
+    check_empty(device, 0, "little pinned memory");
 }
 
 /* Allocates more than the device holds while fault n is injected, for increasing n until the fault does not occur. */
@@ -146,64 +129,34 @@ static void late_failures(ctrt_device *device, const char *fault, ctrt_status wa
     CHECK(failures > 5, "%s: %d failures only", fault, failures);
 }
 
-static void test_failures(void)
+static void allocations_fail(ctrt_device *device)
 {
-    group("the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        each_allocation(device, "alloc:%d", false);
-        each_allocation(device, "alloc:%d+", true);
-        each_allocation(device, "host:%d", false);
-        each_allocation(device, "host:%d+", true);
-    }
-    CHILD_END;
-
-    group("work that fails after the call, and a lost device, are reported and leak nothing");
-    IN_CHILD(SIM, "CTRT_MEMORY=spill+caching") {
-        ctrt_device *device = sim_open("sim:0");
-        late_failures(device, "op:%d", CTRT_ERR_BACKEND);
-        late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
-    }
-    CHILD_END;
+    each_allocation(device, "alloc:%d", false);
+    each_allocation(device, "alloc:%d+", true);
+    each_allocation(device, "host:%d", false);
+    each_allocation(device, "host:%d+", true);
 }
 
-/* A forked child cannot free the parent's device memory; releasing tensors only updates the child's statistics. */
-static void test_fork(void)
+static void work_fails(ctrt_device *device)
 {
-    static const char *const policies[] = { "CTRT_MEMORY=direct", "CTRT_MEMORY=caching", "CTRT_MEMORY=spill+direct" };
-    for (int p = 0; p < 3; p++) {
-        group("%s: releasing tensors in a forked child updates only its statistics", policies[p]);
-        IN_CHILD(SIM, policies[p]) {
-            ctrt_device *device = sim_open("sim:0");
-            int made = 0;
-            CHECK_OK(make_tensors(&made, 2, device));
-            CHECK_OK(ctrt_device_synchronize(device));
-            const uint64_t reserved = ctrt_memory_reserved(device);
-            fflush(stdout);
-            pid_t child = fork();
-            if (child == 0) {
-                tap_state.failed = 0;
-                alarm(20);
-                ctrt_tensor_release(&tensors[0]);
-                CHECK_EQ(ctrt_memory_allocated(device), MIB);
-                ctrt_tensor_release(&tensors[1]);
-                CHECK_EQ(ctrt_memory_allocated(device), 0);
-                CHECK_EQ(ctrt_memory_reserved(device), reserved);
-                fflush(stdout);
-                _exit(tap_state.failed > 0);
-            }
-            child_join(child, __FILE__, __LINE__);
-            CHECK_EQ(ctrt_memory_allocated(device), 2 * MIB);
-        }
-        CHILD_END;
-    }
+    late_failures(device, "op:%d", CTRT_ERR_BACKEND);
+    late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
 }
 
 TEST_MAIN
 {
+    static const char pinned[] = "too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY";
+    static const struct sim_case cases[] = {
+        { "blocks that cannot fit fail", { SIM, "CTRT_MEMORY=spill+caching" }, too_large },
+        { "addresses of tensors that can move are not exposed", { SIM, "CTRT_MEMORY=spill+caching" }, addresses },
+        { pinned, { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, little_pinned_memory },
+        { pinned, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" }, little_pinned_memory },
+        { "the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks",
+          { SIM, "CTRT_MEMORY=spill+caching" }, allocations_fail },
+        { "work that fails after the call, and a lost device, are reported and leak nothing",
+          { SIM, "CTRT_MEMORY=spill+caching" }, work_fails },
+    };
+    run_cases(cases, COUNT(cases));
     test_options();
-    test_refused();
-    test_failures();
-    test_fork();
     return done();
 }

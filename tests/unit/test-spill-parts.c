@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The policy `spill` on a fake memory source: fork during a move, threads that wait for one another, statistics and
  * prefetching; also allocations of spare memory with caching and arena. */
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "tap.h"
+#include "child.h"
 #include "memory_host.h"
 
 static const ctrt_memory_policy *spill;
@@ -32,7 +30,6 @@ static void sleep_ms(long ms)
 
 static struct fixture *forking;
 static ctrt_block forked_blocks[3];
-static int child_status;
 
 static void count_piece(const ctrt_memory_piece *piece, void *argument)
 {
@@ -45,41 +42,30 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
 {
     (void)address, (void)bytes;
     source->on_free = NULL;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
+    IN_FORK {
         int pieces = 0;
         ctrt_block more;
         alarm(10);
-        tap_state.failed = 0;
         spill->trim(forking->policy);
         spill->walk(forking->policy, count_piece, &pieces);
         CHECK_TRUE(stats_of(forking).source_allocs > 0);
         CHECK_EQ(spill->alloc(forking->policy, &more, 512, QUEUE(1)), CTRT_ERR_FORKED);
         CHECK_EQ(use(forking, &forked_blocks[1]), CTRT_ERR_FORKED);
         free_blocks(forking, forked_blocks, 2);
-        fflush(stdout);
-        _exit(tap_state.failed > 0);
     }
-    waitpid(child, &child_status, 0);
 }
 
-static void test_fork(void)
+static void forked(struct fixture *f)
 {
-    struct fixture f;
-    group("a child forked while a block moves can free all blocks");
-    fixture_begin(&f, spill, "", 1 * MIB, 0);
-    forking = &f;
-    f.source.on_free = fork_now;
-    child_status = -1;
+    forking = f;
+    f->source.on_free = fork_now;
     for (int i = 0; i < 3; i++) {               /* the third one moves a block to the host */
-        forked_blocks[i] = alloc_block(&f, 512 * KIB, 1);
+        forked_blocks[i] = alloc_block(f, 512 * KIB, 1);
         if (i < 2)
-            use_shortly(&f, &forked_blocks[i]);
+            use_shortly(f, &forked_blocks[i]);
     }
-    CHECK_EQ(child_status, 0);
-    free_blocks(&f, forked_blocks, 3);
-    fixture_end(&f);
+    CHECK_TRUE(f->source.on_free == NULL);
+    free_blocks(f, forked_blocks, 3);
 }
 
 /* ---- waiting threads ---- */
@@ -106,23 +92,20 @@ static void *wait_for_memory(void *argument)
     return NULL;
 }
 
-static void test_waiting(void)
+static void waiting(struct fixture *f)
 {
-    struct fixture f;
     struct waiter waiters[3];
-    group("threads that wait for a block do not wake each other repeatedly");
-    fixture_begin(&f, spill, "", 1 * MIB, 0);
-    f.source.source.alloc = counted_alloc;
-    ctrt_block all = alloc_block(&f, 1 * MIB, 1);
-    CHECK_EQ(use(&f, &all), CTRT_OK);
+    f->source.source.alloc = counted_alloc;
+    ctrt_block all = alloc_block(f, 1 * MIB, 1);
+    CHECK_EQ(use(f, &all), CTRT_OK);
     atomic_store(&source_allocs, 0);
     for (int i = 0; i < 3; i++) {
-        waiters[i] = (struct waiter){ .f = &f };
+        waiters[i] = (struct waiter){ .f = f };
         pthread_create(&waiters[i].thread, NULL, wait_for_memory, &waiters[i]);
     }
     sleep_ms(350);
     CHECK_EQ(atomic_load(&source_allocs), 3);
-    spill->unuse(f.policy, &all, QUEUE(1));
+    spill->unuse(f->policy, &all, QUEUE(1));
     for (int i = 0; i < 3; i++) {
         pthread_join(waiters[i].thread, NULL);
         CHECK_EQ(waiters[i].status, CTRT_OK);
@@ -130,9 +113,8 @@ static void test_waiting(void)
     CHECK(atomic_load(&source_allocs) <= 3 + 4 * 3, "%ld source allocations in total, expected at most 15",
           atomic_load(&source_allocs));
     for (int i = 0; i < 3; i++)
-        free_after(&f, &waiters[i].block, NULL);
-    free_after(&f, &all, NULL);
-    fixture_end(&f);
+        free_after(f, &waiters[i].block, NULL);
+    free_after(f, &all, NULL);
 }
 
 struct holder {
@@ -234,27 +216,23 @@ static ctrt_status counted_alloc_spare(void *state, void **address, size_t bytes
     return status;
 }
 
-static void test_prefetch(void)
+static void prefetch(struct fixture *f)
 {
-    struct fixture f;
     ctrt_block blocks[6];
-    group("prefetching allocates spare memory only");
-    fixture_begin(&f, spill, "", 4 * MIB, 0);
-    f.source.source.alloc = counted_alloc;
-    f.source.source.alloc_spare = counted_alloc_spare;
+    f->source.source.alloc = counted_alloc;
+    f->source.source.alloc_spare = counted_alloc_spare;
     for (int i = 0; i < 6; i++) {
-        blocks[i] = alloc_block(&f, 1 * MIB, 1);
-        use_shortly(&f, &blocks[i]);
+        blocks[i] = alloc_block(f, 1 * MIB, 1);
+        use_shortly(f, &blocks[i]);
     }
-    free_blocks(&f, &blocks[3], 3);
-    use_shortly(&f, &blocks[0]);        /* blocks 0 and 1 are on the host, and memory is free */
+    free_blocks(f, &blocks[3], 3);
+    use_shortly(f, &blocks[0]);        /* blocks 0 and 1 are on the host, and memory is free */
     CHECK_EQ(spare_allocs, 1);
     CHECK_EQ(spare_failed, 0);
     atomic_store(&source_allocs, 0);
-    use_shortly(&f, &blocks[1]);
+    use_shortly(f, &blocks[1]);
     CHECK_EQ(atomic_load(&source_allocs), 0);           /* prefetched */
-    free_blocks(&f, blocks, 3);
-    fixture_end(&f);
+    free_blocks(f, blocks, 3);
 }
 
 static void test_spare(void)
@@ -292,13 +270,16 @@ static void test_spare(void)
 
 TEST_MAIN
 {
+    static const struct fixture_case cases[] = {
+        { "a child forked while a block moves can free all blocks", &spill, "", 1 * MIB, 0, forked },
+        { "threads that wait for a block do not wake each other repeatedly", &spill, "", 1 * MIB, 0, waiting },
+        { "prefetching allocates spare memory only", &spill, "", 4 * MIB, 0, prefetch },
+    };
     policies_load();
     spill = policy_load("spill");
-    test_fork();
-    test_waiting();
     test_two_devices();
     test_stats();
-    test_prefetch();
     test_spare();
+    run_fixtures(cases, COUNT(cases));
     return done();
 }

@@ -97,11 +97,11 @@ static void *start(void *argument)
     return NULL;
 }
 
-static void run(void)
+static void run(ctrt_device *device)
 {
     static struct worker workers[THREADS];
-    for (int d = 0; d < 2; d++)
-        devices[d] = sim_open(d == 0 ? "sim:0" : "sim:1");
+    devices[0] = device;
+    devices[1] = sim_open("sim:1");
     for (int i = 0; i < SHARED; i++)
         shared[i] = full(100 + i, HALF, devices[0]);
     for (int t = 0; t < THREADS; t++) {
@@ -123,17 +123,13 @@ static void run(void)
 
 TEST_MAIN
 {
-    static const struct { const char *sim, *policy; } cases[] = {
-        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_MEMORY=spill+caching" },
-        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3", "CTRT_MEMORY=spill:prefetch=0+caching" },
-        { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none", "CTRT_MEMORY=spill:host=40m+direct" },
+    static const char who[] = "four threads use twice the memory of two devices";
+    static const struct sim_case cases[] = {
+        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_MEMORY=spill+caching" }, run },
+        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",
+                  "CTRT_MEMORY=spill:prefetch=0+caching" }, run },
+        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none", "CTRT_MEMORY=spill:host=40m+direct" }, run },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s, %s", cases[i].policy, cases[i].sim);
-        IN_CHILD(cases[i].sim, cases[i].policy) {
-            run();
-        }
-        CHILD_END;
-    }
+    run_cases(cases, COUNT(cases));
     return done();
 }

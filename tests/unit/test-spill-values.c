@@ -192,7 +192,6 @@ TEST_MAIN
                 release_tensors(0);
                 check_empty(device, 0, cases[i].what);
             }
-            CHILD_END;
         }
     return done();
 }

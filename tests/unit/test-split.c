@@ -131,39 +131,32 @@ static double difference(const struct gradients *a, const struct gradients *b)
     return most;
 }
 
-static void test_gradients(const char *name)
+static void gradients_of_pieces(ctrt_device *device)
 {
-    group("%s: any number of pieces gives the gradients of the whole batch", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = NULL;
-        double loss, piece_loss;
-        static struct gradients whole, sum, first;
-        CHECK_OK(ctrt_device_get(&device, name));
-        step_of(&whole, device, NULL, false, &loss);
-        for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
-            ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false,
-                                               &piece_loss);
-            CHECK_EQ(result.pieces, pieces);
-            CHECK_EQ(result.failures, 0);
-            CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
-                  "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
-                  loss - piece_loss);
-        }
-        /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
-        for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
-            ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
-                                               &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
-                                               &piece_loss);
-            CHECK_EQ(result.pieces, 8);
-            CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
-                  (long long)pieces);
-        }
-        /* Existing gradients get the sums of steps without ctrt_split. */
-        step_of(&whole, device, NULL, true, &loss);
-        step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
-        CHECK_EQ(difference(&whole, &sum), 0);
+    double loss, piece_loss;
+    static struct gradients whole, sum, first;
+    step_of(&whole, device, NULL, false, &loss);
+    for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
+        ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false, &piece_loss);
+        CHECK_EQ(result.pieces, pieces);
+        CHECK_EQ(result.failures, 0);
+        CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
+              "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
+              loss - piece_loss);
     }
-    CHILD_END;
+    /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
+    for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
+        ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
+                                           &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
+                                           &piece_loss);
+        CHECK_EQ(result.pieces, 8);
+        CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
+              (long long)pieces);
+    }
+    /* Existing gradients get the sums of steps without ctrt_split. */
+    step_of(&whole, device, NULL, true, &loss);
+    step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
+    CHECK_EQ(difference(&whole, &sum), 0);
 }
 
 /* ---- when memory runs out ---- */
@@ -200,35 +193,23 @@ static void note_log(void *user, ctrt_log_level level, const char *component, co
         snprintf(logged, sizeof logged, "%s", text);
 }
 
-static struct outcome trained_in(const char *setting, bool canonical)
+static void small_device(ctrt_device *ample)
 {
-    struct outcome *shared = shared_memory(sizeof *shared), outcome;
-    IN_CHILD(setting) {
-        ctrt_device *device = sim_open("sim:0");
-        ctrt_log_set_callback(note_log, NULL);
-        *shared = train(device, &(ctrt_split_options){ .canonical = canonical ? 16 : 0 });
-        if (!canonical && shared->pieces > 1)
-            CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
-        else
-            CHECK_STR(logged, "");
-    }
-    CHILD_END;
-    outcome = *shared;
-    munmap(shared, sizeof *shared);
-    return outcome;
-}
-
-static void test_small_device(void)
-{
-    static const char ample[] = "CTRT_SIM=devices=1,memory=256m", tight[] = "CTRT_SIM=devices=1,memory=56m";
-    group("a batch that does not fit is trained in pieces");
-    struct outcome whole = trained_in(ample, false), split = trained_in(tight, false);
+    ctrt_device *tight = sim_open("sim:1");
+    const ctrt_split_options any = { .pieces = 0 }, canonical = { .canonical = 16 };
+    ctrt_log_set_callback(note_log, NULL);
+    struct outcome whole = train(ample, &any);
+    CHECK_STR(logged, "");
+    struct outcome split = train(tight, &any);
+    CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
     CHECK_EQ(whole.pieces, 1);
     CHECK(split.pieces > 1 && split.pieces <= 16, "%lld pieces", (long long)split.pieces);
     CHECK_NEAR(split.loss, whole.loss, 1e-3 * whole.loss);
-    group("canonical: the same bits on a large and a small device");
-    whole = trained_in(ample, true);
-    split = trained_in(tight, true);
+    logged[0] = '\0';
+    CHECK_OK(ctrt_memory_empty_cache(tight));
+    whole = train(ample, &canonical);
+    split = train(tight, &canonical);
+    CHECK_STR(logged, "");
     CHECK_EQ(whole.pieces, 16);
     CHECK_EQ(split.pieces, 16);
     CHECK_EQ(split.loss, whole.loss);
@@ -276,96 +257,85 @@ static double random_sum(struct outside *outside, int fail_at)
     return outside->random;
 }
 
-static void test_restore(const char *name)
+static void restores(ctrt_device *device)
 {
-    group("%s: a failed attempt does not change gradients, statistics and random numbers", name);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        ctrt_device *device = NULL;
-        struct program program;
-        struct outside outside = { .program = &program };
-        ctrt_split_result result;
-        ctrt_tensor *variance = NULL;
-        ctrt_module *norm = NULL;
-        uint64_t offset, after;
-        static struct gradients first, again;
-        float before[6], now[6];
-        CHECK_OK(ctrt_device_get(&device, name));
-        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
-        begin(&program, &norms, device);
-        CHECK_OK(rows(&program, 0, ROWS, 1));
-        CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
-        CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
-        gradients(&first, program.run.net);
-        CHECK_OK(ctrt_generator_get(device, NULL, &offset));
-        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    struct program program;
+    struct outside outside = { .program = &program };
+    ctrt_split_result result;
+    ctrt_tensor *variance = NULL;
+    ctrt_module *norm = NULL;
+    uint64_t offset, after;
+    static struct gradients first, again;
+    float before[6], now[6];
+    CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+    begin(&program, &norms, device);
+    CHECK_OK(rows(&program, 0, ROWS, 1));
+    CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
+    CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
+    gradients(&first, program.run.net);
+    CHECK_OK(ctrt_generator_get(device, NULL, &offset));
+    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
 
-        CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
-        for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
-            ctrt_module_train(program.run.net, !norm_only);
-            ctrt_module_train(norm, true);
-            fail_call(&program, 3, CTRT_ERR_STATE);
-            CHECK_EQ(ctrt_split_step(&result, program.split, ROWS, outside_rows, &outside), CTRT_ERR_STATE);
-            CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
-            gradients(&again, program.run.net);
-            CHECK_OK(ctrt_generator_get(device, NULL, &after));
-            CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
-            CHECK_EQ(difference(&first, &again), 0);
-            CHECK_EQ(after, offset);
-            CHECK_EQ(ctrt_split_pieces(program.split), 4);
-        }
-
-        /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
-        fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
-        CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
-        CHECK_EQ(result.pieces, 8);
-        CHECK_EQ(result.failures, 1);
-        CHECK_EQ(program.calls, 3 + 8);
-        gradients(&again, program.run.net);
-        CHECK_TRUE(difference(&first, &again) > 1e-4);
+    CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
+    for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
+        ctrt_module_train(program.run.net, !norm_only);
+        ctrt_module_train(norm, true);
+        fail_call(&program, 3, CTRT_ERR_STATE);
+        CHECK_EQ(ctrt_split_step(&result, program.split, ROWS, outside_rows, &outside), CTRT_ERR_STATE);
         CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
-        CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
-        CHECK_EQ(ctrt_split_pieces(program.split), 8);
-
-        new_split(&program, &(ctrt_split_options){ .canonical = 4 });
-        /* 3 rows are fewer than pieces. */
-        static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
-        for (size_t i = 0; i < COUNT(canonical); i++) {
-            fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
-            CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
-            CHECK_EQ(result.pieces, canonical[i].pieces);
-            CHECK_EQ(result.failures, 1);
-        }
+        gradients(&again, program.run.net);
+        CHECK_OK(ctrt_generator_get(device, NULL, &after));
+        CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
+        CHECK_EQ(difference(&first, &again), 0);
+        CHECK_EQ(after, offset);
         CHECK_EQ(ctrt_split_pieces(program.split), 4);
-        const double plain = random_sum(&outside, 0);
-        CHECK_EQ(random_sum(&outside, 3), plain);
-        end(&program);
     }
-    CHILD_END;
+
+    /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
+    fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
+    CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
+    CHECK_EQ(result.pieces, 8);
+    CHECK_EQ(result.failures, 1);
+    CHECK_EQ(program.calls, 3 + 8);
+    gradients(&again, program.run.net);
+    CHECK_TRUE(difference(&first, &again) > 1e-4);
+    CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
+    CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
+    CHECK_EQ(ctrt_split_pieces(program.split), 8);
+
+    new_split(&program, &(ctrt_split_options){ .canonical = 4 });
+    /* 3 rows are fewer than pieces. */
+    static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
+    for (size_t i = 0; i < COUNT(canonical); i++) {
+        fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
+        CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
+        CHECK_EQ(result.pieces, canonical[i].pieces);
+        CHECK_EQ(result.failures, 1);
+    }
+    CHECK_EQ(ctrt_split_pieces(program.split), 4);
+    const double plain = random_sum(&outside, 0);
+    CHECK_EQ(random_sum(&outside, 3), plain);
+    end(&program);
 }
 
-static void test_failed_restore(void)
+static void failed_restore(ctrt_device *device)
 {
-    group("the program's failure is reported, not that of the restore");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        struct program program;
-        struct outside outside = { .program = &program, .break_stream = true };
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) stream = NULL;
-        CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
-        begin(&program, &norms, device);
-        new_split(&program, &(ctrt_split_options){ .pieces = 4 });
-        CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
-                    "the program's own failure (and the module's buffers could not be restored: ");
-        for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
-            ctrt_tensor *parameter = NULL;
-            CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
-            CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
-        }
-        CHECK_OK(ctrt_stream_current(&stream, device));
-        CHECK_OK(ctrt_stream_reset(stream));
-        end(&program);
+    struct program program;
+    struct outside outside = { .program = &program, .break_stream = true };
+    CTRT_AUTO(stream) stream = NULL;
+    CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
+    begin(&program, &norms, device);
+    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
+                "the program's own failure (and the module's buffers could not be restored: ");
+    for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
+        ctrt_tensor *parameter = NULL;
+        CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
+        CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
     }
-    CHILD_END;
+    CHECK_OK(ctrt_stream_current(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
+    end(&program);
 }
 
 static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight)
@@ -406,58 +376,24 @@ static void test_numbers(void)
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
         CHECK_EQ(result.pieces, 1);
     }
-    CHILD_END;
-}
-
-/* Every n-th allocation of the device fails once. */
-static void test_every_allocation(void)
-{
-    group("each allocation of a split step fails once: counters are exact");
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", "CTRT_MEMORY=direct") {
-        ctrt_device *device = sim_open("sim:0");
-        int failures = 0;
-        for (int n = 1; n < 400; n++) {
-            struct program program;
-            ctrt_split_result result = { 0 };
-            char fault[64];
-            begin(&program, &net, device);
-            new_split(&program, &(ctrt_split_options){ .pieces = 2 });
-            const uint64_t before = ctrt_memory_allocated(device);
-            snprintf(fault, sizeof fault, "alloc:%d;alloc:%d", n, n + 1);      /* the library tries twice */
-            CHECK_OK(sim->inject(0, fault));
-            ctrt_status status = ctrt_split_step(&result, program.split, ROWS, rows, &program);
-            const bool hit = result.failures > 0 || status != CTRT_OK || program.calls > 2;
-            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
-            CHECK_OK(sim->clear(0));
-            failures += hit;
-            if (status == CTRT_OK) {
-                static struct gradients all;
-                gradients(&all, program.run.net);
-                CHECK_OK(ctrt_optimizer_step(program.run.optimizer));
-            } else {
-                CHECK_EQ(ctrt_memory_allocated(device), before);
-            }
-            end(&program);
-            CHECK_STATS(device, { "allocation.all.freed", stat_of(device, "allocation.all.allocated") },
-                        { "num_device_free", stat_of(device, "num_device_alloc") });
-            if (!hit)
-                break;
-        }
-        CHECK(failures > 20, "only %d allocations failed", failures);
-    }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
-    static const char *const names[] = { "cpu", "sim:0" };
-    for (size_t i = 0; i < COUNT(names); i++) {
-        test_gradients(names[i]);
-        test_restore(names[i]);
-    }
-    test_small_device();
-    test_failed_restore();
+    static const struct sim_case cases[] = {
+        { "a batch that does not fit is trained in pieces; canonical sums have the same bits on both devices",
+          { "CTRT_SIM=devices=2,memory=256m/56m" }, small_device },
+        { "the program's failure is reported, not that of the restore",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
+    };
+    run_cases(cases, COUNT(cases));
+    static const struct sim_case both[] = {
+        { "any number of pieces gives the gradients of the whole batch", { "CTRT_SIM=devices=1,memory=64m" },
+          gradients_of_pieces },
+        { "a failed attempt does not change gradients, statistics and random numbers",
+          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, restores },
+    };
+    run_cases_on_both(both, COUNT(both));
     test_numbers();
-    test_every_allocation();
     return done();
 }

@@ -106,8 +106,9 @@ static void test_values(int scheme, ctrt_store *a, ctrt_store *b)
     CHECK_EQ(sum, INT64_MIN);
     CHECK_FAILS(ctrt_store_add(b, "n", -1, &sum), CTRT_ERR_OVERFLOW, "key n");
     CHECK_EQ(sum, INT64_MIN);
-    for (const char *const *text = (const char *const[]){ "", "-", "1x", " 1", "9223372036854775808", NULL }; *text; text++) {
-        SET(a, "n", *text);
+    static const char *const numberless[] = { "", "-", "1x", " 1", "9223372036854775808" };
+    for (size_t i = 0; i < COUNT_OF(numberless); i++) {
+        SET(a, "n", numberless[i]);
         CHECK_FAILS(ctrt_store_add(b, "n", 1, NULL), CTRT_ERR_STATE, "not a number");
     }
 
@@ -208,7 +209,7 @@ static void test_processes(int scheme)
 {
     enum { COUNT = 4 };
     pid_t children[COUNT];
-    char key[8];
+    char key[16];
     group("%s: processes find each other, and a child does not disturb its parent", schemes[scheme]);
     ctrt_store *store = serve(scheme);
     pthread_t thread;
@@ -364,7 +365,8 @@ static void test_files(void)
     second = join(address);
     SET(store, "a", "1");
     const int fd = open(folder_join(folder, "empty"), O_WRONLY | O_APPEND);
-    const struct store_message message = { .op = STORE_SET, .key = "b", .key_bytes = 1, .value = "22", .value_bytes = 2 };
+    const struct store_message message = { .op = STORE_SET, .key = "b", .key_bytes = 1,
+                                           .value = "22", .value_bytes = 2 };
     unsigned char bytes[64];
     CHECK_EQ(write(fd, bytes, store_message_write(bytes, &message) - 1), 18);
     CHECK_STR(get(second, "a", CTRT_ZERO), "1");
@@ -382,8 +384,8 @@ static void test_files(void)
 
 /* ---- processes that end ---- */
 
-/* Starts a process that serves a store, with CTRT_STORE_SECRET in its environment if it is not NULL. It runs until it is
- * killed. The calling process must not have threads (ThreadSanitizer). */
+/* Starts a process that serves a store, with CTRT_STORE_SECRET in its environment if it is not NULL. It runs until it
+ * is killed. The calling process must not have threads (ThreadSanitizer). */
 static pid_t serve_in_child(char address[256], int scheme, const char *secret)
 {
     int ends[2];
@@ -621,7 +623,8 @@ static void test_hostile_clients(void)
     const struct store_header bad[] = {
         { 1, STORE_SET, 0, 3, STORE_VALUE_BYTES + 1, 0 }, { 1, STORE_SET, 0, 300, 0, 0 }, { 1, STORE_SET, 0, 0, 1, 0 },
         { 1, STORE_GET, 0, 3, 1, 0 }, { 1, STORE_ADD, 0, 3, 7, 0 }, { 1, STORE_COMPARE_SET, 0, 3, 0, 1 },
-        { 1, STORE_SET, 1, 3, 0, 0 }, { 1, STORE_REPLY, 0, 0, 0, 0 }, { 1, STORE_OPS, 0, 0, 0, 0 }, { 1, 0, 0, 0, 0, 0 },
+        { 1, STORE_SET, 1, 3, 0, 0 }, { 1, STORE_REPLY, 0, 0, 0, 0 }, { 1, STORE_OPS, 0, 0, 0, 0 },
+        { 1, 0, 0, 0, 0, 0 },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         const int fd = raw_join(store);
@@ -709,7 +712,10 @@ static void test_pending_clients(void)
 
 static void test_environment(void)
 {
-    static const struct { const char *settings[8], *launcher, *words; int rank, size, local_rank, local_size; } cases[] = {
+    static const struct {
+        const char *settings[8], *launcher, *words;
+        int rank, size, local_rank, local_size;
+    } cases[] = {
         { { "X=1" }, "none", NULL, 0, 1, 0, 1 },
         { { "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4" }, "torchrun", NULL, 5, 8, 1, 4 },
         { { "RANK=5", "WORLD_SIZE=8", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2" }, "torchrun", NULL, 5, 8, 5, 8 },
@@ -750,8 +756,8 @@ static void test_environment(void)
             } else {
                 CHECK_EQ(status, CTRT_OK);
                 CHECK(rank == cases[i].rank && size == cases[i].size && local_rank == cases[i].local_rank
-                      && local_size == cases[i].local_size, "%s...: %d of %d, %d of %d", cases[i].settings[0], rank, size,
-                      local_rank, local_size);
+                      && local_size == cases[i].local_size, "%s...: %d of %d, %d of %d", cases[i].settings[0], rank,
+                      size, local_rank, local_size);
                 CHECK_OK(environment_read(&found));
                 CHECK_STR(found.launcher != NULL ? found.launcher : "none", cases[i].launcher);
                 CHECK_OK(ctrt_comm_environment(NULL, NULL, NULL, NULL));
@@ -762,7 +768,8 @@ static void test_environment(void)
     static const struct { const char *settings[4], *address, *words; } stores[] = {
         { { "X=1" }, "", NULL },
         { { "MASTER_ADDR=node1", "MASTER_PORT=29500" }, "tcp://node1:29500", NULL },
-        { { "MASTER_ADDR=node1", "MASTER_PORT=29500", "TORCHELASTIC_USE_AGENT_STORE=True" }, "tcp://node1:29501", NULL },
+        { { "MASTER_ADDR=node1", "MASTER_PORT=29500", "TORCHELASTIC_USE_AGENT_STORE=True" }, "tcp://node1:29501",
+          NULL },
         { { "MASTER_ADDR=fe80::1", "MASTER_PORT=1" }, "tcp://[fe80::1]:1", NULL },
         { { "MASTER_ADDR=node1", "MASTER_PORT=1", "CTRT_STORE=file:///x" }, "file:///x", NULL },
         { { "MASTER_ADDR=node1" }, NULL, "MASTER_ADDR is set, but MASTER_PORT is not" },

@@ -7,37 +7,32 @@
 /* NULL if the C library has no backtrace function. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
-static void test_one_stream(void)
+static void one_stream(ctrt_device *device)
 {
-    group("an asynchronous error is reported on its stream only, in every call until the reset");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) one = new_stream(device), two = new_stream(device);
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
-        bool idle;
-        double value = 0;
-        CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(sim->inject(0, "op:exp@3"));
-        CHECK_OK(ctrt_stream_push(two));
-        for (int i = 0; i < 5; i++)
-            CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
-        CTRT_AUTO(tensor) big = full(1, 1 << 20, device);   /* allocations do not report it */
-        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
-        CHECK_HAS(ctrt_error_message(), "call 3");
-        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
-        CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_sum(&z, y, CTRT_ALL_DIMS));
-        CHECK_FAILS(ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_stream_pop());
-        ON_STREAM(one, ctrt_add(&z, x, x));
-        CHECK_EQ(total(z), 2 * N);
-        CHECK_OK(ctrt_stream_synchronize(one));
-        CHECK_OK(ctrt_stream_reset(two));
-        ON_STREAM(two, ctrt_add(&z, x, x));
-        CHECK_EQ(total(z), 2 * N);
-        CHECK_OK(ctrt_device_synchronize(device));
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) one = new_stream(device), two = new_stream(device);
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
+    bool idle;
+    double value = 0;
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(sim->inject(0, "op:exp@3"));
+    CHECK_OK(ctrt_stream_push(two));
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
+    CTRT_AUTO(tensor) big = full(1, 1 << 20, device);   /* allocations do not report it */
+    CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
+    CHECK_HAS(ctrt_error_message(), "call 3");
+    CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
+    CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
+    CHECK_OK(ctrt_sum(&z, y, CTRT_ALL_DIMS));
+    CHECK_FAILS(ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
+    CHECK_OK(ctrt_stream_pop());
+    ON_STREAM(one, ctrt_add(&z, x, x));
+    CHECK_EQ(total(z), 2 * N);
+    CHECK_OK(ctrt_stream_synchronize(one));
+    CHECK_OK(ctrt_stream_reset(two));
+    ON_STREAM(two, ctrt_add(&z, x, x));
+    CHECK_EQ(total(z), 2 * N);
+    CHECK_OK(ctrt_device_synchronize(device));
 }
 
 static void test_message(const char *history, bool sites)
@@ -72,7 +67,6 @@ static void test_message(const char *history, bool sites)
         CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == sites,
               "wrong presence of the call site: %s", message);
     }
-    CHILD_END;
 }
 
 /* `reported`: a stream that uses the failed result has returned the error before the others use the result. */
@@ -120,74 +114,59 @@ static void test_spread(bool reported)
         CHECK_OK(ctrt_stream_synchronize(failed));
         CHECK_OK(ctrt_device_synchronize(device));
     }
-    CHILD_END;
 }
 
-static void test_blocking(void)
+static void blocking(ctrt_device *device)
 {
-    group("CTRT_LAUNCH_BLOCKING=1: the failing call returns the error");
-    IN_CHILD("CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
-        CTRT_AUTO(stream) first = default_stream(device);
-        const double start = seconds_now();
-        CHECK_OK(ctrt_add(&y, x, x));
-        CHECK(seconds_now() - start >= 0.0045, "the call returned before its work was complete");
-        CHECK_OK(sim->inject(0, "op:exp@2"));
-        CHECK_OK(ctrt_exp(&y, x));
-        CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_stream_reset(first));
-        CHECK_OK(ctrt_exp(&y, x));
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
+    CTRT_AUTO(stream) first = default_stream(device);
+    const double start = seconds_now();
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK(seconds_now() - start >= 0.0045, "the call returned before its work was complete");
+    CHECK_OK(sim->inject(0, "op:exp@2"));
+    CHECK_OK(ctrt_exp(&y, x));
+    CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
+    CHECK_OK(ctrt_stream_reset(first));
+    CHECK_OK(ctrt_exp(&y, x));
 }
 
-static void test_kernel(void)
+static void kernel(ctrt_device *device)
 {
-    group("an error that a kernel finds is reported with the kernel's status and message");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
-        CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device));
-        CHECK_OK(ctrt_index_select(&y, x, 0, index));
-        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "index_select: index 100 at");
-        CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "index_select: index 100 at");
+    CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
 }
 
-static void test_lost(void)
+static void lost(ctrt_device *device)
 {
-    group("a lost device returns an error status in every call, and other devices work");
-    IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
-        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
-        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
-        uint64_t bytes;
-        CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
-        CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(sim->inject(0, "lost:2"));
-        for (int i = 0; i < 4; i++) {
-            const ctrt_status status = ctrt_add(&y, x, x);
-            CHECK(status == CTRT_OK || status == CTRT_ERR_DEVICE_LOST, "op %d: %s", i, ctrt_status_string(status));
-        }
-        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
-        CHECK_FAILS(ctrt_stream_synchronize(side), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
-        CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
-        CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "lost");
-        CHECK_FAILS(ctrt_to_device(&here, x, cpu_device()), CTRT_ERR_DEVICE_LOST, "lost");
-        CHECK_FAILS(ctrt_to_device(&far, x, other), CTRT_ERR_DEVICE_LOST, "lost");
-        CHECK_FAILS(ctrt_stream_reset(first), CTRT_ERR_DEVICE_LOST, "lost");
-        CHECK_EQ(total(z), 2 * N);
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&y);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_OK(sim->clear(0));
-        CHECK_OK(ctrt_stream_reset(first));
-        x = full(3, N, device);
-        CHECK_EQ(total(x), 3 * N);
+    ctrt_device *other = sim_open("sim:1");
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
+    CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
+    uint64_t bytes;
+    CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(sim->inject(0, "lost:2"));
+    for (int i = 0; i < 4; i++) {
+        const ctrt_status status = ctrt_add(&y, x, x);
+        CHECK(status == CTRT_OK || status == CTRT_ERR_DEVICE_LOST, "op %d: %s", i, ctrt_status_string(status));
     }
-    CHILD_END;
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+    CHECK_FAILS(ctrt_stream_synchronize(side), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+    CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_to_device(&here, x, cpu_device()), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_to_device(&far, x, other), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_stream_reset(first), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_EQ(total(z), 2 * N);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    CHECK_EQ(ctrt_memory_allocated(device), 0);
+    CHECK_OK(sim->clear(0));
+    CHECK_OK(ctrt_stream_reset(first));
+    x = full(3, N, device);
+    CHECK_EQ(total(x), 3 * N);
 }
 
 /* Runs a training step on two streams. */
@@ -241,20 +220,26 @@ static void test_each(const char *what, const char *more, ctrt_status error, int
         }
         CHECK(failed >= least, "only %d steps failed", failed);
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
-    test_one_stream();
+    static const struct sim_case cases[] = {
+        { "an asynchronous error is reported on its stream only, in every call until the reset",
+          { "CTRT_SIM=devices=1" }, one_stream },
+        { "CTRT_LAUNCH_BLOCKING=1: the failing call returns the error",
+          { "CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1" }, blocking },
+        { "an error that a kernel finds is reported with the kernel's status and message",
+          { "CTRT_SIM=devices=1" }, kernel },
+        { "a lost device returns an error status in every call, and other devices work",
+          { "CTRT_SIM=devices=2,latency=2ms" }, lost },
+    };
+    run_cases(cases, COUNT(cases));
     test_message("CTRT_MEMORY_HISTORY=state", false);
     if (backtrace != NULL)
         test_message("CTRT_MEMORY_HISTORY=frames", true);
     test_spread(false);
     test_spread(true);
-    test_blocking();
-    test_kernel();
-    test_lost();
     test_each("op", "", CTRT_ERR_BACKEND, 6);
     test_each("alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
     test_each("alloc", "+", CTRT_ERR_OUT_OF_MEMORY, 1);

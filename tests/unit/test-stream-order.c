@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the order of work on several streams and devices, also for memory that is reused, parts of one tensor,
- * gradients and threads. The simulated devices delay each piece of work, so that missing synchronization gives wrong
- * results. */
+ * gradients, threads and training. The simulated devices delay each piece of work, so that missing synchronization
+ * gives wrong results. */
 #include "sims.h"
+#include "dryrun_models.h"
 
 #define N 1000
 
@@ -20,52 +21,37 @@ static double fill_and_sum(ctrt_device *device, ctrt_stream *side, bool waits)
     return value;
 }
 
-static void test_modes(void)
+static void default_order(ctrt_device *device)
 {
-    group("a tensor filled on one stream and read on another is correct by default");
-    IN_CHILD("CTRT_SIM=devices=1,jitter=60us,seed=3") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device);
-        int wrong = 0;
-        for (int i = 0; i < 1000; i++)
-            wrong += fill_and_sum(device, side, false) != 3 * N;
-        CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
-        CHECK_EQ(ctrt_race_count(), 0);
-    }
-    CHILD_END;
-#ifdef __SANITIZE_THREAD__
-    printf("# not run: an intended race, which ThreadSanitizer reports too\n");
-    return;
-#endif
-    group("with CTRT_STREAM_ORDER=manual the program must synchronize the streams");
-    IN_CHILD("CTRT_SIM=devices=1,latency=2ms", "CTRT_STREAM_ORDER=manual") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device);
-        const uint64_t before = sim_read(0).waits;
-        fill_and_sum(device, side, false);
-        CHECK_EQ(sim_read(0).waits, before);
-        CHECK_OK(ctrt_device_synchronize(device));
-        for (int i = 0; i < 20; i++)
-            CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) side = new_stream(device);
+    int wrong = 0;
+    for (int i = 0; i < 1000; i++)
+        wrong += fill_and_sum(device, side, false) != 3 * N;
+    CHECK(wrong == 0, "%d of 1000 runs were wrong", wrong);
+    CHECK_EQ(ctrt_race_count(), 0);
 }
 
-static void test_one_stream(void)
+__attribute__((unused)) static void manual_order(ctrt_device *device)
 {
-    group("on one stream nothing waits and nothing is recorded");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, N, device), y = full(2, N, device);
-        const sim_counters before = sim_read(0);
-        for (int i = 0; i < 50; i++)
-            CHECK_OK(ctrt_add(&y, x, y));
-        CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_EQ(sim_read(0).waits, before.waits);
-        CHECK_EQ(sim_read(0).records, before.records);
-        CHECK_EQ(sim_read(0).allocs, before.allocs);
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) side = new_stream(device);
+    const uint64_t before = sim_read(0).waits;
+    fill_and_sum(device, side, false);
+    CHECK_EQ(sim_read(0).waits, before);
+    CHECK_OK(ctrt_device_synchronize(device));
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
+}
+
+static void one_stream(ctrt_device *device)
+{
+    CTRT_AUTO(tensor) x = full(1, N, device), y = full(2, N, device);
+    const sim_counters before = sim_read(0);
+    for (int i = 0; i < 50; i++)
+        CHECK_OK(ctrt_add(&y, x, y));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_EQ(sim_read(0).waits, before.waits);
+    CHECK_EQ(sim_read(0).records, before.records);
+    CHECK_EQ(sim_read(0).allocs, before.allocs);
 }
 
 /* ---- memory ---- */
@@ -104,7 +90,6 @@ static void test_reuse(const char *policy, bool at_once)
         reuse(device, first, side, at_once, "read on the default stream, written on another");
         reuse(device, third, side, at_once, "read on another stream, written on a third");
     }
-    CHILD_END;
     group("%s: when no event can be recorded, the host waits before memory is given back", policy);
     IN_CHILD(policy, "CTRT_SIM=devices=1,latency=1ms,poison=yes,fault=event:1+") {
         ctrt_device *device = sim_open("sim:0");
@@ -120,114 +105,90 @@ static void test_reuse(const char *policy, bool at_once)
             CHECK_EQ(total(copy), 7 << 20);
         }
     }
-    CHILD_END;
 }
 
-static void test_record_stream(void)
+static void record_stream(ctrt_device *device)
 {
-    group("ctrt_tensor_record_stream adds a stream to wait for and removes none");
-    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
-        CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
-        for (int i = 0; i < 4; i++)
-            ON_STREAM(writer, ctrt_add_scalar_(x, ctrt_float(1)));
-        CHECK_OK(ctrt_tensor_record_stream(x, recorded));
-        ON_STREAM(reader, ctrt_clone(&copy, x));
-        CHECK_EQ(total(copy), 4 * N);
-        CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
-        CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
+    CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(writer, ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_tensor_record_stream(x, recorded));
+    ON_STREAM(reader, ctrt_clone(&copy, x));
+    CHECK_EQ(total(copy), 4 * N);
+    CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
+    CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
 }
 
-static void test_many_readers(void)
+static void many_readers(ctrt_device *device)
 {
     enum { MANY = 20 };
-    group("twenty streams read one tensor: the host does not wait, and a later write waits for all of them");
-    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
-        ctrt_device *device = sim_open("sim:0");
-        ctrt_stream *streams[MANY];
-        ctrt_tensor *copies[MANY] = { NULL };
-        CTRT_AUTO(tensor) x = full(2, N, device);
-        const uint64_t queues = sim_read(0).queues;
+    ctrt_stream *streams[MANY];
+    ctrt_tensor *copies[MANY] = { NULL };
+    CTRT_AUTO(tensor) x = full(2, N, device);
+    const uint64_t queues = sim_read(0).queues;
+    for (int i = 0; i < MANY; i++)
+        streams[i] = new_stream(device);
+    CHECK_EQ(sim_read(0).queues, queues + MANY);
+    CHECK_OK(ctrt_device_synchronize(device));
+    const double start = seconds_now();
+    for (int round = 0; round < 3; round++)
         for (int i = 0; i < MANY; i++)
-            streams[i] = new_stream(device);
-        CHECK_EQ(sim_read(0).queues, queues + MANY);
-        CHECK_OK(ctrt_device_synchronize(device));
-        const double start = seconds_now();
-        for (int round = 0; round < 3; round++)
-            for (int i = 0; i < MANY; i++)
-                ON_STREAM(streams[i], ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
-        const double enqueued = seconds_now() - start;
-        CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
-        for (int i = 0; i < MANY; i++) {
-            CHECK(total(copies[i]) == 3 * N, "stream %d: the sum is %g", i, total(copies[i]));
-            ctrt_tensor_release(&copies[i]);
-            ctrt_stream_release(&streams[i]);
-        }
-        const double took = seconds_now() - start;
-        CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
+            ON_STREAM(streams[i], ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
+    const double enqueued = seconds_now() - start;
+    CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
+    for (int i = 0; i < MANY; i++) {
+        CHECK(total(copies[i]) == 3 * N, "stream %d: the sum is %g", i, total(copies[i]));
+        ctrt_tensor_release(&copies[i]);
+        ctrt_stream_release(&streams[i]);
     }
-    CHILD_END;
+    const double took = seconds_now() - start;
+    CHECK(enqueued < 0.5 * took, "enqueueing took %g s of %g s", enqueued, took);
 }
 
 /* ---- gradients ---- */
 
-static void test_backward(const char *mode)
+static void backward(ctrt_device *device)
 {
-    group("CTRT_STREAM_ORDER=%s: backward runs on the streams of forward, gradients are ready on the caller's", mode);
-    char setting[64];
-    snprintf(setting, sizeof setting, "CTRT_STREAM_ORDER=%s", mode);
-    IN_CHILD("CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error", setting) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
-        CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-        CHECK_OK(ctrt_tensor_require_grad(w, true));
-        CHECK_OK(ctrt_device_synchronize(device));
-        for (int i = 0; i < 50; i++) {
-            CHECK_OK(ctrt_stream_wait(s1, first));
-            ON_STREAM(s1, ctrt_mul(&y, w, x));
-            ON_STREAM(s1, ctrt_mul(&y, y, y));
-            CHECK_OK(ctrt_stream_wait(s2, s1));
-            ON_STREAM(s2, ctrt_add(&z, y, w));
-            ON_STREAM(s2, ctrt_sum(&loss, z, CTRT_ALL_DIMS));
-            CHECK_OK(ctrt_stream_wait(first, s2));
-            CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
-            ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
-            CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "pass %d: %g", i, total(grad));      /* d (9 w^2 + w) */
-            CHECK_OK(ctrt_tensor_set_grad(w, NULL));
-        }
-        CHECK_EQ(ctrt_race_count(), 0);
+    CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
+    CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_device_synchronize(device));
+    for (int i = 0; i < 50; i++) {
+        CHECK_OK(ctrt_stream_wait(s1, first));
+        ON_STREAM(s1, ctrt_mul(&y, w, x));
+        ON_STREAM(s1, ctrt_mul(&y, y, y));
+        CHECK_OK(ctrt_stream_wait(s2, s1));
+        ON_STREAM(s2, ctrt_add(&z, y, w));
+        ON_STREAM(s2, ctrt_sum(&loss, z, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_stream_wait(first, s2));
+        CHECK_OK(ctrt_backward(loss));                      /* with the default stream current */
+        ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
+        CHECK(total(grad) == (2 * 2 * 9 + 1) * N, "pass %d: %g", i, total(grad));      /* d (9 w^2 + w) */
+        CHECK_OK(ctrt_tensor_set_grad(w, NULL));
     }
-    CHILD_END;
+    CHECK_EQ(ctrt_race_count(), 0);
 }
 
 /* ---- devices ---- */
 
-static void test_devices(const char *peers)
+static void devices(ctrt_device *d0)
 {
-    group("copies between devices, peers=%s, are ordered without the host", peers);
-    char setting[100];
-    snprintf(setting, sizeof setting, "CTRT_SIM=devices=3,jitter=50us,peers=%s", peers);
-    IN_CHILD(setting) {
-        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
-        for (int i = 0; i < 50; i++) {
-            CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
-            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
-            CHECK_OK(ctrt_to_device(&y, x, d1));
-            CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
-            CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
-            CHECK_OK(ctrt_to_device(&z, y, d2));
-            ctrt_tensor_release(&y);
-            CHECK_OK(ctrt_to_device(&y, z, d0));
-            CHECK_OK(ctrt_add(&y, y, x));
-            CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
-        }
-        if (strcmp(peers, "all") == 0)
-            CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
+    ctrt_device *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
+    for (int i = 0; i < 50; i++) {
+        CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(ctrt_to_device(&y, x, d1));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
+        CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
+        CHECK_OK(ctrt_to_device(&z, y, d2));
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_to_device(&y, z, d0));
+        CHECK_OK(ctrt_add(&y, y, x));
+        CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
     }
-    CHILD_END;
+    if (strstr(getenv("CTRT_SIM"), "peers=all") != NULL)
+        CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
 }
 
 static int link_is_direct(const char *from, const char *to)
@@ -237,23 +198,19 @@ static int link_is_direct(const char *from, const char *to)
     return link.direct;
 }
 
-static void test_broken_link(void)
+static void broken_link(ctrt_device *d0)
 {
-    group("a peer link that returns wrong data is detected when both devices are open, and not used");
-    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
-        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
-        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1");
-        CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
-        CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
-        CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
-        CHECK_OK(ctrt_to_device(&y, x, d1));
-        CHECK_EQ(total(y), 4 * N);
-        CHECK_OK(ctrt_to_device(&z, y, d0));
-        CHECK_EQ(total(z), 4 * N);
-        CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
-        CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
-    }
-    CHILD_END;
+    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
+    ctrt_device *d1 = sim_open("sim:1");
+    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
+    CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
+    CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
+    CHECK_OK(ctrt_to_device(&y, x, d1));
+    CHECK_EQ(total(y), 4 * N);
+    CHECK_OK(ctrt_to_device(&z, y, d0));
+    CHECK_EQ(total(z), 4 * N);
+    CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
+    CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
 }
 
 /* ---- threads ---- */
@@ -274,30 +231,25 @@ static void *write_part(void *argument)
     return NULL;
 }
 
-static void test_parts(void)
+static void parts(ctrt_device *device)
 {
-    group("two threads write parts of one tensor on two streams: a reader waits for both");
-    IN_CHILD("CTRT_SIM=devices=1,latency=200us") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
-        pthread_barrier_t start;
-        int wrong = 0;
-        pthread_barrier_init(&start, NULL, 2);
-        for (int i = 0; i < 200; i++) {
-            CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
-            pthread_t threads[2];
-            CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
-            CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
-            struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
-            for (int t = 0; t < 2; t++)
-                pthread_create(&threads[t], NULL, write_part, &jobs[t]);
-            for (int t = 0; t < 2; t++)
-                pthread_join(threads[t], NULL);
-            wrong += total(x) != 5 * N;
-        }
-        CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
+    CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
+    pthread_barrier_t start;
+    int wrong = 0;
+    pthread_barrier_init(&start, NULL, 2);
+    for (int i = 0; i < 200; i++) {
+        CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
+        pthread_t threads[2];
+        CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
+        CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
+        struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
+        for (int t = 0; t < 2; t++)
+            pthread_create(&threads[t], NULL, write_part, &jobs[t]);
+        for (int t = 0; t < 2; t++)
+            pthread_join(threads[t], NULL);
+        wrong += total(x) != 5 * N;
     }
-    CHILD_END;
+    CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
 }
 
 enum { THREADS = 8, DEVICES = 4, STREAMS = 3, ROUNDS = 25 };
@@ -334,53 +286,105 @@ static void *pass_around(void *argument)
     return NULL;
 }
 
-static void test_threads(const char *policy, const char *options)
+static void threads(ctrt_device *unused)
 {
-    group("%s, %s: 8 threads use streams of 4 devices", policy, options);
-    IN_CHILD(policy, options) {
-        static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
-        pthread_t threads[THREADS];
-        int numbers[THREADS];
-        cpu_device();
-        for (int d = 0; d < DEVICES; d++) {
-            shared_weights[d] = full(1, 64, sim_open(names[d]));
-            for (int i = 0; i < STREAMS; i++)
-                shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
-        }
-        for (int t = 0; t < THREADS; t++) {
-            numbers[t] = t;
-            CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
-        }
-        for (int t = 0; t < THREADS; t++)
-            pthread_join(threads[t], NULL);
-        for (int d = 0; d < DEVICES; d++) {
-            ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
-            ctrt_tensor_release(&shared_weights[d]);
-            CHECK_EQ(ctrt_memory_allocated(device), 0);
-            CHECK_EQ(sim_read(d).failures, 0);
+    static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    (void)unused;
+    cpu_device();
+    for (int d = 0; d < DEVICES; d++) {
+        shared_weights[d] = full(1, 64, sim_open(names[d]));
+        for (int i = 0; i < STREAMS; i++)
+            shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
+    }
+    for (int t = 0; t < THREADS; t++) {
+        numbers[t] = t;
+        CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
+    }
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    for (int d = 0; d < DEVICES; d++) {
+        ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+        ctrt_tensor_release(&shared_weights[d]);
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_EQ(sim_read(d).failures, 0);
+    }
+}
+
+/* ---- training ---- */
+
+enum { STEPS = 6 };
+
+static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_device *device, bool streams)
+{
+    struct training run;
+    ctrt_manual_seed(5);
+    CTRT_TRY(training_begin(&run, model, device));
+    CTRT_TRY(training_on_streams(losses, STEPS, &run, streams));
+    training_end(&run);
+    return CTRT_OK;
+}
+
+static void test_training(const struct model *model)
+{
+    static const char *const names[] = { "cpu", "sim:0", "sim:3" };
+    group("%s: training on simulated devices, with one stream and with three, has the same bits as on the cpu",
+          model->name);
+    IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
+        double want[STEPS] = { 0 }, got[STEPS];
+        CHECK_OK(train(want, model, cpu_device(), false));
+        CHECK_TRUE(want[STEPS - 1] < want[0]);
+        for (size_t d = 0; d < COUNT(names); d++) {
+            ctrt_device *device = NULL;
+            CHECK_OK(ctrt_device_get(&device, names[d]));
+            for (int streams = 0; streams < 2; streams++) {
+                CHECK_OK(train(got, model, device, streams));
+                for (int i = 0; i < STEPS; i++)
+                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", names[d], streams, i, got[i],
+                          want[i]);
+            }
+            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", names[d]);
         }
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
-    test_modes();
-    test_one_stream();
+    static const char gradients[] = "backward runs on the streams of forward, gradients are ready on the caller's";
+    static const char devices_text[] = "copies between devices are ordered without the host";
+    static const struct sim_case cases[] = {
+        { "a tensor filled on one stream and read on another is correct by default",
+          { "CTRT_SIM=devices=1,jitter=60us,seed=3" }, default_order },
+#ifndef __SANITIZE_THREAD__             /* it reports the intended race too */
+        { "the program must synchronize the streams", { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,latency=2ms" },
+          manual_order },
+#endif
+        { "twenty streams read one tensor: the host does not wait, and a later write waits for all of them",
+          { "CTRT_SIM=devices=1,latency=3ms" }, many_readers },
+        { gradients, { "CTRT_STREAM_ORDER=auto", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { gradients, { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { gradients, { "CTRT_STREAM_ORDER=check", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=all" }, devices },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=ring" }, devices },
+        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=none" }, devices },
+        { "8 threads use streams of 4 devices",
+          { "CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us" }, threads },
+        { "8 threads use streams of 4 devices",
+          { "CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g" }, threads },
+        { "on one stream nothing waits and nothing is recorded", { "CTRT_SIM=devices=1" }, one_stream },
+        { "ctrt_tensor_record_stream adds a stream to wait for and removes none",
+          { "CTRT_SIM=devices=1,latency=3ms" }, record_stream },
+        { "a peer link that returns wrong data is detected when both devices are open, and not used",
+          { "CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error" }, broken_link },
+        { "two threads write parts of one tensor on two streams: a reader waits for both",
+          { "CTRT_SIM=devices=1,latency=200us" }, parts },
+    };
+    run_cases(cases, COUNT(cases));
     test_reuse("CTRT_MEMORY=caching", true);
     test_reuse("CTRT_MEMORY=arena", false);
     test_reuse("CTRT_MEMORY=direct", false);
-    test_record_stream();
-    test_many_readers();
-    test_backward("auto");
-    test_backward("manual");
-    test_backward("check");
-    test_devices("all");
-    test_devices("ring");
-    test_devices("none");
-    test_broken_link();
-    test_parts();
-    test_threads("CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us");
-    test_threads("CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g");
+    test_training(&models[4]);              /* with dropout and AdamW */
+    test_training(&models[11]);             /* with convolutions and batch norm */
     return done();
 }

@@ -274,7 +274,6 @@ static void test_programs(void)
                   (unsigned long long)ctrt_race_count(), report);
             end();
         }
-        CHILD_END;
     }
 }
 
@@ -309,7 +308,6 @@ static void test_sites(void)
               "the report lacks the two call sites: %s", report);
         end();
     }
-    CHILD_END;
 }
 
 TEST_MAIN

@@ -27,49 +27,45 @@ static void release_held(int count)
         ctrt_stream_release(&held[i]);
 }
 
-static void test_many(void)
+static void many(ctrt_device *device)
 {
-    group("slots are reused: 20,000 streams of two devices and five priorities in four slots");
-    IN_CHILD("CTRT_SIM=devices=2,jitter=20us") {
-        ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") };
-        const int count = hold_all_but(4);
-        CTRT_AUTO(stream) earlier = NULL;
-        ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
-        int adds[2] = { 0 };
-        uint64_t id = 0;
-        bool fine = true;
-        for (int i = 0; i < CYCLES && fine; i++) {
-            CTRT_AUTO(stream) s = NULL;
-            const int d = i % 3 == 0;
-            ctrt_status status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
-            if (status == CTRT_ERR_STATE) {     /* on a busy machine, released streams may still have pending work */
-                CHECK_OK(ctrt_device_synchronize(devices[0]));
-                CHECK_OK(ctrt_device_synchronize(devices[1]));
-                status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
-            }
-            fine = CHECK(status == CTRT_OK, "stream %d: %s", i, ctrt_error_message());
-            fine &= CHECK(ctrt_stream_id(s) > id, "stream %d has the id of an earlier one", i);
-            fine &= CHECK(ctrt_stream_priority(s) == i % 5 - 2 && ctrt_stream_device(s) == devices[d],
-                          "stream %d has priority %d or a wrong device", i, ctrt_stream_priority(s));
-            id = ctrt_stream_id(s);
-            if (i % 20 < 2 && fine) {                       /* each of these streams waits for the one before it */
-                ON_STREAM(s, ctrt_add_scalar_(x[d], ctrt_float(1)));
-                adds[d]++;
-                if (earlier != NULL)
-                    CHECK_OK(ctrt_stream_wait(s, earlier));
-                ctrt_stream_release(&earlier);
-                earlier = ctrt_stream_retain(s);
-            }
-            if (i % 200 == 1)
-                fine &= CHECK(total(x[d]) == 64.0 * adds[d], "stream %d: the sum is %g", i, total(x[d]));
+    ctrt_device *devices[2] = { device, sim_open("sim:1") };
+    const int count = hold_all_but(4);
+    CTRT_AUTO(stream) earlier = NULL;
+    ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
+    int adds[2] = { 0 };
+    uint64_t id = 0;
+    bool fine = true;
+    for (int i = 0; i < CYCLES && fine; i++) {
+        CTRT_AUTO(stream) s = NULL;
+        const int d = i % 3 == 0;
+        ctrt_status status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
+        if (status == CTRT_ERR_STATE) {     /* on a busy machine, released streams may still have pending work */
+            CHECK_OK(ctrt_device_synchronize(devices[0]));
+            CHECK_OK(ctrt_device_synchronize(devices[1]));
+            status = ctrt_stream_new(&s, devices[d], i % 5 - 2);
         }
-        for (int d = 0; d < 2; d++) {
-            CHECK(sim_read(d).queues < 200, "sim:%d has %d queues", d, (int)sim_read(d).queues);
-            ctrt_tensor_release(&x[d]);
+        fine = CHECK(status == CTRT_OK, "stream %d: %s", i, ctrt_error_message());
+        fine &= CHECK(ctrt_stream_id(s) > id, "stream %d has the id of an earlier one", i);
+        fine &= CHECK(ctrt_stream_priority(s) == i % 5 - 2 && ctrt_stream_device(s) == devices[d],
+                      "stream %d has priority %d or a wrong device", i, ctrt_stream_priority(s));
+        id = ctrt_stream_id(s);
+        if (i % 20 < 2 && fine) {                       /* each of these streams waits for the one before it */
+            ON_STREAM(s, ctrt_add_scalar_(x[d], ctrt_float(1)));
+            adds[d]++;
+            if (earlier != NULL)
+                CHECK_OK(ctrt_stream_wait(s, earlier));
+            ctrt_stream_release(&earlier);
+            earlier = ctrt_stream_retain(s);
         }
-        release_held(count);
+        if (i % 200 == 1)
+            fine &= CHECK(total(x[d]) == 64.0 * adds[d], "stream %d: the sum is %g", i, total(x[d]));
     }
-    CHILD_END;
+    for (int d = 0; d < 2; d++) {
+        CHECK(sim_read(d).queues < 200, "sim:%d has %d queues", d, (int)sim_read(d).queues);
+        ctrt_tensor_release(&x[d]);
+    }
+    release_held(count);
 }
 
 /* Enqueues nine ops on a new tensor on `s` and records the event behind them. `reader` waits for `s`. */
@@ -98,48 +94,44 @@ static ctrt_tensor *write_and_read(ctrt_stream *t, ctrt_stream *reader)
     return y;
 }
 
-static void test_fresh(void)
+static void fresh(ctrt_device *device)
 {
-    group("a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m,latency=3ms") {
-        const int64_t n = 1 << 20;
-        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
-        CTRT_AUTO(stream) reader = new_stream(other), s = NULL, t = NULL;
-        CTRT_AUTO(event) event = new_event(device, false);
-        CTRT_AUTO(tensor) z = NULL, copy = NULL;
-        bool done = false;
-        const int count = hold_all_but(1);
-        s = new_stream(device);
-        CTRT_AUTO(tensor) x = work_on(s, n, event, reader);
-        const uint64_t id = ctrt_stream_id(s);
-        ctrt_stream_release(&s);
-        CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which had the only free slot */
-        CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other,
-              "the new stream has the id of the released one, or another device");
-        CHECK_OK(ctrt_event_query(event, &done));
-        CHECK(done, "the slot was reused before its work was done");
-        CTRT_AUTO(tensor) y = write_and_read(t, reader);
-        /* x was allocated on s. When x is freed, t, which has the slot of s, still reads x. */
-        for (int i = 0; i < 4; i++)
-            ON_STREAM(t, ctrt_add_scalar_(y, ctrt_float(1)));
-        ON_STREAM(t, ctrt_to_device(&copy, x, other));
-        const void *place = ctrt_tensor_data(x);
-        ctrt_tensor_release(&x);
-        ctrt_stream_release(&held[0]);
-        s = new_stream(device);
-        ON_STREAM(s, ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(x) == place, "the freed block was not reused by a new stream of its device");
-        CHECK(total(copy) == 7.0 * (double)n, "x was overwritten while t read it: the copy's sum is %g", total(copy));
-        /* The event belongs to the slot's first stream, so that it must not get t's error. */
-        CHECK_OK(sim->inject(1, "op:exp@1"));
-        ON_STREAM(t, ctrt_exp(&z, y));
-        CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
-        CHECK_OK(ctrt_event_synchronize(event));
-        CHECK_OK(ctrt_event_query(event, &done));
-        CHECK_EQ(total(x), n);
-        release_held(count);
-    }
-    CHILD_END;
+    const int64_t n = 1 << 20;
+    ctrt_device *other = sim_open("sim:1");
+    CTRT_AUTO(stream) reader = new_stream(other), s = NULL, t = NULL;
+    CTRT_AUTO(event) event = new_event(device, false);
+    CTRT_AUTO(tensor) z = NULL, copy = NULL;
+    bool done = false;
+    const int count = hold_all_but(1);
+    s = new_stream(device);
+    CTRT_AUTO(tensor) x = work_on(s, n, event, reader);
+    const uint64_t id = ctrt_stream_id(s);
+    ctrt_stream_release(&s);
+    CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which had the only free slot */
+    CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other,
+          "the new stream has the id of the released one, or another device");
+    CHECK_OK(ctrt_event_query(event, &done));
+    CHECK(done, "the slot was reused before its work was done");
+    CTRT_AUTO(tensor) y = write_and_read(t, reader);
+    /* x was allocated on s. When x is freed, t, which has the slot of s, still reads x. */
+    for (int i = 0; i < 4; i++)
+        ON_STREAM(t, ctrt_add_scalar_(y, ctrt_float(1)));
+    ON_STREAM(t, ctrt_to_device(&copy, x, other));
+    const void *place = ctrt_tensor_data(x);
+    ctrt_tensor_release(&x);
+    ctrt_stream_release(&held[0]);
+    s = new_stream(device);
+    ON_STREAM(s, ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
+    CHECK(ctrt_tensor_data(x) == place, "the freed block was not reused by a new stream of its device");
+    CHECK(total(copy) == 7.0 * (double)n, "x was overwritten while t read it: the copy's sum is %g", total(copy));
+    /* The event belongs to the slot's first stream, so that it must not get t's error. */
+    CHECK_OK(sim->inject(1, "op:exp@1"));
+    ON_STREAM(t, ctrt_exp(&z, y));
+    CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
+    CHECK_OK(ctrt_event_synchronize(event));
+    CHECK_OK(ctrt_event_query(event, &done));
+    CHECK_EQ(total(x), n);
+    release_held(count);
 }
 
 /* fake:0 gets a stream and then fails to open, because its memory size is unknown and its limit is 50 % of it. */
@@ -173,7 +165,6 @@ static void test_failed_open(bool last)
         CHECK_EQ(total(x), 8 * N);
         release_held(count);
     }
-    CHILD_END;
     folder_remove(folder);
 }
 
@@ -185,13 +176,17 @@ static void test_failed_opens(void)
         for (int i = 0; i < 5000; i++)
             CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_NOT_FOUND, "nonsense");
     }
-    CHILD_END;
 }
 
 TEST_MAIN
 {
-    test_many();
-    test_fresh();
+    static const struct sim_case cases[] = {
+        { "slots are reused: 20,000 streams of two devices and five priorities in four slots",
+          { "CTRT_SIM=devices=2,jitter=20us" }, many },
+        { "a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory",
+          { "CTRT_SIM=devices=2,memory=64m,latency=3ms" }, fresh },
+    };
+    run_cases(cases, COUNT(cases));
     test_failed_open(true);
     test_failed_open(false);
     test_failed_opens();

@@ -14,136 +14,126 @@ static void *current(void *device)
     return seen;
 }
 
-static void test_current(void)
+static void current_streams(ctrt_device *d0)
 {
-    group("each thread has its own current streams; push and pop nest");
-    IN_CHILD("CTRT_SIM=devices=2") {
-        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *now = NULL;
-        CTRT_AUTO(stream) a = new_stream(d0), b = new_stream(d1), first = default_stream(d0);
-        CHECK_TRUE(current(d0) == first);
-        CHECK_OK(ctrt_stream_push(a));
-        CHECK_TRUE(current(d0) == a);
-        CHECK_OK(ctrt_stream_push(b));
-        CHECK_TRUE(current(d0) == a && current(d1) == b);
-        CHECK_OK(ctrt_device_get_current(&now, "sim"));
-        CHECK(now == d1, "the pushed stream's device is not current");
-        CHECK_OK(ctrt_stream_push(NULL));
-        CHECK(current(d0) == a, "a push of NULL changed the current stream");
-        CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "ctrt_stream_push");
-        pthread_t thread;
-        void *seen = NULL;
-        pthread_create(&thread, NULL, current, d0);
-        pthread_join(thread, &seen);
-        CHECK(seen == first, "the current stream of a new thread is not the default stream");
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_device_get_current(&now, "sim"));
-        CHECK(now == d0 && current(d1) != b, "pop did not restore the device and the stream");
-        CHECK_OK(ctrt_device_push(d1));
-        CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
-        CHECK_OK(ctrt_device_pop());
-        CHECK_OK(ctrt_stream_pop());
-        CHECK(current(d0) == first, "the last pop did not restore the default stream");
-        CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
-        CHECK_OK(ctrt_stream_set_current(a));
-        ctrt_stream_release(&a);                /* the thread still holds a reference */
-        a = new_stream(d0);
-        CHECK(current(d0) != a, "a new stream is the same as the current one");
-    }
-    CHILD_END;
+    ctrt_device *d1 = sim_open("sim:1"), *now = NULL;
+    CTRT_AUTO(stream) a = new_stream(d0), b = new_stream(d1), first = default_stream(d0);
+    CHECK_TRUE(current(d0) == first);
+    CHECK_OK(ctrt_stream_push(a));
+    CHECK_TRUE(current(d0) == a);
+    CHECK_OK(ctrt_stream_push(b));
+    CHECK_TRUE(current(d0) == a && current(d1) == b);
+    CHECK_OK(ctrt_device_get_current(&now, "sim"));
+    CHECK(now == d1, "the pushed stream's device is not current");
+    CHECK_OK(ctrt_stream_push(NULL));
+    CHECK(current(d0) == a, "a push of NULL changed the current stream");
+    CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "ctrt_stream_push");
+    pthread_t thread;
+    void *seen = NULL;
+    pthread_create(&thread, NULL, current, d0);
+    pthread_join(thread, &seen);
+    CHECK(seen == first, "the current stream of a new thread is not the default stream");
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_device_get_current(&now, "sim"));
+    CHECK(now == d0 && current(d1) != b, "pop did not restore the device and the stream");
+    CHECK_OK(ctrt_device_push(d1));
+    CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
+    CHECK_OK(ctrt_device_pop());
+    CHECK_OK(ctrt_stream_pop());
+    CHECK(current(d0) == first, "the last pop did not restore the default stream");
+    CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
+    CHECK_OK(ctrt_stream_set_current(a));
+    ctrt_stream_release(&a);                /* the thread still holds a reference */
+    a = new_stream(d0);
+    CHECK(current(d0) != a, "a new stream is the same as the current one");
 }
 
-static void test_asynchronous(void)
+static void asynchronous(ctrt_device *device)
 {
-    group("ops return before their work is done; streams and events report when it is, and the elapsed time");
-    IN_CHILD(SLOW) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(event) from = new_event(device, true), to = new_event(device, true), plain = new_event(device, false);
-        CTRT_AUTO(event) foreign = new_event(sim_open("sim:1"), true);
-        CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
-        CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
-        double ms = -1;
-        bool done = false;
-        CHECK_OK(ctrt_event_query(plain, &done));
-        CHECK(done, "an event that was never recorded is not done");
-        CHECK_OK(ctrt_event_synchronize(plain));
-        CHECK_OK(ctrt_stream_wait_event(side, plain));
-        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not recorded");
-        CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
-        CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
-        CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
-        CHECK_OK(ctrt_device_synchronize(device));
-        const double start = seconds_now();
-        CHECK_OK(ctrt_event_record(from, NULL));
-        CHECK_OK(ctrt_add(&y, x, x));
-        CHECK_OK(ctrt_mul(&y, y, x));
-        CHECK_OK(ctrt_event_record(to, NULL));
-        const double enqueued = seconds_now() - start;
-        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
-        CHECK_OK(ctrt_event_query(to, &done));
-        CHECK(!done, "the event is done before its work");
-        CHECK_OK(ctrt_stream_query(first, &done));
-        CHECK(!done, "the stream is idle before its work is done");
-        CHECK_OK(ctrt_event_synchronize(to));
-        const double took = seconds_now() - start;
-        CHECK_OK(ctrt_stream_synchronize(first));
-        CHECK_OK(ctrt_stream_query(first, &done));
-        CHECK(done, "the stream is busy after synchronize");
-        CHECK(took >= 0.058, "two ops of 30 ms took %.1f ms", took * 1e3);
-        CHECK(enqueued < 0.5 * took, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, took * 1e3);
-        CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 59 && ms < 3000, "two ops of 30 ms took %g ms", ms);
-        CHECK_OK(ctrt_event_record(to, NULL));
-        CHECK_OK(ctrt_stream_wait_event(side, to));
-        CHECK_OK(ctrt_stream_synchronize(side));
-        CHECK_EQ(total(y), 2000);
-    }
-    CHILD_END;
+    CTRT_AUTO(event) from = new_event(device, true), to = new_event(device, true), plain = new_event(device, false);
+    CTRT_AUTO(event) foreign = new_event(sim_open("sim:1"), true);
+    CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
+    CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
+    double ms = -1;
+    bool done = false;
+    CHECK_OK(ctrt_event_query(plain, &done));
+    CHECK(done, "an event that was never recorded is not done");
+    CHECK_OK(ctrt_event_synchronize(plain));
+    CHECK_OK(ctrt_stream_wait_event(side, plain));
+    CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not recorded");
+    CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
+    CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
+    CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
+    CHECK_OK(ctrt_device_synchronize(device));
+    const double start = seconds_now();
+    CHECK_OK(ctrt_event_record(from, NULL));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_mul(&y, y, x));
+    CHECK_OK(ctrt_event_record(to, NULL));
+    const double enqueued = seconds_now() - start;
+    CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
+    CHECK_OK(ctrt_event_query(to, &done));
+    CHECK(!done, "the event is done before its work");
+    CHECK_OK(ctrt_stream_query(first, &done));
+    CHECK(!done, "the stream is idle before its work is done");
+    CHECK_OK(ctrt_event_synchronize(to));
+    const double took = seconds_now() - start;
+    CHECK_OK(ctrt_stream_synchronize(first));
+    CHECK_OK(ctrt_stream_query(first, &done));
+    CHECK(done, "the stream is busy after synchronize");
+    CHECK(took >= 0.058, "two ops of 30 ms took %.1f ms", took * 1e3);
+    CHECK(enqueued < 0.5 * took, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, took * 1e3);
+    CHECK_OK(ctrt_event_elapsed(&ms, from, to));
+    CHECK(ms >= 59 && ms < 3000, "two ops of 30 ms took %g ms", ms);
+    CHECK_OK(ctrt_event_record(to, NULL));
+    CHECK_OK(ctrt_stream_wait_event(side, to));
+    CHECK_OK(ctrt_stream_synchronize(side));
+    CHECK_EQ(total(y), 2000);
 }
 
-static void test_non_blocking(void)
+static void non_blocking(ctrt_device *device)
 {
-    group("non-blocking copies");
-    IN_CHILD(SLOW) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) plain = full(3, 1000, cpu_device()), pinned = NULL, there = NULL, back = NULL, one = NULL;
-        double value = 0;
-        bool left = true;
-        CHECK_OK(ctrt_to_non_blocking(&there, plain, device, &left));
-        CHECK(!left, "a copy from pageable memory was asynchronous");
-        CHECK_TRUE(!ctrt_tensor_is_pinned(plain));
-        CHECK_OK(ctrt_pin_memory(&pinned, plain, device));
-        CHECK_TRUE(ctrt_tensor_is_pinned(pinned) && ctrt_tensor_device(pinned) == cpu);
-        CHECK_OK(ctrt_device_synchronize(device));
-        const double start = seconds_now();
-        CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
-        const double enqueued = seconds_now() - start;
-        CHECK(left && enqueued < 0.025, "a copy from pinned memory was synchronous: %g s", enqueued);
-        CHECK_OK(ctrt_zero_(pinned));           /* a write must wait until the device has read the memory */
-        CHECK(seconds_now() - start >= 0.028, "the memory was written while the device read it");
-        CHECK_EQ(total(there), 3000);
-        /* Released memory must not be reused before the copy is done. */
-        CHECK_OK(ctrt_fill_(pinned, ctrt_float(5)));
-        CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
-        ctrt_tensor_release(&pinned);
-        CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(1000), CTRT_F32, device));
-        memset(ctrt_tensor_data(pinned), 0xee, 4000);
-        CHECK_TRUE(left);
-        CHECK_EQ(total(there), 5000);
-        /* A copy to the host: reads of the result must wait. */
-        CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
-        CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
-        CHECK_EQ(total(back), 5000);
-        CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
-        CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
-        CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
-        CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
-        CHECK_OK(ctrt_item(&value, one));
-        CHECK_EQ(value, 10);
-        CHECK_OK(ctrt_add(&back, back, back));
-        CHECK_EQ(total(back), 20000);
-    }
-    CHILD_END;
+    CTRT_AUTO(tensor) plain = full(3, 1000, cpu_device()), pinned = NULL, there = NULL, back = NULL, one = NULL;
+    double value = 0;
+    bool left = true;
+    CHECK_OK(ctrt_to_non_blocking(&there, plain, device, &left));
+    CHECK(!left, "a copy from pageable memory was asynchronous");
+    CHECK_TRUE(!ctrt_tensor_is_pinned(plain));
+    CHECK_OK(ctrt_pin_memory(&pinned, plain, device));
+    CHECK_TRUE(ctrt_tensor_is_pinned(pinned) && ctrt_tensor_device(pinned) == cpu);
+    CHECK_OK(ctrt_device_synchronize(device));
+    const double start = seconds_now();
+    CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
+    const double enqueued = seconds_now() - start;
+    CHECK(left && enqueued < 0.025, "a copy from pinned memory was synchronous: %g s", enqueued);
+    CHECK_OK(ctrt_zero_(pinned));           /* a write must wait until the device has read the memory */
+    CHECK(seconds_now() - start >= 0.028, "the memory was written while the device read it");
+    CHECK_EQ(total(there), 3000);
+    /* Released memory must not be reused before the copy is done. */
+    CHECK_OK(ctrt_fill_(pinned, ctrt_float(5)));
+    CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
+    ctrt_tensor_release(&pinned);
+    CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(1000), CTRT_F32, device));
+    memset(ctrt_tensor_data(pinned), 0xee, 4000);
+    CHECK_TRUE(left);
+    CHECK_EQ(total(there), 5000);
+    /* A copy to the host: reads of the result must wait. */
+    CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
+    CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
+    CHECK_EQ(total(back), 5000);
+    CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
+    CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
+    CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
+    CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
+    CHECK_OK(ctrt_item(&value, one));
+    CHECK_EQ(value, 10);
+    CHECK_OK(ctrt_add(&back, back, back));
+    CHECK_EQ(total(back), 20000);
+}
+
+static void test_cpu_only(void)
+{
     group("without an accelerator the same calls work, and nothing is pinned");
     IN_CHILD("CTRT_BACKENDS=cpu") {
         CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
@@ -169,40 +159,33 @@ static void test_non_blocking(void)
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_stream_synchronize(side));
     }
-    CHILD_END;
 }
 
-static void test_fork(void)
+static void in_forked_child(ctrt_device *device)
 {
-    group("in a forked child, devices of the parent give an error");
-    IN_CHILD("CTRT_SIM=devices=2") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
-        CTRT_AUTO(stream) stream = new_stream(device);
-        CTRT_AUTO(event) event = new_event(device, false);
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            ctrt_stream *fresh = NULL;
-            bool idle;
-            double value;
-            tap_state.failed = 0;
-            CHECK_FAILS(ctrt_add(&y, x, x), CTRT_ERR_FORKED, "fork");
-            CHECK(ctrt_item(&value, x) != CTRT_OK, "the child read a value of the parent's device");
-            CHECK_FAILS(ctrt_stream_new(&fresh, device, 0), CTRT_ERR_FORKED, NULL);
-            CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_FORKED, NULL);
-            CHECK_FAILS(ctrt_stream_query(stream, &idle), CTRT_ERR_FORKED, NULL);
-            CHECK_FAILS(ctrt_event_record(event, stream), CTRT_ERR_FORKED, NULL);
-            CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_FORKED, NULL);
-            CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, NULL);
-            CHECK_TRUE(ctrt_is_available("sim", NULL));
-            fflush(stdout);
-            _exit(tap_state.failed > 0);
-        }
-        child_join(child, __FILE__, __LINE__);
-        CHECK_EQ(total(x), 10);
+    CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
+    CTRT_AUTO(stream) stream = new_stream(device);
+    CTRT_AUTO(event) event = new_event(device, false);
+    const uint64_t allocated = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
+    IN_FORK {
+        ctrt_stream *fresh = NULL;
+        bool idle;
+        double value;
+        CHECK_FAILS(ctrt_add(&y, x, x), CTRT_ERR_FORKED, "fork");
+        CHECK(ctrt_item(&value, x) != CTRT_OK, "the child read a value of the parent's device");
+        CHECK_FAILS(ctrt_stream_new(&fresh, device, 0), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_stream_query(stream, &idle), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_event_record(event, stream), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, NULL);
+        CHECK_TRUE(ctrt_is_available("sim", NULL));
+        ctrt_tensor_release(&x);                    /* updates only the child's statistics */
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_EQ(ctrt_memory_reserved(device), reserved);
     }
-    CHILD_END;
+    CHECK_EQ(ctrt_memory_allocated(device), allocated);
+    CHECK_EQ(total(x), 10);
 }
 
 static ctrt_stream *busy_stream;
@@ -230,7 +213,6 @@ static void test_fork_busy(void)
 #endif
     IN_CHILD("CTRT_SIM=devices=1,latency=100us") {
         ctrt_device *device = sim_open("sim:0");
-        int hung = 0;
         pthread_t thread;
         busy_stream = new_stream(device);
         busy_tensor = full(1, 4096, device);
@@ -238,21 +220,15 @@ static void test_fork_busy(void)
         for (int i = 0; i < 20; i++) {
             CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL;
             ON_STREAM(busy_stream, ctrt_neg(&y, x));
-            pid_t child = fork();
-            if (child == 0) {
+            IN_FORK {
                 alarm(20);
                 ctrt_tensor_release(&x);
-                _exit(0);
             }
-            int status = 1;
-            hung += waitpid(child, &status, 0) != child || !WIFEXITED(status);
         }
         atomic_store(&stop, true);
         pthread_join(thread, NULL);
-        CHECK_EQ(hung, 0);
         CHECK_OK(ctrt_device_synchronize(device));
     }
-    CHILD_END;
 }
 
 static void test_forgotten_copy(void)
@@ -292,47 +268,50 @@ static void test_forgotten_copy(void)
         CHECK_EQ(ctrt_device_synchronizations(device) - was, count);                                           \
     } while (0)
 
-static void test_waits_counted(void)
+static void waits_counted(ctrt_device *device)
 {
-    group("waits of the host are counted: item, copies to the host and synchronization");
-    IN_CHILD("CTRT_SIM=devices=1") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) stream = new_stream(device);
-        CTRT_AUTO(event) event = new_event(device, false);
-        CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
-        double value = 0;
-        char *text = NULL;
-        CHECK_OK(ctrt_event_record(event, NULL));
-        CHECK_OK(ctrt_device_synchronize(device));
-        const uint64_t before = ctrt_device_synchronizations(device);
-        WAITS(ctrt_add(&y, x, x), 0);
-        WAITS(ctrt_item(&value, y), 1);
-        WAITS(ctrt_to_device(&here, y, cpu_device()), 1);
-        WAITS(ctrt_stream_synchronize(stream), 1);
-        WAITS(ctrt_event_synchronize(event), 1);
-        WAITS(ctrt_device_synchronize(device), 1);
-        WAITS(ctrt_item(&value, here), 0);
-        CHECK(ctrt_device_synchronizations(cpu) == 0, "waits for the cpu are counted");
-        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
-        const char *found = text != NULL ? strstr(text, "\"sim:0\"") : NULL;
-        found = found != NULL ? strstr(found, "\"synchronizations_total\": ") : NULL;
-        CHECK(found != NULL && strtoull(strchr(found, ':') + 1, NULL, 10) == before + 5, "%s", text);
-        free(text);
-        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-        CHECK_HAS(text, "ctrt_device_synchronizations_total{device=\"sim:0\"");
-        free(text);
-    }
-    CHILD_END;
+    CTRT_AUTO(stream) stream = new_stream(device);
+    CTRT_AUTO(event) event = new_event(device, false);
+    CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
+    double value = 0;
+    char *text = NULL;
+    CHECK_OK(ctrt_event_record(event, NULL));
+    CHECK_OK(ctrt_device_synchronize(device));
+    const uint64_t before = ctrt_device_synchronizations(device);
+    WAITS(ctrt_add(&y, x, x), 0);
+    WAITS(ctrt_item(&value, y), 1);
+    WAITS(ctrt_to_device(&here, y, cpu_device()), 1);
+    WAITS(ctrt_stream_synchronize(stream), 1);
+    WAITS(ctrt_event_synchronize(event), 1);
+    WAITS(ctrt_device_synchronize(device), 1);
+    WAITS(ctrt_item(&value, here), 0);
+    CHECK(ctrt_device_synchronizations(cpu) == 0, "waits for the cpu are counted");
+    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
+    const char *found = text != NULL ? strstr(text, "\"sim:0\"") : NULL;
+    found = found != NULL ? strstr(found, "\"synchronizations_total\": ") : NULL;
+    CHECK(found != NULL && strtoull(strchr(found, ':') + 1, NULL, 10) == before + 5, "%s", text);
+    free(text);
+    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
+    CHECK_HAS(text, "ctrt_device_synchronizations_total{device=\"sim:0\"");
+    free(text);
 }
 
 TEST_MAIN
 {
-    test_waits_counted();
+    static const struct sim_case cases[] = {
+        { "waits of the host are counted: item, copies to the host and synchronization",
+          { "CTRT_SIM=devices=1" }, waits_counted },
+        { "each thread has its own current streams; push and pop nest", { "CTRT_SIM=devices=2" }, current_streams },
+        { "ops return before their work is done; streams and events report when it is, and the elapsed time",
+          { SLOW }, asynchronous },
+        { "in a forked child, devices of the parent give an error", { "CTRT_SIM=devices=2" }, in_forked_child },
+        { "the same with the policy direct", { "CTRT_SIM=devices=2", "CTRT_MEMORY=direct" }, in_forked_child },
+        { "the same with spill", { "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+direct" }, in_forked_child },
+        { "non-blocking copies", { SLOW }, non_blocking },
+    };
+    run_cases(cases, COUNT(cases));
     test_forgotten_copy();
-    test_current();
-    test_asynchronous();
-    test_non_blocking();
-    test_fork();
+    test_cpu_only();
     test_fork_busy();
     return done();
 }

@@ -66,12 +66,9 @@ TEST_MAIN
         size_t sizes[5];
         size_t used, refused;               /* MiB of the workspace; refused: size in the report, 0: no report */
     } cases[] = {
-        { "the first size fits", { 8, 8 }, 8, 0 },
-        { "the second size fits", { 80, 8, 8 }, 8, 0 },
-        { "the third size fits", { 90, 80, 8, 8 }, 8, 0 },
-        { "no workspace is needed", { 80, 0, 0 }, 0, 0 },
-        { "no smaller size", { 80, 80 }, 0, 80 },
-        { "no size fits", { 90, 80, 70, 70 }, 0, 70 },
+        { "the first size fits", { 8, 8 }, 8, 0 }, { "the second size fits", { 80, 8, 8 }, 8, 0 },
+        { "the third size fits", { 90, 80, 8, 8 }, 8, 0 }, { "no workspace is needed", { 80, 0, 0 }, 0, 0 },
+        { "no smaller size", { 80, 80 }, 0, 80 }, { "no size fits", { 90, 80, 70, 70 }, 0, 70 },
         { "more than the address space", { (size_t)1 << 43, 8, 8 }, 8, 0 },
     };
     static const char *const policies[] = { "CTRT_MEMORY=direct", "CTRT_MEMORY=caching", "CTRT_MEMORY=spill+caching" };
@@ -99,6 +96,5 @@ TEST_MAIN
                 if (tap_state.failed > 0)
                     printf("# in the case: %s, %s\n", policies[p], cases[i].what);
             }
-            CHILD_END;
     return done();
 }

@@ -137,28 +137,28 @@ const struct onednn *cpu_onednn(void)
 
 /* ---- memory descriptors ---- */
 
-bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
-                    const int64_t *strides)
+dnnl_status_t onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                             const int64_t *strides)
 {
     dnnl_dims_t d, s;
     for (int i = 0; i < ndims; i++)
         d[i] = dims[i], s[i] = strides[i];
 #if CTRT_ONEDNN_MAJOR == 2
-    return library.dnnl_memory_desc_init_by_strides(desc, ndims, d, type, s) == dnnl_success;
+    return library.dnnl_memory_desc_init_by_strides(desc, ndims, d, type, s);
 #else
-    return library.dnnl_memory_desc_create_with_strides(desc, ndims, d, type, s) == dnnl_success;
+    return library.dnnl_memory_desc_create_with_strides(desc, ndims, d, type, s);
 #endif
 }
 
-bool onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type)
+dnnl_status_t onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type)
 {
     dnnl_dims_t d;
     for (int i = 0; i < ndims; i++)
         d[i] = dims[i];
 #if CTRT_ONEDNN_MAJOR == 2
-    return library.dnnl_memory_desc_init_by_tag(desc, ndims, d, type, dnnl_format_tag_any) == dnnl_success;
+    return library.dnnl_memory_desc_init_by_tag(desc, ndims, d, type, dnnl_format_tag_any);
 #else
-    return library.dnnl_memory_desc_create_with_tag(desc, ndims, d, type, dnnl_format_tag_any) == dnnl_success;
+    return library.dnnl_memory_desc_create_with_tag(desc, ndims, d, type, dnnl_format_tag_any);
 #endif
 }
 
@@ -293,28 +293,27 @@ static bool add_operand(struct onednn_entry *e, int argument, bool output, onedn
     struct onednn_operand *o = &e->operands[e->count++];
     o->argument = argument;
     o->output = output;
-    if (library.dnnl_memory_create(&o->user, user, library.engine, DNNL_MEMORY_NONE) != dnnl_success)
+    if (!onednn_succeeded(e, library.dnnl_memory_create(&o->user, user, library.engine, DNNL_MEMORY_NONE)))
         return false;
     o->memory = o->user;
     if (library.dnnl_memory_desc_equal(user, wanted))
         return true;
     o->memory = NULL;
-    if (library.dnnl_memory_create(&o->memory, wanted, library.engine, DNNL_MEMORY_NONE) != dnnl_success)
+    if (!onednn_succeeded(e, library.dnnl_memory_create(&o->memory, wanted, library.engine, DNNL_MEMORY_NONE)))
         return false;
     o->offset = e->scratch_bytes;
     e->scratch_bytes += aligned(library.dnnl_memory_desc_get_size(wanted));
     dnnl_primitive_desc_t pd = NULL;
-    if (library.dnnl_reorder_primitive_desc_create(&pd, output ? wanted : user, library.engine,
-                                                   output ? user : wanted, library.engine, NULL)
-        != dnnl_success)
+    if (!onednn_succeeded(e, library.dnnl_reorder_primitive_desc_create(
+                                 &pd, output ? wanted : user, library.engine, output ? user : wanted, library.engine,
+                                 NULL)))
         return false;
-    const dnnl_status_t made = library.dnnl_primitive_create(&o->reorder, pd);
+    const bool made = onednn_succeeded(e, library.dnnl_primitive_create(&o->reorder, pd));
     library.dnnl_primitive_desc_destroy(pd);
-    e->no_memory |= made == dnnl_out_of_memory;
-    return made == dnnl_success;
+    return made;
 }
 
-bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments,
+void onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments,
                  const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
                  const int *indices)
 {
@@ -325,27 +324,27 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     onednn_desc_ref pad = library.dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     const size_t pad_bytes = pad ? library.dnnl_memory_desc_get_size(pad) : 0;
     if (good && pad_bytes) {
-        good = library.dnnl_memory_create(&e->scratchpad, pad, library.engine, DNNL_MEMORY_NONE) == dnnl_success;
+        good = onednn_succeeded(e, library.dnnl_memory_create(&e->scratchpad, pad, library.engine, DNNL_MEMORY_NONE));
         e->scratch_bytes = aligned(pad_bytes);
     }
     for (int i = 0; i < count && good; i++)
         good = add_operand(e, arguments[i], outputs[i], users[i],
                            library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]));
-    if (good) {
-        const dnnl_status_t made = library.dnnl_primitive_create(&e->primitive, pd);
-        good = made == dnnl_success;
-        e->no_memory |= made == dnnl_out_of_memory;
-    }
+    if (good && !onednn_succeeded(e, library.dnnl_primitive_create(&e->primitive, pd)))
+        e->primitive = NULL;
     library.dnnl_primitive_desc_destroy(pd);
-    if (!good && e->no_memory) {
-        clear(e);                       /* removed, not declined, so the next call tries again */
-    } else if (!good) {
-        const struct onednn_key key = e->key;
-        const uint64_t last_use = e->last_use;
-        clear(e);
+}
+
+void onednn_settle(struct onednn_entry *e)
+{
+    if (e->primitive)
+        return;
+    const struct onednn_key key = e->key;
+    const uint64_t last_use = e->last_use;
+    const bool declined = !e->no_memory;
+    clear(e);
+    if (declined)
         e->key = key, e->used = true, e->last_use = last_use;
-    }
-    return good;
 }
 
 static bool move(struct cache *cache, const struct onednn_operand *o)

@@ -49,10 +49,10 @@ const struct onednn *cpu_onednn(void);
 
 /* ---- memory descriptors ---- */
 
-bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
-                    const int64_t *strides);
+dnnl_status_t onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                             const int64_t *strides);
 /* Creates a descriptor whose layout the primitive chooses (dnnl_format_tag_any). */
-bool onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type);
+dnnl_status_t onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type);
 void onednn_drop(onednn_desc *desc, bool made);
 
 /* ---- primitive cache ---- */
@@ -77,7 +77,7 @@ struct onednn_entry {
     struct onednn_key key;
     bool used;
     bool has_run;                       /* the primitive was executed at least once */
-    bool no_memory;                     /* creating the primitive failed because of lack of memory */
+    bool no_memory;                     /* a call that creates the primitive failed because of lack of memory */
     uint64_t last_use;
     dnnl_primitive_t primitive;         /* NULL: declined, oneDNN has no fast implementation for this key */
     struct onednn_operand operands[ONEDNN_OPERANDS];
@@ -86,14 +86,22 @@ struct onednn_entry {
     size_t scratch_bytes;               /* size of the scratchpad and the copies */
 };
 
-/* Returns the calling thread's entry for `key`, or NULL if there is no memory. If *fresh is true, the caller must call
- * onednn_fill; otherwise the entry stays declined. */
+/* Returns the thread's entry for `key`, or NULL if there is no memory. If *fresh is true, the caller creates the
+ * primitive and then calls onednn_settle, also after an error. */
 struct onednn_entry *onednn_find(const struct onednn_key *key, bool *fresh);
-/* Creates the primitive of `pd` and destroys `pd` in all cases. users[i] is the layout of operand i's tensor. Returns
- * false if it fails: the entry is then declined, or removed if the reason was lack of memory. */
-bool onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments,
+/* Returns whether a call that creates a part of the entry succeeded, and records in the entry that memory ran out. */
+static inline bool onednn_succeeded(struct onednn_entry *entry, dnnl_status_t status)
+{
+    entry->no_memory |= status == dnnl_out_of_memory;
+    return status == dnnl_success;
+}
+/* Creates the primitive of `pd` and destroys `pd` in all cases. users[i] is the layout of operand i's tensor. */
+void onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments,
                  const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
                  const int *indices);
+/* If the entry has no primitive, makes it declined, or removes it if the reason was lack of memory, so that the next
+ * call tries again. */
+void onednn_settle(struct onednn_entry *entry);
 /* Executes the primitive; `addresses` are the tensors' addresses in the order of the operands. */
 bool onednn_run(struct onednn_entry *entry, void *const *addresses);
 

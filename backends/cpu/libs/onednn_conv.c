@@ -58,8 +58,8 @@ static struct shapes shapes_of(const struct cpu_conv *v)
 /* The order of operands in all passes. */
 enum { X, WEIGHT, Y, BIAS };
 
-static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
-                     dnnl_primitive_attr_t attr)
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
+                              dnnl_primitive_attr_t attr)
 {
     const struct onednn *l = cpu_onednn();
     const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
@@ -74,56 +74,38 @@ static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const 
 #if CTRT_ONEDNN_MAJOR == 2
     dnnl_convolution_desc_t desc;
     dnnl_primitive_desc_t hint = NULL;
-    bool good =
-        l->dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, d[X],
-                                                      d[WEIGHT], d[BIAS], d[Y], strides, dilates, before, after)
-        == dnnl_success;
-    if (v->pass == CPU_CONV_FORWARD)
-        return good && l->dnnl_primitive_desc_create(pd, &desc, attr, l->engine, NULL) == dnnl_success;
-    good = good && l->dnnl_primitive_desc_create(&hint, &desc, attr, l->engine, NULL) == dnnl_success;
-    if (v->pass == CPU_CONV_INPUT_GRAD)
-        good = good
-               && l->dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d[X],
-                                                                      d[WEIGHT], d[Y], strides, dilates, before,
-                                                                      after)
-                      == dnnl_success;
-    else
-        good = good
-               && l->dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, d[X],
-                                                                         d[WEIGHT], NULL, d[Y], strides, dilates,
-                                                                         before, after)
-                      == dnnl_success;
-    good = good && l->dnnl_primitive_desc_create(pd, &desc, attr, l->engine, hint) == dnnl_success;
-    if (hint)
-        l->dnnl_primitive_desc_destroy(hint);
-    return good;
+    dnnl_status_t status = l->dnnl_dilated_convolution_forward_desc_init(
+        &desc, dnnl_forward_training, dnnl_convolution_direct, d[X], d[WEIGHT], d[BIAS], d[Y], strides, dilates, before,
+        after);
+    if (status == dnnl_success)
+        status = l->dnnl_primitive_desc_create(v->pass == CPU_CONV_FORWARD ? pd : &hint, &desc, attr, l->engine, NULL);
+    if (v->pass == CPU_CONV_FORWARD || status != dnnl_success)
+        return status;
+    status = v->pass == CPU_CONV_INPUT_GRAD
+                 ? l->dnnl_dilated_convolution_backward_data_desc_init(
+                       &desc, dnnl_convolution_direct, d[X], d[WEIGHT], d[Y], strides, dilates, before, after)
+                 : l->dnnl_dilated_convolution_backward_weights_desc_init(
+                       &desc, dnnl_convolution_direct, d[X], d[WEIGHT], NULL, d[Y], strides, dilates, before, after);
+    if (status == dnnl_success)
+        status = l->dnnl_primitive_desc_create(pd, &desc, attr, l->engine, hint);
+    l->dnnl_primitive_desc_destroy(hint);
+    return status;
 #else
     dnnl_primitive_desc_t forward = NULL;
-    bool good =
-        l->dnnl_convolution_forward_primitive_desc_create(&forward, l->engine, dnnl_forward_training,
-                                                          dnnl_convolution_direct, d[X], d[WEIGHT], d[BIAS], d[Y],
-                                                          strides, dilates, before, after, attr)
-        == dnnl_success;
-    if (v->pass == CPU_CONV_FORWARD) {
-        *pd = forward;
-        return good;
-    }
-    if (v->pass == CPU_CONV_INPUT_GRAD)
-        good = good
-               && l->dnnl_convolution_backward_data_primitive_desc_create(pd, l->engine, dnnl_convolution_direct,
-                                                                          d[X], d[WEIGHT], d[Y], strides, dilates,
-                                                                          before, after, forward, attr)
-                      == dnnl_success;
-    else
-        good =
-            good
-            && l->dnnl_convolution_backward_weights_primitive_desc_create(pd, l->engine, dnnl_convolution_direct,
-                                                                          d[X], d[WEIGHT], NULL, d[Y], strides,
-                                                                          dilates, before, after, forward, attr)
-                   == dnnl_success;
-    if (forward)
-        l->dnnl_primitive_desc_destroy(forward);
-    return good;
+    dnnl_status_t status = l->dnnl_convolution_forward_primitive_desc_create(
+        v->pass == CPU_CONV_FORWARD ? pd : &forward, l->engine, dnnl_forward_training, dnnl_convolution_direct, d[X],
+        d[WEIGHT], d[BIAS], d[Y], strides, dilates, before, after, attr);
+    if (v->pass == CPU_CONV_FORWARD || status != dnnl_success)
+        return status;
+    status = v->pass == CPU_CONV_INPUT_GRAD
+                 ? l->dnnl_convolution_backward_data_primitive_desc_create(
+                       pd, l->engine, dnnl_convolution_direct, d[X], d[WEIGHT], d[Y], strides, dilates, before, after,
+                       forward, attr)
+                 : l->dnnl_convolution_backward_weights_primitive_desc_create(
+                       pd, l->engine, dnnl_convolution_direct, d[X], d[WEIGHT], NULL, d[Y], strides, dilates, before,
+                       after, forward, attr);
+    l->dnnl_primitive_desc_destroy(forward);
+    return status;
 #endif
 }
 
@@ -143,21 +125,22 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
                            && v->padding[0] == 0 && v->padding[1] == 0;
     const bool as_it_lies = v->channels_last || (pointwise && v->groups == 1);
     for (int i = 0; i < count; i++) {
-        made_user[i] = onednn_strided(&users[i], ndims[i], dims[i], type, strides[i]);
-        made_want[i] = i == BIAS || (i != WEIGHT && as_it_lies)
-                           ? onednn_strided(&wants[i], ndims[i], dims[i], type, strides[i])
-                           : onednn_any(&wants[i], ndims[i], dims[i], type);
+        made_user[i] =
+            onednn_succeeded(entry, onednn_strided(&users[i], ndims[i], dims[i], type, strides[i]));
+        made_want[i] = onednn_succeeded(entry, i == BIAS || (i != WEIGHT && as_it_lies)
+                                                   ? onednn_strided(&wants[i], ndims[i], dims[i], type, strides[i])
+                                                   : onednn_any(&wants[i], ndims[i], dims[i], type));
         if (!made_user[i] || !made_want[i])
             goto done;
     }
-    if (l->dnnl_primitive_attr_create(&attr) != dnnl_success
+    if (!onednn_succeeded(entry, l->dnnl_primitive_attr_create(&attr))
         || l->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success)
         goto done;
     onednn_desc_ref want_refs[4] = { ONEDNN_REF(wants[0]), ONEDNN_REF(wants[1]), ONEDNN_REF(wants[2]),
                                      count > 3 ? ONEDNN_REF(wants[3]) : NULL };
     onednn_desc_ref user_refs[4] = { ONEDNN_REF(users[0]), ONEDNN_REF(users[1]), ONEDNN_REF(users[2]),
                                      count > 3 ? ONEDNN_REF(users[3]) : NULL };
-    if (!describe(&pd, v, want_refs, attr))
+    if (!onednn_succeeded(entry, describe(&pd, v, want_refs, attr)))
         goto done;
     const bool outputs[4] = { v->pass == CPU_CONV_INPUT_GRAD, v->pass == CPU_CONV_WEIGHT_GRAD,
                               v->pass == CPU_CONV_FORWARD, false };
@@ -177,6 +160,7 @@ done:
         onednn_drop(&users[i], made_user[i]);
         onednn_drop(&wants[i], made_want[i]);
     }
+    onednn_settle(entry);
 }
 
 bool cpu_onednn_conv(const struct cpu_conv *v)

@@ -58,21 +58,22 @@ static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, c
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
     for (int i = 0; i < (biased ? 4 : 3); i++)
-        if (!(made[i] = onednn_strided(&descs[i], ndims, of[i].dims + skip, type, of[i].strides + skip)))
+        if (!(made[i] = onednn_succeeded(entry, onednn_strided(&descs[i], ndims, of[i].dims + skip, type,
+                                                               of[i].strides + skip))))
             goto done;
-    if (l->dnnl_primitive_attr_create(&attr) != dnnl_success
+    if (!onednn_succeeded(entry, l->dnnl_primitive_attr_create(&attr))
         || l->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success)
         goto done;
     onednn_desc_ref refs[4] = { ONEDNN_REF(descs[0]), ONEDNN_REF(descs[1]), ONEDNN_REF(descs[2]),
                                 biased ? ONEDNN_REF(descs[3]) : NULL };
 #if CTRT_ONEDNN_MAJOR == 2
     dnnl_matmul_desc_t desc;
-    if (l->dnnl_matmul_desc_init(&desc, refs[0], refs[1], refs[3], refs[2]) != dnnl_success
-        || l->dnnl_primitive_desc_create(&pd, &desc, attr, l->engine, NULL) != dnnl_success)
+    if (!onednn_succeeded(entry, l->dnnl_matmul_desc_init(&desc, refs[0], refs[1], refs[3], refs[2]))
+        || !onednn_succeeded(entry, l->dnnl_primitive_desc_create(&pd, &desc, attr, l->engine, NULL)))
         goto done;
 #else
-    if (l->dnnl_matmul_primitive_desc_create(&pd, l->engine, refs[0], refs[1], refs[3], refs[2], attr)
-        != dnnl_success)
+    if (!onednn_succeeded(entry, l->dnnl_matmul_primitive_desc_create(&pd, l->engine, refs[0], refs[1], refs[3],
+                                                                      refs[2], attr)))
         goto done;
 #endif
     static const int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
@@ -86,6 +87,7 @@ done:
         l->dnnl_primitive_attr_destroy(attr);
     for (int i = 0; i < 4; i++)
         onednn_drop(&descs[i], made[i]);
+    onednn_settle(entry);
 }
 
 bool cpu_onednn_product(const struct cpu_product *p)

@@ -44,6 +44,8 @@ int32_t cuda_probe(char *reason, size_t bytes);
 
 /* ---- device.c ---- */
 
+enum cuda_library_slot { CUDA_LIBRARY_LT, CUDA_LIBRARY_DNN, CUDA_LIBRARY_SLOTS };
+
 struct cuda_device {
     char name[24];                          /* "cuda:1" */
     int index;
@@ -65,7 +67,7 @@ struct cuda_device {
     _Atomic uint64_t peers_checked, peers_direct;   /* bit i: device i: copy was tested; copies are direct (peers.c) */
     struct cuda_async_alloc *async_alloc;   /* async_alloc.c; NULL: no stream-ordered allocation */
     atomic_int captures;                    /* number of captures in progress */
-    void *libraries[16];                    /* state of cublaslt.c and cudnn.c, by enum cuda_library_slot */
+    void *libraries[CUDA_LIBRARY_SLOTS];    /* state of cublaslt.c and cudnn.c */
     atomic_int lost;                        /* the cu_result that made the context unusable; 0: none */
 };
 

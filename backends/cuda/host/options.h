@@ -6,9 +6,6 @@
 
 #include "cuda.h"
 
-/* Index into cuda_device.libraries. */
-enum cuda_library_slot { CUDA_LIBRARY_LT, CUDA_LIBRARY_DNN };
-
 /* PRODUCT: convolutions as matrix products by cuBLASLt. */
 enum cuda_path { CUDA_PATH_AUTO, CUDA_PATH_LIBRARY, CUDA_PATH_BUILTIN, CUDA_PATH_PRODUCT };
 

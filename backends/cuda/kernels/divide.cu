@@ -36,13 +36,10 @@ template <typename T> DEVICE T floored(T x, T y)
     return quotient - whole > T(0.5) ? whole + 1 : whole;
 }
 
-FLOATING_LONG_2(fmod, fmodf(x, y), fmodf(x, y), fmod(x, y))
-FLOATING_LONG_2(remainder, floored_rest(x, y), floored_rest(x, y), floored_rest(x, y))
-FLOATING_LONG_2(floor_divide, floored(x, y), floored(x, y), floored(x, y))
+/* ---- floating-point powers ---- */
+
 /* Not inlined, because pow in f64 is long, and inlined into the loops it would spill registers. */
 __device__ __noinline__ double power_f64(double x, double y) { return pow(x, y); }
-
-FLOATING_LONG_2(pow, powf(x, y), powf(x, y), power_f64(x, y))
 
 /* Common exponents without pow, as in PyTorch. The exponent 0.5 is the square root, also for -infinity and -0. which:
  * see divide_args.h. */
@@ -128,18 +125,10 @@ template <typename T> DEVICE T integer_floored(T x, T y)
         if (zero)                                                                                                   \
             report(a.error, KERNEL_ERROR_DIVISOR, 0, 0, -1, a.sequence);                                            \
     }
-#define DIVIDE_KERNELS(name, T, function)                                                                           \
-    DIVIDE_KERNEL(name, elementwise_plain, T, function)                                                             \
-    DIVIDE_KERNEL(name##_s, elementwise_strided, T, function)
-#define DIVIDE(type, T)                                                                                             \
-    DIVIDE_KERNELS(fmod_##type, T, integer_rest)                                                                    \
-    DIVIDE_KERNELS(remainder_##type, T, integer_floored_rest)                                                       \
-    DIVIDE_KERNELS(floor_divide_##type, T, integer_floored)
-DIVIDE(i8, int8_t)
-DIVIDE(u8, uint8_t)
-DIVIDE(i16, int16_t)
-DIVIDE(i32, int32_t)
-DIVIDE(i64, int64_t)
+#define DIVIDE_KERNELS(op, type, T, function)                                                                       \
+    DIVIDE_KERNEL(op##_##type, elementwise_plain, T, function)                                                      \
+    DIVIDE_KERNEL(op##_##type##_s, elementwise_strided, T, function)
+#define DIVIDE(op, function) EACH_SIGNED(DIVIDE_KERNELS, op, function) DIVIDE_KERNELS(op, u8, uint8_t, function)
 
 /* Integer power by squaring; wraps. For a negative exponent, the result is 0 unless the base is 1 or -1. */
 __device__ __noinline__ uint64_t integer_power(uint64_t base, int64_t exponent)
@@ -152,9 +141,7 @@ __device__ __noinline__ uint64_t integer_power(uint64_t base, int64_t exponent)
             result *= base;
     return result;
 }
-#define POWER(type, T) ELEMENTWISE_LONG_2(pow_##type, T, T, T, integer_power((uint64_t)(int64_t)x, (int64_t)y))
-POWER(i8, int8_t)
-POWER(u8, uint8_t)
-POWER(i16, int16_t)
-POWER(i32, int32_t)
-POWER(i64, int64_t)
+#define POWER_KERNELS(op, type, T, ...) ELEMENTWISE_LONG_2(op##_##type, T, T, T, __VA_ARGS__)
+#define POWER(op, ...) EACH_SIGNED(POWER_KERNELS, op, __VA_ARGS__) POWER_KERNELS(op, u8, uint8_t, __VA_ARGS__)
+
+#include "divide.def"

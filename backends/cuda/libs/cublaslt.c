@@ -15,7 +15,6 @@
 #include "ops/product.h"
 #include "tuning.h"
 
-#define BUCKETS 1024u
 #define MOST_ENTRIES 8192u                  /* when the cache is full, it is cleared */
 #define CANDIDATES 12                       /* algorithms that are timed */
 #define RUNS 3
@@ -41,8 +40,8 @@ struct key {
 };
 
 struct entry {
+    struct cuda_cached cached;
     struct key key;
-    struct entry *next;
     pthread_mutex_t lock;                   /* protects the members below */
     lt_product product;
     lt_layout left, right, c;
@@ -61,23 +60,11 @@ struct lt {
     const struct lt_library *library;
     lt_handle handle;
     size_t version;
-    pthread_rwlock_t lock;                  /* of the table; entries are freed only with it held for writing */
-    struct entry *buckets[BUCKETS];
-    unsigned count;
+    pthread_rwlock_t lock;                  /* of the cache; entries are freed only with it held for writing */
+    struct cuda_cache cache;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* held while the library is opened */
 static struct lt no_library;                /* in the slot of a device without the library */
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void lt_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 /* ---- the library ---- */
 
@@ -114,6 +101,7 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
         return NULL;
     }
     lt->version = library->version();
+    lt->cache.key_bytes = sizeof(struct key);
     pthread_rwlock_init(&lt->lock, NULL);
     cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name,
                    cuda_library_path(library->file, name), lt->version);
@@ -123,8 +111,10 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
 /* Opens the first library that works, searching by place and then by version. A library that is too new for the driver
  * can be loaded, but its cublasLtCreate fails. Returns &no_library if there is none, or NULL after a temporary failure,
  * after which the next product tries again. */
-static struct lt *open_lt(struct cuda_device *device)
+static void *open_lt(struct cuda_device *device)
 {
+    if (cuda_options.products == CUDA_PATH_BUILTIN)
+        return &no_library;
     static struct lt_library libraries[COUNT_OF(names)];
     static bool warned;
     struct cuda_library_failure why[COUNT_OF(names)] = { 0 };
@@ -155,16 +145,9 @@ static struct lt *open_lt(struct cuda_device *device)
 /* Returns the device's state, or NULL if products must not use the library. The device's context must be current. */
 static struct lt *lt_of(struct cuda_device *device)
 {
-    struct lt *lt = __atomic_load_n((struct lt **)&device->libraries[CUDA_LIBRARY_LT], __ATOMIC_ACQUIRE);
-    if (__builtin_expect(lt == NULL, 0)) {
-        pthread_mutex_lock(&lock);
-        lt = device->libraries[CUDA_LIBRARY_LT];
-        if (lt == NULL) {
-            lt = cuda_options.products == CUDA_PATH_BUILTIN ? &no_library : open_lt(device);
-            __atomic_store_n((struct lt **)&device->libraries[CUDA_LIBRARY_LT], lt, __ATOMIC_RELEASE);
-        }
-        pthread_mutex_unlock(&lock);
-    }
+    struct lt *lt = cuda_library_slot_read(device, CUDA_LIBRARY_LT);
+    if (__builtin_expect(lt == NULL, 0))
+        lt = cuda_library_fill_slot(device, CUDA_LIBRARY_LT, NULL, open_lt);
     return lt != &no_library ? lt : NULL;
 }
 
@@ -233,18 +216,6 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch)
            && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
 }
-
-static unsigned bucket_of(const struct key *key)
-{
-    const unsigned char *bytes = (const unsigned char *)key;
-    uint64_t hash = 14695981039346656037u, word;
-    for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-        memcpy(&word, bytes + i, sizeof word);
-        hash = (hash ^ word) * 1099511628211u;
-        hash ^= hash >> 29;
-    }
-    return (unsigned)(hash >> 32) % BUCKETS;
-}
 _Static_assert(sizeof(struct key) % sizeof(uint64_t) == 0, "keys are hashed by words");
 
 /* Writes the key as text, for the tuning file. */
@@ -260,8 +231,10 @@ static void write_key(char text[TUNING_KEY], const struct key *key)
 
 /* ---- selection of algorithms ---- */
 
-static void entry_free(const struct lt_library *library, struct entry *entry)
+static void entry_free(const void *of, void *cached)
 {
+    const struct lt_library *library = of;
+    struct entry *entry = cached;
     if (entry->product != NULL)
         (void)library->product_destroy(entry->product);
     lt_layout layouts[3] = { entry->left, entry->right, entry->c };
@@ -328,17 +301,15 @@ static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *cho
     lt_status status = library->preference_create(&preference);
     if (status != LT_OK)
         return status;
-    status = library->preference_set(preference, LT_PREFER_WORKSPACE, &workspace, sizeof workspace);
-    if (status == LT_OK)
-        status = library->preference_set(preference, LT_PREFER_REDUCTIONS, &reductions, sizeof reductions);
-    if (status == LT_OK)
-        status = library->preference_set(preference, LT_PREFER_ALIGN_A, &alignment[0], sizeof alignment[0]);
-    if (status == LT_OK)
-        status = library->preference_set(preference, LT_PREFER_ALIGN_B, &alignment[1], sizeof alignment[1]);
-    if (status == LT_OK)
-        status = library->preference_set(preference, LT_PREFER_ALIGN_C, &alignment[2], sizeof alignment[2]);
-    if (status == LT_OK)
-        status = library->preference_set(preference, LT_PREFER_ALIGN_D, &alignment[2], sizeof alignment[2]);
+    const struct { int name; const void *value; size_t bytes; } settings[] = {
+        { LT_PREFER_WORKSPACE, &workspace, sizeof workspace }, { LT_PREFER_REDUCTIONS, &reductions, sizeof reductions },
+        { LT_PREFER_ALIGN_A, &alignment[0], sizeof alignment[0] },
+        { LT_PREFER_ALIGN_B, &alignment[1], sizeof alignment[1] },
+        { LT_PREFER_ALIGN_C, &alignment[2], sizeof alignment[2] },
+        { LT_PREFER_ALIGN_D, &alignment[2], sizeof alignment[2] },
+    };
+    for (size_t i = 0; i < COUNT_OF(settings) && status == LT_OK; i++)
+        status = library->preference_set(preference, settings[i].name, settings[i].value, settings[i].bytes);
     if (status == LT_OK)
         status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference,
                                  wanted, choices, &found);
@@ -397,6 +368,7 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
         return NULL;
     memset(entry, 0, sizeof *entry);
     entry->key = *key;
+    entry->cached.key = &entry->key;
     pthread_mutex_init(&entry->lock, NULL);
     lt_status status = describe(lt->library, entry);
     if (status == LT_OK && recall(device, lt, entry))
@@ -421,47 +393,24 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
     return entry;
 }
 
-static void forget_all(struct lt *lt)
-{
-    for (unsigned b = 0; b < BUCKETS; b++)
-        for (struct entry *entry = lt->buckets[b], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            entry_free(lt->library, entry);
-        }
-    memset(lt->buckets, 0, sizeof lt->buckets);
-    lt->count = 0;
-}
-
-static struct entry *find(struct lt *lt, unsigned bucket, const struct key *key)
-{
-    struct entry *entry = lt->buckets[bucket];
-    while (entry != NULL && memcmp(&entry->key, key, sizeof *key) != 0)
-        entry = entry->next;
-    return entry;
-}
-
 /* Returns the product's entry, with lt->lock held for reading; the caller unlocks it. Returns NULL, without the lock,
  * if memory is short. */
 static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const struct key *key)
 {
-    const unsigned bucket = bucket_of(key);
     for (;;) {
         pthread_rwlock_rdlock(&lt->lock);
-        struct entry *entry = find(lt, bucket, key);
+        struct entry *entry = cuda_cache_find(&lt->cache, key);
         if (entry != NULL)
             return entry;
         pthread_rwlock_unlock(&lt->lock);
         pthread_rwlock_wrlock(&lt->lock);
-        entry = find(lt, bucket, key);
+        entry = cuda_cache_find(&lt->cache, key);
         if (entry == NULL) {
-            if (lt->count >= MOST_ENTRIES)
-                forget_all(lt);
+            if (lt->cache.count >= MOST_ENTRIES)
+                cuda_cache_clear(&lt->cache, entry_free, lt->library);
             entry = entry_new(device, lt, key);
-            if (entry != NULL) {
-                entry->next = lt->buckets[bucket];
-                lt->buckets[bucket] = entry;
-                lt->count++;
-            }
+            if (entry != NULL)
+                cuda_cache_add(&lt->cache, &entry->cached);
         }
         pthread_rwlock_unlock(&lt->lock);
         if (entry == NULL)
@@ -638,7 +587,7 @@ void cuda_lt_close(struct cuda_device *device)
     device->libraries[CUDA_LIBRARY_LT] = NULL;
     if (lt == NULL || lt == &no_library)
         return;
-    forget_all(lt);
+    cuda_cache_clear(&lt->cache, entry_free, lt->library);
     (void)lt->library->destroy(lt->handle);
     pthread_rwlock_destroy(&lt->lock);
     cuda_host->free(lt);

@@ -15,7 +15,6 @@
 #include "ops/product.h"
 #include "tuning.h"
 
-#define BUCKETS 256u
 #define MOST_ENTRIES 4096u                  /* when the cache is full, it is cleared */
 #define CANDIDATES 8
 #define RUNS 3
@@ -33,8 +32,8 @@ struct key {
 };
 
 struct entry {
+    struct cuda_cached cached;
     struct key key;
-    struct entry *next;
     dnn_tensor x, y, bias;
     dnn_filter weight;
     dnn_conv conv;
@@ -51,23 +50,11 @@ struct dnn {
     dnn_activation identity;
     size_t version;
     pthread_mutex_t lock;                   /* protects the members below and the handle */
-    struct entry *buckets[BUCKETS];
-    unsigned count;
+    struct cuda_cache cache;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* held while the library is opened */
 static struct dnn no_library;               /* in the slot of a device without the library */
 static struct dnn not_while_captured;       /* the same, until all captures have ended */
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void dnn_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 /* ---- the library ---- */
 
@@ -93,7 +80,7 @@ static bool is_out_of_memory(dnn_status status)
 
 /* Opens the library. Returns &no_library or &not_while_captured if that is impossible, or NULL after a temporary
  * failure, after which the next convolution tries again. */
-static struct dnn *open_dnn(struct cuda_device *device)
+static void *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
     static bool warned;
@@ -114,6 +101,7 @@ static struct dnn *open_dnn(struct cuda_device *device)
                 dnn->identity = NULL;
             }
             dnn->version = library.version();
+            dnn->cache.key_bytes = sizeof(struct key);
             pthread_mutex_init(&dnn->lock, NULL);
             cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name,
                            cuda_library_path(library.file, NAME), dnn->version);
@@ -159,16 +147,9 @@ static bool to_open(const struct cuda_device *device, const struct dnn *dnn)
  * driver calls of cudnnCreate. */
 static struct dnn *dnn_of(struct cuda_device *device)
 {
-    struct dnn *dnn = __atomic_load_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], __ATOMIC_ACQUIRE);
-    if (__builtin_expect(to_open(device, dnn), 0)) {
-        pthread_mutex_lock(&lock);
-        dnn = device->libraries[CUDA_LIBRARY_DNN];
-        if (to_open(device, dnn)) {
-            dnn = open_dnn(device);
-            __atomic_store_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], dnn, __ATOMIC_RELEASE);
-        }
-        pthread_mutex_unlock(&lock);
-    }
+    struct dnn *dnn = cuda_library_slot_read(device, CUDA_LIBRARY_DNN);
+    if (__builtin_expect(to_open(device, dnn), 0))
+        dnn = cuda_library_fill_slot(device, CUDA_LIBRARY_DNN, dnn, open_dnn);
     return dnn != &no_library && dnn != &not_while_captured ? dnn : NULL;
 }
 
@@ -213,17 +194,6 @@ static bool key_of(struct key *key, const struct cuda_conv *v)
     };
     return true;
 }
-
-static unsigned bucket_of(const struct key *key)
-{
-    const int64_t *words = (const int64_t *)key;
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof *key / sizeof *words; i++) {
-        hash = (hash ^ (uint64_t)words[i]) * 1099511628211u;
-        hash ^= hash >> 29;
-    }
-    return (unsigned)(hash >> 32) % BUCKETS;
-}
 _Static_assert(sizeof(struct key) % sizeof(int64_t) == 0, "keys are hashed by words");
 
 static void write_key(char text[TUNING_KEY], const struct key *key)
@@ -237,8 +207,10 @@ static void write_key(char text[TUNING_KEY], const struct key *key)
              (long long)key->dilation[0], (long long)key->dilation[1], (long long)key->groups);
 }
 
-static void entry_free(const struct dnn_library *library, struct entry *entry)
+static void entry_free(const void *of, void *cached)
 {
+    const struct dnn_library *library = of;
+    struct entry *entry = cached;
     dnn_tensor tensors[3] = { entry->x, entry->y, entry->bias };
     for (int i = 0; i < 3; i++)
         if (tensors[i] != NULL)
@@ -362,24 +334,9 @@ static void keep(struct cuda_device *device, struct dnn *dnn, const struct entry
     cuda_tuning_keep(device, "cudnn", dnn->version, key, text);
 }
 
-static void forget_all(struct dnn *dnn)
-{
-    for (unsigned b = 0; b < BUCKETS; b++)
-        for (struct entry *entry = dnn->buckets[b], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            entry_free(dnn->library, entry);
-        }
-    memset(dnn->buckets, 0, sizeof dnn->buckets);
-    dnn->count = 0;
-}
-
 static void forget(struct dnn *dnn, struct entry *entry)
 {
-    struct entry **at = &dnn->buckets[bucket_of(&entry->key)];
-    while (*at != entry)
-        at = &(*at)->next;
-    *at = entry->next;
-    dnn->count--;
+    cuda_cache_remove(&dnn->cache, &entry->cached);
     entry_free(dnn->library, entry);
 }
 
@@ -387,21 +344,18 @@ static void forget(struct dnn *dnn, struct entry *entry)
  * the entry after use. */
 static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const struct key *key)
 {
-    struct entry **bucket = &dnn->buckets[bucket_of(key)], *entry = *bucket;
-    while (entry != NULL && memcmp(&entry->key, key, sizeof *key) != 0)
-        entry = entry->next;
+    struct entry *entry = cuda_cache_find(&dnn->cache, key);
     if (entry != NULL)
         return entry;
-    if (dnn->count >= MOST_ENTRIES)
-        forget_all(dnn);
+    if (dnn->cache.count >= MOST_ENTRIES)
+        cuda_cache_clear(&dnn->cache, entry_free, dnn->library);
     entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL)
         return NULL;
     memset(entry, 0, sizeof *entry);
     entry->key = *key;
-    entry->next = *bucket;
-    *bucket = entry;
-    dnn->count++;
+    entry->cached.key = &entry->key;
+    cuda_cache_add(&dnn->cache, &entry->cached);
     dnn_status status = describe(dnn->library, entry);
     if (status == DNN_OK)
         status = choose(device, dnn, entry);
@@ -604,7 +558,7 @@ void cuda_dnn_close(struct cuda_device *device)
     device->libraries[CUDA_LIBRARY_DNN] = NULL;
     if (dnn == NULL || dnn == &no_library || dnn == &not_while_captured)
         return;
-    forget_all(dnn);
+    cuda_cache_clear(&dnn->cache, entry_free, dnn->library);
     if (dnn->identity != NULL)
         (void)dnn->library->activation_destroy(dnn->identity);
     (void)dnn->library->destroy(dnn->handle);

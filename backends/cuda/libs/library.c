@@ -142,3 +142,81 @@ const char *cuda_library_path(void *file, const char *name)
     return dlinfo(file, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != NULL && map->l_name[0] != '\0' ? map->l_name
                                                                                                      : name;
 }
+
+/* ---- the libraries of a device ---- */
+
+static pthread_mutex_t opening[CUDA_LIBRARY_SLOTS];
+
+static void opening_init(void)
+{
+    for (size_t i = 0; i < CUDA_LIBRARY_SLOTS; i++)
+        pthread_mutex_init(&opening[i], NULL);
+}
+
+__attribute__((constructor)) static void library_start(void)
+{
+    opening_init();
+    pthread_atfork(NULL, NULL, opening_init);
+}
+
+void *cuda_library_fill_slot(struct cuda_device *device, enum cuda_library_slot slot, const void *old,
+                             void *(*open)(struct cuda_device *device))
+{
+    pthread_mutex_lock(&opening[slot]);
+    void *content = device->libraries[slot];
+    if (content == old) {
+        content = open(device);
+        __atomic_store_n(&device->libraries[slot], content, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening[slot]);
+    return content;
+}
+
+/* ---- caches ---- */
+
+static size_t bucket_of(const struct cuda_cache *cache, const void *key)
+{
+    uint64_t hash = 14695981039346656037u, word;
+    for (size_t i = 0; i < cache->key_bytes; i += sizeof word) {
+        memcpy(&word, (const char *)key + i, sizeof word);
+        hash = (hash ^ word) * 1099511628211u;
+        hash ^= hash >> 29;
+    }
+    return (hash >> 32) % COUNT_OF(cache->buckets);
+}
+
+void *cuda_cache_find(const struct cuda_cache *cache, const void *key)
+{
+    struct cuda_cached *entry = cache->buckets[bucket_of(cache, key)];
+    while (entry != NULL && memcmp(entry->key, key, cache->key_bytes) != 0)
+        entry = entry->next;
+    return entry;
+}
+
+void cuda_cache_add(struct cuda_cache *cache, struct cuda_cached *entry)
+{
+    struct cuda_cached **bucket = &cache->buckets[bucket_of(cache, entry->key)];
+    entry->next = *bucket;
+    *bucket = entry;
+    cache->count++;
+}
+
+void cuda_cache_remove(struct cuda_cache *cache, struct cuda_cached *entry)
+{
+    struct cuda_cached **at = &cache->buckets[bucket_of(cache, entry->key)];
+    while (*at != entry)
+        at = &(*at)->next;
+    *at = entry->next;
+    cache->count--;
+}
+
+void cuda_cache_clear(struct cuda_cache *cache, void (*release)(const void *library, void *entry), const void *library)
+{
+    for (size_t b = 0; b < COUNT_OF(cache->buckets); b++)
+        for (struct cuda_cached *entry = cache->buckets[b], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            release(library, entry);
+        }
+    memset(cache->buckets, 0, sizeof cache->buckets);
+    cache->count = 0;
+}

@@ -5,6 +5,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include "host/cuda.h"
 
 /* A function of a library, and the offset in a table of function pointers where its address is stored. */
 struct cuda_symbol {
@@ -35,7 +38,34 @@ void *cuda_library_load(const char *name, enum cuda_library_place place, struct 
 void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
                         size_t count, struct cuda_library_failure *why);
 
+/* Opens the library of a slot for the device, unless another thread has changed the slot since `old` was read from it:
+ * stores what `open` returns in the slot. Returns the slot's new content. `open` may return NULL after a temporary
+ * failure. Each slot has a lock, which is held meanwhile. */
+void *cuda_library_fill_slot(struct cuda_device *device, enum cuda_library_slot slot, const void *old,
+                             void *(*open)(struct cuda_device *device));
+static inline void *cuda_library_slot_read(struct cuda_device *device, enum cuda_library_slot slot)
+{
+    return __atomic_load_n(&device->libraries[slot], __ATOMIC_ACQUIRE);
+}
+
 /* Returns the path of the loaded library, or `name` if the path is unknown. */
 const char *cuda_library_path(void *file, const char *name);
+
+/* What a library reported about operations, by key. Not thread-safe. */
+struct cuda_cached {                        /* the first member of an entry */
+    struct cuda_cached *next;
+    const void *key;                        /* in the entry */
+};
+struct cuda_cache {
+    size_t key_bytes;                       /* of a key, a structure of 64-bit words */
+    struct cuda_cached *buckets[1024];
+    unsigned count;
+};
+
+void *cuda_cache_find(const struct cuda_cache *cache, const void *key);     /* NULL: no entry has the key */
+void cuda_cache_add(struct cuda_cache *cache, struct cuda_cached *entry);
+void cuda_cache_remove(struct cuda_cache *cache, struct cuda_cached *entry);
+/* Removes all entries and passes each to `release`. */
+void cuda_cache_clear(struct cuda_cache *cache, void (*release)(const void *library, void *entry), const void *library);
 
 #endif

@@ -47,14 +47,9 @@ static ctrt_status pow_run(const ctrt_call *call)
     return cuda_elementwise(&one, &args, (ctrt_dtype)call->inputs[0]->dtype, 2, "short");
 }
 
-#define INTEGERS(op) ELEMENTWISE_KERNEL_OF(op, CUDA_INTEGRAL, divide, integer_run, ELEMENTWISE_EXACT, NULL)
-
 static struct cuda_kernel kernels[] = {
-    ELEMENTWISE_KERNEL(fmod, CUDA_FLOATING, divide), INTEGERS(fmod),
-    ELEMENTWISE_KERNEL(remainder, CUDA_FLOATING, divide), INTEGERS(remainder),
-    ELEMENTWISE_KERNEL(floor_divide, CUDA_FLOATING, divide), INTEGERS(floor_divide),
-    ELEMENTWISE_KERNEL_OF(pow, CUDA_FLOATING, divide, pow_run, ELEMENTWISE_EXACT, NULL),
-    ELEMENTWISE_KERNEL(pow, CUDA_INTEGRAL, divide),
+#define OP(name, types, function, ...) ELEMENTWISE_KERNEL_OF(name, types, divide, function, ELEMENTWISE_EXACT, NULL),
+#include "kernels/divide.def"
 };
 
 CUDA_KERNELS(divide, kernels);

@@ -56,9 +56,9 @@ ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call)
 {
     const size_t stride = part_bytes(comm, call);
     const uint32_t count = (uint32_t)((call->bytes + stride - 1) / stride);
-    /* If every rank needs the result of a small reduction, or only one does, it is faster without a second barrier. */
+    /* For small data, and for two ranks, it is faster if each rank reduces everything: one barrier and one copy less. */
     const bool combines = host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER
-                          && call->bytes > HOST_SMALL;
+                          && call->bytes > HOST_SMALL && comm->world > 2;
     const uint32_t steps = count + (combines ? 1 : 0);
     for (uint32_t step = 1; step <= steps; step++) {
         if (step < count)

@@ -151,9 +151,9 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
         comm->config = config;
         comm->rank = config->rank;
         comm->world = config->world;
-        comm->gathers = config->world <= ordered.integer && config->world <= MPI_OPENING_INLINE;
+        comm->gathers = config->world <= ordered.integer;
         comm->most = most.integer < 8 ? 8 : most.integer > 1 << 30 ? 1 << 30 : (size_t)most.integer & ~(size_t)7;
-        comm->opening_bytes = mpi_opening_capacity(config->world);
+        mpi_opening_limits(comm);
         comm->opening = calloc(1, comm->opening_bytes);
         comm->blocks = calloc(world, sizeof *comm->blocks);
         comm->inputs = calloc(world, sizeof *comm->inputs);

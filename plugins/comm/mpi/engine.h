@@ -27,8 +27,8 @@
 #include "ctrt/ctrt.h"
 
 enum {
-    MPI_MESSAGE_INLINE = 8192,          /* largest message whose data is sent with its signature */
-    MPI_OPENING_INLINE = 32768,         /* largest sum of the data of all ranks in an opening */
+    MPI_EAGER = 4000,                   /* Open MPI sends larger messages in several steps between ranks of one machine */
+    MPI_MESSAGE_INLINE = MPI_EAGER - 64,    /* largest message whose data is sent with its signature */
     MPI_REQUESTS = 64,                  /* incomplete requests of a batch */
 };
 enum { TAG_OPENING = 1, TAG_DATA, TAG_MESSAGE, TAG_MESSAGE_DATA };
@@ -55,6 +55,7 @@ struct mpi_comm {
     size_t most;                        /* bytes of one MPI call */
     char *opening;                      /* blocks of all ranks */
     size_t opening_bytes;
+    size_t inline_bytes;                /* largest data of one rank in an opening */
     const struct mpi_block **blocks;    /* [world], in order of ranks: in `opening` */
     const void **inputs;                /* [world], for reductions */
     struct mpi_block *message[PATHS];   /* for one message and its data */
@@ -122,7 +123,8 @@ ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state),
 bool mpi_small(const struct mpi_comm *comm, const ctrt_comm_call *call);
 /* Compares the signatures of all ranks and, if the call is small, gathers the data that the ranks contribute. */
 ctrt_status mpi_open(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data, size_t bytes);
-size_t mpi_opening_capacity(int world);
+/* Sets inline_bytes and opening_bytes. */
+void mpi_opening_limits(struct mpi_comm *comm);
 
 /* ---- collective.c, message.c ---- */
 

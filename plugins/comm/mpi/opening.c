@@ -10,22 +10,21 @@
 
 /* ---- what is exchanged ---- */
 
-static size_t data_limit(const struct mpi_comm *comm)
-{
-    return comm->gathers ? MPI_OPENING_INLINE / (size_t)comm->world : 0;
-}
-
 bool mpi_small(const struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const uint32_t collective = call->signature.collective;
     const bool parts = collective == CTRT_COLLECTIVE_SCATTER || collective == CTRT_COLLECTIVE_REDUCE_SCATTER
                        || collective == CTRT_COLLECTIVE_ALL_TO_ALL;
-    return call->bytes <= data_limit(comm) / (parts ? (size_t)comm->world : 1);
+    return call->bytes <= comm->inline_bytes / (parts ? (size_t)comm->world : 1);
 }
 
-size_t mpi_opening_capacity(int world)
+/* The last message of an opening has the blocks of up to half of the ranks. */
+void mpi_opening_limits(struct mpi_comm *comm)
 {
-    return (size_t)world * (sizeof(struct mpi_block) + 16) + MPI_OPENING_INLINE;
+    const size_t share = MPI_EAGER / ((size_t)comm->world / 2 + (comm->world == 1)) / 16 * 16;
+    const size_t limit = share > sizeof(struct mpi_block) + 128 ? share - sizeof(struct mpi_block) : 128;
+    comm->inline_bytes = comm->gathers ? limit : 0;
+    comm->opening_bytes = (size_t)comm->world * (sizeof(struct mpi_block) + comm->inline_bytes);
 }
 
 static size_t block_bytes(const struct mpi_block *block)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/kernel.c: libraries of kernels, and launches.
+ *
+ * Only the format of an image is checked; its contents are ignored. Kernels are looked up by name in libsoftkernels.so,
+ * which is in the directory of libcuda.so.1. The image "softcuda:PATH" names another library. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct function {                           /* CUkernel */
+    const struct softcuda_kernel *kernel;
+    const struct softcuda_library *library;
+    int max_dynamic;
+    struct function *next;
+};
+
+struct image {
+    void *opened;                           /* handle of dlopen; never closed, because its kernels may still be
+                                             * running */
+    const struct softcuda_library *library;
+    pthread_mutex_t lock;
+    struct function *functions;
+};
+
+static const char own_prefix[] = "softcuda:";
+
+/* Accepts PTX text, an ELF file of kernels, a fat binary (with or without its wrapper), and a single zero byte, which
+ * is the image of a build without nvcc. */
+static bool looks_right(const char *image)
+{
+    uint32_t magic;
+    RETURN_IF(image[0] == '\0', true);
+    memcpy(&magic, image, sizeof magic);
+    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0
+           || strstr(image, ".version") != NULL;
+}
+
+static void beside_this_library(char *path, size_t bytes)
+{
+    Dl_info info = { 0 };
+    path[0] = '\0';
+    if (dladdr((void *)(uintptr_t)looks_right, &info) == 0)
+        return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0,
+             info.dli_fname);
+}
+
+static result open_image(struct image **out, const void *data)
+{
+    char path[512];
+    RETURN_IF(out == NULL || data == NULL, CUDA_ERROR_INVALID_VALUE);
+    if (strncmp(data, own_prefix, strlen(own_prefix)) == 0)
+        snprintf(path, sizeof path, "%s", (const char *)data + strlen(own_prefix));
+    else if (!looks_right(data))
+        return CUDA_ERROR_INVALID_IMAGE;
+    else
+        beside_this_library(path, sizeof path);
+    struct image *image = calloc(1, sizeof *image);
+    RETURN_IF(image == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    image->opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (image->opened != NULL)
+        image->library = dlsym(image->opened, "softcuda_library");
+    if (image->library == NULL || image->library->bytes != sizeof *image->library
+        || image->library->here_bytes != sizeof softcuda_here) {
+        fprintf(stderr, "softcuda: no kernels: %s\n",
+                image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
+        free(image);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    pthread_mutex_init(&image->lock, NULL);
+    *out = image;
+    return CUDA_SUCCESS;
+}
+
+/* Returns the kernel, which is looked up once per image. NULL: there is none, or no memory. */
+static struct function *function_find(struct image *image, const char *name)
+{
+    char symbol[300];
+    snprintf(symbol, sizeof symbol, "softcuda_kernel_%s", name);
+    LOCKED(&image->lock);
+    struct function *function = image->functions;
+    while (function != NULL && strcmp(function->kernel->name, name) != 0)
+        function = function->next;
+    const struct softcuda_kernel *kernel = function == NULL ? dlsym(image->opened, symbol) : NULL;
+    if (kernel != NULL && (function = calloc(1, sizeof *function)) != NULL) {
+        *function = (struct function){ .kernel = kernel, .library = image->library, .next = image->functions };
+        image->functions = function;
+        handle_add(HANDLE_KERNEL, function);
+    }
+    return function;
+}
+
+EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit,
+                                void *choices, void **values, unsigned n)
+{
+    CALL(cuLibraryLoadData, ENTER_INIT);
+    (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;
+    TRY(open_image(out, data));
+    handle_add(HANDLE_LIBRARY, *out);
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuLibraryUnload(struct image *image)
+{
+    CALL(cuLibraryUnload, ENTER_INIT);
+    RETURN_IF(!handle_remove(HANDLE_LIBRARY, image), CUDA_ERROR_INVALID_HANDLE);
+    devices_wait_idle();
+    while (image->functions != NULL) {
+        struct function *function = image->functions;
+        image->functions = function->next;
+        handle_remove(HANDLE_KERNEL, function);
+        free(function);
+    }
+    pthread_mutex_destroy(&image->lock);
+    free(image);
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, const char *name)
+{
+    CHECKED_CALL(cuLibraryGetKernel, ENTER_INIT, out == NULL || name == NULL);
+    REQUIRE_HANDLE(HANDLE_LIBRARY, image);
+    *out = function_find(image, name);
+    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- launches ---- */
+
+/* Static shared memory of a kernel counts too. Its size is unknown here, so a fixed size is assumed. */
+enum { SHARED_STATIC = 512 };
+enum { SHARED_FREE = (48 << 10) - SHARED_STATIC, SHARED_MOST = 227 << 10, ARGUMENTS_MOST = 4096 };
+
+static pthread_mutex_t launches_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct tally {
+    struct tally *next;
+    uint64_t launches;
+    char name[];
+} *tallies;
+
+static void count_launch(const char *name)
+{
+    LOCKED(&launches_lock);
+    struct tally *t = tallies;
+    while (t != NULL && strcmp(t->name, name) != 0)
+        t = t->next;
+    if (t == NULL && (t = calloc(1, sizeof *t + strlen(name) + 1)) != NULL) {
+        strcpy(t->name, name);
+        t->next = tallies;
+        tallies = t;
+    }
+    if (t != NULL)
+        t->launches++;
+}
+
+uint64_t function_launches(const char *name)
+{
+    uint64_t sum = 0;
+    LOCKED(&launches_lock);
+    for (const struct tally *t = tallies; t != NULL; t = t->next)
+        sum += name == NULL || strcmp(t->name, name) == 0 ? t->launches : 0;
+    return sum;
+}
+
+static void run_launch(void *argument, struct stream *stream)
+{
+    struct launch launch = *(struct launch *)argument;
+    struct outcome outcome;
+    const char *const name = launch.kernel->name;
+    const result injected = fault_of_kernel(name);
+    count_launch(name);
+    if (injected != CUDA_SUCCESS) {
+        device_fail(stream->device, injected);
+        return;
+    }
+    order_name(name);
+    launch.arguments = (struct launch *)argument + 1;
+    runner_launch(&launch, &outcome);
+    if (outcome.code != 0 || outcome.races > 0) {
+        fault_report(outcome.text);
+        device_fail(stream->device, outcome.code != 0 ? outcome.code : CUDA_ERROR_LAUNCH_FAILED);
+    }
+}
+
+static bool fits(const struct function *function, const unsigned grid[3], const unsigned block[3], unsigned shared)
+{
+    const uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+    return grid[0] > 0 && grid[1] > 0 && grid[2] > 0 && grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535
+           && threads > 0 && threads <= 1024 && block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64
+           && shared <= (function->max_dynamic > SHARED_FREE ? (unsigned)function->max_dynamic : SHARED_FREE);
+}
+
+EXPORT result cuLaunchKernel(struct function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, void *handle,
+                             void **arguments, void **extra)
+{
+    CALL(cuLaunchKernel, ENTER_READY);
+    const unsigned grid[3] = { grid_x, grid_y, grid_z }, block[3] = { block_x, block_y, block_z };
+    STREAM(stream, handle);
+    REQUIRE_HANDLE(HANDLE_KERNEL, function);
+    RETURN_IF(stream->device != device_current(), CUDA_ERROR_INVALID_HANDLE);
+    const struct softcuda_kernel *kernel = function->kernel;
+    RETURN_IF(arguments == NULL || extra != NULL || !fits(function, grid, block, shared), CUDA_ERROR_INVALID_VALUE);
+    RETURN_IF(block_x * block_y * block_z > kernel->max_threads, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    _Alignas(16) char argument[sizeof(struct launch) + ARGUMENTS_MOST];
+    RETURN_IF(kernel->argument_bytes > ARGUMENTS_MOST, CUDA_ERROR_INVALID_VALUE);
+    *(struct launch *)argument = (struct launch){
+        .kernel = kernel, .library = function->library, .argument_bytes = kernel->argument_bytes,
+        .grid = { grid_x, grid_y, grid_z }, .block = { block_x, block_y, block_z }, .shared_bytes = shared,
+        .device = (unsigned)stream->device->index, .order = options.order,
+    };
+    memcpy(argument + sizeof(struct launch), arguments[0], kernel->argument_bytes);
+    return stream_put(stream, op_new(run_launch, NULL, NODE_KERNEL, argument,
+                                     sizeof(struct launch) + kernel->argument_bytes));
+}
+
+EXPORT result cuKernelSetAttribute(int which, int value, struct function *function, int device)
+{
+    CALL(cuKernelSetAttribute, ENTER_INIT);
+    RETURN_IF(device_of(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE_HANDLE(HANDLE_KERNEL, function);
+    RETURN_IF(which != FUNCTION_MAX_DYNAMIC || value < 0 || value > SHARED_MOST, CUDA_ERROR_INVALID_VALUE);
+    function->max_dynamic = value;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tools/run.c: `ctrt run`, which starts a program as several ranks: options, the store, and the ranks' environment.
+ *
+ * The launcher serves the key-value store, so that the store outlives every rank. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "ctrt/device.h"
+#include "run.h"
+#include "tool.h"
+
+#define MAX_RANKS 4096                  /* on this machine */
+
+static const char usage[] =
+    "usage: ctrt run [OPTION...] PROGRAM [ARGUMENT...]\n"
+    "Starts PROGRAM as several ranks on this machine, each with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
+    "MASTER_ADDR, MASTER_PORT, CTRT_STORE and CTRT_STORE_SECRET, and serves their store. If a rank fails, the others\n"
+    "are ended. Exit status: 0, or that of the first rank that failed (128 + signal if it was killed).\n"
+    "  -n, --ranks N      ranks on this machine; default: the number of devices of CTRT_DEVICE's type, for the cpu 1\n"
+    "  --prefix           begins each line of output with \"[RANK] \"; default if there are several ranks\n"
+    "  --no-prefix        does not\n"
+    "  --grace SECONDS    after a failure, time for the other ranks before SIGTERM (10); SIGKILL follows 3 s later\n"
+    "  --nodes M          number of machines; `ctrt run` is started on each of them, with the same -n\n"
+    "  --node I           this machine's index, from 0\n"
+    "  --store tcp://HOST:PORT\n"
+    "                     address of the store, which node 0 serves; its secret is CTRT_STORE_SECRET, the same on all\n"
+    "                     machines; default on one machine: a free port of 127.0.0.1 and a random secret\n";
+
+/* ---- options ---- */
+
+static int wrong(const char *format, const char *text)
+{
+    fprintf(stderr, "ctrt run: ");
+    fprintf(stderr, format, text);
+    fprintf(stderr, "\n\n%s", usage);
+    return 2;
+}
+
+static bool read_number(int *out, const char *text, int least, int most)
+{
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    *out = (int)value;
+    return errno == 0 && end != text && *end == '\0' && value >= least && value <= most;
+}
+
+/* Returns -1 if the ranks can be started, else the exit status. */
+static int read_options(struct run_options *out, int argc, char **argv)
+{
+    enum { NODES = 256, NODE, STORE, GRACE_TIME, PREFIX, NO_PREFIX };
+    static const struct option options[] = {
+        { "ranks", required_argument, NULL, 'n' },      { "nodes", required_argument, NULL, NODES },
+        { "node", required_argument, NULL, NODE },      { "store", required_argument, NULL, STORE },
+        { "grace", required_argument, NULL, GRACE_TIME }, { "prefix", no_argument, NULL, PREFIX },
+        { "no-prefix", no_argument, NULL, NO_PREFIX },  { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    *out = (struct run_options) { .nodes = 1, .node = -1, .prefix = -1, .grace = 10 };
+    char *end;
+    for (int c; (c = getopt_long(argc, argv, "+n:h", options, NULL)) != -1;) {
+        switch (c) {
+        case 'n':
+            if (!read_number(&out->ranks, optarg, 1, MAX_RANKS))
+                return wrong("-n: \"%s\" is not a number from 1 to 4096", optarg);
+            break;
+        case NODES:
+            if (!read_number(&out->nodes, optarg, 1, 65536))
+                return wrong("--nodes: \"%s\" is not a number from 1 to 65536", optarg);
+            break;
+        case NODE:
+            if (!read_number(&out->node, optarg, 0, 65535))
+                return wrong("--node: \"%s\" is not a number from 0 to 65535", optarg);
+            break;
+        case GRACE_TIME:
+            out->grace = strtod(optarg, &end);
+            if (end == optarg || *end != '\0' || !(out->grace >= 0 && out->grace <= 1e6))
+                return wrong("--grace: \"%s\" is not a number of seconds", optarg);
+            break;
+        case STORE:     out->store = optarg; break;
+        case PREFIX:    out->prefix = 1; break;
+        case NO_PREFIX: out->prefix = 0; break;
+        case 'h':       fputs(usage, stdout); return 0;
+        default:        fputs(usage, stderr); return 2;
+        }
+    }
+    if (optind == argc)
+        return wrong("%s", "no program");
+    if (out->store != NULL && strncmp(out->store, "tcp://", 6) != 0)
+        return wrong("--store: \"%s\" is not an address tcp://HOST:PORT", out->store);
+    if (out->nodes > 1 && (out->node < 0 || out->store == NULL))
+        return wrong("%s", "--nodes needs --node and --store");
+    if (out->node >= out->nodes)
+        return wrong("%s", "--node must be less than --nodes");
+    out->node = out->node < 0 ? 0 : out->node;
+    out->program = argv + optind;
+    return -1;
+}
+
+/* Returns the number of ranks if -n is not given; 0 after a message. */
+static int default_ranks(void)
+{
+    char name[64];
+    ctrt_device_spec spec;
+    if (tool_default_device(name, sizeof name) == NULL)
+        return 1;
+    if (ctrt_device_parse(&spec, name) != CTRT_OK) {
+        fprintf(stderr, "ctrt run: CTRT_DEVICE: %s\n", ctrt_error_message());
+        return 0;
+    }
+    const char *why = NULL;
+    if (strcmp(spec.type, "cpu") == 0)
+        return 1;
+    if (!ctrt_is_available(spec.type, &why)) {
+        fprintf(stderr, "ctrt run: no device of type %s: %s; -n sets the number of ranks\n", spec.type, why);
+        return 0;
+    }
+    return ctrt_device_count(spec.type);
+}
+
+/* ---- the environment of the ranks ---- */
+
+void run_set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static bool make_secret(void)
+{
+    unsigned char bytes[32];
+    char text[2 * sizeof bytes + 1];
+    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
+        perror("ctrt run: getrandom");
+        return false;
+    }
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return setenv("CTRT_STORE_SECRET", text, 1) == 0;
+}
+
+/* Returns a port that is free now, for programs that serve a store of their own on MASTER_PORT, such as PyTorch's. */
+static int free_port(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t bytes = sizeof address;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, bytes) == 0
+                       && getsockname(fd, (struct sockaddr *)&address, &bytes) == 0;
+    if (fd >= 0)
+        close(fd);
+    return bound ? ntohs(address.sin_port) : 29500;
+}
+
+/* The cpu backend reads CTRT_NUM_THREADS, BLAS and other libraries OMP_NUM_THREADS. */
+static void share_processors(int local)
+{
+    ctrt_device_properties properties;
+    cpu_set_t set;
+    const char *level = getenv("CTRT_LOG");
+    const bool log = level != NULL && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
+    if (local == 1)
+        return;
+    int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    if (ctrt_device_get_properties(&properties, "cpu") == CTRT_OK && properties.processors > 0)
+        processors = properties.processors;
+    static const char *const names[] = { "CTRT_NUM_THREADS", "OMP_NUM_THREADS" };
+    for (size_t i = 0; i < 2; i++) {
+        if (getenv(names[i]) != NULL)
+            continue;
+        run_set_number(names[i], processors / local > 1 ? processors / local : 1);
+        if (log)
+            fprintf(stderr, "ctrt run: %s=%s: %d processors for %d ranks\n", names[i], getenv(names[i]), processors,
+                    local);
+    }
+}
+
+/* Opens the store and sets the variables that are the same for all ranks. Returns NULL after a message. */
+static ctrt_store *prepare(const struct run_options *options)
+{
+    ctrt_store *store = NULL;
+    const char *secret = getenv("CTRT_STORE_SECRET");
+    if (options->store == NULL && !make_secret())
+        return NULL;
+    if (options->nodes > 1 && (secret == NULL || secret[0] == '\0'))
+        fprintf(stderr, "ctrt run: CTRT_STORE_SECRET is not set, so any host that reaches %s can use the store\n",
+                options->store);
+    const char *address = options->store != NULL ? options->store : "tcp://127.0.0.1:0";
+    if (ctrt_store_open(&store, address, options->node == 0, 0) != CTRT_OK) {
+        fprintf(stderr, "ctrt run: %s\n", ctrt_error_message());
+        return NULL;
+    }
+    address = ctrt_store_address(store);
+    const char *host = address + strlen("tcp://"), *colon = strrchr(host, ':');
+    const bool brackets = host[0] == '[';
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", (int)(colon - host) - 2 * brackets, host + brackets);
+    int port = free_port();
+    if (options->nodes > 1 && !nodes_join(store, options->node, options->nodes, options->ranks, &port)) {
+        ctrt_store_release(&store);
+        return NULL;
+    }
+    setenv("MASTER_ADDR", name, 1);
+    setenv("CTRT_STORE", address, 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    run_set_number("MASTER_PORT", port);
+    run_set_number("WORLD_SIZE", options->nodes * options->ranks);
+    run_set_number("LOCAL_WORLD_SIZE", options->ranks);
+    share_processors(options->ranks);
+    return store;
+}
+
+/* ---- */
+
+int tool_run(int argc, char **argv)
+{
+    struct run_options options;
+    const int status = read_options(&options, argc, argv);
+    if (status >= 0)
+        return status;
+    /* From here on descriptors 0 to 2 are open, so that a pipe never becomes one of them. */
+    for (int fd = 0; fd <= 2;)
+        if ((fd = open("/dev/null", O_RDWR)) < 0) {
+            perror("ctrt run: /dev/null");
+            return 1;
+        } else if (fd > 2) {
+            close(fd);
+        }
+    if (options.ranks == 0 && (options.ranks = default_ranks()) == 0)
+        return 1;
+    if (options.prefix < 0)
+        options.prefix = options.ranks * options.nodes > 1;
+    ctrt_store *store = prepare(&options);
+    if (store == NULL)
+        return 1;
+    const int result = ranks_run(&options);
+    /* The thread of run_nodes.c may still use the store. The end of the process closes it. */
+    if (options.nodes == 1)
+        ctrt_store_release(&store);
+    return result;
+}
