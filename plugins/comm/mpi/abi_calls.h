@@ -25,16 +25,14 @@ static const char *load(void *library)
     *(void **)&mpi.name = symbol;
 #include "abi.def"
 #undef CALL
-#ifdef ABI_OBJECTS
-#define OBJECT(member, type, name)                                                                                  \
+#define OBJECT(member, type, constant, name)                                                                        \
     constants.member = (type)dlsym(library, name);                                                                  \
     if (constants.member == NULL)                                                                                   \
         return name;
-    ABI_OBJECTS(OBJECT)
-#else
-#define CONSTANT(member, value) constants.member = value;
-    ABI_CONSTANTS(CONSTANT)
-#endif
+#define CONSTANT(member, constant, value) constants.member = value;
+#include ABI_HANDLES
+#undef OBJECT
+#undef CONSTANT
     return NULL;
 }
 
