@@ -18,6 +18,7 @@ pkginclude_HEADERS += \
     include/ctrt/split.h \
     include/ctrt/status.def \
     include/ctrt/capture.h \
+    include/ctrt/strategy_plugin.h \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \
     include/ctrt/types.h

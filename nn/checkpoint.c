@@ -51,9 +51,14 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
         return fail_null("save", "module");
     if (path == NULL)
         return fail_null("save", "path");
-    ctrt_status status = module_items(&list, module);
-    if (status == CTRT_OK)
-        status = safetensors_write(path, list.items, list.count, metadata, COUNT_OF(metadata));
+    bool write = true;
+    ctrt_status status = module_event(module, CTRT_MODULE_SAVE_BEGIN, &write);
+    if (status == CTRT_OK) {
+        status = module_items(&list, module);
+        if (status == CTRT_OK && write)
+            status = safetensors_write(path, list.items, list.count, metadata, COUNT_OF(metadata));
+        status = module_event_end(status, module, CTRT_MODULE_SAVE_END, NULL);
+    }
     host_free(list.items);
     return ctrt_context(status, "saving %.500s", path);
 }
@@ -198,9 +203,13 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
         return fail_null("load", "module");
     if (path == NULL)
         return fail_null("load", "path");
-    ctrt_status status = module_items(&list, module);
-    if (status == CTRT_OK)
-        status = items_load(&list, path);
+    ctrt_status status = module_event(module, CTRT_MODULE_LOAD_BEGIN, NULL);
+    if (status == CTRT_OK) {
+        status = module_items(&list, module);
+        if (status == CTRT_OK)
+            status = items_load(&list, path);
+        status = module_event_end(status, module, CTRT_MODULE_LOAD_END, NULL);
+    }
     host_free(list.items);
     return ctrt_context(status, "loading %.500s", path);
 }

@@ -33,6 +33,8 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
     atomic_init(&module->refs, 1);
     module->training = true;
     module->class_of = class_of;
+    if (CTRT_SLOT(class_of, event))
+        atomic_fetch_add(&module_event_classes, 1);
     module_give(out, &module);
     return CTRT_OK;
 }
@@ -59,6 +61,8 @@ static void module_free(ctrt_module *module)
 {
     if (CTRT_SLOT(module->class_of, destroy))
         module->class_of->destroy(module);
+    if (CTRT_SLOT(module->class_of, event))
+        atomic_fetch_sub(&module_event_classes, 1);
     for (size_t i = 0; i < module->children.count; i++) {
         ctrt_module_release(&module->children.items[i].module);
         host_free(module->children.items[i].name);
@@ -199,7 +203,6 @@ ctrt_status ctrt_module_add_buffer(ctrt_module *module, const char *name, ctrt_t
 static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_module *child)
 {
     struct module_children *children = &module->children;
-    CTRT_TRY(name_check(module, "module_add_module", name));
     bool contains = false;
     CTRT_TRY(module_contains(&contains, child, module));
     if (contains)
@@ -219,7 +222,18 @@ ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_m
 {
     if (child == NULL)
         return module_missing("module_add_module", "child");
-    ctrt_status status = module ? children_add(module, name, child) : fail_null("module_add_module", "module");
+    ctrt_status status = module ? name_check(module, "module_add_module", name)
+                                : fail_null("module_add_module", "module");
+    if (status == CTRT_OK)
+        status = children_add(module, name, child);
+    if (status)
+        ctrt_module_release(&child);
+    return status;
+}
+
+ctrt_status module_add_transparent(ctrt_module *module, ctrt_module *child)
+{
+    ctrt_status status = children_add(module, "", child);
     if (status)
         ctrt_module_release(&child);
     return status;
@@ -263,8 +277,9 @@ static bool path_to(char *path, size_t capacity, const ctrt_module *module, cons
             return true;
         if (length < 0 || (size_t)length + 1 >= capacity)
             continue;
-        path[length] = '.';
-        if (path_to(path + length + 1, capacity - (size_t)length - 1, child->module, what))
+        if (length > 0)
+            path[length++] = '.';
+        if (path_to(path + length, capacity - (size_t)length, child->module, what))
             return true;
     }
     if (capacity > 0)

@@ -70,6 +70,18 @@ typedef ctrt_status (*module_copy_choice)(ctrt_tensor **out, void *user, const s
 ctrt_status module_copy_with(ctrt_module **out, const char *who, ctrt_module *module, module_copy_choice choose,
                              void *user);
 
+/* Calls `event` of the classes of `module` and its descendants. For a BEGIN that fails, the modules before have received
+ * the END. An END reaches all modules; the first error is returned. Costs nothing if no module has such a class. */
+ctrt_status module_event(ctrt_module *module, ctrt_module_event event, void *argument);
+/* Calls them with an END and returns `status`, with its message, or if that is CTRT_OK their error. */
+ctrt_status module_event_end(ctrt_status status, ctrt_module *module, ctrt_module_event event, void *argument);
+/* The number of modules whose class has `event`. */
+extern atomic_int module_event_classes;
+
+/* Adds a child for which `module` stands in: names of tensors do not contain its name, which is "". Takes ownership of
+ * the reference, also on failure. */
+ctrt_status module_add_transparent(ctrt_module *module, ctrt_module *child);
+
 /* Moves *fresh to *out: releases the old *out and sets *fresh to NULL. */
 void module_give(ctrt_module **out, ctrt_module **fresh);
 /* Returns the error for a NULL module argument: the error of the module's constructor inside CTRT_NEW if there was one,

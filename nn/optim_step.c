@@ -361,7 +361,11 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
     struct memory_label label;
     const bool labelled = label_enter_watched(&label, "optimizer");
     struct scope *scope = scope_pause();                /* state tensors must outlive the program's scope */
-    ctrt_no_grad status = step(optimizer);
+    ctrt_no_grad {
+        status = module_event(optimizer->module, CTRT_MODULE_STEP_BEGIN, optimizer);
+        if (status == CTRT_OK)
+            status = module_event_end(step(optimizer), optimizer->module, CTRT_MODULE_STEP_END, optimizer);
+    }
     scope_resume(scope);
     if (labelled)
         label_leave(&label);

@@ -52,7 +52,7 @@ static ctrt_status walk_tensor(struct walker *w, const struct module_tensor *ite
     const struct walk *before = &w->root->walks[w->kind];
     struct walk *walk = &w->walk;
     size_t length = w->path.length;
-    bool is_new;
+    bool is_new = false;
     CTRT_TRY(visit(&is_new, w, item->tensor));
     if (!is_new)
         return CTRT_OK;
@@ -68,7 +68,7 @@ static ctrt_status walk_tensor(struct walker *w, const struct module_tensor *ite
 static ctrt_status walk_module(struct walker *w, const ctrt_module *module)
 {
     const struct module_tensors *own = w->kind == WALK_PARAMETERS ? &module->parameters : &module->buffers;
-    bool is_new;
+    bool is_new = false;
     CTRT_TRY(stack_check(w->root->class_of->kind));
     CTRT_TRY(visit(&is_new, w, module));
     if (!is_new)
@@ -77,7 +77,8 @@ static ctrt_status walk_module(struct walker *w, const ctrt_module *module)
         CTRT_TRY(walk_tensor(w, &own->items[i]));
     for (size_t i = 0; i < module->children.count; i++) {
         size_t length = w->path.length;
-        strbuf_add(&w->path, "%s.", module->children.items[i].name);
+        if (*module->children.items[i].name != '\0')
+            strbuf_add(&w->path, "%s.", module->children.items[i].name);
         CTRT_TRY(walk_module(w, module->children.items[i].module));
         path_cut(w, length);
     }
@@ -113,6 +114,77 @@ ctrt_status module_contains(bool *out, const ctrt_module *module, const ctrt_mod
     for (size_t i = 0; i < module->children.count && !*out; i++)
         CTRT_TRY(module_contains(out, module->children.items[i].module, what));
     return CTRT_OK;
+}
+
+/* ---- events ---- */
+
+atomic_int module_event_classes;
+
+/* The modules whose class has `event`, each once. */
+struct listeners {
+    struct ptr_map seen;
+    ctrt_module **modules;
+    size_t count, capacity;
+};
+
+static ctrt_status listeners_find(struct listeners *l, ctrt_module *module)
+{
+    const size_t before = l->seen.count;
+    CTRT_TRY(stack_check(module->class_of->kind));
+    if (ptr_map_add(&l->seen, module, sizeof module) == NULL)
+        return out_of_memory(sizeof module, "walking a module");
+    if (l->seen.count == before)
+        return CTRT_OK;
+    if (CTRT_SLOT(module->class_of, event)) {
+        CTRT_TRY(ARRAY_RESERVE(l->modules, l->capacity, l->count, "a list of modules"));
+        l->modules[l->count++] = module;
+    }
+    for (size_t i = 0; i < module->children.count; i++)
+        CTRT_TRY(listeners_find(l, module->children.items[i].module));
+    return CTRT_OK;
+}
+
+static ctrt_status listeners_call(const struct listeners *l, ctrt_module_event event, void *argument)
+{
+    const bool begins = event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_LOAD_BEGIN
+                        || event == CTRT_MODULE_STEP_BEGIN;
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < l->count; i++) {
+        ctrt_module *module = l->modules[i];
+        const ctrt_status here = module->class_of->event(module, event, argument);
+        if (here == CTRT_OK)
+            continue;
+        if (status == CTRT_OK)
+            status = ctrt_context(here, "%s", module->class_of->kind);
+        while (begins && i-- > 0)           /* the value of each BEGIN is followed by that of its END */
+            (void)l->modules[i]->class_of->event(l->modules[i], (ctrt_module_event)(event + 1), argument);
+        if (begins)
+            break;
+    }
+    return status;
+}
+
+ctrt_status module_event(ctrt_module *module, ctrt_module_event event, void *argument)
+{
+    if (likely(module == NULL || atomic_load_explicit(&module_event_classes, memory_order_relaxed) == 0))
+        return CTRT_OK;
+    struct listeners listeners = { .count = 0 };
+    ctrt_status status = listeners_find(&listeners, module);
+    if (status == CTRT_OK)
+        status = listeners_call(&listeners, event, argument);
+    ptr_map_free(&listeners.seen);
+    host_free(listeners.modules);
+    return status;
+}
+
+ctrt_status module_event_end(ctrt_status status, ctrt_module *module, ctrt_module_event event, void *argument)
+{
+    char message[2048];
+    if (status == CTRT_OK)
+        return module_event(module, event, argument);
+    snprintf(message, sizeof message, "%s", ctrt_error_message());
+    (void)module_event(module, event, argument);
+    return strcmp(message, ctrt_error_message()) == 0 ? status : ctrt_fail(status, "%s", message);
 }
 
 /* ---- listing ---- */

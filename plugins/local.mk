@@ -1,4 +1,5 @@
-# Plugins that are not backends: memory policies and engines of communicators. Each is a separate plugin.
+# Plugins that are not backends: memory policies, engines of communicators, and parallel strategies. Each is a
+# separate plugin.
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \
@@ -81,6 +82,31 @@ comm_reductions += libcomm-host-avx2.la
 libcomm_host_avx2_la_SOURCES  = plugins/comm/host/reduce.c
 libcomm_host_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
 libcomm_host_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
+endif
+
+# Parallel strategies call them too.
+strategy_single_sources = plugins/strategy/single/single.c
+strategy_data_parallel_sources = \
+    plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
+    plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
+    plugins/strategy/data-parallel/workers.c
+
+if PLUGIN_STRATEGY_SINGLE
+plugin_LTLIBRARIES += strategy-single.la
+strategy_single_la_SOURCES  = $(strategy_single_sources)
+strategy_single_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_single_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_single_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_single_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_STRATEGY_DATA_PARALLEL
+plugin_LTLIBRARIES += strategy-data-parallel.la
+strategy_data_parallel_la_SOURCES  = $(strategy_data_parallel_sources)
+strategy_data_parallel_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_data_parallel_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_data_parallel_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_data_parallel_la_LIBADD   = libctrt.la
 endif
 
 # libtool links plugins that use libctrt again when they are installed, with the installed libctrt.

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# limit.sh PROGRAM [ARGUMENT...]: runs a test with a time limit of $CTRT_TEST_TIMEOUT seconds, so that a hang is
+# limit.sh PROGRAM [ARGUMENT...]: runs a test with a time limit of $TEST_TIMEOUT seconds, so that a hang is
 # reported as a failure of that test.
-limit=${CTRT_TEST_TIMEOUT:-900}
+limit=${TEST_TIMEOUT:-900}
 with_limit=
 ! command -v timeout >/dev/null || with_limit="timeout -k 10 $limit"
 $with_limit "$@"

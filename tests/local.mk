@@ -125,7 +125,7 @@ TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
-parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
+parallel_tests = tests/unit/test-parallel.c tests/unit/test-parallel-strategies.c tests/unit/test-replicate.c
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
@@ -376,8 +376,8 @@ AM_TESTS_ENVIRONMENT = \
     srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; TEST_PROGRAMS='$(run_programs)'; export srcdir builddir TEST_PROGRAMS; \
     OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
-    PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
-    export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \
+    PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
+    export CC CXX NM READELF AWK PKG_CONFIG SANITIZE TEST_TIMEOUT; \
     ASAN_OPTIONS="detect_stack_use_after_return=0:intercept_tls_get_addr=0:$$ASAN_OPTIONS"; \
     UBSAN_OPTIONS="print_stacktrace=1:$$UBSAN_OPTIONS"; \
     LSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0:$$LSAN_OPTIONS"; \

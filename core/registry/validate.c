@@ -2,6 +2,7 @@
 /* registry/validate.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
 #include "ctrt/comm_plugin.h"
+#include "ctrt/strategy_plugin.h"
 #include "registry/internal.h"
 
 /* Bytes from the beginning of a table to the end of `member`. With the last member of ABI 1.0: the minimum size. */
@@ -112,6 +113,15 @@ static bool validate_comm(const ctrt_comm_engine *engine, char *reason, size_t b
     return true;
 }
 
+static bool validate_strategy(const ctrt_strategy *strategy, char *reason, size_t bytes)
+{
+    REQUIRE(strategy, create, "struct ctrt_strategy");
+    REQUIRE(strategy, destroy, "struct ctrt_strategy");
+    REQUIRE(strategy, forward, "struct ctrt_strategy");
+    REQUIRE(strategy, step, "struct ctrt_strategy");
+    return true;
+}
+
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
 {
     size_t size = *(const size_t *)table;
@@ -123,6 +133,8 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
         return validate_memory(table, reason, bytes);
     if (kind == CTRT_COMPONENT_COMM)
         return validate_comm(table, reason, bytes);
+    if (kind == CTRT_COMPONENT_STRATEGY)
+        return validate_strategy(table, reason, bytes);
     if (kind == CTRT_COMPONENT_KERNELS)
         REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
     return true;

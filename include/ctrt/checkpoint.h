@@ -25,6 +25,9 @@ CTRT_API ctrt_status ctrt_save(ctrt_module *module, const char *path);
  * the file, so that an error of the file or CTRT_ERR_OUT_OF_MEMORY of the host changes nothing. Only an error of the
  * device while values are copied to it can leave the module partly loaded; the message says so. */
 CTRT_API ctrt_status ctrt_load(ctrt_module *module, const char *path);
+/* Writes the SHA-256 of the names, dtypes, shapes and values of what ctrt_save would write, as 64 hexadecimal digits
+ * and a NUL byte. Equal for equal bits, wherever the tensors are. Waits for the values. */
+CTRT_API ctrt_status ctrt_module_sha256(char text[65], ctrt_module *module);
 /* ctrt_optimizer_save writes the optimizer's options, and the state and step count of each parameter.
  * ctrt_optimizer_load requires the same kind of optimizer over parameters of the same names and shapes
  * (CTRT_ERR_STATE) and converts state of any floating dtype. Options that the constructor would reject and step

@@ -184,6 +184,17 @@ CTRT_API ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ct
 
 /* ---- user-defined modules ---- */
 
+/* What happens to a module and all modules below it; see ctrt_module_class. */
+typedef enum ctrt_module_event {
+    CTRT_MODULE_SAVE_BEGIN,             /* `argument` is a bool that is true; if the class sets it to false, ctrt_save
+                                         * writes no file (because another process writes it) and succeeds */
+    CTRT_MODULE_SAVE_END,
+    CTRT_MODULE_LOAD_BEGIN, CTRT_MODULE_LOAD_END,
+    CTRT_MODULE_STEP_BEGIN,             /* a step of an optimizer that was created from the module or one above it;
+                                         * `argument`: the ctrt_optimizer */
+    CTRT_MODULE_STEP_END
+} ctrt_module_event;
+
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
  * result afterwards; `inputs` are borrowed. */
 typedef struct ctrt_module_class {
@@ -196,6 +207,10 @@ typedef struct ctrt_module_class {
     /* Optional: fills the state of `copy`, a copy of `original` that has its tensors and modules already; see
      * ctrt_module_copy. */
     ctrt_status (*replicate)(ctrt_module *copy, ctrt_module *original);
+    /* Optional: called before and after tensors of the module are saved, loaded or changed by an optimizer. If a BEGIN
+     * fails, the save, load or step fails with its error and has not begun. After a BEGIN that succeeded the END
+     * follows, also if the save, load or step fails. */
+    ctrt_status (*event)(ctrt_module *self, ctrt_module_event event, void *argument);
 } ctrt_module_class;
 
 /* Creates a module of the class `class_of`. On success *out owns one reference. */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/parallel.h: several devices in one process: scatter, replicate, apply in parallel, gather.
+/* ctrt/parallel.h: parallel strategies, and several devices in one process: scatter, replicate, apply in parallel,
+ * gather.
  *
- * The functions are those of torch.nn.parallel, and differentiable. Together they are data parallelism by hand:
+ * With a strategy (ctrt_parallel_new) a training loop runs on one device or on many without a change. The functions
+ * from which the strategies are made are those of torch.nn.parallel, and differentiable. Together they are data
+ * parallelism by hand:
  *
  *     CTRT_TRY(ctrt_scatter_tensor(parts, &count, x, devices, n, 0, NULL));
  *     CTRT_TRY(ctrt_replicate(replicas, net, devices, count));
@@ -150,6 +153,54 @@ typedef struct ctrt_imbalance {
  * returns whether the smallest is below 0.75 of the largest; then *out (may be NULL) names the two, and a warning is
  * logged. Values that the backend does not report are not compared. */
 CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *devices, int n);
+
+/* ---- strategies --------------------------------------------------------------------------------------------------
+ *
+ * A strategy is how a module runs on devices: `single` on one, `data-parallel` on several with a part of the batch on
+ * each. Strategies are plugins, chosen by name, in the program or by the environment (doc/parallel.md):
+ *
+ *     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
+ *     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
+ *     for (...) {
+ *         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
+ *         CTRT_TRY(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, loss_function, NULL));
+ *         CTRT_TRY(ctrt_optimizer_step(optimizer));
+ *     } */
+
+/* Creates a module that stands in for `module` and runs it by a strategy. Its parameters, buffers, and their names in
+ * checkpoints are those of `module`, which it retains. ctrt_forward runs the strategy's forward pass.
+ *
+ * `strategy` NULL: the parameter CTRT_STRATEGY, or `single`. `devices` NULL: all visible devices of the type of the
+ * default device (CTRT_DEVICE), the module's device first. With CTRT_CANONICAL=V the batch is cut into V shards (1: 12)
+ * that are computed one by one and added in a fixed order, so that the result does not depend on the number of devices.
+ *
+ * Errors: CTRT_ERR_NOT_FOUND for an unknown strategy, with the known ones; CTRT_ERR_DEVICE, naming the tensor, if the
+ * strategy requires it on another device; CTRT_ERR_STATE for a module that this function created. */
+CTRT_API ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
+                                       ctrt_device *const *devices, int n);
+
+/* Computes the loss from the output of the module for inputs[0], and from all inputs, whose rows correspond to those of
+ * the output: the mean over rows. `inputs` are on the output's device; those that were NULL in ctrt_parallel_step are
+ * NULL. It is called for parts of the batch, in several threads at the same time. *loss is NULL on entry. */
+typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs,
+                                          int count, void *user);
+/* Runs forward, loss and backward for a batch: inputs[count], at most 64, all with the same number of rows (size of
+ * dimension 0), of which the first goes to the module. Each device computes the loss of its rows, so none gathers the
+ * outputs of all. The gradients of the mean over all rows are added to those of the parameters, as by ctrt_backward;
+ * none flow to the inputs. *loss is that mean, detached, on the first device.
+ *
+ * If the step fails on one device, it fails, with an error that names the device, and the gradients are those from
+ * before. `net` was created by ctrt_parallel_new, else CTRT_ERR_INVALID_ARGUMENT. CTRT_ERR_SHAPE for inputs without
+ * rows, or of different numbers. */
+CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
+                                        ctrt_loss_function loss_function, void *user);
+/* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off
+ * adds them all up: gradient accumulation with one reduction. The parameters' gradients are incomplete in between. In
+ * canonical mode, and for strategies without reductions, each step is complete. */
+CTRT_API ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on);
+/* Returns one line that describes the strategy: "data-parallel on sim:0, sim:1; ...". "" for a module that
+ * ctrt_parallel_new did not create. Valid until the next call for `net`, or its end. */
+CTRT_API const char *ctrt_parallel_describe(ctrt_module *net);
 
 CTRT_END_DECLS
 

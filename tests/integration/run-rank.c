@@ -6,7 +6,7 @@
  *   line BYTES    writes one line of that many bytes in pieces
  *   port          prints a free port
  *   default-int PROGRAM [ARGUMENT...]
- *                 executes the program with SIGINT's default action, which shells take from background jobs */
+ *                 executes the program with the default action of SIGINT, which shells ignore in background jobs */
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>

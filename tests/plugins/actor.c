@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ctrt/plugin.h"
+#include "ctrt/strategy_plugin.h"
 
 static const ctrt_host *host;
 static char own_name[64];               /* "fake" of backend-fake.so */
@@ -357,6 +358,54 @@ static void play_policy(void)
     component.table = &policy;
 }
 
+/* ---- a strategy that records the events which it receives ---- */
+
+static char events[64] = "events:";
+
+static ctrt_status strategy_create(void **out, const ctrt_strategy_config *config)
+{
+    (void)config;
+    *out = events;
+    return CTRT_OK;
+}
+
+static void strategy_destroy(void *self)
+{
+    (void)self;
+}
+
+static ctrt_status strategy_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    (void)self, (void)y, (void)inputs, (void)count;
+    return host->fail(CTRT_ERR_NOT_SUPPORTED, "no forward");
+}
+
+static ctrt_status strategy_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    (void)self, (void)loss, (void)batch;
+    return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s", events);
+}
+
+static ctrt_status strategy_event(void *self, ctrt_module_event event, void *argument)
+{
+    (void)self;
+    snprintf(events + strlen(events), sizeof events - strlen(events), " %d", (int)event);
+    if (event == CTRT_MODULE_SAVE_BEGIN)
+        *(bool *)argument = false;
+    return event == CTRT_MODULE_LOAD_BEGIN ? host->fail(CTRT_ERR_IO, "no loading") : CTRT_OK;
+}
+
+static ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .create = strategy_create, .destroy = strategy_destroy,
+    .forward = strategy_forward, .step = strategy_step, .event = strategy_event,
+};
+
+static void play_strategy(void)
+{
+    component.kind = CTRT_COMPONENT_STRATEGY;
+    component.table = &strategy;
+}
+
 static void play_overlay(void)
 {
     component.kind = CTRT_COMPONENT_KERNELS;
@@ -386,7 +435,7 @@ static void play_role(void)
     ROLE("short-slot", device_table.size = offsetof(ctrt_device_table, close));
     ROLE("null-memory", memory_table.alloc = NULL);           ROLE("kernel-run", kernels[1].run = NULL);
     ROLE("kernel-stride", kernel_table.stride = 16);          ROLE("kernel-array", kernel_table.kernels = NULL);
-    ROLE("policy-null", play_policy(); policy.free = NULL);
+    ROLE("policy-null", play_policy(); policy.free = NULL);   ROLE("null-step", play_strategy(); strategy.step = NULL);
 
     /* Functions that fail or do more than expected. */
     INIT("init-fails", init_fails);                           INIT("init-silent", init_fails);
@@ -408,6 +457,7 @@ static void play_role(void)
     ROLE("other-name", component.name = "fake"; component.score = 50);
     ROLE("over", backend.base = "nobody");                    ROLE("grown", play_grown());
     ROLE("policy", play_policy());                            ROLE("fake-extra", play_overlay());
+    ROLE("watcher", play_strategy());
 }
 
 const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)

@@ -27,7 +27,7 @@ CTRT_BEGIN_DECLS
      && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table))                   \
      && (table)->member != NULL)
 
-/* The same for members whose value 0 is meaningful: tests the size only. */
+/* Like CTRT_SLOT, for members whose value 0 is meaningful: tests the size only. */
 #define CTRT_HAS(table, member)                                                                                   \
     ((table) != NULL && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)))
 
@@ -40,7 +40,7 @@ enum {                              /* ctrt_view.flags */
     CTRT_VIEW_PINNED = 8            /* pinned host memory; the core waits for pending copies before a kernel gets it */
 };
 
-/* A tensor as a kernel gets it. Shapes and strides count elements; entries from ndim on are unspecified. */
+/* A tensor as a kernel gets it. Shapes and strides count elements; entries at index ndim and above are unspecified. */
 typedef struct ctrt_view {
     void *data;                     /* address of element [0,0,...] on the device */
     int64_t numel;
@@ -257,7 +257,8 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   tril triu(x[B,M,N]) -> out
  * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
  *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on n tensors at once (contiguous; key: parameter); optional, else elementwise ops do the step:
+ * Optimizers, in place on n tensors in one call (contiguous; key: parameter); optional, else elementwise ops do the
+ * step:
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
  *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
@@ -294,9 +295,9 @@ typedef struct ctrt_host {
      * returns true, or returns false if it is not known. May be called in a signal handler: never
      * blocks on a lock and does not allocate. */
     bool (*describe)(char *text, size_t bytes, const void *address);
-    /* As pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
-     * the library has taken its own locks, which is the usual lock order; the other two run before the library
-     * releases them. */
+    /* Like pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
+     * the library has taken its own locks, which is the usual lock order; the other two run before the library releases
+     * them. */
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 } ctrt_host;
 
@@ -396,12 +397,13 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     void (*unreserve)(void *device, void *address, size_t bytes);
     ctrt_status (*map)(void *device, void *address, size_t bytes);      /* CTRT_ERR_OUT_OF_MEMORY: nothing is mapped */
     void (*unmap)(void *device, void *address, size_t bytes);
-    /* Optional, all four or none: stream-ordered allocation. `ordered` returns whether this device supports it; it
-     * is called when the device's memory is set up. If it returns true, alloc_on and free_on replace alloc and free.
-     * alloc_on: work enqueued on `queue` from now on may use the memory, and other work may once it is ordered after
-     * that; on a queue that is being captured, any work may. free_on: the memory is freed when all work that is on
-     * `queue` now is done; the caller has enqueued waits for other queues' work there. trim: releases the freed
-     * memory that the device caches, including that of pending frees. */
+    /* Optional, all four or none: stream-ordered allocation. `ordered` returns whether this device supports it; it is
+     * called when the device's memory is set up. If it returns true, alloc_on and free_on replace alloc and free.
+     * alloc_on: work enqueued on `queue` from now on may use the memory. Work on other queues may use the memory if it
+     * is ordered after all work that is on `queue` now. If `queue` is being captured, any work may use the memory.
+     * free_on: the memory is freed when all work that is on `queue` now is done; the caller has enqueued waits for
+     * other queues' work there. trim: releases the freed memory that the device caches, including that of pending
+     * frees. */
     bool (*ordered)(void *device);
     ctrt_status (*alloc_on)(void *device, void **address, size_t bytes, void *queue);
     void (*free_on)(void *device, void *address, size_t bytes, void *queue);
@@ -414,7 +416,7 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
  * waits still take place, in order. Other queues continue. An event stands for all work that was on the queue when
  * the event was recorded. Recording it again replaces the record; earlier waits keep the old one. event_destroy may
  * be called directly after wait_event. */
-typedef struct ctrt_queue_table {       /* optional; without it every slot completes at once, in order */
+typedef struct ctrt_queue_table {       /* optional; without it, all work is complete when a slot returns */
     size_t size;
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
     void (*destroy)(void *device, void *queue);
@@ -452,7 +454,7 @@ typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 typedef struct ctrt_capture_table {     /* all slots or none */
     size_t size;
     ctrt_status (*begin)(void *device, void *queue);
-    /* also called after a failure; there is no graph then */
+    /* also called after a failure; then no graph is returned */
     ctrt_status (*end)(void *device, void *queue, void **graph);
     ctrt_status (*replay)(void *device, void *graph, void *queue);
     void (*destroy)(void *device, void *graph);
@@ -501,7 +503,7 @@ typedef struct ctrt_memory_source {
     const char *device_name;            /* "cpu", "cuda:1" */
     uint32_t device_flags;              /* CTRT_DEVICE_* */
     uint32_t flags;                     /* CTRT_SOURCE_* */
-    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some point of a plan on, no limit */
+    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some point of a dry run on, no limit */
     /* A fence stands for work on one or several queues; it is done when all of that work is done. NULL is a fence
      * that is done. The slots are present on every device; without queues every fence is NULL. */
     ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* for all work that is on `queue` now */
@@ -522,10 +524,10 @@ typedef struct ctrt_memory_source {
     void (*unreserve)(void *state, void *address, size_t bytes);
     ctrt_status (*map)(void *state, void *address, size_t bytes);
     void (*unmap)(void *state, void *address, size_t bytes);
-    /* Sets *done to whether the fence's work has ended. If it has, returns CTRT_OK, or the failure because of which
-     * a queue dropped it or work before it; resetting the queue does not change that result. Does not block. */
+    /* Sets *done to whether the fence's work has ended. If it has ended, returns CTRT_OK, or the failure that made a
+     * queue drop this work or work before it; resetting the queue does not change that result. Does not block. */
     ctrt_status (*fence_status)(void *state, void *fence, bool *done);
-    /* As alloc, for memory that is not needed yet: neither releases cached memory nor moves blocks to satisfy the
+    /* Like alloc, for memory that is not needed yet: neither releases cached memory nor moves blocks to satisfy the
      * request. */
     ctrt_status (*alloc_spare)(void *state, void **address, size_t bytes, void *queue);
 } ctrt_memory_source;
@@ -562,7 +564,7 @@ typedef struct ctrt_memory_policy_stats {
 } ctrt_memory_policy_stats;
 
 /* What `walk` reports: each segment, followed by its blocks in order of their addresses. */
-/* free; allocated; free once its fence is done */
+/* free; allocated; free after its fence is done */
 enum { CTRT_BLOCK_INACTIVE, CTRT_BLOCK_ACTIVE, CTRT_BLOCK_AWAITING };
 typedef struct ctrt_memory_piece {
     size_t size;
@@ -603,10 +605,10 @@ typedef struct ctrt_memory_policy {
      * wherever the bytes are. */
     ctrt_status (*use)(void *policy, const ctrt_block *block, void *queue, void **address);
     void (*unuse)(void *policy, const ctrt_block *block, void *queue);
-    /* Optional: creates a second instance in the same state over another source whose blocks are no real memory, for
+    /* Optional: creates a second instance in the same state over another source whose blocks are not real memory, for
      * dry runs. Cookies of allocated blocks are those of the original. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
-    /* Optional: as alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
+    /* Optional: like alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
      * must not do so either. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     /* Optional: sets all peaks of `stats` to the current values. */
@@ -649,11 +651,11 @@ typedef struct ctrt_plugin {
     size_t component_count;
     size_t component_stride;            /* sizeof(ctrt_component) at compile time */
     /* Optional: stores the host table and declares parameters. Also called when parameters are listed, even if the
-     * probe returned no, so it must not need the device; a failure has no effect then. Called before any slot but
-     * probe, once, or again after it returned CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a temporary shortage
-     * (descriptors, memory, input). The caller holds no lock that the host's functions take, so init may start
-     * threads that use the host, and wait for them; a backend's init may also fork. host->backend returns NULL for a
-     * plugin whose init waits for this one. */
+     * probe returned no, so it must not need the device; in that case a failure has no effect. Called once, before any
+     * slot except probe. Called again only after it returned CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a
+     * temporary shortage (descriptors, memory, input). The caller holds no lock that the host's functions take, so init
+     * may start threads that use the host, and wait for them; a backend's init may also fork. host->backend returns
+     * NULL for a plugin whose init waits for this one. */
     ctrt_status (*init)(const ctrt_host *host);
 } ctrt_plugin;
 

@@ -2,8 +2,8 @@
 /* ctrt/types.h: types that programs and plugins share: status codes, data types, scalars, parameters, statistics,
  * limits.
  *
- * Every other header of ctrt includes this one. It includes nothing but the three standard headers below and the two
- * .def files. */
+ * Every other header of ctrt includes this one. It includes only the three standard headers below and the two .def
+ * files. */
 #ifndef CTRT_TYPES_H
 #define CTRT_TYPES_H
 

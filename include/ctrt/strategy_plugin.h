@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/strategy_plugin.h: the interface of parallel strategies, plugins of kind `strategy`, and functions that several
+ * strategies need.
+ *
+ * A strategy runs a module on one device, on several, or on this rank of several. The library provides the module that
+ * stands in for the original (ctrt_parallel_new) and calls the strategy for its forward pass, for steps, and before and
+ * after checkpoints and optimizer steps. The table of a component of kind CTRT_COMPONENT_STRATEGY is a ctrt_strategy. A
+ * strategy calls the public functions of ctrt.h and therefore links libctrt. */
+#ifndef CTRT_STRATEGY_PLUGIN_H
+#define CTRT_STRATEGY_PLUGIN_H
+
+#include "ctrt/optim.h"
+#include "ctrt/parallel.h"
+#include "ctrt/plugin.h"
+
+CTRT_BEGIN_DECLS
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+/* What a strategy works on. The pointers are valid until destroy. */
+typedef struct ctrt_strategy_config {
+    size_t size;
+    ctrt_module *module;                /* the original; outlives the strategy, which must not retain it */
+    ctrt_device *const *devices;        /* at least one */
+    int32_t count;                      /* number of devices */
+    int32_t canonical;                  /* number of shards in canonical mode; 0: off */
+} ctrt_strategy_config;
+
+/* The arguments of ctrt_parallel_step, checked: no pointer is NULL except inputs[1] and following. */
+typedef struct ctrt_strategy_batch {
+    size_t size;
+    ctrt_tensor *const *inputs;
+    int32_t count;                      /* number of inputs, at least 1 */
+    int32_t reserved;
+    int64_t rows;                       /* size of dimension 0 of each input that is not NULL; at least 1 */
+    ctrt_loss_function loss;
+    void *user;                         /* last argument of `loss` */
+} ctrt_strategy_batch;
+
+/* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
+ * library adds the strategy's name. */
+typedef struct ctrt_strategy {
+    size_t size;                        /* required slots: create, destroy, forward, step */
+    uint32_t flags;                     /* 0 */
+    uint32_t reserved;
+    ctrt_status (*create)(void **strategy, const ctrt_strategy_config *config);
+    void (*destroy)(void *strategy);
+    /* The forward pass of the module, recorded in grad mode. *y is NULL on entry and owns the result afterwards. Some
+     * inputs may be NULL, as for ctrt_forward_n. */
+    ctrt_status (*forward)(void *strategy, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
+    /* Forward, loss and backward, as ctrt_parallel_step. *loss is NULL on entry. If the step fails, the gradients of the
+     * module are those from before. */
+    ctrt_status (*step)(void *strategy, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+    /* Optional: ctrt_parallel_no_sync. Without it the strategy has nothing to synchronise. */
+    ctrt_status (*no_sync)(void *strategy, bool on);
+    /* Optional: the text after the name in ctrt_parallel_describe, on one line: "on sim:0, sim:1". */
+    void (*describe)(void *strategy, char *text, size_t bytes);
+    /* Optional: called before and after the module is saved or loaded and an optimizer makes a step. For example, a
+     * strategy that has a part of each parameter assembles the parameters before they are saved. `argument` and what a
+     * failure means: see ctrt_module_event. */
+    ctrt_status (*event)(void *strategy, ctrt_module_event event, void *argument);
+} ctrt_strategy;
+
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* Sets whether the calling thread orders streams automatically also with CTRT_STREAM_ORDER=manual, and returns whether
+ * it did. The library calls a strategy's functions with it on, because the program cannot put its waits between the
+ * copies that a strategy makes; the strategy's own threads turn it on. */
+CTRT_API bool ctrt_set_streams_ordered(bool on);
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* Moves the gradients of all parameters of `module` to grads[ctrt_module_parameter_count(module)], whose elements are
+ * overwritten: NULL for a parameter without gradient. The caller owns the references. */
+CTRT_API ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *module);
+/* Makes grads[] the gradients of the parameters (NULL: none) and sets the elements to NULL. Cannot fail for what
+ * ctrt_gradients_take wrote for this module. */
+CTRT_API ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads);
+/* Adds grads[] to the gradients `before` that ctrt_gradients_take took from the module, makes the sums the gradients of
+ * the parameters, and sets the elements of both lists to NULL. As with ctrt_backward, the tensors in `before` remain the
+ * gradients; where there is none, the tensor of `grads` becomes the gradient. */
+CTRT_API ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads);
+/* Releases `count` gradients and sets the elements to NULL. */
+CTRT_API void ctrt_gradients_release(ctrt_tensor **grads, size_t count);
+
+/* ---- sums in a fixed order ---------------------------------------------------------------------------------------
+ *
+ * A sum tree adds lists of tensors, one list per leaf, in an order that depends on the number of leaves only: node j of
+ * level l + 1 is the sum of the nodes 2j and 2j + 1 of level l, level 0 are the leaves, and a node without a sibling
+ * moves up unchanged. A tensor that is NULL is zero. Each device adds the leaves that it computed in a tree of its own;
+ * ctrt_sum_tree_merge combines the trees. So the bits of the sums do not depend on the number of devices, if the
+ * devices compute the same bits. Not recorded by autograd. One tree must not be used by two threads at the same time. */
+typedef struct ctrt_sum_tree ctrt_sum_tree;
+
+/* Creates a sum of lists of `count` tensors, in a tree of `leaves` leaves, on `device`. On success *out owns it. */
+CTRT_API ctrt_status ctrt_sum_tree_new(ctrt_sum_tree **out, int64_t leaves, size_t count, ctrt_device *device);
+/* Frees *tree with its tensors and sets it to NULL. */
+CTRT_API void ctrt_sum_tree_release(ctrt_sum_tree **tree);
+/* Adds the tensors of leaf number `leaf`, takes ownership of them also on failure, and sets the elements to NULL. The
+ * tensors may be changed in place and must not share memory with others. CTRT_ERR_STATE for a leaf that was added
+ * before. */
+CTRT_API ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_tensor **tensors);
+/* Moves the sums of `from`, a tree with as many leaves and tensors, to `tree` and its device. Contiguous tensors of one
+ * dtype are copied in groups. */
+CTRT_API ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from);
+/* Moves the sums of all leaves to out[count], whose elements are overwritten. Each has memory of its own.
+ * CTRT_ERR_STATE if leaves are missing. */
+CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree);
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+
+/* Runs the rows from..from+rows-1 of the inputs forward and backward: *loss is the loss function's result multiplied by
+ * `weight`, detached. Inputs on other devices are copied to `device`; no gradient flows to them. The gradients are added
+ * to those of the module's parameters. CTRT_ERR_SHAPE if the loss has more than one element. */
+CTRT_API ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
+                                         const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight);
+
+/* The shards that one replica computes in canonical mode. */
+typedef struct ctrt_shard_range {
+    int64_t first, count;               /* numbers of the shards */
+    const int64_t *sizes;               /* rows of each shard of the whole batch, as ctrt_chunk_sizes with
+                                         * CTRT_CHUNK_BALANCED writes them */
+    int64_t total;                      /* number of shards that have rows */
+    uint64_t seed, offset;              /* state of the first device's random generator before the step */
+    bool seeded;                        /* shard i begins with that state, advanced by (i + 1) * 2^32; for devices that
+                                         * occur once in the list of devices */
+    uint64_t reserved[2];               /* 0 */
+} ctrt_shard_range;
+
+/* Runs each shard of the range forward and backward by itself and adds its gradients, followed by its loss multiplied
+ * by its fraction of all rows, as leaf to `sum`, a tree of range->total leaves and parameter_count + 1 tensors. The
+ * inputs of `batch` begin with the first row of the range, batch->rows is that of the whole batch. The module has no
+ * gradients before and afterwards.
+ *
+ * Every shard begins with the values that the buffers had before the call. Afterwards the buffers have the values that
+ * the first shard of the range left. */
+CTRT_API ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
+                                          const ctrt_strategy_batch *batch, const ctrt_shard_range *range);
+/* Runs each shard of the range forward by itself, under the same rules, and concatenates the results. */
+CTRT_API ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device,
+                                         ctrt_tensor *const *inputs, int count, const ctrt_shard_range *range);
+
+CTRT_END_DECLS
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/strategy.c: the module that stands in for another one and runs it by a strategy. */
+#include <stdarg.h>
+
+#include "base/base.h"
+#include "base/param.h"
+#include "ctrt/strategy_plugin.h"
+#include "nn/module.h"
+#include "parallel/devices.h"
+#include "registry/registry.h"
+
+#define MOST_DEVICES      4096
+#define MOST_INPUTS       64
+#define DEFAULT_SHARDS    12            /* a multiple of 1, 2, 3, 4, 6 and 12 devices */
+#define MOST_SHARDS       65536
+#define DESCRIPTION_BYTES 1024
+
+static const ctrt_param strategy_param = {
+    sizeof strategy_param, "CTRT_STRATEGY", CTRT_PARAM_STRING, "single", NULL,
+    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, ...",
+};
+CORE_PARAM(strategy_param);
+static const ctrt_param canonical_param = {
+    sizeof canonical_param, "CTRT_CANONICAL", CTRT_PARAM_INT, "0", NULL,
+    "results that do not depend on the number of devices: the batch is cut into so many shards (1: 12; 0: off)",
+};
+CORE_PARAM(canonical_param);
+
+struct state {
+    const ctrt_strategy *table;             /* NULL until create has succeeded */
+    const char *name;
+    void *strategy;
+    ctrt_device **devices;                  /* owned */
+    ctrt_strategy_config config;
+    char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
+};
+
+/* ---- the class ---- */
+
+static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    STREAMS_ORDERED;
+    struct state *state = ctrt_module_state(self);
+    if (count < 1 || inputs[0] == NULL)
+        return fail_null("forward", "x");
+    return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
+}
+
+static void parallel_destroy(ctrt_module *self)
+{
+    struct state *state = ctrt_module_state(self);
+    if (state->table != NULL)
+        state->table->destroy(state->strategy);
+    host_free(state->devices);
+    host_free(state->description);
+}
+
+static ctrt_status parallel_event(ctrt_module *self, ctrt_module_event event, void *argument)
+{
+    STREAMS_ORDERED;
+    struct state *state = ctrt_module_state(self);
+    if (state->table == NULL)
+        return CTRT_OK;
+    return ctrt_context(state->table->event(state->strategy, event, argument), "%s", state->name);
+}
+
+/* For strategies with and without `event`. Without, an optimizer step need not look for modules that have one. */
+static const ctrt_module_class classes[2] = {
+    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct state),
+      .forward = parallel_forward, .destroy = parallel_destroy },
+    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct state),
+      .forward = parallel_forward, .destroy = parallel_destroy, .event = parallel_event },
+};
+
+static struct state *state_of(ctrt_module *net)
+{
+    const bool ours = net != NULL && (net->class_of == &classes[0] || net->class_of == &classes[1]);
+    return ours ? ctrt_module_state(net) : NULL;
+}
+
+static ctrt_status not_parallel(const char *who, const ctrt_module *net)
+{
+    if (net == NULL)
+        return fail_null(who, "net");
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a module of class %s, expected one from ctrt_parallel_new", who,
+                     ctrt_module_kind(net));
+}
+
+bool ctrt_set_streams_ordered(bool on)
+{
+    const bool before = thread_state.order_auto;
+    thread_state.order_auto = on;
+    return before;
+}
+
+/* ---- creation ---- */
+
+static ctrt_status devices_alloc(struct state *state, int n)
+{
+    const size_t bytes = (size_t)n * sizeof(ctrt_device *);
+    if (n > MOST_DEVICES)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_new: %d devices, expected at most %d", n, MOST_DEVICES);
+    state->devices = host_calloc(bytes);
+    return state->devices != NULL ? CTRT_OK : out_of_memory(bytes, "a list of devices");
+}
+
+/* All devices of the default device's type, beginning with the module's. */
+static ctrt_status devices_all(struct state *state, ctrt_module *module)
+{
+    ctrt_device *standard = NULL, *first = NULL;
+    char name[48];
+    CTRT_TRY(ctrt_default_device(&standard));
+    const char *type = ctrt_device_type(standard);
+    const int n = ctrt_device_index(standard) < 0 ? 1 : ctrt_device_count(type);
+    CTRT_TRY(devices_alloc(state, n > 1 ? n : 1));
+    if (ctrt_module_device(&first, module) != CTRT_OK || strcmp(ctrt_device_type(first), type) != 0)
+        first = standard;
+    state->devices[0] = first;
+    state->config.count = 1;
+    for (int i = 0; i < n && n > 1; i++) {
+        if (i == ctrt_device_index(first))
+            continue;
+        const ctrt_device_spec spec = { .index = i };
+        ctrt_device_spec full = spec;
+        snprintf(full.type, sizeof full.type, "%s", type);
+        CTRT_TRY(ctrt_device_format(name, sizeof name, &full));
+        CTRT_TRY(ctrt_device_get(&state->devices[state->config.count], name));
+        state->config.count++;
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status devices_choose(struct state *state, ctrt_module *module, ctrt_device *const *devices, int n)
+{
+    if (devices == NULL && n == 0)
+        return devices_all(state, module);
+    CTRT_TRY(devices_check("parallel_new", devices, n));
+    CTRT_TRY(devices_alloc(state, n));
+    memcpy(state->devices, devices, (size_t)n * sizeof *devices);
+    state->config.count = n;
+    return CTRT_OK;
+}
+
+static ctrt_status canonical_read(int32_t *shards)
+{
+    ctrt_param_value value;
+    CTRT_TRY(param_read(&value, &canonical_param, "core"));
+    if (value.integer < 0 || value.integer > MOST_SHARDS)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_CANONICAL=%s: expected 0 (off), 1 (%d shards) or a number of "
+                         "shards up to %d", value.text, DEFAULT_SHARDS, MOST_SHARDS);
+    *shards = value.integer == 1 ? DEFAULT_SHARDS : (int32_t)value.integer;
+    return CTRT_OK;
+}
+
+static ctrt_status refuse_nested(ctrt_module *module)
+{
+    struct state *state = state_of(module);
+    return state == NULL ? CTRT_OK
+                         : ctrt_fail(CTRT_ERR_STATE, "parallel_new: the module is run by the strategy %s already",
+                                     state->name);
+}
+
+static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
+                          ctrt_device *const *devices, int n)
+{
+    struct state *state = ctrt_module_state(net);
+    const ctrt_strategy *table = component->table;
+    state->name = component->name;
+    state->config.size = sizeof state->config;
+    state->config.module = module;
+    CTRT_TRY(canonical_read(&state->config.canonical));
+    CTRT_TRY(devices_choose(state, module, devices, n));
+    state->config.devices = state->devices;
+    CTRT_TRY(ctrt_context(table->create(&state->strategy, &state->config), "%s", state->name));
+    state->table = table;
+    return module_add_transparent(net, ctrt_module_retain(module));
+}
+
+ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
+                              ctrt_device *const *devices, int n)
+{
+    CTRT_AUTO(module) net = NULL;
+    const struct component *component;
+    ctrt_param_value value;
+    if (out == NULL)
+        return fail_null("parallel_new", "out");
+    if (module == NULL)
+        return module_missing("parallel_new", "module");
+    CTRT_TRY(refuse_nested(module));
+    if (strategy == NULL) {
+        CTRT_TRY(param_read(&value, &strategy_param, "core"));
+        strategy = value.text != NULL && value.text[0] != '\0' ? value.text : "single";
+    }
+    CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
+    const bool listens = CTRT_SLOT((const ctrt_strategy *)component->table, event);
+    CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
+    net->training = ctrt_module_is_training(module);
+    CTRT_TRY(ctrt_context(create(net, module, component, devices, n), "parallel_new"));
+    module_give(out, &net);
+    return CTRT_OK;
+}
+
+/* ---- steps ---- */
+
+static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] == NULL)
+            continue;
+        if (ctrt_tensor_ndim(inputs[i]) == 0)
+            return ctrt_fail(CTRT_ERR_SHAPE, "inputs[%d] has no dimensions, expected rows in dimension 0", i);
+        const int64_t here = ctrt_tensor_size(inputs[i], 0);
+        if (i > 0 && here != *rows)
+            return ctrt_fail(CTRT_ERR_SHAPE, "inputs[%d] has %lld rows, but inputs[0] has %lld", i, (long long)here,
+                             (long long)*rows);
+        *rows = here;
+    }
+    return *rows > 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_SHAPE, "the batch has no rows");
+}
+
+ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
+                               ctrt_loss_function loss_function, void *user)
+{
+    STREAMS_ORDERED;
+    CTRT_AUTO(tensor) result = NULL;
+    struct state *state = state_of(net);
+    if (loss == NULL)
+        return fail_null("parallel_step", "loss");
+    if (state == NULL)
+        return not_parallel("parallel_step", net);
+    if (inputs == NULL || count < 1 || inputs[0] == NULL)
+        return fail_null("parallel_step", inputs == NULL || count < 1 ? "inputs" : "inputs[0]");
+    if (count > MOST_INPUTS)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_step: %d inputs, expected at most %d", count,
+                         MOST_INPUTS);
+    if (loss_function == NULL)
+        return fail_null("parallel_step", "loss_function");
+    ctrt_strategy_batch batch = {
+        .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
+    };
+    CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count), "parallel_step"));
+    CTRT_TRY(ctrt_context(state->table->step(state->strategy, &result, &batch), "parallel_step: %s", state->name));
+    if (result == NULL)
+        return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);
+    ctrt_tensor_assign(loss, result);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
+{
+    struct state *state = state_of(net);
+    if (state == NULL)
+        return not_parallel("parallel_no_sync", net);
+    if (!CTRT_SLOT(state->table, no_sync))
+        return CTRT_OK;
+    return ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name);
+}
+
+/* Appends to text[DESCRIPTION_BYTES]. */
+__attribute__((format(printf, 2, 3))) static void append(char *text, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, DESCRIPTION_BYTES - used, format, arguments);
+    va_end(arguments);
+}
+
+const char *ctrt_parallel_describe(ctrt_module *net)
+{
+    struct state *state = state_of(net);
+    char more[DESCRIPTION_BYTES / 2] = "";
+    if (state == NULL)
+        return "";
+    if (state->description == NULL)
+        state->description = host_alloc(DESCRIPTION_BYTES);
+    if (state->description == NULL)
+        return state->name;
+    char *text = state->description;
+    text[0] = '\0';
+    append(text, "%s", state->name);
+    if (CTRT_SLOT(state->table, describe))
+        state->table->describe(state->strategy, more, sizeof more);
+    append(text, "%s%s", *more != '\0' ? " " : "", more);
+    if (state->config.canonical > 0)
+        append(text, "; canonical, %d shards", (int)state->config.canonical);
+    return text;
+}

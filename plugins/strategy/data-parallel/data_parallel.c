@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/data-parallel/data_parallel.c: the table of the strategy: creation, forward passes, steps. */
+#include "data_parallel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ctrt_param weights_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_DATA_PARALLEL_WEIGHTS", .type = CTRT_PARAM_STRING,
+    .help = "data-parallel: relative sizes of the devices' parts of a batch: 2,1,1 (default: equal)",
+};
+static const ctrt_param bucket_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_DATA_PARALLEL_BUCKET", .type = CTRT_PARAM_BYTES, .fallback = "10m",
+    .help = "data-parallel: bytes of gradients that are added up together",
+};
+static const ctrt_host *host;
+
+ctrt_status no_memory(void)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
+}
+
+/* ---- how a batch is cut ---- */
+
+struct plan {
+    int count;                              /* replicas that have rows */
+    int64_t rows, shards;                   /* of the batch; shards: 0 except in canonical mode */
+    int64_t *shard_sizes;                   /* rows of each shard */
+    int64_t *first_shard, *shard_count;     /* of each replica */
+    int64_t *first, *sizes;                 /* rows of each replica */
+    uint64_t seed, offset;                  /* the state of the generator of devices[0] */
+};
+
+static void plan_free(struct plan *plan)
+{
+    free(plan->shard_sizes);
+    free(plan->first_shard);
+    free(plan->shard_count);
+    free(plan->first);
+    free(plan->sizes);
+}
+
+/* Gives each replica a range of shards. */
+static ctrt_status plan_shards(struct plan *plan, const struct data_parallel *dp)
+{
+    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED },
+                               weighted = { .rule = CTRT_CHUNK_BALANCED, .weights = dp->weights };
+    int shards = 0;
+    CTRT_TRY(ctrt_generator_get(dp->devices[0], &plan->seed, &plan->offset));
+    CTRT_TRY(ctrt_chunk_sizes(plan->shard_sizes, &shards, plan->rows, dp->canonical, &balanced));
+    plan->shards = shards;
+    CTRT_TRY(ctrt_chunk_sizes(plan->shard_count, &plan->count, shards, dp->n, &weighted));
+    int64_t shard = 0;
+    for (int r = 0; r < plan->count; r++) {
+        plan->first_shard[r] = shard;
+        for (int64_t i = 0; i < plan->shard_count[r]; i++)
+            plan->sizes[r] += plan->shard_sizes[shard++];
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status plan_make(struct plan *plan, const struct data_parallel *dp, int64_t rows)
+{
+    const ctrt_scatter_options weighted = { .rule = CTRT_CHUNK_BALANCED, .weights = dp->weights };
+    const size_t n = (size_t)dp->n;
+    plan->rows = rows;
+    plan->shard_sizes = calloc((size_t)dp->canonical + 1, sizeof(int64_t));
+    plan->first_shard = calloc(n, sizeof(int64_t));
+    plan->shard_count = calloc(n, sizeof(int64_t));
+    plan->first = calloc(n, sizeof(int64_t));
+    plan->sizes = calloc(n, sizeof(int64_t));
+    if (plan->shard_sizes == NULL || plan->first_shard == NULL || plan->shard_count == NULL || plan->first == NULL
+        || plan->sizes == NULL)
+        return no_memory();
+    if (dp->canonical > 0 && rows > 0)
+        CTRT_TRY(plan_shards(plan, dp));
+    else
+        CTRT_TRY(ctrt_chunk_sizes(plan->sizes, &plan->count, rows, dp->n, &weighted));
+    for (int r = 1; r < plan->count; r++)
+        plan->first[r] = plan->first[r - 1] + plan->sizes[r - 1];
+    return CTRT_OK;
+}
+
+static ctrt_shard_range range_of(const struct plan *plan, const struct data_parallel *dp, int index)
+{
+    return (ctrt_shard_range){
+        .first = plan->first_shard[index], .count = plan->shard_count[index], .sizes = plan->shard_sizes,
+        .total = plan->shards, .seed = plan->seed, .offset = plan->offset, .seeded = dp->distinct,
+    };
+}
+
+/* In canonical mode the first device's generator continues after the numbers of all shards, or after a failure where it
+ * was. */
+static ctrt_status generator_end(ctrt_status status, const struct plan *plan, const struct data_parallel *dp)
+{
+    if (plan->shards == 0)
+        return status;
+    const uint64_t used = ((uint64_t)plan->shards + 1) << 32;
+    if (status == CTRT_OK)
+        return ctrt_generator_set(dp->devices[0], plan->seed, plan->offset + used);
+    (void)ctrt_generator_set(dp->devices[0], plan->seed, plan->offset);
+    return status;
+}
+
+/* ---- forward ---- */
+
+struct forward {
+    struct data_parallel *dp;
+    const struct plan *plan;
+    ctrt_module **modules;
+    ctrt_tensor **inputs;                   /* input i of replica r is inputs[r * count + i]; owned */
+    int count;
+    ctrt_tensor **outputs;                  /* owned */
+};
+
+static ctrt_status forward_one(void *user, int index)
+{
+    struct forward *f = user;
+    ctrt_tensor *const *inputs = &f->inputs[(size_t)index * (size_t)f->count];
+    if (f->plan->shards == 0)
+        return ctrt_forward_n(&f->outputs[index], f->modules[index], inputs, f->count);
+    const ctrt_shard_range range = range_of(f->plan, f->dp, index);
+    return ctrt_shards_forward(&f->outputs[index], f->modules[index], f->dp->devices[index], inputs, f->count, &range);
+}
+
+/* Copies each replica's rows to its device. */
+static ctrt_status inputs_scatter(struct forward *f, ctrt_tensor *const *inputs)
+{
+    for (int i = 0; i < f->count; i++) {
+        if (inputs[i] == NULL)
+            continue;
+        if (ctrt_tensor_ndim(inputs[i]) == 0 || ctrt_tensor_size(inputs[i], 0) != f->plan->rows)
+            return ctrt_fail(CTRT_ERR_SHAPE, "inputs[%d] has %lld rows in dimension 0, but inputs[0] has %lld", i,
+                             (long long)ctrt_tensor_size(inputs[i], 0), (long long)f->plan->rows);
+        for (int r = 0; r < f->plan->count; r++) {
+            CTRT_AUTO(tensor) part = ctrt_tensor_retain(inputs[i]);
+            if (f->plan->count > 1)
+                CTRT_TRY(ctrt_narrow(&part, part, 0, f->plan->first[r], f->plan->sizes[r]));
+            ctrt_tensor **to = &f->inputs[(size_t)r * (size_t)f->count + (size_t)i];
+            CTRT_TRY(ctrt_context(ctrt_to_device(to, part, f->dp->devices[r]), "inputs[%d] to replica %d", i, r));
+        }
+    }
+    return CTRT_OK;
+}
+
+static bool recorded(const struct data_parallel *dp)
+{
+    bool any = false;
+    for (size_t i = 0; i < dp->parameters && !any; i++)
+        any = ctrt_tensor_requires_grad(dp->tensors[i]);
+    return ctrt_grad_enabled() && any;
+}
+
+/* The replicas of this pass. Those that live as long as the strategy have parameters of their own, so a recorded pass
+ * needs others, whose gradients flow to the module. */
+static ctrt_status modules_choose(struct forward *f)
+{
+    struct data_parallel *dp = f->dp;
+    CTRT_TRY(replicas_update(dp, 1));
+    if (recorded(dp) && f->plan->count > 1)
+        return ctrt_replicate(f->modules, dp->module, dp->devices, f->plan->count);
+    CTRT_TRY(replicas_update(dp, f->plan->count));
+    for (int r = 0; r < f->plan->count; r++)
+        f->modules[r] = ctrt_module_retain(dp->replicas[r].module);
+    return CTRT_OK;
+}
+
+static ctrt_status forward_run(struct forward *f, ctrt_tensor **y, ctrt_tensor *const *inputs)
+{
+    const size_t count = (size_t)f->plan->count;
+    f->modules = calloc(count, sizeof *f->modules);
+    f->inputs = calloc(count * (size_t)f->count, sizeof *f->inputs);
+    f->outputs = calloc(count, sizeof *f->outputs);
+    if (f->modules == NULL || f->inputs == NULL || f->outputs == NULL)
+        return no_memory();
+    CTRT_TRY(modules_choose(f));
+    CTRT_TRY(inputs_scatter(f, inputs));
+    CTRT_TRY(streams_find(f->dp, f->plan->count));
+    CTRT_TRY(workers_run(f->dp->workers, forward_one, f, f->plan->count));
+    if (count == 1) {
+        ctrt_tensor_assign(y, f->outputs[0]);
+        return CTRT_OK;
+    }
+    CTRT_TRY(ctrt_gather_tensor(y, f->outputs, f->plan->count, f->dp->devices[0], 0));
+    return streams_join(f->dp, f->plan->count);
+}
+
+static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    struct data_parallel *dp = self;
+    struct plan plan = { .count = 0 };
+    if (ctrt_tensor_ndim(inputs[0]) == 0)
+        return ctrt_fail(CTRT_ERR_SHAPE, "inputs[0] has no dimensions, expected rows in dimension 0");
+    ctrt_status status = plan_make(&plan, dp, ctrt_tensor_size(inputs[0], 0));
+    struct forward f = { .dp = dp, .plan = &plan, .count = count };
+    if (status == CTRT_OK)
+        status = generator_end(forward_run(&f, y, inputs), &plan, dp);
+    for (int r = 0; f.modules != NULL && r < plan.count; r++)
+        ctrt_module_release(&f.modules[r]);
+    ctrt_gradients_release(f.inputs, (size_t)plan.count * (size_t)count);
+    ctrt_gradients_release(f.outputs, (size_t)plan.count);
+    free(f.modules);
+    free(f.inputs);
+    free(f.outputs);
+    plan_free(&plan);
+    return status;
+}
+
+/* ---- steps ---- */
+
+struct step {
+    struct data_parallel *dp;
+    const struct plan *plan;
+    const ctrt_strategy_batch *batch;
+    ctrt_sum_tree **sums;                   /* canonical: of gradients and loss; else of the loss; one per replica */
+};
+
+static ctrt_status rows_run(struct step *s, int index)
+{
+    struct data_parallel *dp = s->dp;
+    const struct plan *plan = s->plan;
+    ctrt_tensor *loss = NULL;
+    const double weight = (double)plan->sizes[index] / (double)plan->rows;
+    CTRT_TRY(ctrt_sum_tree_new(&s->sums[index], plan->count, 1, dp->devices[index]));
+    CTRT_TRY(ctrt_shard_backward(&loss, dp->replicas[index].module, dp->devices[index], s->batch, plan->first[index],
+                                 plan->sizes[index], weight));
+    return ctrt_sum_tree_add(s->sums[index], index, &loss);
+}
+
+/* Copies the replica's rows to its device and runs its shards. */
+static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
+{
+    struct data_parallel *dp = s->dp;
+    const struct plan *plan = s->plan;
+    ctrt_strategy_batch batch = *s->batch;
+    ctrt_status status = CTRT_OK;
+    const ctrt_shard_range range = range_of(plan, dp, index);
+    for (int i = 0; i < batch.count && status == CTRT_OK; i++) {
+        if (batch.inputs[i] == NULL)
+            continue;
+        ctrt_no_grad {
+            status = ctrt_narrow(&inputs[i], batch.inputs[i], 0, plan->first[index], plan->sizes[index]);
+            if (status == CTRT_OK)
+                status = ctrt_to_device(&inputs[i], inputs[i], dp->devices[index]);
+        }
+    }
+    batch.inputs = inputs;
+    if (status == CTRT_OK)
+        status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 1, dp->devices[index]);
+    if (status == CTRT_OK)
+        status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index], &batch, &range);
+    return status;
+}
+
+static ctrt_status step_one(void *user, int index)
+{
+    struct step *s = user;
+    if (s->plan->shards == 0)
+        return rows_run(s, index);
+    ctrt_tensor **inputs = calloc((size_t)s->batch->count, sizeof *inputs);
+    if (inputs == NULL)
+        return no_memory();
+    ctrt_status status = shards_run(s, index, inputs);
+    ctrt_gradients_release(inputs, (size_t)s->batch->count);
+    free(inputs);
+    return status;
+}
+
+/* Adds up what the replicas have computed: the loss and, in canonical mode, the gradients. */
+static ctrt_status sums_finish(struct step *s, ctrt_tensor **loss)
+{
+    struct data_parallel *dp = s->dp;
+    CTRT_TRY(trees_merge(s->sums, s->plan->count));
+    if (s->plan->shards == 0)
+        return ctrt_sum_tree_result(loss, s->sums[0]);
+    CTRT_TRY(ctrt_sum_tree_result(dp->grads, s->sums[0]));
+    *loss = dp->grads[dp->parameters];
+    dp->grads[dp->parameters] = NULL;
+    return CTRT_OK;
+}
+
+/* The gradients of replica `r` become those from before plus those of the step. */
+static ctrt_status grads_keep(struct data_parallel *dp, int r)
+{
+    ctrt_tensor **grads = calloc(dp->parameters + 1, sizeof *grads);
+    if (grads == NULL)
+        return no_memory();
+    ctrt_status status = ctrt_gradients_take(grads, dp->replicas[r].module);
+    if (status == CTRT_OK)
+        status = ctrt_gradients_add(dp->replicas[r].module, dp->replicas[r].before, grads);
+    ctrt_gradients_release(grads, dp->parameters);
+    free(grads);
+    return status;
+}
+
+/* Adds the gradients of all replicas to those of the module. */
+static ctrt_status grads_finish(struct step *s)
+{
+    struct data_parallel *dp = s->dp;
+    const int count = dp->pending ? dp->n : s->plan->count;
+    for (int r = 1; dp->pending && r < dp->n; r++)
+        if (dp->replicas[r].module != NULL)
+            CTRT_TRY(grads_keep(dp, r));
+    if (s->plan->shards == 0 && dp->n == 1)
+        CTRT_TRY(ctrt_gradients_take(dp->grads, dp->module));
+    else if (s->plan->shards == 0)
+        CTRT_TRY(reduce_rest(dp, count));
+    CTRT_TRY(ctrt_gradients_add(dp->module, dp->replicas[0].before, dp->grads));
+    dp->pending = false;
+    return CTRT_OK;
+}
+
+static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
+{
+    struct data_parallel *dp = s->dp;
+    const bool keep = dp->no_sync && s->plan->shards == 0 && dp->n > 1;
+    const bool overlap = !keep && !dp->pending && s->plan->shards == 0 && s->plan->count > 1;
+    CTRT_TRY(reduce_begin(dp, s->plan->count, overlap));
+    CTRT_TRY(workers_run(dp->workers, step_one, s, s->plan->count));
+    ctrt_status status;
+    ctrt_no_grad status = sums_finish(s, loss);
+    CTRT_TRY(status);
+    if (!keep)
+        return grads_finish(s);
+    for (int r = 0; r < dp->n; r++)
+        if (dp->replicas[r].module != NULL)
+            CTRT_TRY(grads_keep(dp, r));
+    dp->pending = true;
+    return CTRT_OK;
+}
+
+/* Gives all replicas the gradients from before. */
+static void step_undo(struct data_parallel *dp)
+{
+    for (int r = 0; r < dp->n; r++)
+        if (dp->replicas[r].module != NULL)
+            (void)ctrt_gradients_restore(dp->replicas[r].module, dp->replicas[r].before);
+    ctrt_gradients_release(dp->grads, dp->parameters + 1);
+}
+
+static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
+                                const struct plan *plan)
+{
+    struct step s = { .dp = dp, .plan = plan, .batch = batch };
+    CTRT_TRY(replicas_update(dp, plan->count));
+    s.sums = calloc((size_t)plan->count, sizeof *s.sums);
+    if (s.sums == NULL)
+        return no_memory();
+    ctrt_status status = CTRT_OK;
+    for (int r = 0; r < dp->n && status == CTRT_OK; r++)
+        if (dp->replicas[r].module != NULL)
+            status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
+    if (status == CTRT_OK)
+        status = generator_end(step_run(&s, loss), plan, dp);
+    if (status == CTRT_OK)
+        status = streams_join(dp, plan->count);
+    if (status != CTRT_OK)
+        step_undo(dp);
+    reduce_end(dp, status != CTRT_OK);
+    for (int r = 0; r < plan->count; r++)
+        ctrt_sum_tree_release(&s.sums[r]);
+    free(s.sums);
+    return status;
+}
+
+static ctrt_status dp_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct data_parallel *dp = self;
+    struct plan plan = { .count = 0 };
+    ctrt_status status = plan_make(&plan, dp, batch->rows);
+    if (status == CTRT_OK)
+        status = step_planned(dp, loss, batch, &plan);
+    plan_free(&plan);
+    return status;
+}
+
+static ctrt_status dp_no_sync(void *self, bool on)
+{
+    struct data_parallel *dp = self;
+    dp->no_sync = on;
+    return CTRT_OK;
+}
+
+/* ---- creation ---- */
+
+/* Reads "2,1,1", one number per device. */
+static ctrt_status weights_read(struct data_parallel *dp)
+{
+    ctrt_param_value value;
+    CTRT_TRY(host->param(&value, &weights_param));
+    if (value.text == NULL || value.text[0] == '\0')
+        return CTRT_OK;
+    const char *at = value.text;
+    int count = 0;
+    dp->weights = calloc((size_t)dp->n, sizeof *dp->weights);
+    if (dp->weights == NULL)
+        return no_memory();
+    for (bool more = true; more;) {
+        char *end;
+        const double weight = strtod(at, &end);
+        if (end == at || (*end != ',' && *end != '\0') || !(weight > 0) || !isfinite(weight))
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_DATA_PARALLEL_WEIGHTS=%s: expected positive numbers, "
+                             "2,1,1", value.text);
+        if (count < dp->n)
+            dp->weights[count] = weight;
+        count++;
+        more = *end == ',';
+        at = end + 1;
+    }
+    if (count != dp->n)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_DATA_PARALLEL_WEIGHTS=%s: %d numbers for %d devices",
+                         value.text, count, dp->n);
+    return CTRT_OK;
+}
+
+static void dp_destroy(void *self)
+{
+    struct data_parallel *dp = self;
+    workers_free(dp->workers);
+    replicas_free(dp);
+    for (int r = 0; dp->streams != NULL && dp->compute != NULL && r < dp->n; r++) {
+        ctrt_stream_release(&dp->streams[r]);
+        ctrt_stream_release(&dp->compute[r]);
+    }
+    free(dp->replicas);
+    free(dp->weights);
+    free(dp->streams);
+    free(dp->compute);
+    free(dp);
+}
+
+static ctrt_status setup(struct data_parallel *dp)
+{
+    ctrt_param_value bucket;
+    const size_t n = (size_t)dp->n;
+    dp->replicas = calloc(n, sizeof *dp->replicas);
+    dp->streams = calloc(n, sizeof *dp->streams);
+    dp->compute = calloc(n, sizeof *dp->compute);
+    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL)
+        return no_memory();
+    dp->distinct = true;
+    for (int i = 0; i < dp->n; i++)
+        for (int k = 0; k < i; k++)
+            dp->distinct = dp->distinct && dp->devices[i] != dp->devices[k];
+    CTRT_TRY(host->param(&bucket, &bucket_param));
+    dp->bucket_bytes = (uint64_t)bucket.integer;
+    CTRT_TRY(weights_read(dp));
+    CTRT_TRY(workers_new(&dp->workers, dp->devices, dp->n));
+    CTRT_TRY(replicas_update(dp, 1));
+    if (dp->weights == NULL)
+        (void)ctrt_devices_imbalanced(NULL, dp->devices, dp->n);
+    return CTRT_OK;
+}
+
+static ctrt_status dp_create(void **out, const ctrt_strategy_config *config)
+{
+    struct data_parallel *dp = calloc(1, sizeof *dp);
+    if (dp == NULL)
+        return no_memory();
+    dp->module = config->module;
+    dp->devices = config->devices;
+    dp->n = config->count;
+    dp->canonical = config->canonical;
+    ctrt_status status = setup(dp);
+    if (status == CTRT_OK)
+        *out = dp;
+    else
+        dp_destroy(dp);
+    return status;
+}
+
+static void dp_describe(void *self, char *text, size_t bytes)
+{
+    const struct data_parallel *dp = self;
+    size_t used = (size_t)snprintf(text, bytes, "on");
+    for (int r = 0; r < dp->n && used < bytes; r++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s", r > 0 ? "," : "",
+                                 ctrt_device_name(dp->devices[r]));
+    for (int r = 0; dp->weights != NULL && r < dp->n && used < bytes; r++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%g", r > 0 ? ":" : ", parts ", dp->weights[r]);
+}
+
+static const ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .create = dp_create, .destroy = dp_destroy, .forward = dp_forward, .step = dp_step,
+    .no_sync = dp_no_sync, .describe = dp_describe,
+};
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "data-parallel", .table = &strategy },
+};
+
+static ctrt_status init(const ctrt_host *the_host)
+{
+    ctrt_param_value value;
+    host = the_host;
+    CTRT_TRY(host->param(&value, &weights_param));
+    return host->param(&value, &bucket_param);
+}
+
+CTRT_PLUGIN_DEFINE("strategy-data-parallel", "1.0", "a part of each batch on each device, in one process", components,
+                   init)

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/data-parallel/data_parallel.h: the strategy `data-parallel`: one process, one thread and one copy of
+ * the module per device, a part of the batch on each.
+ *
+ * Replica 0 is the module itself, on devices[0]; the others are copies that live as long as the strategy. A step
+ *
+ *   1. copies parameters and buffers that have changed since the last step to the replicas (replicas.c),
+ *   2. runs forward, loss and backward of each part of the batch in the thread of its device (workers.c),
+ *   3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward passes still run
+ *      (reduce.c), and adds the sums to the gradients of the module. */
+#ifndef DATA_PARALLEL_H
+#define DATA_PARALLEL_H
+
+#include <stdatomic.h>
+
+#include "ctrt/ctrt.h"
+#include "ctrt/strategy_plugin.h"
+
+struct data_parallel;
+
+/* ---- threads ---- */
+
+struct workers;
+
+/* Creates a thread for each of devices[1..n-1]. */
+ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n);
+void workers_free(struct workers *workers);
+/* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
+ * which get the calling thread's grad mode, labels and current streams. Returns when all have returned. The error is
+ * that of the lowest i, and begins with "replica i (DEVICE): ". */
+ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count);
+
+/* ---- replicas ---- */
+
+struct hook_user {                          /* of the accumulate hook of one parameter of one replica */
+    struct data_parallel *dp;
+    int replica;
+    size_t parameter;
+    ctrt_tensor *leaf;                      /* owned */
+    uint64_t id;
+};
+
+struct replica {
+    ctrt_module *module;                    /* replica 0: the module, borrowed; NULL: not created yet */
+    ctrt_tensor **tensors;                  /* borrowed: parameters, then buffers */
+    uint32_t *original_versions, *versions; /* of the module's tensors and of this replica's at the last copy */
+    bool fresh;                             /* nothing was copied yet */
+    struct hook_user *hooks;                /* one per parameter; NULL: none */
+    ctrt_tensor **before;                   /* gradients from before the step, and room for one more; scratch */
+};
+
+/* Makes the first `count` replicas equal to the module: structure, modes, values. */
+ctrt_status replicas_update(struct data_parallel *dp, int count);
+void replicas_free(struct data_parallel *dp);
+
+/* ---- gradients ---- */
+
+struct bucket {                             /* parameters whose gradients are added up together */
+    size_t first, count;                    /* indices in dp->order */
+    atomic_int waiting;                     /* gradients that have not been computed in this step */
+    bool done;
+};
+
+/* Sorts the parameters into buckets and adds the hooks. Called when the replicas are new. */
+ctrt_status buckets_make(struct data_parallel *dp);
+void buckets_free(struct data_parallel *dp);
+/* Finds the calling thread's current streams of the first `count` devices (dp->compute). */
+ctrt_status streams_find(struct data_parallel *dp, int count);
+/* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its
+ * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
+ctrt_status streams_join(struct data_parallel *dp, int count);
+/* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each bucket when it is complete. */
+ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap);
+/* Reduces the other buckets over `count` replicas. The sums are in dp->grads. */
+ctrt_status reduce_rest(struct data_parallel *dp, int count);
+/* Ends the step; after a failure the streams, which may have an error, are replaced at the next step. */
+void reduce_end(struct data_parallel *dp, bool failed);
+/* Combines trees[count], tree i on devices[i], in trees[0]. */
+ctrt_status trees_merge(ctrt_sum_tree **trees, int count);
+
+/* ---- the strategy ---- */
+
+struct data_parallel {
+    ctrt_module *module;                    /* borrowed */
+    ctrt_device *const *devices;
+    int n;
+    int32_t canonical;                      /* number of shards; 0: off */
+    bool distinct;                          /* no device occurs twice */
+    double *weights;                        /* NULL: parts of equal size */
+    struct workers *workers;
+    bool no_sync, pending;                  /* pending: replicas have gradients that no_sync has kept there */
+
+    struct replica *replicas;               /* n */
+    ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
+    size_t parameters, count;               /* number of parameters; of all tensors */
+
+    ctrt_tensor **grads;                    /* sums of a step; parameters + 1 */
+    size_t *order;                          /* parameters in the order in which gradients are expected */
+    struct bucket *buckets;
+    size_t bucket_count;
+    uint64_t bucket_bytes;
+    atomic_bool overlapping;
+    int active;                             /* replicas of the current step */
+    atomic_uchar *seen;                     /* per replica and parameter: its hook was called in this step */
+    ctrt_stream **streams;                  /* of the reductions, n; NULL: of a synchronous device */
+    ctrt_stream **compute;                  /* current streams of the calling thread, n */
+};
+
+ctrt_status no_memory(void);
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/data-parallel/workers.c: one thread per device, kept alive between steps. */
+#define _GNU_SOURCE                     /* pthread_tryjoin_np */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data_parallel.h"
+
+struct worker {
+    struct workers *workers;
+    int index;
+    ctrt_device *device;
+    pthread_t thread;
+    bool started;                           /* `thread` exists; of worker 0 always false */
+    bool busy;                              /* has a task that has not ended */
+    ctrt_stream *stream;                    /* for the task; owned */
+    ctrt_status status;
+    char message[1024];
+};
+
+struct workers {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    pid_t process;
+    int n, running;                         /* running: tasks that have not ended */
+    bool stop;
+    ctrt_status (*function)(void *user, int index);
+    void *user;
+    bool grad;
+    const char *label;
+    struct worker list[];
+};
+
+/* ---- the threads ---- */
+
+static void task_result(struct worker *worker, ctrt_status status, const char *message)
+{
+    worker->status = status;
+    worker->message[0] = '\0';
+    if (status != CTRT_OK) {
+        strncpy(worker->message, message, sizeof worker->message - 1);
+        worker->message[sizeof worker->message - 1] = '\0';
+    }
+}
+
+static void task_run(struct worker *worker)
+{
+    const struct workers *workers = worker->workers;
+    const bool labelled = *workers->label != '\0' && ctrt_memory_label_push(workers->label) == CTRT_OK;
+    ctrt_status status = ctrt_stream_set_current(worker->stream);
+    if (status == CTRT_OK)
+        status = ctrt_device_set_current(worker->device);
+    ctrt_set_grad_enabled(workers->grad);
+    if (status == CTRT_OK)
+        status = workers->function(workers->user, worker->index);
+    task_result(worker, status, ctrt_error_message());
+    if (labelled)
+        (void)ctrt_memory_label_pop();
+}
+
+/* Also if the function ends its thread; then the next run creates another. */
+static void task_end(void *argument)
+{
+    struct worker *worker = argument;
+    struct workers *workers = worker->workers;
+    pthread_mutex_lock(&workers->lock);
+    worker->busy = false;
+    if (--workers->running == 0)
+        pthread_cond_signal(&workers->done);
+    pthread_mutex_unlock(&workers->lock);
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *worker = argument;
+    struct workers *workers = worker->workers;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    (void)ctrt_set_streams_ordered(true);
+    for (;;) {
+        pthread_mutex_lock(&workers->lock);
+        while (!worker->busy && !workers->stop)
+            pthread_cond_wait(&workers->work, &workers->lock);
+        const bool stop = workers->stop;
+        pthread_mutex_unlock(&workers->lock);
+        if (stop)
+            return NULL;
+        pthread_cleanup_push(task_end, worker);
+        task_result(worker, CTRT_ERR_STATE, "the function ended its thread");
+        task_run(worker);
+        pthread_cleanup_pop(1);
+    }
+}
+
+/* ---- creation ---- */
+
+static ctrt_status worker_start(struct worker *worker)
+{
+    if (worker->started && pthread_tryjoin_np(worker->thread, NULL) != 0)
+        return CTRT_OK;
+    worker->started = pthread_create(&worker->thread, NULL, worker_main, worker) == 0;
+    return worker->started ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "cannot create a thread for replica %d (%s)",
+                                                 worker->index, ctrt_device_name(worker->device));
+}
+
+ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n)
+{
+    struct workers *workers = calloc(1, sizeof *workers + (size_t)n * sizeof workers->list[0]);
+    if (workers == NULL)
+        return no_memory();
+    pthread_mutex_init(&workers->lock, NULL);
+    pthread_cond_init(&workers->work, NULL);
+    pthread_cond_init(&workers->done, NULL);
+    workers->process = getpid();
+    workers->n = n;
+    for (int i = 0; i < n; i++) {
+        struct worker *worker = &workers->list[i];
+        worker->workers = workers;
+        worker->index = i;
+        worker->device = devices[i];
+        const ctrt_status status = i > 0 ? worker_start(worker) : CTRT_OK;
+        if (status != CTRT_OK) {
+            workers_free(workers);
+            return status;
+        }
+    }
+    *out = workers;
+    return CTRT_OK;
+}
+
+void workers_free(struct workers *workers)
+{
+    if (workers == NULL)
+        return;
+    if (workers->process != getpid())
+        return;                             /* a child process has neither the threads nor the state of the lock */
+    pthread_mutex_lock(&workers->lock);
+    workers->stop = true;
+    pthread_cond_broadcast(&workers->work);
+    pthread_mutex_unlock(&workers->lock);
+    for (int i = 0; i < workers->n; i++)
+        if (workers->list[i].started)
+            pthread_join(workers->list[i].thread, NULL);
+    pthread_mutex_destroy(&workers->lock);
+    pthread_cond_destroy(&workers->work);
+    pthread_cond_destroy(&workers->done);
+    free(workers);
+}
+
+/* ---- running ---- */
+
+static ctrt_status tasks_prepare(struct workers *workers, int count)
+{
+    if (workers->process != getpid())
+        return ctrt_fail(CTRT_ERR_FORKED, "the process was forked after the strategy was created; create it in the "
+                         "child");
+    for (int i = 1; i < count; i++) {
+        CTRT_TRY(worker_start(&workers->list[i]));
+        CTRT_TRY(ctrt_stream_current(&workers->list[i].stream, workers->list[i].device));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status tasks_status(const struct workers *workers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const struct worker *worker = &workers->list[i];
+        if (worker->status != CTRT_OK)
+            return ctrt_fail(worker->status, "replica %d (%s): %s", i, ctrt_device_name(worker->device),
+                             worker->message);
+    }
+    return CTRT_OK;
+}
+
+ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count)
+{
+    int cancel;
+    if (count == 1)
+        return ctrt_context(function(user, 0), "replica 0 (%s)", ctrt_device_name(workers->list[0].device));
+    CTRT_TRY(tasks_prepare(workers, count));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&workers->lock);
+    workers->function = function;
+    workers->user = user;
+    workers->grad = ctrt_grad_enabled();
+    workers->label = ctrt_memory_label();
+    workers->running = count - 1;
+    for (int i = 1; i < count; i++)
+        workers->list[i].busy = true;
+    pthread_cond_broadcast(&workers->work);
+    pthread_mutex_unlock(&workers->lock);
+
+    const bool grad = workers->grad;
+    const ctrt_status pushed = ctrt_device_push(workers->list[0].device);
+    ctrt_status status = pushed == CTRT_OK ? function(user, 0) : pushed;
+    task_result(&workers->list[0], status, ctrt_error_message());
+    ctrt_set_grad_enabled(grad);
+    if (pushed == CTRT_OK)
+        (void)ctrt_device_pop();
+
+    pthread_mutex_lock(&workers->lock);
+    while (workers->running > 0)
+        pthread_cond_wait(&workers->done, &workers->lock);
+    pthread_mutex_unlock(&workers->lock);
+    for (int i = 1; i < count; i++)
+        ctrt_stream_release(&workers->list[i].stream);
+    pthread_setcancelstate(cancel, NULL);
+    return tasks_status(workers, count);
+}

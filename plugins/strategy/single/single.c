@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/single/single.c: the strategy `single`: the module runs on its device. With one device it is the
+ * reference for all other strategies, also in canonical mode. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ctrt/ctrt.h"
+#include "ctrt/strategy_plugin.h"
+
+struct single {
+    ctrt_module *module;                    /* borrowed */
+    ctrt_device *device;
+    int32_t canonical;                      /* number of shards; 0: off */
+    size_t parameters;                      /* length of the lists below */
+    ctrt_tensor **before, **grads;          /* gradients from before a step, and of the step with its loss; scratch */
+    int64_t *sizes;                         /* rows of each shard */
+};
+
+static ctrt_status no_memory(void)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
+}
+
+static ctrt_status check_place(ctrt_module *module, ctrt_device *device)
+{
+    for (int buffers = 0; buffers < 2; buffers++) {
+        const size_t count = buffers ? ctrt_module_buffer_count(module) : ctrt_module_parameter_count(module);
+        for (size_t i = 0; i < count; i++) {
+            const char *name;
+            ctrt_tensor *tensor;
+            CTRT_TRY((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &tensor, module, i));
+            if (ctrt_tensor_device(tensor) != device)
+                return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, expected %s (devices[0]); move the module with "
+                                 "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)),
+                                 ctrt_device_name(device));
+        }
+    }
+    return CTRT_OK;
+}
+
+static void single_destroy(void *self)
+{
+    struct single *single = self;
+    free(single->before);
+    free(single->grads);
+    free(single->sizes);
+    free(single);
+}
+
+static ctrt_status single_create(void **out, const ctrt_strategy_config *config)
+{
+    CTRT_TRY(check_place(config->module, config->devices[0]));
+    struct single *single = calloc(1, sizeof *single);
+    if (single == NULL)
+        return no_memory();
+    single->module = config->module;
+    single->device = config->devices[0];
+    single->canonical = config->canonical;
+    single->sizes = calloc((size_t)config->canonical + 1, sizeof *single->sizes);
+    if (single->sizes == NULL) {
+        single_destroy(single);
+        return no_memory();
+    }
+    *out = single;
+    return CTRT_OK;
+}
+
+/* The module may have got parameters, and may have been moved. */
+static ctrt_status refresh(struct single *single)
+{
+    const size_t count = ctrt_module_parameter_count(single->module);
+    ctrt_device *device = NULL;
+    if (count > 0 && ctrt_module_device(&device, single->module) == CTRT_OK)
+        single->device = device;
+    if (single->before != NULL && count == single->parameters)
+        return CTRT_OK;
+    free(single->before);
+    free(single->grads);
+    single->before = calloc(count + 1, sizeof *single->before);
+    single->grads = calloc(count + 1, sizeof *single->grads);
+    single->parameters = count;
+    return single->before != NULL && single->grads != NULL ? CTRT_OK : no_memory();
+}
+
+/* All shards of a batch. */
+static ctrt_status shards(ctrt_shard_range *range, struct single *single, int64_t rows)
+{
+    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
+    int count = 0;
+    *range = (ctrt_shard_range){ .sizes = single->sizes, .seeded = true };
+    CTRT_TRY(ctrt_chunk_sizes(single->sizes, &count, rows, single->canonical, &balanced));
+    range->count = range->total = count;
+    return ctrt_generator_get(single->device, &range->seed, &range->offset);
+}
+
+/* The generator continues after the numbers of all shards, or after a failure where it was. */
+static ctrt_status generator_end(ctrt_status status, const struct single *single, const ctrt_shard_range *range)
+{
+    const uint64_t used = status == CTRT_OK ? ((uint64_t)range->total + 1) << 32 : 0;
+    const ctrt_status here = status == CTRT_OK ? ctrt_generator_set(single->device, range->seed, range->offset + used)
+                                               : CTRT_OK;
+    if (status != CTRT_OK)
+        (void)ctrt_generator_set(single->device, range->seed, range->offset);
+    return status == CTRT_OK ? here : status;
+}
+
+static ctrt_status forward_whole(struct single *single, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor **moved = calloc((size_t)count, sizeof *moved);
+    ctrt_status status = moved != NULL ? CTRT_OK : no_memory();
+    for (int i = 0; i < count && status == CTRT_OK; i++)
+        if (inputs[i] != NULL)
+            status = ctrt_to_device(&moved[i], inputs[i], single->device);
+    if (status == CTRT_OK)
+        status = ctrt_forward_n(y, single->module, moved, count);
+    ctrt_gradients_release(moved, moved != NULL ? (size_t)count : 0);
+    free(moved);
+    return status;
+}
+
+static ctrt_status single_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    struct single *single = self;
+    ctrt_shard_range range;
+    CTRT_TRY(refresh(single));
+    const int64_t rows = ctrt_tensor_size(inputs[0], 0);
+    if (single->canonical == 0 || rows == 0)
+        return forward_whole(single, y, inputs, count);
+    CTRT_TRY(shards(&range, single, rows));
+    return generator_end(ctrt_shards_forward(y, single->module, single->device, inputs, count, &range), single, &range);
+}
+
+static ctrt_status backward_whole(struct single *single, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    CTRT_TRY(ctrt_shard_backward(loss, single->module, single->device, batch, 0, batch->rows, 1));
+    return ctrt_gradients_take(single->grads, single->module);
+}
+
+static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    ctrt_sum_tree *sum = NULL;
+    ctrt_shard_range range;
+    CTRT_TRY(shards(&range, single, batch->rows));
+    ctrt_status status = ctrt_sum_tree_new(&sum, range.total, single->parameters + 1, single->device);
+    if (status == CTRT_OK)
+        status = ctrt_shards_backward(sum, single->module, single->device, batch, &range);
+    if (status == CTRT_OK)
+        status = ctrt_sum_tree_result(single->grads, sum);
+    ctrt_sum_tree_release(&sum);
+    if (status == CTRT_OK) {
+        *loss = single->grads[single->parameters];
+        single->grads[single->parameters] = NULL;
+    }
+    return generator_end(status, single, &range);
+}
+
+static ctrt_status single_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct single *single = self;
+    CTRT_TRY(refresh(single));
+    CTRT_TRY(ctrt_gradients_take(single->before, single->module));
+    ctrt_status status = single->canonical > 0 ? backward_shards(single, loss, batch)
+                                               : backward_whole(single, loss, batch);
+    if (status == CTRT_OK)
+        return ctrt_gradients_add(single->module, single->before, single->grads);
+    (void)ctrt_gradients_restore(single->module, single->before);
+    ctrt_gradients_release(single->grads, single->parameters + 1);
+    return status;
+}
+
+static void single_describe(void *self, char *text, size_t bytes)
+{
+    const struct single *single = self;
+    snprintf(text, bytes, "on %s", ctrt_device_name(single->device));
+}
+
+static const ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .create = single_create, .destroy = single_destroy, .forward = single_forward,
+    .step = single_step, .describe = single_describe,
+};
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "single", .table = &strategy },
+};
+CTRT_PLUGIN_DEFINE("strategy-single", "1.0", "runs a module on one device", components, NULL)

@@ -1,0 +1,716 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests training loops that run by a strategy: data-parallel against single, canonical mode, failures. */
+#include "ctrt/strategy_plugin.h"
+#include "parallel_check.h"
+
+#define FEATURES 6
+
+/* ---- networks ---- */
+
+static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, device),
+                                                 CTRT_NEW(linear, 8, 3, false, device)));
+}
+
+static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
+                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device),
+                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 4, 3, true, device)));
+}
+
+/* y = tanh(x w) w^T with a weight that two children own, one frozen parameter and one without gradient. */
+static ctrt_status shared_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    CTRT_AUTO(tensor) transposed = NULL;
+    ctrt_tensor *weight = NULL, *again = NULL, *frozen = NULL;
+    (void)count;
+    CTRT_TRY(ctrt_module_tensor(&weight, self, "encoder.weight"));
+    CTRT_TRY(ctrt_module_tensor(&frozen, self, "frozen"));
+    ctrt_module *decoder;
+    const char *name;
+    CTRT_TRY(ctrt_module_child(&name, &decoder, self, 1));
+    CTRT_TRY(ctrt_module_tensor(&again, decoder, "weight"));
+    CTRT_TRY(ctrt_matmul(y, inputs[0], weight));
+    CTRT_TRY(ctrt_tanh(y, *y));
+    CTRT_TRY(ctrt_transpose(&transposed, again, 0, 1));
+    CTRT_TRY(ctrt_matmul(y, *y, transposed));
+    return ctrt_mul(y, *y, frozen);
+}
+
+static ctrt_status part_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    ctrt_tensor_assign(y, inputs[0]);
+    return CTRT_OK;
+}
+
+static const ctrt_module_class shared_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Shared", .forward = shared_forward,
+};
+static const ctrt_module_class part_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Part", .forward = part_forward,
+};
+
+static ctrt_status shared_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(module) self = NULL;
+    CTRT_AUTO(tensor) weight = ramp(CTRT_SHAPE(FEATURES, 3), 0.03, device), unused = ramp(CTRT_SHAPE(3), 1, device),
+                      frozen = ramp(CTRT_SHAPE(FEATURES), 0.3, device);
+    CTRT_TRY(ctrt_module_new(&self, &shared_class));
+    for (int i = 0; i < 2; i++) {
+        ctrt_module *part = NULL;
+        CTRT_TRY(ctrt_module_new(&part, &part_class));
+        CTRT_TRY(ctrt_module_add_parameter(part, "weight", weight));
+        CTRT_TRY(ctrt_module_add_module(self, i ? "decoder" : "encoder", part));
+    }
+    CTRT_TRY(ctrt_module_add_parameter(self, "unused", unused));
+    CTRT_TRY(ctrt_module_add_parameter(self, "frozen", frozen));
+    CTRT_TRY(ctrt_tensor_require_grad(frozen, false));
+    *out = ctrt_module_retain(self);
+    return CTRT_OK;
+}
+
+typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
+
+/* ---- steps ---- */
+
+/* The mean of (output - target)^2. `user`: NULL, or counts the calls. */
+static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    CTRT_AUTO(tensor) error = NULL;
+    if (user != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+    if (count > 1 && inputs[1] != NULL)
+        CTRT_TRY(ctrt_sub(&error, output, inputs[1]));
+    else
+        ctrt_tensor_assign(&error, output);
+    CTRT_TRY(ctrt_square(&error, error));
+    return ctrt_mean(loss, error, CTRT_ALL_DIMS);
+}
+
+static ctrt_module *original(net_function make, ctrt_device *device)
+{
+    ctrt_module *module = NULL;
+    ctrt_manual_seed(7);
+    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
+    CHECK_OK(make(&here, cpu));
+    CHECK_OK(ctrt_module_copy(&module, here, device));
+    return module;
+}
+
+static ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
+        tap_stop();
+    return net;
+}
+
+/* Rows of values that depend on `turn`, on the cpu. */
+static ctrt_tensor *rows_of(int64_t rows, int64_t columns, int turn)
+{
+    float values[512];
+    ctrt_tensor *x = NULL;
+    REQUIRE_TRUE(rows * columns <= 512);
+    for (int i = 0; i < rows * columns; i++)
+        values[i] = (float)sin(turn * 1000 + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * columns, CTRT_SHAPE(rows, columns), CTRT_F32, cpu));
+    return x;
+}
+
+/* One step without an optimizer; returns the loss. */
+static double step(ctrt_module *net, int64_t rows, int turn)
+{
+    CTRT_AUTO(tensor) x = rows_of(rows, FEATURES, turn), loss = NULL;
+    double value = NAN;
+    if (CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL)))
+        CHECK_OK(ctrt_item(&value, loss));
+    return value;
+}
+
+static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adam)
+{
+    const ctrt_sgd_options sgd = { .lr = 0.05, .momentum = 0.9 };
+    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
+    return adam ? ctrt_adamw_new(out, net, &adamw) : ctrt_sgd_new(out, net, &sgd);
+}
+
+/* Trains and writes the loss of each step. */
+static void train(double *losses, ctrt_module *net, int64_t rows, int steps, bool adam)
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CHECK_OK(optimizer_new(&optimizer, net, adam));
+    for (int i = 0; i < steps; i++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        losses[i] = step(net, rows, i);
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+}
+
+static ctrt_tensor *parameter(ctrt_module *net, size_t i)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_module_parameter(NULL, &tensor, net, i));
+    return tensor;
+}
+
+static void same_parameters(ctrt_module *a, ctrt_module *b, double tolerance)
+{
+    CHECK_EQ(ctrt_module_parameter_count(a), ctrt_module_parameter_count(b));
+    for (size_t i = 0; i < ctrt_module_parameter_count(a); i++)
+        NEAR(parameter(a, i), parameter(b, i), tolerance);
+}
+
+/* Both modules have the same gradients, and the same parameters without one. */
+static void same_grads(ctrt_module *a, ctrt_module *b, double tolerance)
+{
+    for (size_t i = 0; i < ctrt_module_parameter_count(a); i++) {
+        ctrt_tensor *x = ctrt_tensor_grad(parameter(a, i)), *y = ctrt_tensor_grad(parameter(b, i));
+        CHECK(!x == !y, "parameter %zu: gradient %p, expected %p", i, (void *)x, (void *)y);
+        if (x != NULL && y != NULL)
+            NEAR(x, y, tolerance);
+    }
+}
+
+/* ---- data-parallel gives what single gives ---- */
+
+static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
+{
+    enum { STEPS = 4 };
+    ctrt_device *devices[MOST];
+    double want[STEPS], got[STEPS];
+    if (!list_devices(devices, list))
+        return;
+    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, list->n),
+                      net = parallel(many, "data-parallel", devices, list->n);
+    train(want, single, rows, STEPS, adam);
+    train(got, net, rows, STEPS, adam);
+    for (int i = 0; i < STEPS; i++)
+        CHECK_NEAR(got[i], want[i], list->n == 1 ? 0 : 1e-4);
+    same_parameters(many, one, list->n == 1 ? 0 : 1e-4);
+    same_grads(many, one, list->n == 1 ? 0 : 1e-4);
+}
+
+static void test_training(void)
+{
+    EACH(list, device_lists) {
+        compare(list, mlp_new, 12, false);
+        compare(list, mlp_new, 5, true);
+        compare(list, mlp_new, 1, false);
+        compare(list, shared_new, 7, true);
+    }
+}
+
+static void test_names(void)
+{
+    ctrt_device *devices[2] = { numbered(0), numbered(1) };
+    CTRT_AUTO(module) module = original(norm_new, devices[0]), net = parallel(module, "data-parallel", devices, 2);
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; i < (buffers ? ctrt_module_buffer_count : ctrt_module_parameter_count)(module); i++) {
+            const char *a, *b;
+            ctrt_tensor *x, *y;
+            CHECK_OK((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&a, &x, module, i));
+            CHECK_OK((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&b, &y, net, i));
+            CHECK_STR(b, a);
+            CHECK_TRUE(x == y);
+        }
+    CHECK_EQ(ctrt_module_parameter_count(net), ctrt_module_parameter_count(module));
+    CHECK_STR(ctrt_parallel_describe(net), "data-parallel on sim:0, sim:1");
+    CHECK_STR(ctrt_parallel_describe(module), "");
+    ctrt_module_train(net, false);
+    CHECK_TRUE(!ctrt_module_is_training(module));
+
+    CTRT_AUTO(module) again = NULL;
+    CHECK_FAILS(ctrt_parallel_new(&again, net, "single", devices, 1), CTRT_ERR_STATE, "data-parallel already");
+    CHECK_FAILS(ctrt_parallel_new(&again, module, "data-paralel", devices, 1), CTRT_ERR_NOT_FOUND, "data-parallel");
+    CHECK_FAILS(ctrt_parallel_new(&again, module, "single", devices + 1, 1), CTRT_ERR_DEVICE, "\"0.weight\" is on");
+    CHECK_FAILS(ctrt_parallel_new(&again, module, "data-parallel", (ctrt_device *[]){ devices[1], devices[0] }, 2),
+                CTRT_ERR_DEVICE, "\"0.weight\" is on sim:0");
+    CHECK_OK(ctrt_parallel_new(&again, module, NULL, NULL, 0));         /* from the environment */
+    CHECK_STR(ctrt_parallel_describe(again), "data-parallel on sim:0, sim:1, sim:2, sim:3");
+    CHECK_OK(ctrt_module_to(module, devices[1], CTRT_DTYPE_DEFAULT));
+    CTRT_AUTO(module) other = parallel(module, NULL, NULL, 0);
+    CHECK_STR(ctrt_parallel_describe(other), "data-parallel on sim:1, sim:0, sim:2, sim:3");
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_DEVICE, "is on sim:1");
+    CHECK_TRUE(loss == NULL);
+}
+
+/* ---- gradients ---- */
+
+static void test_accumulation(void)
+{
+    ctrt_device *devices[MOST];
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+    CTRT_AUTO(module) one = original(shared_new, devices[0]), many = original(shared_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 4);
+    (void)step(single, 8, 0);
+    (void)step(net, 8, 0);
+    ctrt_tensor *before = ctrt_tensor_grad(parameter(many, 0));
+    CHECK_NEAR(step(net, 6, 1), step(single, 6, 1), 1e-5);
+    CHECK_TRUE(ctrt_tensor_grad(parameter(many, 0)) == before);
+    same_grads(many, one, 1e-4);
+
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(ctrt_module_zero_grad(net, true));
+        CHECK_OK(ctrt_module_zero_grad(single, true));
+        CHECK_OK(ctrt_parallel_no_sync(net, true));
+        CHECK_OK(ctrt_parallel_no_sync(single, true));
+        for (int turn = 0; turn < 2; turn++)
+            CHECK_NEAR(step(net, 8, turn), step(single, 8, turn), 1e-5);
+        const sim_counters kept = sim_read(0);
+        (void)step(net, 8, 2), (void)step(single, 8, 2);
+        CHECK_EQ(sim_read(0).peer_bytes, kept.peer_bytes + 2 * 4);      /* two losses */
+        CHECK_OK(ctrt_parallel_no_sync(net, false));
+        CHECK_OK(ctrt_parallel_no_sync(single, false));
+        CHECK_NEAR(step(net, 2, 3), step(single, 2, 3), 1e-5);          /* two replicas have no rows */
+        same_grads(many, one, 1e-4);
+        CHECK_NEAR(step(net, 8, 4), step(single, 8, 4), 1e-5);
+        same_grads(many, one, 1e-4);
+    }
+}
+
+static void test_frozen(void)
+{
+    ctrt_device *devices[2] = { numbered(0), numbered(1) };
+    CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 2);
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK_OK(ctrt_tensor_require_grad(parameter(one, 1), turn != 1));
+        CHECK_OK(ctrt_tensor_require_grad(parameter(many, 1), turn != 1));
+        CHECK_OK(ctrt_module_zero_grad(one, true));
+        CHECK_OK(ctrt_module_zero_grad(many, true));
+        CHECK_NEAR(step(net, 8, turn), step(single, 8, turn), 1e-5);
+        CHECK_TRUE((ctrt_tensor_grad(parameter(many, 1)) != NULL) == (turn != 1));
+        same_grads(many, one, 1e-4);
+    }
+    CHECK_OK(ctrt_sequential_add(one, CTRT_NEW(tanh)));
+    CHECK_OK(ctrt_sequential_add(many, CTRT_NEW(tanh)));
+    CHECK_NEAR(step(net, 8, 4), step(single, 8, 4), 1e-5);
+    same_grads(many, one, 1e-4);
+}
+
+static void test_two_optimizers(void)
+{
+    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
+    CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 3),
+                      other_module = original(shared_new, devices[0]),
+                      other = parallel(other_module, "data-parallel", devices, 2);
+    ctrt_optimizer *a[4] = { NULL };
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(optimizer_new(&a[i], i == 0 ? one : i == 1 ? single : i == 2 ? many : net, i % 2));
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK_OK(ctrt_module_zero_grad(one, true));
+        CHECK_OK(ctrt_module_zero_grad(many, true));
+        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
+        (void)step(other, 4, turn);
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(ctrt_optimizer_step(a[i]));
+    }
+    same_parameters(many, one, 1e-4);
+    for (int i = 0; i < 4; i++)
+        ctrt_optimizer_release(&a[i]);
+}
+
+/* ---- forward alone ---- */
+
+static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **dx)
+{
+    CTRT_AUTO(tensor) y = NULL, loss = NULL;
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_TRUE(ctrt_tensor_device(y) == numbered(0));
+    CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(loss));
+    ctrt_tensor_assign(dx, ctrt_tensor_grad(x));
+    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
+}
+
+static void test_forward(void)
+{
+    ctrt_device *devices[MOST];
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+    for (int n = 1; n <= MOST; n++) {
+        CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+        CTRT_AUTO(module) single = parallel(one, "single", devices, n),
+                          net = parallel(many, "data-parallel", devices, n);
+        CTRT_AUTO(tensor) x = rows_of(6, FEATURES, n), a = NULL, b = NULL;
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+        forward_train(single, x, &a);
+        forward_train(net, x, &b);
+        NEAR(b, a, 1e-5);
+        same_grads(many, one, 1e-4);
+        ctrt_no_grad {
+            CHECK_OK(ctrt_forward(&a, single, x));
+            CHECK_OK(ctrt_forward(&b, net, x));
+        }
+        NEAR(b, a, 1e-5);
+        CHECK_TRUE(!ctrt_tensor_requires_grad(b));
+    }
+    CTRT_AUTO(module) module = original(norm_new, devices[0]), net = parallel(module, "data-parallel", devices, 4);
+    CTRT_AUTO(tensor) x = rows_of(8, FEATURES, 0), y = NULL, here = NULL;
+    CHECK_OK(ctrt_to_device(&here, x, devices[0]));
+    ctrt_module_train(net, false);
+    uint64_t first = 0;
+    for (int turn = 0; turn < 4; turn++) {
+        const uint64_t before = sim_read(3).peer_bytes;
+        if (turn == 3)                      /* the next pass copies the changed weight */
+            CHECK_OK(ctrt_init_constant_(parameter(module, 0), 0.5));
+        ctrt_no_grad CHECK_OK(ctrt_forward(&y, net, here));
+        const uint64_t bytes = sim_read(3).peer_bytes - before;
+        if (turn == 0)
+            first = bytes;
+        else
+            CHECK_EQ(bytes, 2 * FEATURES * 4 + (turn == 3 ? 4 * FEATURES * 4 : 0));      /* its rows */
+    }
+    CHECK_TRUE(first > 2 * FEATURES * 4);
+    CTRT_AUTO(tensor) want = NULL;
+    ctrt_no_grad CHECK_OK(ctrt_forward(&want, module, here));
+    NEAR(y, want, 1e-6);
+}
+
+static void test_buffers(void)
+{
+    ctrt_device *devices[2] = { numbered(0), numbered(1) };
+    CTRT_AUTO(module) module = original(norm_new, devices[0]), want = original(norm_new, devices[0]),
+                      net = parallel(module, "data-parallel", devices, 2);
+    for (int turn = 0; turn < 3; turn++) {
+        CTRT_AUTO(tensor) x = rows_of(8, FEATURES, turn), half = NULL, y = NULL;
+        CHECK_OK(ctrt_narrow(&half, x, 0, 0, 4));
+        CHECK_OK(ctrt_to_device(&half, half, devices[0]));
+        CHECK_OK(ctrt_forward(&y, want, half));
+        (void)step(net, 8, turn);
+    }
+    for (size_t i = 0; i < ctrt_module_buffer_count(module); i++) {
+        ctrt_tensor *a, *b;
+        CHECK_OK(ctrt_module_buffer(NULL, &a, module, i));
+        CHECK_OK(ctrt_module_buffer(NULL, &b, want, i));
+        NEAR(a, b, 1e-6);
+    }
+}
+
+/* ---- failures ---- */
+
+static void test_failures(void)
+{
+    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
+    CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1), short_target = rows_of(8, 3, 1), target = rows_of(9, 3, 1),
+                      loss = NULL, scalar = NULL, empty = NULL, wide = rows_of(9, 7, 1);
+    (void)step(net, 9, 0), (void)step(single, 9, 0);
+    static const char *const faults[] = { "alloc:1+", "alloc:2+" };
+    EACH(fault, faults) {
+        CHECK_OK(ctrt_memory_empty_cache(devices[2]));
+        CHECK_OK(sim->inject(2, *fault));
+        CTRT_AUTO(tensor) many_rows = NULL;
+        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                    "sim:2");             /* in its forward pass, or where gradients are added up */
+        CHECK_OK(sim->clear(2));
+        same_grads(many, one, 1e-4);
+    }
+    CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
+    same_grads(many, one, 1e-4);
+
+    CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, cpu));
+    CHECK_OK(ctrt_empty(&empty, CTRT_SHAPE(0, FEATURES), CTRT_F32, cpu));
+    ctrt_tensor *uneven[] = { x, short_target }, *with_scalar[] = { x, scalar }, *fine[] = { x, target };
+    for (int i = 0; i < 2; i++) {
+        ctrt_module *here = i ? net : single;
+        CHECK_FAILS(ctrt_parallel_step(&loss, here, uneven, 2, square_loss, NULL), CTRT_ERR_SHAPE,
+                    "inputs[1] has 8 rows, but inputs[0] has 9");
+        CHECK_FAILS(ctrt_parallel_step(&loss, here, with_scalar, 2, square_loss, NULL), CTRT_ERR_SHAPE,
+                    "inputs[1] has no dimensions");
+        CHECK_FAILS(ctrt_parallel_step(&loss, here, &empty, 1, square_loss, NULL), CTRT_ERR_SHAPE, "no rows");
+        CHECK_FAILS(ctrt_parallel_step(&loss, here, &wide, 1, square_loss, NULL), CTRT_ERR_SHAPE, "Linear");
+        CHECK_OK(ctrt_parallel_step(&loss, here, fine, 2, square_loss, NULL));
+        CHECK_TRUE(ctrt_tensor_device(loss) == devices[0] && !ctrt_tensor_requires_grad(loss));
+    }
+    CHECK_FAILS(ctrt_parallel_step(&loss, one, fine, 2, square_loss, NULL), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
+    CHECK_FAILS(ctrt_parallel_no_sync(one, true), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
+    same_grads(many, one, 1e-4);
+}
+
+static ctrt_status bad_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
+{
+    const char *kind = user;
+    (void)inputs, (void)count;
+    if (strcmp(kind, "fails") == 0)
+        return ctrt_tensor_device(output) == numbered(1) ? ctrt_fail(CTRT_ERR_STATE, "no loss today")
+                                                         : square_loss(loss, output, NULL, 0, NULL);
+    if (strcmp(kind, "wide") == 0)
+        ctrt_tensor_assign(loss, output);
+    if (strcmp(kind, "twice") == 0) {
+        CTRT_TRY(square_loss(loss, output, NULL, 0, NULL));
+        CTRT_TRY(ctrt_backward_with(*loss, NULL, true, false));
+    }
+    if (strcmp(kind, "exits") == 0 && ctrt_tensor_device(output) == numbered(1))
+        pthread_exit(NULL);
+    return strcmp(kind, "exits") == 0 ? square_loss(loss, output, NULL, 0, NULL) : CTRT_OK;
+}
+
+static void test_bad_losses(void)
+{
+    static const struct { const char *kind, *words; ctrt_status status; } cases[] = {
+        { "fails", "replica 1 (sim:1): loss: no loss today", CTRT_ERR_STATE },
+        { "wide", "the loss has 12 elements", CTRT_ERR_SHAPE },
+        { "none", "succeeded without a result", CTRT_ERR_STATE },
+        { "twice", "second backward pass", CTRT_ERR_STATE },
+        { "exits", "replica 1 (sim:1): the function ended its thread", CTRT_ERR_STATE },
+    };
+    ctrt_device *devices[2] = { numbered(0), numbered(1) };
+    CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 2);
+    CTRT_AUTO(tensor) x = rows_of(8, FEATURES, 1), loss = NULL;
+    (void)step(net, 8, 0), (void)step(single, 8, 0);
+    EACH(c, cases) {
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, bad_loss, (void *)(uintptr_t)c->kind), c->status, c->words);
+        same_grads(many, one, 1e-5);
+    }
+    CHECK_NEAR(step(net, 8, 1), step(single, 8, 1), 1e-5);
+    same_grads(many, one, 1e-4);
+}
+
+/* ---- checkpoints ---- */
+
+static void test_checkpoints(void)
+{
+    char *folder = folder_new();
+    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
+    const char *path = folder_join(folder, "net.safetensors");
+    double losses[3];
+    char a[65], b[65];
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]),
+                      plain = original(norm_new, cpu);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 3);
+    train(losses, net, 9, 3, true);
+    CHECK_OK(ctrt_save(net, path));
+    CHECK_OK(ctrt_load(single, path));
+    CHECK_OK(ctrt_load(plain, path));
+    CHECK_OK(ctrt_module_sha256(a, many));
+    CHECK_OK(ctrt_module_sha256(b, net));
+    CHECK_STR(b, a);
+    CHECK_OK(ctrt_module_sha256(b, single));
+    CHECK_STR(b, a);
+    CHECK_OK(ctrt_module_sha256(b, plain));
+    CHECK_STR(b, a);
+    train(losses, single, 9, 1, true);
+    CHECK_OK(ctrt_module_sha256(b, one));
+    CHECK_TRUE(strcmp(a, b) != 0);
+    CHECK_OK(ctrt_save(single, path));
+    CHECK_OK(ctrt_load(net, path));
+    CHECK_OK(ctrt_module_sha256(a, many));
+    CHECK_STR(a, b);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 5), y = NULL, z = NULL;
+    ctrt_module_train(net, false);
+    ctrt_module_train(single, false);
+    ctrt_no_grad {
+        CHECK_OK(ctrt_forward(&y, net, x));             /* the replicas have the loaded values */
+        CHECK_OK(ctrt_forward(&z, single, x));
+    }
+    NEAR(y, z, 1e-5);
+}
+
+/* ---- canonical mode ---- */
+
+static void canonical_run(char hash[65], double *last, const struct device_list *list, const char *strategy,
+                          net_function make, int64_t rows, int steps)
+{
+    ctrt_device *devices[MOST];
+    double losses[128];
+    REQUIRE_TRUE(list_devices(devices, list));
+    CTRT_AUTO(module) module = original(make, devices[0]), net = parallel(module, strategy, devices, list->n);
+    train(losses, net, rows, steps, true);
+    *last = losses[steps - 1];
+    CHECK_OK(ctrt_module_sha256(hash, net));
+}
+
+static void test_canonical(void)
+{
+    static const struct { const char *name; net_function make; int64_t rows; int steps; } cases[] = {
+        { "mlp, 100 steps of 24 rows", mlp_new, 24, 100 },
+        { "batch norm and dropout, 12 steps of 31 rows", norm_new, 31, 12 },
+        { "a shared weight, fewer rows than shards", shared_new, 5, 6 },
+    };
+    EACH(c, cases) {
+        char want[65];
+        double want_loss;
+        canonical_run(want, &want_loss, &device_lists[1], "single", c->make, c->rows, c->steps);
+        for (size_t i = 1; i <= 4; i++) {
+            char got[65];
+            double loss;
+            canonical_run(got, &loss, &device_lists[i], "data-parallel", c->make, c->rows, c->steps);
+            CHECK(strcmp(got, want) == 0, "%s: parameters %.12s, expected %.12s", device_lists[i].name, got, want);
+            CHECK(loss == want_loss, "%s: loss %.17g, expected %.17g", device_lists[i].name, loss, want_loss);
+        }
+    }
+    ctrt_device *devices[MOST];
+    CTRT_AUTO(tensor) x = rows_of(31, FEATURES, 0), want = NULL, want_grad = NULL;
+    for (int n = 1; n <= MOST; n++) {
+        CTRT_AUTO(tensor) y = NULL;
+        devices[n - 1] = numbered(n - 1);
+        CTRT_AUTO(module) module = original(mlp_new, devices[0]), net = parallel(module, "data-parallel", devices, n);
+        CHECK_HAS(ctrt_parallel_describe(net), "canonical, 12 shards");
+        ctrt_no_grad CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_parallel_no_sync(net, true));
+        (void)step(net, 13, 0);
+        CHECK_OK(ctrt_parallel_no_sync(net, false));
+        (void)step(net, 13, 1);
+        ctrt_tensor *grad = ctrt_tensor_grad(parameter(module, 0));
+        if (n == 1) {
+            ctrt_tensor_assign(&want, y);
+            ctrt_tensor_assign(&want_grad, grad);
+        } else {
+            SAME(y, want);
+            SAME(grad, want_grad);
+        }
+    }
+}
+
+/* ---- sum trees ---- */
+
+static void test_sum_trees(void)
+{
+    enum { LEAVES = 11 };
+    ctrt_device *devices[3] = { numbered(0), numbered(1), cpu };
+    float want = 0;
+    for (int n = 1; n <= 3; n++) {
+        ctrt_sum_tree *trees[3] = { NULL };
+        ctrt_tensor *out[2] = { NULL, NULL };
+        for (int i = 0; i < n; i++)
+            CHECK_OK(ctrt_sum_tree_new(&trees[i], LEAVES, 2, devices[i]));
+        for (int leaf = LEAVES - 1; leaf >= 0; leaf--) {
+            ctrt_tensor *tensors[2] = { full(0.1 * pow(3, leaf), 5, cpu), leaf == 4 ? full(1, 2, cpu) : NULL };
+            CHECK_OK(ctrt_sum_tree_add(trees[leaf * n / LEAVES], leaf, tensors));
+            CHECK_TRUE(tensors[0] == NULL && tensors[1] == NULL);
+        }
+        CHECK_FAILS(ctrt_sum_tree_result(out, trees[0]), n == 1 ? CTRT_OK : CTRT_ERR_STATE, n == 1 ? NULL : "leaves");
+        for (int i = n - 1; i > 0; i--)
+            CHECK_OK(ctrt_sum_tree_merge(trees[i - 1], trees[i]));
+        if (n > 1)
+            CHECK_OK(ctrt_sum_tree_result(out, trees[0]));
+        float got[5];
+        CHECK_OK(ctrt_to_host(got, sizeof got, out[0], CTRT_F32));
+        want = n == 1 ? got[0] : want;
+        CHECK(got[4] == want, "%d devices: %.9g, expected %.9g", n, got[4], want);
+        CHECK_NEAR(total(out[1]), 2, 0);
+        CHECK_TRUE(ctrt_tensor_device(out[1]) == devices[0] || n == 1);
+        release_all(out, 2);
+        ctrt_tensor *again[2] = { full(1, 5, cpu), NULL };
+        CHECK_OK(ctrt_sum_tree_add(trees[0], 3, again));
+        again[0] = full(1, 5, cpu);
+        CHECK_FAILS(ctrt_sum_tree_add(trees[0], 3, again), CTRT_ERR_STATE, "leaf 3 was added before");
+        again[0] = full(1, 5, cpu);
+        CHECK_FAILS(ctrt_sum_tree_add(trees[0], LEAVES, again), CTRT_ERR_INVALID_ARGUMENT, "leaf 11 of 11");
+        CHECK_TRUE(again[0] == NULL);
+        for (int i = 0; i < n; i++)
+            ctrt_sum_tree_release(&trees[i]);
+    }
+}
+
+/* ---- weights, and tables of plugins ---- */
+
+static void test_weights(void)
+{
+    atomic_int calls = 0;
+    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
+    CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 3),
+                      none = NULL;
+    CTRT_AUTO(tensor) x = rows_of(8, FEATURES, 0), loss = NULL;
+    CHECK_HAS(ctrt_parallel_describe(net), "parts 2:1:1");
+    (void)step(net, 8, 0);                      /* creates the replicas */
+    CHECK_OK(ctrt_module_zero_grad(net, true));
+    const uint64_t before = sim_read(2).copy_bytes[CTRT_COPY_TO_DEVICE];
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, &calls));
+    CHECK_EQ(calls, 3);
+    CHECK_EQ(sim_read(2).copy_bytes[CTRT_COPY_TO_DEVICE] - before, 2 * FEATURES * 4);
+    (void)step(single, 8, 0);
+    same_grads(many, one, 1e-4);
+    CHECK_FAILS(ctrt_parallel_new(&none, many, "data-parallel", devices, 2), CTRT_ERR_INVALID_ARGUMENT,
+                "3 numbers for 2 devices");
+}
+
+static void test_tables(void)
+{
+    char *folder = FOLDER_OF("strategy-null-step", "strategy-watcher", "strategy-single", "backend-cpu",
+                             "memory-caching");
+    group("the table of a strategy is validated, and its event function called");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_LOG=error") {
+        CTRT_AUTO(module) module = NULL, net = NULL;
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        CTRT_AUTO(tensor) x = NULL, loss = NULL;
+        (void)cpu_device();
+        CHECK_OK(mlp_new(&module, cpu));
+        CHECK_FAILS(ctrt_parallel_new(&net, module, "null-step", &cpu, 1), CTRT_ERR_NOT_FOUND,
+                    "struct ctrt_strategy: required slot step is missing or NULL");
+        CHECK_OK(ctrt_parallel_new(&net, module, "watcher", &cpu, 1));
+        x = rows_of(2, FEATURES, 0);
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED,
+                    "parallel_step: watcher: events:");
+
+        const char *path = folder_join(folder, "none.safetensors");
+        CHECK_OK(ctrt_save(net, path));                                 /* another process writes the file */
+        CHECK_TRUE(access(path, F_OK) != 0);
+        CHECK_OK(optimizer_new(&optimizer, net, false));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_FAILS(ctrt_load(net, path), CTRT_ERR_IO, "watcher: no loading");
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED,
+                    "events: 0 1 4 5 2");
+    }
+}
+
+static void sims_begin(void)
+{
+    (void)cpu_device();
+    for (int i = 0; i < MOST; i++)
+        (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
+}
+
+#define FOUR "CTRT_SIM=devices=4,memory=64m", "CTRT_NUM_THREADS=1"
+
+static const struct {
+    const char *title;
+    void (*run)(void);
+    const char *settings[5];
+} tests[] = {
+    { "the module that stands in has the parameters and names of the original", test_names,
+      { SIMS, "CTRT_DEVICE=sim", "CTRT_STRATEGY=data-parallel" } },
+    { "data-parallel gives what single gives", test_training, { SIMS } },
+    { "the same with streams that the program orders itself, and a bucket for each parameter", test_training,
+      { SIMS, "CTRT_STREAM_ORDER=manual", "CTRT_DATA_PARALLEL_BUCKET=64" } },
+    { "gradients accumulate, also on the replicas with no_sync", test_accumulation, { SIMS } },
+    { "parameters are frozen and thawed, and a module gets another layer", test_frozen, { SIMS } },
+    { "two optimizers, one made from the original, and a second net", test_two_optimizers, { SIMS } },
+    { "forward with the program's own loss, and an evaluation loop, which copies no parameters", test_forward,
+      { SIMS } },
+    { "changes of buffers in replica 0 persist, those in other replicas do not", test_buffers, { SIMS } },
+    { "a checkpoint written under one strategy is read under the other, and by the module alone", test_checkpoints,
+      { SIMS } },
+    { "a replica that fails, and invalid inputs, change no gradient", test_failures, { FOUR } },
+    { "loss functions that fail", test_bad_losses, { FOUR } },
+    { "parts of the batch in proportion to weights", test_weights, { FOUR, "CTRT_DATA_PARALLEL_WEIGHTS=2,1,1" } },
+    { "sum trees add in the same order whatever device has which leaves", test_sum_trees, { FOUR } },
+    { "canonical mode: the same bits on 1 to 4 devices", test_canonical, { FOUR, "CTRT_CANONICAL=1" } },
+};
+
+TEST_MAIN
+{
+    test_tables();
+    EACH(test, tests) {
+        group("%s", test->title);
+        CHILD_LOOP(child_, test->settings, exit) {
+            sims_begin();
+            test->run();
+        }
+    }
+    return done();
+}
