@@ -350,6 +350,16 @@ static void lose(int signal)
     }
 }
 
+/* The last rank ends without having left the group; the others must not wait for it until the time limit. */
+static void leave(void)
+{
+    CTRT_AUTO(tensor) tensor = tensor_of(1000, CTRT_F32, value);
+    if (rank == size - 1)
+        exit(3);
+    if (ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_MAX) == CTRT_OK)
+        fail("leave", "no error");
+}
+
 /* Groups of the program's own MPI; it initialises and finalises MPI itself. */
 static void *own_mpi(void)
 {
@@ -387,6 +397,8 @@ int main(int argc, char **argv)
         timeout();
     else if (strcmp(part, "lose") == 0)
         lose(strcmp(argument, "stop") == 0 ? SIGSTOP : SIGKILL);
+    else if (strcmp(part, "leave") == 0)
+        leave();
     else if (strcmp(part, "own") == 0 || strcmp(part, "few") == 0)
         one(ALL_REDUCE, 0, 40000, CTRT_COMM_SUM, CTRT_F32), async();
     ctrt_comm_release(&comm);

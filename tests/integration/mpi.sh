@@ -30,10 +30,20 @@ $(head -n 40 "$work/$1")"
     fi
 }
 
+# ended NAME DESCRIPTION: the job has failed before the time limit.
+ended() {
+    case $(cat "$work/$1.rc") in
+        0 | 124) not_ok "$mpi: $2" "exit status $(cat "$work/$1.rc")
+$(cat "$work/$1")" ;;
+        *) ok "$mpi: $2" ;;
+    esac
+}
+
 # test_mpi NAME LAUNCHER: the jobs that mostly wait run at the same time as the others.
 test_mpi() {
     mpi=$1 mpirun=$2
-    { job timeout 3 timeout; job kill 3 'lose kill'; job stay 3 'lose kill' CTRT_COMM_REPORT="$work/report-%r.json"; } &
+    { job timeout 3 timeout; job kill 3 'lose kill'; job stay 3 'lose kill' CTRT_COMM_REPORT="$work/report-%r.json"
+      job leave 3 leave; } &
     for n in 1 2 3; do
         job "all$n" "$n" collectives
         passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
@@ -49,12 +59,8 @@ test_mpi() {
     wait
     passed timeout "a rank that does not come is named; no call hangs" 3 any
     # The launcher kills the other ranks, which may be before they have written their reports.
-    if [ "$(cat "$work/kill.rc")" -ge 124 ] && [ "$(cat "$work/kill.rc")" -le 124 ]; then
-        not_ok "$mpi: a killed rank ends the job" "it hung
-$(cat "$work/kill")"
-    else
-        ok "$mpi: a killed rank ends the job"
-    fi
+    ended kill "a killed rank ends the job"
+    ended leave "a rank that ends without leaving its group ends the job"
     if grep -q 'rank 2 ([^)]*) has ended' "$work/kill" "$work/stay" || cat "$work"/report-*.json 2>/dev/null | grep -q '"ended"'
     then
         ok "$mpi: a killed rank is named by the others"

@@ -167,9 +167,8 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
 
 /* A group with incomplete requests keeps its memory, see engine.h. MPI_Comm_free is collective by MPI's standard, but
  * does not wait for other ranks in Open MPI and MPICH. */
-static void mpi_destroy(void *state)
+static void comm_free(struct mpi_comm *comm)
 {
-    struct mpi_comm *comm = state;
     if (comm == NULL || atomic_load(&comm->incomplete))
         return;
     if (comm->handle != 0 && mpi_usable())
@@ -181,6 +180,12 @@ static void mpi_destroy(void *state)
     free(comm->inputs);
     free(comm->scratch);
     free(comm);
+}
+
+static void mpi_destroy(void *state)
+{
+    comm_free(state);
+    mpi_count_groups(-1);
 }
 
 static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
@@ -195,11 +200,13 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
         status = connect_ranks(comm, places, ranks);
     free(places);
     free(ranks);
-    if (status == CTRT_OK)
-        *out = comm;
-    else
-        mpi_destroy(comm);
-    return status;
+    if (status != CTRT_OK) {
+        comm_free(comm);
+        return status;
+    }
+    mpi_count_groups(1);
+    *out = comm;
+    return CTRT_OK;
 }
 
 /* ---- running ---- */

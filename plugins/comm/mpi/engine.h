@@ -82,6 +82,8 @@ ctrt_status mpi_start(void);
 void mpi_give_up(void);
 /* Counts calls of MPI that are running; MPI is not finalised meanwhile. */
 void mpi_busy(int change);
+/* Counts the groups of this process. */
+void mpi_count_groups(int change);
 /* Whether MPI can be called: it is initialised and not finalised. */
 bool mpi_usable(void);
 void mpi_init_library(const ctrt_host *host);

@@ -32,7 +32,7 @@ static bool serialized;                 /* MPI calls need call_lock */
 static bool started;                    /* MPI is initialised */
 static pid_t process;                   /* that initialised it */
 static atomic_bool gave_up;
-static atomic_int busy;
+static atomic_int busy, groups;
 
 void mpi_lock(void)
 {
@@ -54,6 +54,11 @@ void mpi_give_up(void)
 void mpi_busy(int change)
 {
     atomic_fetch_add(&busy, change);
+}
+
+void mpi_count_groups(int change)
+{
+    atomic_fetch_add(&groups, change);
 }
 
 bool mpi_usable(void)
@@ -173,13 +178,14 @@ int32_t mpi_probe(char *reason, size_t bytes)
 
 /* ---- initialising and finalising ---- */
 
-/* Seconds for which a process with incomplete requests waits at its end for the others. */
+/* Seconds for which a process waits at its end for the others, if it ends early. */
 enum { GRACE = 2 };
 
 /* At the end of the process. MPI_Finalize may wait for ever for a process that does not call it, and mpirun ends all
  * processes when one ends without MPI_Finalize. Hence a process waits here until all have arrived. If one of them has
  * incomplete requests, for which MPI_Finalize could wait, none calls it. That process waits only for a short time, in
- * which the others can write their reports. */
+ * which the others can write their reports; so does one that has not left its groups, because the others may wait for it
+ * in a collective and learn of its end only afterwards. */
 static void finalize(void)
 {
     ctrt_param_value timeout;
@@ -188,6 +194,7 @@ static void finalize(void)
     mpi_handle request;
     int done = 0;
     const bool incomplete = atomic_load(&gave_up) || atomic_load(&busy) > 0;
+    const bool early = incomplete || atomic_load(&groups) > 0;
     int64_t any_incomplete = incomplete;
     if (!mpi_usable()
         || mpi->iallreduce(&any_incomplete, &any_incomplete, 1, CTRT_I64, CTRT_COMM_MAX, mpi->world(), &request) != 0)
@@ -198,7 +205,7 @@ static void finalize(void)
     while (mpi->test(&request, &done) == 0 && !done) {
         (void)mpi_pause(&pause, NULL, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec - begin > (incomplete ? GRACE : limit))
+        if (now.tv_sec - begin > (early ? GRACE : limit))
             return;
     }
     if (done && !any_incomplete)
