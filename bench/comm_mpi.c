@@ -3,9 +3,9 @@
  *
  *     mpirun -n 2 bench-comm-mpi [ROUNDS]
  *
- * For each collective and size the program measures both in turns, ROUNDS times (default 9), and prints the medians of
- * rank 0 in microseconds and their ratio: 1.05 means that ctrt takes 5 % more time. MPI's functions are found with dlsym;
- * handles are passed as 64-bit integers, which works for both ABIs on x86-64 and AArch64. */
+ * For each collective and size the program measures both in turns, ROUNDS times (default 9), and prints the medians
+ * of rank 0 in microseconds and their ratio: 1.05 means that ctrt takes 5 % more time. MPI's functions are found with
+ * dlsym; handles are passed as 64-bit integers, which works for both ABIs on x86-64 and AArch64. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

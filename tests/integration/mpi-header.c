@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/integration/mpi-header.c: compares the engine's declarations of MPI with an installed mpi.h. Compiling it checks
- * functions and constants; running it, the names of Open MPI's objects. Needs no libmpi. */
+/* tests/integration/mpi-header.c: compares the engine's declarations of MPI with an installed mpi.h. Compiling it
+ * checks functions and constants; running it, the names of Open MPI's objects. Needs no libmpi. */
 #include <mpi.h>
 
 #include <stdio.h>

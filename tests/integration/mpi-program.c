@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/integration/mpi-program.c: one rank of the jobs that mpi.sh starts: mpi-program PART [ARGUMENT]. Prints a line for
- * each failed check; its exit status is 1 then. */
+/* tests/integration/mpi-program.c: one rank of the jobs that mpi.sh starts: mpi-program PART [ARGUMENT]. Prints a
+ * line for each failed check; its exit status is 1 then. */
 #include <ctrt/ctrt.h>
 #include <ctrt/comm.h>
 
@@ -108,7 +108,8 @@ static void compare(ctrt_tensor *tensor, const struct expectation *e, ctrt_dtype
     double *found = calloc((size_t)count + 1, sizeof *found);
     require(ctrt_to_host(found, (size_t)count * sizeof *found, tensor, CTRT_F64), "to_host");
     for (int64_t i = 0; i < count; i++) {
-        const double want = expected(e, i, dtype), tolerance = dtype == CTRT_BF16 ? 0.02 : dtype == CTRT_F16 ? 0.003 : 1e-6;
+        const double want = expected(e, i, dtype);
+        const double tolerance = dtype == CTRT_BF16 ? 0.02 : dtype == CTRT_F16 ? 0.003 : 1e-6;
         if (found[i] - want > tolerance * want || want - found[i] > tolerance * want) {
             char text[160];
             snprintf(text, sizeof text, "op %d, %s, %lld elements: element %lld is %g, expected %g", (int)e->op,
@@ -170,7 +171,8 @@ static void collectives(void)
         for (int kind = 0; kind < KINDS; kind++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
                 for (int op = CTRT_COMM_SUM; op <= (reduces(kind) ? CTRT_COMM_AVERAGE : CTRT_COMM_SUM); op++) {
-                    if ((op == CTRT_COMM_AVERAGE && !ctrt_dtype_is_floating(dtype)) || (op != CTRT_COMM_SUM && c % 2 == 1))
+                    if ((op == CTRT_COMM_AVERAGE && !ctrt_dtype_is_floating(dtype))
+                        || (op != CTRT_COMM_SUM && c % 2 == 1))
                         continue;
                     one(kind, (dtype + op) % size, counts[c], op, dtype);
                 }
@@ -287,7 +289,8 @@ static ctrt_status call_differently(const char *what)
                        : CTRT_OK;
 }
 
-/* All ranks of a group must get CTRT_ERR_STATE, of a message at the latest at the next collective. Other groups go on. */
+/* All ranks of a group must get CTRT_ERR_STATE, of a message at the latest at the next collective. Other groups go
+ * on. */
 static void mismatches(void)
 {
     static const char *const all[] = { "op", "dtype", "root", "count", "size", "kind", "message" };
@@ -379,7 +382,8 @@ int main(int argc, char **argv)
     const char *part = argc > 1 ? argv[1] : "";
     const char *argument = argc > 2 ? argv[2] : "";
     void *library = strcmp(part, "own") == 0 ? own_mpi() : NULL;
-    const ctrt_comm_options options = { .timeout = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0 };
+    const double limit = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0;
+    const ctrt_comm_options options = { .timeout = limit };
     require(ctrt_device_get(&cpu, "cpu"), "device_get");
     require(ctrt_comm_new(&comm, &options), "comm_new");
     rank = ctrt_comm_rank(comm);

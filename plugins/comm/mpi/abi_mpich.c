@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/mpi/abi_mpich.c: the ABI of MPICH, MVAPICH and Intel MPI (libmpi.so.12; Debian: libmpich.so.12). Handles are
- * integers. */
+/* plugins/comm/mpi/abi_mpich.c: the ABI of MPICH, MVAPICH and Intel MPI (libmpi.so.12; Debian: libmpich.so.12).
+ * Handles are integers. */
 #include "abi.h"
 
 typedef int MPI_Comm;

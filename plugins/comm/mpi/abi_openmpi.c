@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/mpi/abi_openmpi.c: the ABI of Open MPI 4 and 5 (libmpi.so.40). Handles are addresses of objects that libmpi
- * exports. */
+/* plugins/comm/mpi/abi_openmpi.c: the ABI of Open MPI 4 and 5 (libmpi.so.40). Handles are addresses of objects that
+ * libmpi exports. */
 #include "abi.h"
 
 typedef struct ompi_communicator_t *MPI_Comm;

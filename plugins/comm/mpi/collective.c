@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. Large copies are MPI's non-blocking collectives. Large reductions are in the order of
- * ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks, which moves
- * as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
+ * Small calls have all data already. Large copies are MPI's non-blocking collectives. Large reductions are in the
+ * order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
+ * which moves as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
  * f16 and bf16, which MPI does not have. */
 #include <stdlib.h>
 
@@ -97,7 +97,8 @@ static const void *given(const struct mpi_comm *comm, const ctrt_comm_call *call
 
 /* ---- copies ---- */
 
-/* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each rank. */
+/* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each
+ * rank. */
 static ctrt_status all_to_all(struct mpi_comm *comm, const ctrt_comm_call *call, size_t send_stride)
 {
     struct mpi_batch batch = { .comm = comm, .call = call };
@@ -185,7 +186,8 @@ enum { PIECE = 256 << 10 };             /* bytes of one rank's part that are exc
 
 /* A tensor is cut into parts, one per rank, and a part into pieces. */
 struct split {
-    size_t element, count, part;        /* bytes; elements of the tensor and of a part, but the last parts may be shorter */
+    size_t element;                     /* bytes */
+    size_t count, part;                 /* elements of the tensor and of a part; the last parts may be shorter */
     size_t pieces, piece;               /* number; elements */
 };
 
@@ -231,8 +233,8 @@ static ctrt_status start_scatter(struct mpi_batch *batch, const struct split *sp
         const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
         const struct mpi_side sent = { (char *)send + split_begin(split, to, piece) * split->element,
                                        split_length(split, to, piece) * split->element, to };
-        const struct mpi_side received = { slot(comm, piece, from), split_length(split, comm->rank, piece) * split->element,
-                                           from };
+        const struct mpi_side received = { slot(comm, piece, from),
+                                           split_length(split, comm->rank, piece) * split->element, from };
         CTRT_TRY(mpi_exchange(batch, &sent, &received, TAG_DATA));
     }
     return CTRT_OK;
@@ -283,8 +285,8 @@ static ctrt_status start_results(struct mpi_batch *batch, const struct split *sp
     return CTRT_OK;
 }
 
-/* While a piece is reduced, the next one and the results of the last one are transferred. All ranks start their messages
- * in the same order, so messages between two ranks match. */
+/* While a piece is reduced, the next one and the results of the last one are transferred. All ranks start their
+ * messages in the same order, so messages between two ranks match. */
 static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const size_t world = (size_t)comm->world;

@@ -13,7 +13,7 @@
 
 static const ctrt_param ordered_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_MPI_ORDERED", .type = CTRT_PARAM_INT, .fallback = "64",
-    .help = "groups of the engine mpi with at most this many ranks reduce in the order of ranks; larger ones as MPI does",
+    .help = "groups of the engine mpi with at most this many ranks reduce in the order of ranks, others as MPI does",
 };
 static const ctrt_param most_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_MPI_MOST", .type = CTRT_PARAM_BYTES, .fallback = "1g",
@@ -97,8 +97,8 @@ static ctrt_status check_places(const struct place *places, const ctrt_comm_conf
         for (int other = 0; other < rank; other++)
             repeated |= places[other].rank == places[rank].rank;
         if (repeated || places[rank].size != places[0].size)
-            return ctrt_fail(CTRT_ERR_COMM, "rank %d is rank %d of %d in MPI_COMM_WORLD, rank 0 is rank %d of %d: the ranks "
-                             "were not started by one mpirun", rank, places[rank].rank, places[rank].size,
+            return ctrt_fail(CTRT_ERR_COMM, "rank %d is rank %d of %d in MPI_COMM_WORLD, rank 0 is rank %d of %d: the "
+                             "ranks were not started by one mpirun", rank, places[rank].rank, places[rank].size,
                              places[0].rank, places[0].size);
     }
     return CTRT_OK;
@@ -276,7 +276,8 @@ static const ctrt_comm_engine engine = {
 };
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "mpi", .table = &engine, .probe = mpi_probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "mpi", .table = &engine,
+      .probe = mpi_probe },
 };
 
 CTRT_PLUGIN_DEFINE("comm-mpi", PACKAGE_VERSION, "communicators: processes that MPI connects", components, init)

@@ -27,7 +27,7 @@
 #include "ctrt/ctrt.h"
 
 enum {
-    MPI_EAGER = 4000,                   /* Open MPI sends larger messages in several steps between ranks of one machine */
+    MPI_EAGER = 4000,                   /* larger messages take several steps in Open MPI on one machine */
     MPI_MESSAGE_INLINE = MPI_EAGER - 64,    /* largest message whose data is sent with its signature */
     MPI_REQUESTS = 64,                  /* incomplete requests of a batch */
 };
@@ -100,8 +100,8 @@ ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_hand
 /* Starts messages of any size, in pieces; waits when the batch is full. */
 ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag);
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag);
-/* Starts to send to one rank and to receive from another one. Waits only when both sides of a piece have started, so ranks
- * that exchange in a circle do not wait for each other for ever. */
+/* Starts to send to one rank and to receive from another one. Waits only when both sides of a piece have started, so
+ * ranks that exchange in a circle do not wait for each other for ever. */
 struct mpi_side {
     void *data;                         /* the sent data is not changed */
     size_t bytes;

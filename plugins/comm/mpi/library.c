@@ -90,8 +90,8 @@ static const struct mpi_abi *abi_of(void *library)
     return NULL;
 }
 
-/* Opens PREFIX/lib/SONAME, where the program that started this process is PREFIX/bin/NAME, because a process must use the
- * library of its launcher. */
+/* Opens PREFIX/lib/SONAME, where the program that started this process is PREFIX/bin/NAME, because a process must use
+ * the library of its launcher. */
 static void *open_beside_launcher(const char *soname)
 {
     char link[64], path[PATH_MAX + 128];
@@ -184,8 +184,8 @@ enum { GRACE = 2 };
 /* At the end of the process. MPI_Finalize may wait for ever for a process that does not call it, and mpirun ends all
  * processes when one ends without MPI_Finalize. Hence a process waits here until all have arrived. If one of them has
  * incomplete requests, for which MPI_Finalize could wait, none calls it. That process waits only for a short time, in
- * which the others can write their reports; so does one that has not left its groups, because the others may wait for it
- * in a collective and learn of its end only afterwards. */
+ * which the others can write their reports; so does one that has not left its groups, because the others may wait for
+ * it in a collective and learn of its end only afterwards. */
 static void finalize(void)
 {
     ctrt_param_value timeout;
@@ -228,8 +228,8 @@ static ctrt_status initialize(void)
     } else {
         (void)mpi->query_thread(&level);
         if (level < MPI_LEVEL_MULTIPLE)
-            mpi_host->log(CTRT_LOG_WARNING, "mpi", "the program has initialised MPI without MPI_THREAD_MULTIPLE; it must "
-                          "not call MPI while collectives of ctrt run");
+            mpi_host->log(CTRT_LOG_WARNING, "mpi", "the program has initialised MPI without MPI_THREAD_MULTIPLE; it "
+                          "must not call MPI while collectives of ctrt run");
     }
     serialized = level < MPI_LEVEL_MULTIPLE;
     process = getpid();

@@ -74,8 +74,8 @@ static ctrt_status exchange(struct mpi_comm *comm, const ctrt_comm_call *call, c
     CTRT_TRY(find_blocks(comm, &end, 0, 1));
     for (int have = 1; have < world; have *= 2) {
         const int more = have < world - have ? have : world - have;
-        const size_t filled = more == have ? end
-                                           : (size_t)((const char *)comm->blocks[(comm->rank + more) % world] - comm->opening);
+        const char *const after = (const char *)comm->blocks[(comm->rank + more) % world];
+        const size_t filled = more == have ? end : (size_t)(after - comm->opening);
         /* The receiver does not know the size; MPI allows larger buffers. */
         CTRT_TRY(mpi_receive(&batch, comm->opening + end, comm->opening_bytes - end, (comm->rank + have) % world,
                              TAG_OPENING));
