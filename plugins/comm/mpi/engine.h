@@ -67,6 +67,7 @@ struct mpi_comm {
 struct mpi_batch {
     struct mpi_comm *comm;
     const ctrt_comm_call *call;
+    bool arriving;                      /* another rank may not have arrived; else data is being transferred */
     int count;
     mpi_handle requests[MPI_REQUESTS];
 };
@@ -111,11 +112,11 @@ ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, c
 /* Waits until all requests of the batch are complete. */
 ctrt_status mpi_finish(struct mpi_batch *batch);
 /* One look at the time and, at most every 5 ms, at the config's poll; gives up the processor for longer and longer
- * times. */
+ * times. Data is transferred only while a process calls MPI, so waits for data do not sleep in their first second. */
 struct mpi_pause {
     int64_t begin, next;
-    int tests;
     int64_t spin;
+    bool data;
 };
 ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state), void *state);
 

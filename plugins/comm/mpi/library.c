@@ -30,7 +30,7 @@ static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;      /* guards th
 static pthread_mutex_t call_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool serialized;                 /* MPI calls need call_lock */
 static bool started;                    /* MPI is initialised */
-static pid_t process;                   /* that initialised it */
+static bool forked;                     /* this process is a child of the one that initialised it */
 static atomic_bool gave_up;
 static atomic_int busy, groups;
 
@@ -64,7 +64,7 @@ void mpi_count_groups(int change)
 bool mpi_usable(void)
 {
     int finalized = 1;
-    return started && process == getpid() && mpi->finalized(&finalized) == 0 && !finalized;
+    return started && !forked && mpi->finalized(&finalized) == 0 && !finalized;
 }
 
 /* ---- finding the library ---- */
@@ -232,7 +232,6 @@ static ctrt_status initialize(void)
                           "must not call MPI while collectives of ctrt run");
     }
     serialized = level < MPI_LEVEL_MULTIPLE;
-    process = getpid();
     started = true;
     return CTRT_OK;
 }
@@ -242,12 +241,19 @@ ctrt_status mpi_start(void)
     pthread_mutex_lock(&start_lock);
     ctrt_status status = started ? CTRT_OK : initialize();
     pthread_mutex_unlock(&start_lock);
-    if (status == CTRT_OK && process != getpid())
+    if (status == CTRT_OK && forked)
         return mpi_host->fail(CTRT_ERR_STATE, "MPI cannot be used after fork");
     return status;
+}
+
+static void after_fork_in_child(void)
+{
+    forked = started;
 }
 
 void mpi_init_library(const ctrt_host *host)
 {
     mpi_host = host;
+    if (CTRT_SLOT(host, at_fork))
+        (void)host->at_fork(NULL, NULL, after_fork_in_child);
 }

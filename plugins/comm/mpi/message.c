@@ -34,12 +34,13 @@ static ctrt_status report_mismatch(struct mpi_comm *comm, const ctrt_comm_call *
 
 ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
-    struct mpi_batch batch = { .comm = comm, .call = call };
+    struct mpi_batch batch = { .comm = comm, .call = call, .arriving = true };
     struct mpi_block *block = comm->message[PATH_RECEIVES];
     CTRT_TRY(mpi_receive(&batch, block, sizeof *block + MPI_MESSAGE_INLINE, call->peer, TAG_MESSAGE));
     CTRT_TRY(mpi_finish(&batch));
     if (memcmp(&block->signature, &call->signature, sizeof call->signature) != 0)
         return report_mismatch(comm, call, block);
+    batch.arriving = false;
     if (call->bytes > MPI_MESSAGE_INLINE) {
         CTRT_TRY(mpi_receive(&batch, call->receive, call->bytes, call->peer, TAG_MESSAGE_DATA));
         return mpi_finish(&batch);

@@ -64,7 +64,7 @@ static ctrt_status find_blocks(struct mpi_comm *comm, size_t *end, int from, int
 static ctrt_status exchange(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data, size_t bytes)
 {
     const int world = comm->world;
-    struct mpi_batch batch = { .comm = comm, .call = call };
+    struct mpi_batch batch = { .comm = comm, .call = call, .arriving = true };
     struct mpi_block *own = (struct mpi_block *)comm->opening;
     size_t end = 0;
     own->signature = call->signature;

@@ -29,7 +29,8 @@ static int64_t clock_now(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-enum { LOOK = 5000000, YIELD = 2000000 };   /* nanoseconds */
+enum { LOOK = 5000000, SLEEP = 2000000 };   /* nanoseconds */
+static const int64_t SLEEP_DATA = 1000000000;
 
 ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state), void *state)
 {
@@ -46,16 +47,17 @@ ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state),
     const int64_t waited = now - pause->begin;
     if (waited < pause->spin)
         return CTRT_OK;
-    if (waited < YIELD)
+    if (waited < (pause->data ? SLEEP_DATA : SLEEP))
         sched_yield();
     else
-        usleep(waited < 50 * YIELD ? 50 : waited < 500 * YIELD ? 200 : 1000);
+        usleep(waited < 50 * SLEEP ? 50 : waited < 500 * SLEEP ? 200 : 1000);
     return CTRT_OK;
 }
 
-static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count)
+static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,
+                            bool data)
 {
-    struct mpi_pause pause = { .spin = comm->spin };
+    struct mpi_pause pause = { .spin = comm->spin, .data = data };
     for (int at = 0, tests = 1; at < count; tests++) {
         int done = 0;
         const int error = mpi->test(&requests[at], &done);
@@ -74,7 +76,7 @@ static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, m
 
 ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle request)
 {
-    return wait_for(comm, call, &request, 1);
+    return wait_for(comm, call, &request, 1, true);
 }
 
 /* ---- batches ---- */
@@ -83,7 +85,7 @@ ctrt_status mpi_finish(struct mpi_batch *batch)
 {
     const int count = batch->count;
     batch->count = 0;
-    return wait_for(batch->comm, batch->call, batch->requests, count);
+    return wait_for(batch->comm, batch->call, batch->requests, count, !batch->arriving);
 }
 
 /* Makes room for two requests. */
