@@ -386,17 +386,17 @@ static void left_behind(enum kind kind)
     CHECK(count_entries("task") <= threads, "%d threads, expected %d", count_entries("task"), threads);
 }
 
-/* ThreadSanitizer sees nothing of what passes between processes, and makes them slow. */
+/* ThreadSanitizer sees nothing of what passes between processes, and makes everything slow. */
 #ifdef __SANITIZE_THREAD__
-#define SIZES_KINDS PROCESSES
+enum { SIZES_KINDS = PROCESSES, OTHER_KINDS = SIM_PROCESSES, SIZE_STEP = 2 };
 #else
-#define SIZES_KINDS KINDS
+enum { SIZES_KINDS = KINDS, OTHER_KINDS = ALL_KINDS, SIZE_STEP = 1 };
 #endif
 
 TEST_MAIN
 {
-    for (enum kind kind = 0; kind < SIZES_KINDS; kind++)
-        for (int size = 1; size <= 4; size++) {
+    for (enum kind kind = 0; kind < (enum kind)SIZES_KINDS; kind++)
+        for (int size = 1; size <= 4; size += SIZE_STEP) {
             group("%s: %d ranks", kind_names[kind], size);
             IN_CHILD("CTRT_SIM=devices=4")
                 run_job(kind, size, 60, collectives, NULL, -1);
@@ -410,7 +410,7 @@ TEST_MAIN
             run_job(kind, 3, 30, bad_input, NULL, -1);
         }
     }
-    for (enum kind kind = KINDS; kind < ALL_KINDS; kind++) {
+    for (enum kind kind = KINDS; kind < (enum kind)OTHER_KINDS; kind++) {
         group("%s", kind_names[kind]);
         IN_CHILD("CTRT_SIM=devices=4") {
             run_job(kind, 3, 60, collectives, NULL, -1);
@@ -424,7 +424,8 @@ TEST_MAIN
         IN_CHILD("CTRT_SIM=devices=4", orders[i]) {
             run_job(ON_SIM, 3, 30, reuse, NULL, -1);
             run_job(ON_SIM, 3, 30, ring, NULL, -1);
-            run_job(ON_SIM, 4, 60, collectives, NULL, -1);
+            if (i == 1)
+                run_job(ON_SIM, 3, 60, collectives, NULL, -1);
             CHECK_EQ(ctrt_race_count(), 0);
         }
     }

@@ -47,7 +47,7 @@ static int choose_spins(int world)
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
         return 0;
-    return CPU_COUNT(&cpus) > 1 && CPU_COUNT(&cpus) >= world ? 1000 : 0;
+    return CPU_COUNT(&cpus) > 1 && CPU_COUNT(&cpus) >= world ? 100 : 0;
 }
 
 static void host_destroy(void *state)
