@@ -212,6 +212,16 @@ static void finalize(void)
         (void)mpi->finalize();
 }
 
+/* Logs the first line of the library's version. */
+static void log_version(void)
+{
+    char text[8192] = "";
+    int length = 0;
+    mpi->version(text, &length);
+    text[strcspn(text, "\n")] = '\0';
+    mpi_host->log(CTRT_LOG_INFO, "mpi", "%s, with the ABI of %s", text, mpi->name);
+}
+
 static ctrt_status initialize(void)
 {
     int flag = 0, level = 0, error;
@@ -231,6 +241,7 @@ static ctrt_status initialize(void)
             mpi_host->log(CTRT_LOG_WARNING, "mpi", "the program has initialised MPI without MPI_THREAD_MULTIPLE; it "
                           "must not call MPI while collectives of ctrt run");
     }
+    log_version();
     serialized = level < MPI_LEVEL_MULTIPLE;
     started = true;
     return CTRT_OK;
