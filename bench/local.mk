@@ -20,6 +20,10 @@ EXTRA_PROGRAMS    += bench-comm
 bench_comm_SOURCES = bench/comm.c bench/timing.h
 bench_comm_LDADD   = libctrt.la
 CLEANFILES        += bench-comm
+EXTRA_PROGRAMS        += bench-comm-mpi
+bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h
+bench_comm_mpi_LDADD   = libctrt.la -ldl
+CLEANFILES            += bench-comm-mpi
 
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
@@ -28,7 +32,7 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup \
+bench: all bench-comm bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup \
        bench-train
 .PHONY: bench
 
@@ -36,7 +40,8 @@ CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench
 CLEANFILES += bench-smallstep
 EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/instructions.sh bench/peers/build.sh
 EXTRA_DIST += bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
-EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md bench/results/2026-11-streams.md
+EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md bench/results/2026-11-mpi.md \
+              bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md \
               bench/results/2026-11-structure.md

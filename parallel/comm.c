@@ -270,7 +270,7 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
     if (comm->rank == 0) {
         (void)gethostname(host, sizeof host - 1);
         snprintf(address, sizeof address, "tcp://%s:0", host);
-        status = ctrt_store_open(&comm->store, address, true, comm->timeout);
+        status = environment_open_store(&comm->store, address, 0, comm->timeout);
         snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
     }
     CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
@@ -278,7 +278,12 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
         return status;
     if (address[0] == '\0')
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
-    return ctrt_store_open(&comm->store, address, false, comm->timeout);
+    if (rank != comm->rank || size != comm->size)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, or "
+                         "MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size, comm->engine_name,
+                         (int)rank, (int)size);
+    return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
 
 /* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its

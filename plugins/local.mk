@@ -46,6 +46,11 @@ endif
 comm_host_sources = plugins/comm/host/arena.c plugins/comm/host/devices.c plugins/comm/host/direct.c \
                     plugins/comm/host/host.c plugins/comm/host/host.h plugins/comm/host/message.c \
                     plugins/comm/host/pieces.c plugins/comm/host/wait.c
+comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/mpi/abi_calls.h \
+                   plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
+                   plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
+                   plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
+                   plugins/comm/mpi/message.c plugins/comm/mpi/opening.c plugins/comm/mpi/wait.c
 
 if PLUGIN_COMM_HOST
 plugin_LTLIBRARIES += comm-host.la
@@ -53,20 +58,30 @@ comm_host_la_SOURCES  = $(comm_host_sources)
 comm_host_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 comm_host_la_CFLAGS   = $(PLUGIN_CFLAGS)
 comm_host_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
-comm_host_la_LIBADD   = libcomm-host-baseline.la libctrt.la
+comm_host_la_LIBADD   = $(comm_reductions) libctrt.la
+endif
 
-# reduce.c is compiled once per instruction set.
+if PLUGIN_COMM_MPI
+plugin_LTLIBRARIES += comm-mpi.la
+comm_mpi_la_SOURCES  = $(comm_mpi_sources)
+comm_mpi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+comm_mpi_la_CFLAGS   = $(PLUGIN_CFLAGS)
+comm_mpi_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+comm_mpi_la_LIBADD   = $(comm_reductions) libctrt.la -ldl
+endif
+
+# The reductions of both engines; reduce.c is compiled once per instruction set.
+comm_reductions = libcomm-host-baseline.la
 noinst_LTLIBRARIES += libcomm-host-baseline.la
 libcomm_host_baseline_la_SOURCES  = plugins/comm/host/reduce.c
 libcomm_host_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=baseline
 libcomm_host_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
 if CPU_AVX2
 noinst_LTLIBRARIES += libcomm-host-avx2.la
-comm_host_la_LIBADD += libcomm-host-avx2.la
+comm_reductions += libcomm-host-avx2.la
 libcomm_host_avx2_la_SOURCES  = plugins/comm/host/reduce.c
 libcomm_host_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
 libcomm_host_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
-endif
 endif
 
 # Parallel strategies call them too.

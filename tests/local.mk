@@ -325,6 +325,17 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
 
+# The engine mpi, under every MPI that is installed.
+if PLUGIN_COMM_MPI
+if PLUGIN_CPU
+check_PROGRAMS += mpi-program
+TESTS          += tests/integration/mpi.sh
+endif
+endif
+EXTRA_DIST     += tests/integration/mpi.sh tests/integration/mpi-header.c
+mpi_program_SOURCES = tests/integration/mpi-program.c
+mpi_program_LDADD   = libctrt.la -ldl
+
 # --- integration -----------------------------------------------------------------------------------------------------
 
 TESTS      += tests/integration/tool.sh

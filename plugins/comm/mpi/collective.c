@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/mpi/collective.c: the collectives, after the opening.
+ *
+ * Small calls have all data already. Large copies are MPI's non-blocking collectives. Large reductions are in the
+ * order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
+ * which moves as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
+ * f16 and bf16, which MPI does not have. */
+#include <stdlib.h>
+
+#include "engine.h"
+
+static ctrt_status no_memory(size_t bytes)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the engine mpi needs %zu bytes of host memory", bytes);
+}
+
+/* Waits for the request that a function of MPI has started. */
+#define MPI_WAIT(comm, call, function, ...)                                                                         \
+    do {                                                                                                            \
+        mpi_handle request_;                                                                                        \
+        const int error_ = mpi->function(__VA_ARGS__, (comm)->handle, &request_);                                   \
+        if (error_ != 0)                                                                                            \
+            return mpi_failed("MPI_" #function, error_);                                                            \
+        CTRT_TRY(mpi_wait(comm, call, request_));                                                                   \
+    } while (0)
+
+/* ---- small calls ---- */
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0 && to != from)
+        memcpy(to, from, bytes);
+}
+
+/* Writes this rank's result. inputs[rank]: the data that the rank contributes. */
+static void take(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const void **const inputs = comm->inputs;
+    const int root = call->signature.root, rank = comm->rank, world = comm->world;
+    const size_t bytes = call->bytes;
+    switch ((ctrt_collective)call->signature.collective) {
+    case CTRT_COLLECTIVE_BROADCAST:
+        copy(call->receive, inputs[root], bytes);
+        break;
+    case CTRT_COLLECTIVE_REDUCE:
+        if (rank != root)
+            break;
+        /* fall through */
+    case CTRT_COLLECTIVE_ALL_REDUCE:
+        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        break;
+    case CTRT_COLLECTIVE_REDUCE_SCATTER:
+        for (int r = 0; r < world; r++)
+            inputs[r] = (const char *)inputs[r] + (size_t)rank * bytes;
+        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        break;
+    case CTRT_COLLECTIVE_GATHER:
+        if (rank != root)
+            break;
+        /* fall through */
+    case CTRT_COLLECTIVE_ALL_GATHER:
+        for (int r = 0; r < world; r++)
+            copy((char *)call->receive + (size_t)r * bytes, inputs[r], bytes);
+        break;
+    case CTRT_COLLECTIVE_SCATTER:
+        copy(call->receive, (const char *)inputs[root] + (size_t)rank * bytes, bytes);
+        break;
+    case CTRT_COLLECTIVE_ALL_TO_ALL:
+        for (int r = 0; r < world; r++)
+            copy((char *)call->receive + (size_t)r * bytes, (const char *)inputs[r] + (size_t)rank * bytes, bytes);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The data that this rank contributes; its size in a small call. NULL: none. */
+static const void *given(const struct mpi_comm *comm, const ctrt_comm_call *call, size_t *bytes)
+{
+    const bool root = comm->rank == call->signature.root;
+    *bytes = call->bytes;
+    switch ((ctrt_collective)call->signature.collective) {
+    case CTRT_COLLECTIVE_BROADCAST:
+        *bytes = root ? call->bytes : 0;
+        return root ? call->receive : NULL;
+    case CTRT_COLLECTIVE_SCATTER:
+        *bytes = root ? call->bytes * (size_t)comm->world : 0;
+        return call->send;
+    case CTRT_COLLECTIVE_REDUCE_SCATTER:
+    case CTRT_COLLECTIVE_ALL_TO_ALL:
+        *bytes = call->bytes * (size_t)comm->world;
+        return call->send;
+    default:
+        return call->send;
+    }
+}
+
+/* ---- copies ---- */
+
+/* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each
+ * rank. */
+static ctrt_status all_to_all(struct mpi_comm *comm, const ctrt_comm_call *call, size_t send_stride)
+{
+    struct mpi_batch batch = { .comm = comm, .call = call };
+    const size_t bytes = call->bytes;
+    const char *const send = call->send;
+    char *const receive = call->receive;
+    copy(receive + (size_t)comm->rank * bytes, send + (size_t)comm->rank * send_stride, bytes);
+    for (int k = 1; k < comm->world; k++) {
+        const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
+        const struct mpi_side sent = { (char *)send + (size_t)to * send_stride, bytes, to };
+        const struct mpi_side received = { receive + (size_t)from * bytes, bytes, from };
+        CTRT_TRY(mpi_exchange(&batch, &sent, &received, TAG_DATA));
+    }
+    return mpi_finish(&batch);
+}
+
+/* Gather (at the root: `parts` is `receive`) or scatter (`send`) of parts that are too large for one MPI call. */
+static ctrt_status root_to_all(struct mpi_comm *comm, const ctrt_comm_call *call, bool gather)
+{
+    struct mpi_batch batch = { .comm = comm, .call = call };
+    const int root = call->signature.root;
+    if (comm->rank != root) {
+        CTRT_TRY(gather ? mpi_send(&batch, call->send, call->bytes, root, TAG_DATA)
+                        : mpi_receive(&batch, call->receive, call->bytes, root, TAG_DATA));
+        return mpi_finish(&batch);
+    }
+    for (int rank = 0; rank < comm->world; rank++) {
+        const size_t at = (size_t)rank * call->bytes;
+        if (rank == root && gather)
+            copy((char *)call->receive + at, call->send, call->bytes);
+        else if (rank == root)
+            copy(call->receive, (const char *)call->send + at, call->bytes);
+        else
+            CTRT_TRY(gather ? mpi_receive(&batch, (char *)call->receive + at, call->bytes, rank, TAG_DATA)
+                            : mpi_send(&batch, (const char *)call->send + at, call->bytes, rank, TAG_DATA));
+    }
+    return mpi_finish(&batch);
+}
+
+static ctrt_status broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    for (size_t at = 0; at < call->bytes; at += comm->most) {
+        const size_t bytes = call->bytes - at < comm->most ? call->bytes - at : comm->most;
+        MPI_WAIT(comm, call, ibcast, (char *)call->receive + at, (int)bytes, call->signature.root);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status run_copy(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const bool one_call = call->bytes <= comm->most;
+    const int bytes = one_call ? (int)call->bytes : 0, root = call->signature.root;
+    switch ((ctrt_collective)call->signature.collective) {
+    case CTRT_COLLECTIVE_BROADCAST:
+        return broadcast(comm, call);
+    case CTRT_COLLECTIVE_ALL_GATHER:
+        /* MPI_Iallgather of Open MPI 4 takes up to three times as long. */
+        if (!one_call || (comm->gathers && call->bytes >= MPI_EAGER))
+            return all_to_all(comm, call, 0);
+        MPI_WAIT(comm, call, iallgather, call->send, call->receive, bytes);
+        return CTRT_OK;
+    case CTRT_COLLECTIVE_ALL_TO_ALL:
+        if (!one_call)
+            return all_to_all(comm, call, call->bytes);
+        MPI_WAIT(comm, call, ialltoall, call->send, call->receive, bytes);
+        return CTRT_OK;
+    case CTRT_COLLECTIVE_GATHER:
+        if (!one_call)
+            return root_to_all(comm, call, true);
+        MPI_WAIT(comm, call, igather, call->send, call->receive, bytes, root);
+        return CTRT_OK;
+    case CTRT_COLLECTIVE_SCATTER:
+        if (!one_call)
+            return root_to_all(comm, call, false);
+        MPI_WAIT(comm, call, iscatter, call->send, call->receive, bytes, root);
+        return CTRT_OK;
+    default:
+        return CTRT_OK;
+    }
+}
+
+/* ---- reductions in the order of ranks ---- */
+
+enum { PIECE = 256 << 10 };             /* bytes of one rank's part that are exchanged at once */
+
+/* A tensor is cut into parts, one per rank, and a part into pieces. */
+struct split {
+    size_t element;                     /* bytes */
+    size_t count, part;                 /* elements of the tensor and of a part; the last parts may be shorter */
+    size_t pieces, piece;               /* number; elements */
+};
+
+static size_t split_begin(const struct split *split, int rank, size_t piece)
+{
+    const size_t at = (size_t)rank * split->part + piece * split->piece;
+    return at < split->count ? at : split->count;
+}
+
+static size_t split_length(const struct split *split, int rank, size_t piece)
+{
+    size_t end = (piece + 1) * split->piece < split->part ? (piece + 1) * split->piece : split->part;
+    end += (size_t)rank * split->part;
+    end = end < split->count ? end : split->count;
+    const size_t begin = split_begin(split, rank, piece);
+    return end > begin ? end - begin : 0;
+}
+
+static ctrt_status reserve_scratch(struct mpi_comm *comm, size_t bytes)
+{
+    if (bytes <= comm->scratch_bytes)
+        return CTRT_OK;
+    free(comm->scratch);
+    comm->scratch_bytes = 0;
+    comm->scratch = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (comm->scratch == NULL)
+        return no_memory(bytes);
+    comm->scratch_bytes = bytes;
+    return CTRT_OK;
+}
+
+static char *slot(const struct mpi_comm *comm, size_t piece, int rank)
+{
+    return comm->scratch + ((piece & 1) * (size_t)comm->world + (size_t)rank) * PIECE;
+}
+
+/* Sends the other ranks their pieces, and receives this rank's pieces from them. */
+static ctrt_status start_scatter(struct mpi_batch *batch, const struct split *split, size_t piece)
+{
+    struct mpi_comm *comm = batch->comm;
+    const char *send = batch->call->send;
+    for (int k = 1; k < comm->world; k++) {
+        const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
+        const struct mpi_side sent = { (char *)send + split_begin(split, to, piece) * split->element,
+                                       split_length(split, to, piece) * split->element, to };
+        const struct mpi_side received = { slot(comm, piece, from),
+                                           split_length(split, comm->rank, piece) * split->element, from };
+        CTRT_TRY(mpi_exchange(batch, &sent, &received, TAG_DATA));
+    }
+    return CTRT_OK;
+}
+
+/* Where the result of this rank's piece is written. */
+static char *result_of(const struct mpi_comm *comm, const ctrt_comm_call *call, const struct split *split, size_t piece)
+{
+    if (call->signature.collective == CTRT_COLLECTIVE_REDUCE_SCATTER)
+        return (char *)call->receive + piece * split->piece * split->element;
+    if (call->receive == NULL)
+        return slot(comm, piece, comm->rank);
+    return (char *)call->receive + split_begin(split, comm->rank, piece) * split->element;
+}
+
+static void reduce_piece(struct mpi_comm *comm, const ctrt_comm_call *call, const struct split *split, size_t piece)
+{
+    const size_t length = split_length(split, comm->rank, piece);
+    for (int rank = 0; rank < comm->world; rank++)
+        comm->inputs[rank] = rank != comm->rank
+                                 ? slot(comm, piece, rank)
+                                 : (const char *)call->send + split_begin(split, rank, piece) * split->element;
+    if (length > 0)
+        mpi_reduction_of(&call->signature)(result_of(comm, call, split, piece), comm->inputs, comm->world, length);
+}
+
+/* Sends the result of a piece to the ranks that need it, and receives their results. */
+static ctrt_status start_results(struct mpi_batch *batch, const struct split *split, size_t piece)
+{
+    struct mpi_comm *comm = batch->comm;
+    const ctrt_comm_call *call = batch->call;
+    const int root = call->signature.root;
+    if (call->signature.collective == CTRT_COLLECTIVE_REDUCE_SCATTER)
+        return CTRT_OK;
+    for (int k = 1; k < comm->world; k++) {
+        const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
+        struct mpi_side sent = { .rank = to }, received = { .rank = from };
+        if (root < 0 || root == to) {
+            sent.data = result_of(comm, call, split, piece);
+            sent.bytes = split_length(split, comm->rank, piece) * split->element;
+        }
+        if (root < 0 || root == comm->rank) {
+            received.data = (char *)call->receive + split_begin(split, from, piece) * split->element;
+            received.bytes = split_length(split, from, piece) * split->element;
+        }
+        CTRT_TRY(mpi_exchange(batch, &sent, &received, TAG_DATA));
+    }
+    return CTRT_OK;
+}
+
+/* While a piece is reduced, the next one and the results of the last one are transferred. All ranks start their
+ * messages in the same order, so messages between two ranks match. */
+static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const size_t world = (size_t)comm->world;
+    const bool equal_parts = call->signature.collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+    struct split split = { .element = call->bytes / call->signature.count };
+    split.count = call->signature.count * (equal_parts ? world : 1);
+    split.part = equal_parts ? call->signature.count : ((split.count + world - 1) / world + 63) & ~(size_t)63;
+    split.piece = PIECE / split.element;
+    split.pieces = (split.part + split.piece - 1) / split.piece;
+    CTRT_TRY(reserve_scratch(comm, 2 * world * PIECE));
+    struct mpi_batch scatters[2] = { { .comm = comm, .call = call }, { .comm = comm, .call = call } };
+    struct mpi_batch results = { .comm = comm, .call = call };
+    CTRT_TRY(start_scatter(&scatters[0], &split, 0));
+    for (size_t piece = 0; piece < split.pieces; piece++) {
+        CTRT_TRY(mpi_finish(&scatters[piece & 1]));
+        if (call->receive == NULL)
+            CTRT_TRY(mpi_finish(&results));         /* they are sent from the slots that the next piece uses */
+        if (piece + 1 < split.pieces)
+            CTRT_TRY(start_scatter(&scatters[(piece + 1) & 1], &split, piece + 1));
+        reduce_piece(comm, call, &split, piece);
+        CTRT_TRY(mpi_finish(&results));
+        CTRT_TRY(start_results(&results, &split, piece));
+    }
+    return mpi_finish(&results);
+}
+
+/* ---- MPI's reductions ---- */
+
+static void divide(void *data, uint32_t dtype, size_t count, int by)
+{
+    for (size_t i = 0; i < count && dtype == CTRT_F32; i++)
+        ((float *)data)[i] /= (float)by;
+    for (size_t i = 0; i < count && dtype == CTRT_F64; i++)
+        ((double *)data)[i] /= by;
+}
+
+/* Of bool, SUM and MAX are or, which is the maximum, PRODUCT and MIN are and. */
+static int native_op(const ctrt_comm_signature *signature)
+{
+    if (signature->dtype != CTRT_BOOL)
+        return (int)signature->op;
+    return signature->op == CTRT_COMM_SUM || signature->op == CTRT_COMM_MAX ? CTRT_COMM_MAX : CTRT_COMM_MIN;
+}
+
+static ctrt_status reduce_native(struct mpi_comm *comm, const ctrt_comm_call *call, const void *send, void *receive,
+                                 size_t count, int root)
+{
+    const ctrt_comm_signature *signature = &call->signature;
+    const size_t element = call->bytes / signature->count, most = comm->most / element;
+    for (size_t at = 0; at < count; at += most) {
+        const int n = (int)(count - at < most ? count - at : most);
+        const char *from = (const char *)send + at * element;
+        char *to = receive ? (char *)receive + at * element : NULL;
+        if (root < 0)
+            MPI_WAIT(comm, call, iallreduce, from, to, n, (int)signature->dtype, native_op(signature));
+        else
+            MPI_WAIT(comm, call, ireduce, from, to, n, (int)signature->dtype, native_op(signature), root);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status run_native(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const ctrt_comm_signature *signature = &call->signature;
+    const size_t count = signature->count;
+    if (signature->collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
+        CTRT_TRY(reduce_native(comm, call, call->send, call->receive, count, signature->root));
+    else if (call->bytes <= comm->most)
+        MPI_WAIT(comm, call, ireduce_scatter, call->send, call->receive, (int)count, (int)signature->dtype,
+                 native_op(signature));
+    else
+        for (int rank = 0; rank < comm->world; rank++)
+            CTRT_TRY(reduce_native(comm, call, (const char *)call->send + (size_t)rank * call->bytes,
+                                   rank == comm->rank ? call->receive : NULL, count, rank));
+    if (signature->op == CTRT_COMM_AVERAGE && call->receive != NULL)
+        divide(call->receive, signature->dtype, count, comm->world);
+    return CTRT_OK;
+}
+
+/* ---- any collective ---- */
+
+ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const ctrt_comm_signature *signature = &call->signature;
+    const bool small = mpi_small(comm, call);
+    size_t bytes = 0;
+    const void *data = given(comm, call, &bytes);
+    if (comm->world == 1) {
+        comm->inputs[0] = data;
+        if (call->bytes > 0)
+            take(comm, call);
+        return CTRT_OK;
+    }
+    CTRT_TRY(mpi_open(comm, call, data, small ? bytes : 0));
+    if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)
+        return CTRT_OK;
+    if (small) {
+        for (int rank = 0; rank < comm->world; rank++)
+            comm->inputs[rank] = comm->blocks[rank] + 1;
+        take(comm, call);
+        return CTRT_OK;
+    }
+    if (signature->collective != CTRT_COLLECTIVE_ALL_REDUCE && signature->collective != CTRT_COLLECTIVE_REDUCE
+        && signature->collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
+        return run_copy(comm, call);
+    const bool half = signature->dtype == CTRT_F16 || signature->dtype == CTRT_BF16;
+    return comm->gathers || half ? run_ordered(comm, call) : run_native(comm, call);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/mpi/engine.c: the table of the engine `mpi`: joining and leaving groups. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "engine.h"
+
+static const ctrt_param ordered_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_MPI_ORDERED", .type = CTRT_PARAM_INT, .fallback = "64",
+    .help = "groups of the engine mpi with at most this many ranks reduce in the order of ranks, others as MPI does",
+};
+static const ctrt_param most_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_MPI_MOST", .type = CTRT_PARAM_BYTES, .fallback = "1g",
+    .help = "largest number of bytes of one call of MPI; for tests",
+};
+
+/* ---- reductions for this processor ---- */
+
+typedef mpi_reduction *mpi_reductions[CTRT_DTYPE_COUNT][CTRT_COMM_AVERAGE + 1];
+extern const mpi_reductions host_reductions_baseline;
+#if defined(CTRT_CPU_AVX2)
+extern const mpi_reductions host_reductions_avx2;
+#endif
+static const mpi_reductions *reductions = &host_reductions_baseline;
+
+mpi_reduction *mpi_reduction_of(const ctrt_comm_signature *signature)
+{
+    return (*reductions)[signature->dtype][signature->op];
+}
+
+static ctrt_status init(const ctrt_host *host)
+{
+#if defined(CTRT_CPU_AVX2)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
+        && __builtin_cpu_supports("bmi2"))
+        reductions = &host_reductions_avx2;
+#endif
+    mpi_init_library(host);
+    return CTRT_OK;
+}
+
+/* ---- joining ---- */
+
+/* What the ranks exchange through the store. */
+struct place {
+    char host[64];
+    int32_t rank, size;                 /* in MPI_COMM_WORLD */
+};
+
+static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, const char *key)
+{
+    void *value = NULL;
+    size_t found = 0;
+    CTRT_TRY(ctrt_store_get(config->store, key, &value, &found, config->timeout));
+    const bool fits = found == bytes;
+    if (fits)
+        memcpy(out, value, bytes);
+    free(value);
+    return fits ? CTRT_OK : ctrt_fail(CTRT_ERR_STATE, "the key %s has %zu bytes, expected %zu", key, found, bytes);
+}
+
+/* places[world]: of all ranks, in order. Rank 0 collects and publishes them. */
+static ctrt_status exchange_places(struct place *places, const ctrt_comm_config *config)
+{
+    char key[320];
+    const size_t all = (size_t)config->world * sizeof *places;
+    struct place *own = &places[config->rank];
+    int rank, size;
+    const int error = mpi->rank_size(mpi->world(), &rank, &size);
+    if (error != 0)
+        return mpi_failed("MPI_Comm_rank", error);
+    (void)gethostname(own->host, sizeof own->host - 1);
+    own->rank = rank;
+    own->size = size;
+    snprintf(key, sizeof key, "%s/mpi/%d", config->name, config->rank);
+    if (config->rank != 0)
+        CTRT_TRY(ctrt_store_set(config->store, key, own, sizeof *own));
+    for (int other = 1; config->rank == 0 && other < config->world; other++) {
+        snprintf(key, sizeof key, "%s/mpi/%d", config->name, other);
+        CTRT_TRY(get(&places[other], sizeof *places, config, key));
+    }
+    snprintf(key, sizeof key, "%s/mpi", config->name);
+    return config->rank == 0 ? ctrt_store_set(config->store, key, places, all) : get(places, all, config, key);
+}
+
+static ctrt_status check_places(const struct place *places, const ctrt_comm_config *config)
+{
+    for (int rank = 0; rank < config->world; rank++) {
+        bool repeated = false;
+        for (int other = 0; other < rank; other++)
+            repeated |= places[other].rank == places[rank].rank;
+        if (repeated || places[rank].size != places[0].size)
+            return ctrt_fail(CTRT_ERR_COMM, "rank %d is rank %d of %d in MPI_COMM_WORLD, rank 0 is rank %d of %d: the "
+                             "ranks were not started by one mpirun", rank, places[rank].rank, places[rank].size,
+                             places[0].rank, places[0].size);
+    }
+    return CTRT_OK;
+}
+
+/* Waiting ranks keep the processor for a while, unless others need it. */
+static int64_t choose_spin(const struct place *places, const ctrt_comm_config *config)
+{
+    cpu_set_t cpus;
+    int here = 0;
+    for (int rank = 0; rank < config->world; rank++)
+        here += strcmp(places[rank].host, places[config->rank].host) == 0;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && sysconf(_SC_NPROCESSORS_ONLN) >= here ? 100000 : 0;
+}
+
+/* Tags distinguish groups that threads of one process create at the same time. */
+static int tag_of(const char *name)
+{
+    uint32_t hash = 2166136261u;
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return (int)(hash % 32749);
+}
+
+static ctrt_status connect_ranks(struct mpi_comm *comm, struct place *places, int *ranks)
+{
+    const ctrt_comm_config *config = comm->config;
+    CTRT_TRY(exchange_places(places, config));
+    CTRT_TRY(check_places(places, config));
+    CTRT_TRY(config->poll(config->state));
+    comm->spin = choose_spin(places, config);
+    for (int rank = 0; rank < config->world; rank++)
+        ranks[rank] = places[rank].rank;
+    int error = mpi->create_group(&comm->handle, config->world, ranks, tag_of(config->name));
+    if (error != 0)
+        return mpi_failed("MPI_Comm_create_group", error);
+    error = mpi->return_errors(comm->handle);
+    return error == 0 ? CTRT_OK : mpi_failed("MPI_Comm_set_errhandler", error);
+}
+
+static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *config)
+{
+    ctrt_param_value ordered, most;
+    const size_t world = (size_t)config->world;
+    CTRT_TRY(mpi_host->param(&ordered, &ordered_param));
+    CTRT_TRY(mpi_host->param(&most, &most_param));
+    struct mpi_comm *comm = calloc(1, sizeof *comm);
+    *out = comm;
+    if (comm != NULL) {
+        comm->config = config;
+        comm->rank = config->rank;
+        comm->world = config->world;
+        comm->gathers = config->world <= ordered.integer;
+        comm->most = most.integer < 8 ? 8 : most.integer > 1 << 30 ? 1 << 30 : (size_t)most.integer & ~(size_t)7;
+        mpi_opening_limits(comm);
+        comm->opening = calloc(1, comm->opening_bytes);
+        comm->blocks = calloc(world, sizeof *comm->blocks);
+        comm->inputs = calloc(world, sizeof *comm->inputs);
+        for (int i = PATH_SENDS; i < PATHS; i++)
+            comm->message[i] = calloc(1, sizeof(struct mpi_block) + MPI_MESSAGE_INLINE);
+        if (comm->opening && comm->blocks && comm->inputs && comm->message[PATH_SENDS] && comm->message[PATH_RECEIVES])
+            return CTRT_OK;
+    }
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
+}
+
+/* A group with incomplete requests keeps its memory, see engine.h. MPI_Comm_free is collective by MPI's standard, but
+ * does not wait for other ranks in Open MPI and MPICH. */
+static void comm_free(struct mpi_comm *comm)
+{
+    if (comm == NULL || atomic_load(&comm->incomplete))
+        return;
+    if (comm->handle != 0 && mpi_usable())
+        (void)mpi->comm_free(comm->handle);
+    for (int i = 0; i < PATHS; i++)
+        free(comm->message[i]);
+    free(comm->opening);
+    free(comm->blocks);
+    free(comm->inputs);
+    free(comm->scratch);
+    free(comm);
+}
+
+static void mpi_destroy(void *state)
+{
+    comm_free(state);
+    mpi_count_groups(-1);
+}
+
+static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
+{
+    struct mpi_comm *comm = NULL;
+    CTRT_TRY(mpi_start());
+    struct place *places = calloc((size_t)config->world, sizeof *places);
+    int *ranks = calloc((size_t)config->world, sizeof *ranks);
+    ctrt_status status = places && ranks ? comm_alloc(&comm, config)
+                                         : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a list of ranks");
+    if (status == CTRT_OK && config->world > 1)
+        status = connect_ranks(comm, places, ranks);
+    free(places);
+    free(ranks);
+    if (status != CTRT_OK) {
+        comm_free(comm);
+        return status;
+    }
+    mpi_count_groups(1);
+    *out = comm;
+    return CTRT_OK;
+}
+
+/* ---- running ---- */
+
+static ctrt_status run_call(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    if (call->peer < 0)
+        return mpi_collective(comm, call);
+    return call->receive_tensor != NULL ? mpi_message_receive(comm, call) : mpi_message_send(comm, call);
+}
+
+static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
+{
+    struct mpi_comm *comm = state;
+    if (atomic_load_explicit(&comm->dead, memory_order_acquire))
+        return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
+    if (!mpi_usable())
+        return ctrt_fail(CTRT_ERR_STATE, "MPI was finalised by the program");
+    mpi_busy(1);
+    ctrt_status status = run_call(comm, call);
+    mpi_busy(-1);
+    if (status != CTRT_OK) {
+        atomic_store_explicit(&comm->dead, true, memory_order_release);
+        if (atomic_load(&comm->incomplete)) {
+            (void)ctrt_tensor_retain(call->send_tensor);
+            (void)ctrt_tensor_retain(call->receive_tensor);
+        }
+    }
+    return status;
+}
+
+/* ---- before there is a group ---- */
+
+static ctrt_status mpi_bootstrap(int32_t *rank, int32_t *size, void *data, size_t bytes)
+{
+    struct mpi_pause pause = { 0 };
+    mpi_handle request;
+    int at, n, done = 0;
+    CTRT_TRY(mpi_start());
+    int error = mpi->rank_size(mpi->world(), &at, &n);
+    if (error == 0)
+        error = mpi->ibcast(data, (int)bytes, 0, mpi->world(), &request);
+    while (error == 0 && !done) {
+        error = mpi->test(&request, &done);
+        (void)mpi_pause(&pause, NULL, NULL);
+    }
+    if (error != 0)
+        return mpi_failed("MPI_Ibcast", error);
+    *rank = at;
+    *size = n;
+    return CTRT_OK;
+}
+
+static bool mpi_connects(int32_t world, int32_t hosts, int32_t processes)
+{
+    (void)hosts;
+    return processes == world;
+}
+
+static const ctrt_comm_engine engine = {
+    .size = sizeof(ctrt_comm_engine),
+    .create = mpi_create,
+    .destroy = mpi_destroy,
+    .run = mpi_run,
+    .bootstrap = mpi_bootstrap,
+    .connects = mpi_connects,
+};
+
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "mpi", .table = &engine,
+      .probe = mpi_probe },
+};
+
+CTRT_PLUGIN_DEFINE("comm-mpi", PACKAGE_VERSION, "communicators: processes that MPI connects", components, init)

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/mpi/wait.c: starting requests and waiting for them. */
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+ctrt_status mpi_failed(const char *function, int error)
+{
+    char text[512];
+    mpi->error_string(error, text);
+    return ctrt_fail(CTRT_ERR_COMM, "%s of %s failed: %s", function, mpi->name, text);
+}
+
+ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status)
+{
+    atomic_store(&comm->incomplete, true);
+    mpi_give_up();
+    return status;
+}
+
+/* ---- waiting ---- */
+
+static int64_t clock_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+enum { LOOK = 5000000, SLEEP = 2000000 };   /* nanoseconds */
+static const int64_t SLEEP_DATA = 1000000000;
+
+ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state), void *state)
+{
+    const int64_t now = clock_now();
+    if (pause->begin == 0) {
+        pause->begin = now;
+        pause->next = now + LOOK;
+    }
+    if (now >= pause->next) {
+        pause->next = now + LOOK;
+        if (poll != NULL)
+            CTRT_TRY(poll(state));
+    }
+    const int64_t waited = now - pause->begin;
+    if (waited < pause->spin)
+        return CTRT_OK;
+    if (waited < (pause->data ? SLEEP_DATA : SLEEP))
+        sched_yield();
+    else
+        usleep(waited < 50 * SLEEP ? 50 : waited < 500 * SLEEP ? 200 : 1000);
+    return CTRT_OK;
+}
+
+static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,
+                            bool data)
+{
+    struct mpi_pause pause = { .spin = comm->spin, .data = data };
+    for (int at = 0, tests = 1; at < count; tests++) {
+        int done = 0;
+        const int error = mpi->test(&requests[at], &done);
+        if (error != 0)
+            return mpi_incomplete(comm, mpi_failed("MPI_Test", error));
+        if (done) {
+            at++;
+        } else if (tests % 16 == 0) {
+            const ctrt_status status = mpi_pause(&pause, comm->config->poll, call->state);
+            if (status != CTRT_OK)
+                return mpi_incomplete(comm, status);
+        }
+    }
+    return CTRT_OK;
+}
+
+ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle request)
+{
+    return wait_for(comm, call, &request, 1, true);
+}
+
+/* ---- batches ---- */
+
+ctrt_status mpi_finish(struct mpi_batch *batch)
+{
+    const int count = batch->count;
+    batch->count = 0;
+    return wait_for(batch->comm, batch->call, batch->requests, count, !batch->arriving);
+}
+
+/* Makes room for two requests. */
+static ctrt_status reserve(struct mpi_batch *batch)
+{
+    return batch->count + 2 <= MPI_REQUESTS ? CTRT_OK : mpi_finish(batch);
+}
+
+/* The receiver of a block does not know its size, so a block is one message. */
+static size_t largest_message(const struct mpi_batch *batch, size_t bytes, int tag)
+{
+    return tag == TAG_OPENING || tag == TAG_MESSAGE ? bytes : batch->comm->most;
+}
+
+/* Starts the message at byte `at`, if there is one. */
+static ctrt_status send_piece(struct mpi_batch *batch, const void *data, size_t bytes, size_t at, int to, int tag)
+{
+    const size_t most = largest_message(batch, bytes, tag);
+    if (at >= bytes)
+        return CTRT_OK;
+    const int error = mpi->isend((const char *)data + at, (int)(bytes - at < most ? bytes - at : most), to, tag,
+                                 batch->comm->handle, &batch->requests[batch->count]);
+    if (error != 0)
+        return mpi_incomplete(batch->comm, mpi_failed("MPI_Isend", error));
+    batch->count++;
+    return CTRT_OK;
+}
+
+static ctrt_status receive_piece(struct mpi_batch *batch, void *data, size_t bytes, size_t at, int from, int tag)
+{
+    const size_t most = largest_message(batch, bytes, tag);
+    if (at >= bytes)
+        return CTRT_OK;
+    const int error = mpi->irecv((char *)data + at, (int)(bytes - at < most ? bytes - at : most), from, tag,
+                                 batch->comm->handle, &batch->requests[batch->count]);
+    if (error != 0)
+        return mpi_incomplete(batch->comm, mpi_failed("MPI_Irecv", error));
+    batch->count++;
+    return CTRT_OK;
+}
+
+ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag)
+{
+    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
+        CTRT_TRY(reserve(batch));
+        CTRT_TRY(send_piece(batch, data, bytes, at, to, tag));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag)
+{
+    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
+        CTRT_TRY(reserve(batch));
+        CTRT_TRY(receive_piece(batch, data, bytes, at, from, tag));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag)
+{
+    for (size_t at = 0; at < send->bytes || at < receive->bytes; at += batch->comm->most) {
+        CTRT_TRY(reserve(batch));
+        CTRT_TRY(receive_piece(batch, receive->data, receive->bytes, at, receive->rank, tag));
+        CTRT_TRY(send_piece(batch, send->data, send->bytes, at, send->rank, tag));
+    }
+    return CTRT_OK;
+}

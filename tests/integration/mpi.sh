@@ -1,0 +1,110 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The engine mpi under each MPI that is installed: mpi-program with 1, 2 and 3 ranks.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$srcdir/tests/lib.sh"
+builddir=${builddir:-.}
+program="$builddir/mpi-program"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# Open MPI's launcher refuses to run as root, and to start more ranks than processors, without these.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+unset CTRT_COMM CTRT_STORE RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+
+# job NAME RANKS PART [VARIABLE=VALUE]: runs the launcher $mpirun; the output is in $work/NAME, the exit status in
+# $work/NAME.rc.
+job() {
+    # shellcheck disable=SC2086
+    env ${4:-} timeout -k 2 60 "$mpirun" -n "$2" "$program" $3 </dev/null >"$work/$1" 2>&1
+    echo $? >"$work/$1.rc"
+}
+
+# passed NAME DESCRIPTION RANKS [any]: reports the job: all ranks have passed; any: whatever the exit status is.
+passed() {
+    if [ "$(grep -c '^rank [0-9]* passed$' "$work/$1")" = "$3" ] &&
+        { [ -n "${4:-}" ] || [ "$(cat "$work/$1.rc")" = 0 ]; }
+    then
+        ok "$mpi: $2"
+    else
+        not_ok "$mpi: $2" "exit status $(cat "$work/$1.rc")
+$(head -n 40 "$work/$1")"
+    fi
+}
+
+# ended NAME DESCRIPTION: the job has failed before the time limit.
+ended() {
+    case $(cat "$work/$1.rc") in
+        0 | 124) not_ok "$mpi: $2" "exit status $(cat "$work/$1.rc")
+$(cat "$work/$1")" ;;
+        *) ok "$mpi: $2" ;;
+    esac
+}
+
+# test_mpi NAME LAUNCHER: the jobs that mostly wait run at the same time as the others.
+test_mpi() {
+    mpi=$1 mpirun=$2
+    { job timeout 3 timeout; job kill 3 'lose kill' CTRT_COMM_REPORT="$work/report-%r.json"; } &
+    job leave 3 leave &
+    for n in 1 2 3; do
+        job "all$n" "$n" collectives
+        passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
+    done
+    job native 2 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k'
+    passed native "MPI's reductions, calls in pieces; hashes of signatures" 2
+    job mismatch 3 mismatch
+    passed mismatch "calls that differ are errors on all ranks; other groups go on" 3 any
+    job hashes 2 mismatch CTRT_MPI_ORDERED=1
+    passed hashes "calls that differ, found by hashes" 2 any
+    job own 2 own
+    passed own "a program that initialises MPI itself" 2
+    wait
+    passed timeout "a rank that does not come is named; no call hangs" 3 any
+    # The launcher kills the other ranks, which may be before they have written their reports.
+    ended kill "a killed rank ends the job"
+    ended leave "a rank that ends without leaving its group ends the job"
+    if grep -q 'rank 2 ([^)]*) has ended' "$work/kill" || cat "$work"/report-*.json 2>/dev/null | grep -q '"ended"'
+    then
+        ok "$mpi: a killed rank is named by the others"
+    else
+        skip "$mpi: a killed rank is named by the others" "the launcher killed them before"
+    fi
+    rm -f "$work"/report-*.json
+}
+
+if [ ! -x "$program" ]; then
+    skip "the engine mpi" "mpi-program was not built"
+    finish
+elif grep -q '__[atu]*san_init' "$builddir/.libs/mpi-program" "$program" 2>/dev/null; then
+    skip "the engine mpi" "MPI libraries have leaks and races of their own"
+    finish
+fi
+
+# The launchers mpirun.openmpi and mpiexec.mpich are Debian's names; others are known by their --version.
+found=
+for name in mpirun.openmpi mpiexec.mpich mpirun mpiexec; do
+    launcher=$(command -v "$name") || continue
+    case $("$launcher" --version 2>&1 | head -n 1) in
+        *'Open MPI'* | *OpenRTE* | *PRTE* | *prte*) kind='Open MPI' ;;
+        *HYDRA*) kind=MPICH ;;
+        *) continue ;;
+    esac
+    case ",$found" in *",$kind,"*) continue ;; esac
+    found="$found$kind,"
+    test_mpi "$kind" "$launcher"
+done
+[ -n "$found" ] || skip "the engine mpi" "no mpirun or mpiexec of Open MPI or MPICH is installed"
+
+# The declarations of the engine against the header, if a compiler wrapper is installed.
+for wrapper in mpicc.openmpi mpicc.mpich mpicc; do
+    command -v "$wrapper" >/dev/null || continue
+    if echo '#include <mpi.h>' >"$work/empty.c" && "$wrapper" -fsyntax-only "$work/empty.c" 2>/dev/null; then
+        flags=$("$wrapper" -show | tr ' ' '\n' | grep '^-I' | tr '\n' ' ')
+        # shellcheck disable=SC2086
+        check "the declarations of MPI are those of $wrapper" "$(
+            ${CC:-cc} -I"$srcdir" $flags "$srcdir/tests/integration/mpi-header.c" -o "$work/header" 2>&1 &&
+                "$work/header" 2>&1)"
+    fi
+done
+finish
