@@ -75,6 +75,9 @@ strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
     plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
     plugins/strategy/data-parallel/workers.c
+strategy_pipeline_sources = \
+    plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
+    plugins/strategy/pipeline/step.c
 
 if PLUGIN_STRATEGY_SINGLE
 plugin_LTLIBRARIES += strategy-single.la
@@ -92,6 +95,15 @@ strategy_data_parallel_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 strategy_data_parallel_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_data_parallel_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_data_parallel_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_STRATEGY_PIPELINE
+plugin_LTLIBRARIES += strategy-pipeline.la
+strategy_pipeline_la_SOURCES  = $(strategy_pipeline_sources)
+strategy_pipeline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_pipeline_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_pipeline_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_pipeline_la_LIBADD   = libctrt.la
 endif
 
 # libtool links plugins that use libctrt again when they are installed, with the installed libctrt.

@@ -125,7 +125,9 @@ TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
-parallel_tests = tests/unit/test-parallel.c tests/unit/test-parallel-strategies.c tests/unit/test-replicate.c
+parallel_tests = \
+    tests/unit/test-parallel.c tests/unit/test-parallel-strategies.c tests/unit/test-pipeline.c \
+    tests/unit/test-replicate.c
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c

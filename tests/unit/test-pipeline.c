@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the strategy `pipeline` against `single`: training, schedules, placement, memory, canonical mode, failures. */
+#include "ctrt/strategy_plugin.h"
+#include "parallel_check.h"
+
+#define FEATURES 6
+#define WIDTH    16
+
+/* ---- networks ---- */
+
+static ctrt_status deep_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device),
+                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(linear, WIDTH, 3, false, device)));
+}
+
+static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device),
+                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device),
+                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 8, 8, true, device),
+                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, device)));
+}
+
+/* y = tanh(x w), with a weight that children may share. */
+static ctrt_status part_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor *weight = NULL;
+    (void)count;
+    CTRT_TRY(ctrt_module_tensor(&weight, self, "weight"));
+    CTRT_TRY(ctrt_matmul(y, inputs[0], weight));
+    return ctrt_tanh(y, *y);
+}
+
+static const ctrt_module_class part_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Part", .forward = part_forward,
+};
+
+static ctrt_status part_new(ctrt_module **out, ctrt_tensor *weight)
+{
+    CTRT_AUTO(module) part = NULL;
+    CTRT_TRY(ctrt_module_new(&part, &part_class));
+    CTRT_TRY(ctrt_module_add_parameter(part, "weight", weight));
+    *out = ctrt_module_retain(part);
+    return CTRT_OK;
+}
+
+/* Children 0 and 2 share their weight; 1 is frozen; 3 and 4 have weights of their own. */
+static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) shared = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.01, device),
+                      frozen = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.02, device),
+                      third = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.005, device),
+                      fourth = ramp(CTRT_SHAPE(FEATURES, 3), 0.03, device);
+    CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, frozen),
+                                                   CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, third),
+                                                   CTRT_MAKE(part_new, fourth))));
+    return ctrt_tensor_require_grad(frozen, false);
+}
+
+typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
+
+/* ---- steps ---- */
+
+/* The mean of (output - target)^2. `user`: NULL, or the number of calls that succeed before one fails. */
+static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    CTRT_AUTO(tensor) error = NULL;
+    int *left = user;
+    if (left != NULL && (*left)-- == 0)
+        return ctrt_fail(CTRT_ERR_STATE, "no loss today");
+    if (count > 1 && inputs[1] != NULL)
+        CTRT_TRY(ctrt_sub(&error, output, inputs[1]));
+    else
+        ctrt_tensor_assign(&error, output);
+    CTRT_TRY(ctrt_square(&error, error));
+    return ctrt_mean(loss, error, CTRT_ALL_DIMS);
+}
+
+static ctrt_module *original(net_function make, ctrt_device *device)
+{
+    ctrt_module *module = NULL;
+    ctrt_manual_seed(7);
+    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
+    CHECK_OK(make(&here, cpu));
+    CHECK_OK(ctrt_module_copy(&module, here, device));
+    return module;
+}
+
+static ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
+        tap_stop();
+    return net;
+}
+
+/* Rows of values that depend on `turn`, on the cpu. */
+static ctrt_tensor *rows_of(int64_t rows, int64_t columns, int turn)
+{
+    static float values[16384];
+    ctrt_tensor *x = NULL;
+    REQUIRE_TRUE(rows * columns <= 16384);
+    for (int i = 0; i < rows * columns; i++)
+        values[i] = (float)sin(turn * 1000 + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * columns, CTRT_SHAPE(rows, columns), CTRT_F32, cpu));
+    return x;
+}
+
+/* One step without an optimizer; returns the loss. */
+static double step(ctrt_module *net, int64_t rows, int turn)
+{
+    ctrt_tensor *inputs[2] = { rows_of(rows, FEATURES, turn), rows_of(rows, 3, turn + 50) };
+    CTRT_AUTO(tensor) loss = NULL;
+    double value = NAN;
+    if (CHECK_OK(ctrt_parallel_step(&loss, net, inputs, 2, square_loss, NULL)))
+        CHECK_OK(ctrt_item(&value, loss));
+    release_all(inputs, 2);
+    return value;
+}
+
+/* Trains and writes the loss of each step. */
+static void train(double *losses, ctrt_module *net, int64_t rows, int steps, bool adam)
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    const ctrt_sgd_options sgd = { .lr = 0.05, .momentum = 0.9 };
+    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
+    CHECK_OK(adam ? ctrt_adamw_new(&optimizer, net, &adamw) : ctrt_sgd_new(&optimizer, net, &sgd));
+    for (int i = 0; i < steps; i++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        losses[i] = step(net, rows, i);
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+}
+
+static ctrt_tensor *parameter(ctrt_module *net, size_t i)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_module_parameter(NULL, &tensor, net, i));
+    return tensor;
+}
+
+/* Both modules have the same parameters and gradients, and the same parameters without a gradient. */
+static void same_modules_as(ctrt_module *a, ctrt_module *b, double tolerance)
+{
+    CHECK_EQ(ctrt_module_parameter_count(a), ctrt_module_parameter_count(b));
+    for (size_t i = 0; i < ctrt_module_parameter_count(a); i++) {
+        ctrt_tensor *x = ctrt_tensor_grad(parameter(a, i)), *y = ctrt_tensor_grad(parameter(b, i));
+        NEAR(parameter(a, i), parameter(b, i), tolerance);
+        CHECK(!x == !y, "parameter %zu: gradient %p, expected %p", i, (void *)x, (void *)y);
+        if (x != NULL && y != NULL)
+            NEAR(x, y, tolerance);
+    }
+}
+
+static void set(const char *name, const char *value)
+{
+    CHECK_OK(ctrt_param_set(name, value));
+}
+
+static void four(ctrt_device *devices[MOST])
+{
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+}
+
+/* ---- training ---- */
+
+static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
+{
+    enum { STEPS = 3 };
+    ctrt_device *devices[MOST];
+    double want[STEPS], got[STEPS];
+    if (!list_devices(devices, list))
+        return;
+    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1),
+                      net = parallel(many, "pipeline", devices, list->n);
+    train(want, single, rows, STEPS, adam);
+    train(got, net, rows, STEPS, adam);
+    for (int i = 0; i < STEPS; i++)
+        CHECK_NEAR(got[i], want[i], 1e-4);
+    same_modules_as(many, one, list->n == 1 && getenv("CTRT_PIPELINE_MICRO") == NULL ? 0 : 1e-4);
+}
+
+static void test_training(void)
+{
+    EACH(list, device_lists) {
+        compare(list, deep_new, 37, true);
+        compare(list, deep_new, 3, false);
+        compare(list, tied_new, 1, false);
+        compare(list, tied_new, 18, true);
+    }
+}
+
+/* Both schedules run the passes of a stage in the same order. */
+static void test_schedules(void)
+{
+    ctrt_device *devices[MOST];
+    char want[65], got[65];
+    double losses[3];
+    four(devices);
+    for (int i = 0; i < 6; i++) {
+        CTRT_AUTO(module) module = original(norm_new, devices[0]);
+        set("CTRT_PIPELINE_SCHEDULE", i % 2 ? "gpipe" : "1f1b");
+        set("CTRT_PIPELINE_SPLIT", (const char *[]){ "1", "2,4,6", "3,5" }[i / 2]);
+        CTRT_AUTO(module) net = parallel(module, "pipeline", devices, 4);
+        set("CTRT_PIPELINE_SPLIT", NULL);
+        CHECK_HAS(ctrt_parallel_describe(net), i % 2 ? "; gpipe, 5 micro-batches" : "; 1f1b, 5 micro-batches");
+        train(losses, net, 23, 3, true);
+        CHECK_OK(ctrt_module_sha256(i == 0 ? want : got, net));
+        CHECK(i == 0 || strcmp(got, want) == 0, "run %d: parameters %.12s, expected %.12s", i, got, want);
+    }
+}
+
+/* ---- placement ---- */
+
+static void test_placement(void)
+{
+    static const struct { const char *split, *words; int n; net_function make; ctrt_status status; } cases[] = {
+        { NULL, "pipeline on sim:0: 0-2, sim:1: 3-4, sim:2: 5-6, sim:3: 7-7; 1f1b", 4, deep_new, CTRT_OK },
+        { NULL, "pipeline on sim:0: 0-4, sim:1: 5-7; 1f1b", 2, deep_new, CTRT_OK },
+        { "2,7", "pipeline on sim:0: 0-1, sim:1: 2-6, sim:2: 7-7; 1f1b", 4, deep_new, CTRT_OK },
+        { NULL, "pipeline on sim:0: 0-2, sim:1: 3-3, sim:2: 4-4; 1f1b", 4, tied_new, CTRT_OK },
+        { "1", "the children 0 and 2 share \"0.weight\", but are in the stages 0 and 1", 2, tied_new,
+          CTRT_ERR_NOT_SUPPORTED },
+        { "3,3", "CTRT_PIPELINE_SPLIT=3,3: expected increasing numbers of children from 1 to 7", 4, deep_new,
+          CTRT_ERR_INVALID_ARGUMENT },
+        { "8", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+        { "0", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+        { "2,", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+        { "2;4", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+        { "1,2,3", "more stages than devices (3)", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    };
+    ctrt_device *devices[MOST];
+    four(devices);
+    EACH(c, cases) {
+        CTRT_AUTO(module) module = original(c->make, devices[1]), net = NULL;
+        ctrt_tensor *first = parameter(module, 0);
+        set("CTRT_PIPELINE_SPLIT", c->split);
+        if (c->status != CTRT_OK) {
+            CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, c->n), c->status, c->words);
+            CHECK_TRUE(ctrt_tensor_device(first) == devices[1]);
+            continue;
+        }
+        net = parallel(module, "pipeline", devices, c->n);
+        CHECK_STR(ctrt_parallel_describe(net), c->words);
+        CHECK_TRUE(parameter(net, 0) == first && ctrt_tensor_device(first) == devices[0]);
+    }
+    set("CTRT_PIPELINE_SPLIT", NULL);
+    CTRT_AUTO(module) alone = NULL, empty = NULL, net = NULL;
+    CHECK_OK(ctrt_linear_new(&alone, 2, 2, true, devices[0]));
+    CHECK_FAILS(ctrt_parallel_new(&net, alone, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED,
+                "the module is a Linear, but only the children of a Sequential");
+    CHECK_OK(ctrt_sequential_new(&empty, (ctrt_module_list){ NULL, 0 }));
+    CHECK_FAILS(ctrt_parallel_new(&net, empty, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED, "has no children");
+    set("CTRT_PIPELINE_SCHEDULE", "2f2b");
+    CHECK_FAILS(ctrt_parallel_new(&net, alone, "pipeline", devices, 2), CTRT_ERR_INVALID_ARGUMENT, "1f1b or gpipe");
+    set("CTRT_PIPELINE_SCHEDULE", NULL);
+    set("CTRT_PIPELINE_MICRO", "-1");
+    CHECK_FAILS(ctrt_parallel_new(&net, alone, "pipeline", devices, 2), CTRT_ERR_INVALID_ARGUMENT, "MICRO=-1");
+    set("CTRT_PIPELINE_MICRO", NULL);
+}
+
+static void test_changes(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, cpu);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    for (int turn = 0; turn < 3; turn++) {                      /* frozen and thawed, in the first and a later stage */
+        for (size_t i = 0; i < 6; i += 5) {
+            CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), turn != 1));
+            CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), turn != 1));
+        }
+        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
+        same_modules_as(many, one, 1e-4);                       /* gradients of all turns are added up */
+    }
+    for (size_t i = 0; i < 4; i++) {                            /* the whole first stage */
+        CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), false));
+        CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), false));
+    }
+    CHECK_OK(ctrt_parallel_no_sync(net, true));
+    CHECK_NEAR(step(net, 9, 5), step(single, 9, 5), 1e-5);
+    same_modules_as(many, one, 1e-4);
+
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
+    CHECK_OK(ctrt_sequential_add(many, CTRT_NEW(tanh)));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE, "has got other children");
+    CTRT_AUTO(module) other_module = original(deep_new, devices[0]),
+                      other = parallel(other_module, "pipeline", devices, 2);
+    CHECK_OK(ctrt_module_to(other_module, devices[0], CTRT_DTYPE_DEFAULT));
+    CHECK_FAILS(ctrt_forward(&loss, other, x), CTRT_ERR_DEVICE, "stage 1 must have its parameters and buffers on sim:1");
+}
+
+static void test_too_large(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 16, 4, true, cpu), CTRT_NEW(tanh),
+                                                       CTRT_NEW(linear, 1200, 2400, true, cpu))));
+    CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, 2), CTRT_ERR_OUT_OF_MEMORY,
+                "stage 0, children 0-1, 0.0 MiB on sim:0 (16.0 MiB available); stage 1, children 2-2, 22.0 MiB on "
+                "sim:1 (16.0 MiB available)");
+    CHECK_TRUE(ctrt_tensor_device(parameter(module, 0)) == cpu);
+    CHECK_OK(ctrt_parallel_new(&net, module, "pipeline", (ctrt_device *[]){ devices[0], cpu }, 2));
+}
+
+/* ---- forward alone ---- */
+
+static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **y, ctrt_tensor **dx)
+{
+    CTRT_AUTO(tensor) loss = NULL;
+    CHECK_OK(ctrt_module_zero_grad(net, true));
+    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
+    CHECK_OK(ctrt_forward(y, net, x));
+    CHECK_OK(square_loss(&loss, *y, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(loss));
+    ctrt_tensor_assign(dx, ctrt_tensor_grad(x));
+}
+
+/* The same bits as on one device, in every run with random delays. CTRT_TEST_RUNS: number of runs. */
+static void test_forward(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    const char *runs = getenv("CTRT_TEST_RUNS");
+    const int count = runs != NULL ? atoi(runs) : 52;
+    CTRT_AUTO(tensor) x = rows_of(10, FEATURES, 3);
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), single = parallel(one, "single", devices, 1);
+    CTRT_AUTO(tensor) want = NULL, want_dx = NULL;
+    ctrt_manual_seed(5);
+    forward_train(single, x, &want, &want_dx);
+    for (int n = 1; n <= MOST; n++) {
+        CTRT_AUTO(module) many = original(norm_new, devices[0]), net = parallel(many, "pipeline", devices, n);
+        for (int run = 0; run < count / MOST; run++) {
+            CTRT_AUTO(tensor) y = NULL, dx = NULL;
+            ctrt_manual_seed(5);
+            forward_train(net, x, &y, &dx);
+            CHECK_TRUE(ctrt_tensor_device(y) == devices[0]);
+            SAME(y, want);
+            SAME(dx, want_dx);
+            same_modules_as(many, one, 0);
+        }
+        uint64_t seed, offset, want_offset;
+        ctrt_manual_seed(5);
+        ctrt_module_train(net, true);
+        CTRT_AUTO(tensor) y = NULL, z = NULL;
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_generator_get(devices[0], &seed, &offset));
+        ctrt_manual_seed(5);
+        CHECK_OK(ctrt_forward(&y, single, x));
+        CHECK_OK(ctrt_generator_get(devices[0], &seed, &want_offset));
+        CHECK_EQ(offset, want_offset);
+        ctrt_module_train(net, false);
+        CTRT_AUTO(module) evaluated = original(norm_new, devices[0]);
+        CHECK_OK(ctrt_save(net, "/dev/null"));
+        ctrt_no_grad CHECK_OK(ctrt_forward(&z, net, x));
+        CHECK_TRUE(!ctrt_tensor_requires_grad(z));
+    }
+    CTRT_AUTO(module) net = parallel(one, "pipeline", devices, 4);
+    CTRT_AUTO(tensor) y = NULL;
+    CHECK_FAILS(ctrt_forward_n(&y, net, (ctrt_tensor *[]){ x, x }, 2), CTRT_ERR_INVALID_ARGUMENT, "expects one input");
+}
+
+/* ---- memory and waits ---- */
+
+/* The peak of a step on the first device, without the batch. */
+static int64_t peak(ctrt_device *const *devices, const char *schedule, const char *micro, int64_t rows)
+{
+    CTRT_AUTO(module) module = original(deep_new, devices[0]);
+    set("CTRT_PIPELINE_SCHEDULE", schedule);
+    set("CTRT_PIPELINE_MICRO", micro);
+    CTRT_AUTO(module) net = parallel(module, "pipeline", devices, 4);
+    (void)step(net, rows, 0);
+    CHECK_OK(ctrt_device_synchronize(devices[0]));
+    const int64_t before = (int64_t)ctrt_memory_allocated(devices[0]);
+    ctrt_memory_reset_peak(devices[0]);
+    (void)step(net, rows, 1);
+    return (int64_t)ctrt_memory_max_allocated(devices[0]) - before - rows * FEATURES * 4;
+}
+
+static void test_memory(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    const int64_t few = peak(devices, "1f1b", "8", 512), many = peak(devices, "1f1b", "40", 2560),
+                  all = peak(devices, "gpipe", "8", 512), most = peak(devices, "gpipe", "40", 2560);
+    CHECK(many <= few + 4096, "1f1b needs %lld bytes for 8 micro-batches, %lld for 40", (long long)few, (long long)many);
+    CHECK(most > 4 * all, "gpipe needs %lld bytes for 8 micro-batches, %lld for 40", (long long)all, (long long)most);
+    CHECK(10 * few < 7 * all, "1f1b needs %lld bytes, gpipe %lld", (long long)few, (long long)all);
+    set("CTRT_PIPELINE_SCHEDULE", NULL);
+    set("CTRT_PIPELINE_MICRO", NULL);
+}
+
+/* The host enqueues a step without waiting for the devices. */
+static void test_waits(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
+    CTRT_AUTO(tensor) x = rows_of(32, FEATURES, 0), here = NULL, loss = NULL;
+    CHECK_OK(ctrt_to_device(&here, x, devices[0]));
+    for (int turn = 0; turn < 2; turn++) {
+        uint64_t before[MOST];
+        for (int i = 0; i < MOST; i++)
+            before[i] = ctrt_device_synchronizations(devices[i]);
+        CHECK_OK(ctrt_parallel_step(&loss, net, &here, 1, square_loss, NULL));
+        CHECK_TRUE(ctrt_tensor_device(loss) == devices[0] && !ctrt_tensor_requires_grad(loss));
+        for (int i = 0; i < MOST && turn == 1; i++)
+            CHECK_EQ(ctrt_device_synchronizations(devices[i]), before[i]);
+    }
+}
+
+/* ---- checkpoints, canonical mode ---- */
+
+static void test_checkpoints(void)
+{
+    char *folder = folder_new();
+    const char *path = folder_join(folder, "net.safetensors");
+    ctrt_device *devices[MOST];
+    double losses[3];
+    char a[65], b[65];
+    four(devices);
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    train(losses, net, 9, 3, true);
+    CHECK_OK(ctrt_save(net, path));
+    CHECK_OK(ctrt_load(single, path));
+    CHECK_OK(ctrt_module_sha256(a, net));
+    CHECK_OK(ctrt_module_sha256(b, single));
+    CHECK_STR(b, a);
+    train(losses, single, 9, 1, true);
+    CHECK_OK(ctrt_save(single, path));
+    CHECK_OK(ctrt_load(net, path));
+    CHECK_OK(ctrt_module_sha256(a, net));
+    CHECK_OK(ctrt_module_sha256(b, single));
+    CHECK_STR(a, b);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 5), y = NULL, z = NULL;
+    ctrt_module_train(net, false);
+    ctrt_module_train(single, false);
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_OK(ctrt_forward(&z, single, x));
+    SAME(y, z);
+}
+
+static void canonical_run(char hash[65], double *last, ctrt_device *const *devices, int n, const char *strategy,
+                          net_function make, int64_t rows, int steps)
+{
+    double losses[64];
+    CTRT_AUTO(module) module = original(make, devices[0]), net = parallel(module, strategy, devices, n);
+    train(losses, net, rows, steps, true);
+    *last = losses[steps - 1];
+    CHECK_OK(ctrt_module_sha256(hash, net));
+}
+
+static void test_canonical(void)
+{
+    static const struct { const char *name; net_function make; int64_t rows; int steps; } cases[] = {
+        { "deep, 24 rows", deep_new, 24, 12 },
+        { "batch norm and dropout, 31 rows", norm_new, 31, 8 },
+        { "a shared weight, fewer rows than shards", tied_new, 5, 6 },
+    };
+    ctrt_device *devices[MOST];
+    four(devices);
+    EACH(c, cases) {
+        char want[65], got[65];
+        double want_loss, loss;
+        canonical_run(want, &want_loss, devices, 1, "single", c->make, c->rows, c->steps);
+        for (int n = 0; n <= 2 * MOST; n++) {
+            set("CTRT_PIPELINE_SCHEDULE", n > MOST ? "gpipe" : NULL);
+            canonical_run(got, &loss, devices, n == 0 ? 2 : (n - 1) % MOST + 1, n == 0 ? "data-parallel" : "pipeline",
+                          c->make, c->rows, c->steps);
+            CHECK(strcmp(got, want) == 0, "%s, run %d: parameters %.12s, expected %.12s", c->name, n, got, want);
+            CHECK(loss == want_loss, "%s, run %d: loss %.17g, expected %.17g", c->name, n, loss, want_loss);
+        }
+        set("CTRT_PIPELINE_SCHEDULE", NULL);
+    }
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(17, FEATURES, 1), y = NULL, z = NULL, dx = NULL, dz = NULL;
+    CHECK_HAS(ctrt_parallel_describe(net), "canonical, 12 shards");
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    ctrt_manual_seed(3);
+    forward_train(single, x, &z, &dz);
+    ctrt_manual_seed(3);
+    forward_train(net, x, &y, &dx);
+    SAME(y, z);
+    SAME(dx, dz);
+    same_modules_as(many, one, 0);
+}
+
+/* ---- failures ---- */
+
+static void test_failures(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1), wide = rows_of(9, 7, 1), loss = NULL;
+    (void)step(net, 9, 0), (void)step(single, 9, 0);
+    for (int left = 0; left < 8; left += 3) {                   /* before and between backward passes */
+        int calls = left;
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, &calls), CTRT_ERR_STATE, "loss: no loss today");
+        CHECK_HAS(ctrt_error_message(), "stage 2 (sim:2): micro-batch ");
+        same_modules_as(many, one, 1e-4);
+    }
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &wide, 1, square_loss, NULL), CTRT_ERR_SHAPE,
+                "stage 0 (sim:0): micro-batch 0 forward: child 0: Linear");
+    static const char *const faults[] = { "alloc:1+", "alloc:3+" };
+    EACH(fault, faults) {
+        CTRT_AUTO(tensor) many_rows = NULL;
+        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(60000, FEATURES), CTRT_F32, cpu));
+        CHECK_OK(ctrt_memory_empty_cache(devices[1]));
+        CHECK_OK(sim->inject(1, *fault));
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY, "sim:1");
+        CHECK_OK(sim->clear(1));
+        same_modules_as(many, one, 1e-4);
+    }
+    CHECK_TRUE(loss == NULL);
+    CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
+    same_modules_as(many, one, 1e-4);
+}
+
+static void sims_begin(void)
+{
+    (void)cpu_device();
+    for (int i = 0; i < MOST; i++)
+        (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
+}
+
+#define FOUR "CTRT_SIM=devices=4,memory=64m", "CTRT_NUM_THREADS=1"
+
+static const struct {
+    const char *title;
+    void (*run)(void);
+    const char *settings[5];
+} tests[] = {
+    { "pipeline gives what single gives", test_training, { SIMS } },
+    { "the same by gpipe with three micro-batches and streams that the program orders", test_training,
+      { SIMS, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=3", "CTRT_STREAM_ORDER=manual" } },
+    { "the same with one row in each micro-batch", test_training, { SIMS, "CTRT_PIPELINE_MICRO=1000" } },
+    { "the schedule and the split do not change the result", test_schedules, { SIMS, "CTRT_PIPELINE_MICRO=5" } },
+    { "children are divided by the size of their parameters, or as requested", test_placement, { FOUR } },
+    { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
+    { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },
+    { "forward alone gives the bits of one device", test_forward, { SIMS } },
+    { "the memory of 1f1b does not depend on the number of micro-batches", test_memory, { FOUR } },
+    { "a step does not wait for the devices", test_waits, { FOUR } },
+    { "a checkpoint written under one strategy is read under the other", test_checkpoints, { SIMS } },
+    { "canonical mode: the same bits as single, in 1 to 4 stages", test_canonical, { FOUR, "CTRT_CANONICAL=1" } },
+    { "a stage that fails changes no gradient, and is named", test_failures, { FOUR } },
+};
+
+TEST_MAIN
+{
+    EACH(test, tests) {
+        group("%s", test->title);
+        CHILD_LOOP(child_, test->settings, exit) {
+            sims_begin();
+            test->run();
+        }
+    }
+    return done();
+}
