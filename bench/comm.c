@@ -3,10 +3,10 @@
  *
  *     bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]           default: 2 7 64
  *
- * For each size the program measures, in turns and ROUNDS times, an all_reduce of RANKS threads, one of RANKS processes,
- * and memcpy by RANKS threads of as many bytes as an all_reduce has to move: it reads RANKS inputs and writes RANKS
- * outputs. It prints the medians: microseconds for each, GB/s (these bytes per second), and memcpy's time divided by the
- * all_reduce's, which is 1 if the all_reduce runs at the speed of memory. */
+ * For each size the program measures, in turns and ROUNDS times, an all_reduce of RANKS threads, one of RANKS
+ * processes, and memcpy by RANKS threads of as many bytes as an all_reduce has to move: it reads RANKS inputs and
+ * writes RANKS outputs. It prints the medians: microseconds for each, GB/s (these bytes per second), and memcpy's time
+ * divided by the all_reduce's, which is 1 if the all_reduce runs at the speed of memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -147,8 +147,9 @@ static void table(size_t largest)
         for (int way = 0; way < WAYS; way++)
             typical[way] = median(times[way], rounds);
         const double moved = 2.0 * (double)bytes * ranks;
-        printf("%10zu %12.1f %8.2f %7.2f %12.1f %8.2f %7.2f\n", bytes, typical[THREADS], moved / typical[THREADS] * 1e-3,
-               typical[COPIES] / typical[THREADS], typical[PROCESSES], moved / typical[PROCESSES] * 1e-3,
+        printf("%10zu %12.1f %8.2f %7.2f %12.1f %8.2f %7.2f\n", bytes, typical[THREADS],
+               moved / typical[THREADS] * 1e-3, typical[COPIES] / typical[THREADS], typical[PROCESSES],
+               moved / typical[PROCESSES] * 1e-3,
                typical[COPIES] / typical[PROCESSES]);
         fflush(stdout);
     }

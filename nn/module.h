@@ -70,8 +70,9 @@ typedef ctrt_status (*module_copy_choice)(ctrt_tensor **out, void *user, const s
 ctrt_status module_copy_with(ctrt_module **out, const char *who, ctrt_module *module, module_copy_choice choose,
                              void *user);
 
-/* Calls `event` of the classes of `module` and its descendants. For a BEGIN that fails, the modules before have received
- * the END. An END reaches all modules; the first error is returned. Costs nothing if no module has such a class. */
+/* Calls `event` of the classes of `module` and its descendants. For a BEGIN that fails, the modules before have
+ * received the END. An END reaches all modules; the first error is returned. Costs nothing if no module has such a
+ * class. */
 ctrt_status module_event(ctrt_module *module, ctrt_module_event event, void *argument);
 /* Calls them with an END and returns `status`, with its message, or if that is CTRT_OK their error. */
 ctrt_status module_event_end(ctrt_status status, ctrt_module *module, ctrt_module_event event, void *argument);

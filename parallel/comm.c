@@ -102,8 +102,8 @@ void ctrt_comm_release(ctrt_comm **comm)
 
 /* ---- joining ---- */
 
-/* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks have
- * joined. */
+/* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks
+ * have joined. */
 static ctrt_status choose_id(ctrt_comm *comm)
 {
     int64_t joined = 0;
@@ -204,8 +204,8 @@ static ctrt_status check_connects(const ctrt_comm *comm)
     }
     if (CTRT_SLOT(comm->engine, connects) && !comm->engine->connects(comm->size, hosts, processes))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "group %s: the engine %s cannot connect %d ranks in %d processes on %d machines; set CTRT_COMM "
-                         "to another one", comm->name, comm->engine_name, comm->size, processes, hosts);
+                         "group %s: the engine %s cannot connect %d ranks in %d processes on %d machines; set "
+                         "CTRT_COMM to another one", comm->name, comm->engine_name, comm->size, processes, hosts);
     return CTRT_OK;
 }
 
@@ -314,7 +314,8 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     CTRT_TRY(read_timeout(&timeout, given->timeout));
     CTRT_TRY(environment_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
-    const char *name = given->engine ? given->engine : engine.text ? engine.text : under_mpi(&environment) ? "mpi" : "host";
+    const char *usual = under_mpi(&environment) ? "mpi" : "host";
+    const char *name = given->engine ? given->engine : engine.text ? engine.text : usual;
     const int size = given->size > 0 ? given->size : environment.size;
     const int rank = given->size > 0 ? given->rank : environment.rank;
     ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);

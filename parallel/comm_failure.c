@@ -2,10 +2,10 @@
 /* parallel/comm_failure.c: failures of groups: timeouts, ended ranks, mismatches, and the report on all of them.
  *
  * Keys in the store, below the id of the group:
- *   alarm      set by the first rank that finds a failure, or by the store's server when a rank's process has ended: the
- *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
- *              message. A thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because
- *              it may serve the store: then the others do not watch any more, and a connection that ends is no failure
+ *   alarm      the first failure: the rank that found it, a letter, and a message. 'E': that rank's process has ended
+ *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'F': failed. A
+ *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
+ *              serve the store: then the others watch no more, and a connection that ends is no failure.
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -100,15 +100,20 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
         const double left = (double)(deadline - comm_clock(0)) / 1e9;
         if (rank == ended) {
             ranks[rank].kind = RANK_ENDED;
-        } else if (ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes,
-                                  left > 0.01 ? left : 0.01) == CTRT_OK && bytes == sizeof(struct state)) {
+            continue;
+        }
+        /* A rank that has left the group does not answer, so look for that before the long wait. */
+        ctrt_status status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, 0.02);
+        if (status != CTRT_OK && ctrt_store_get(comm->store, key_of(key, comm, "left", rank), &value, &bytes, 0.001)
+                                     == CTRT_OK)
+            ranks[rank].kind = RANK_LEFT;
+        else if (status != CTRT_OK && left > 0.02)
+            status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, left);
+        if (status == CTRT_OK && bytes == sizeof(struct state)) {
             memcpy(&ranks[rank].state, value, sizeof(struct state));
             const ctrt_comm_signature *pending = &ranks[rank].state.pending;
             ranks[rank].kind = failed != NULL && pending->sequence == failed->sequence
                                        && pending->collective == failed->collective ? RANK_ARRIVED : RANK_BEHIND;
-        } else if (free(value), value = NULL, ctrt_store_get(comm->store, key_of(key, comm, "left", rank), &value,
-                                                             &bytes, 0.01) == CTRT_OK) {
-            ranks[rank].kind = RANK_LEFT;
         }
         free(value);
     }
@@ -116,8 +121,8 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
 
 /* ---- the report ---- */
 
-/* Adds "rank 2 (host, process 7, cuda:2) did not arrive; it last completed all_reduce 56 (sum, 1000 f32)" for every rank
- * that did not arrive. */
+/* Adds "rank 2 (host, process 7, cuda:2) did not arrive; it last completed all_reduce 56 (sum, 1000 f32)" for every
+ * rank that did not arrive. */
 static void describe_ranks(struct strbuf *text, const ctrt_comm *comm, const struct rank_state *ranks)
 {
     static const char *const words[] = {

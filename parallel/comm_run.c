@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/comm_run.c: runs the calls of a communicator, in the calling thread or in the threads of its lanes, and copies
- * tensors through host memory if the engine cannot reach their device. */
+/* parallel/comm_run.c: runs the calls of a communicator, in the calling thread or in the threads of its lanes, and
+ * copies tensors through host memory if the engine cannot reach their device. */
 #include <time.h>
 
 #include "base/thread.h"

@@ -50,35 +50,47 @@ ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads)
     return status;
 }
 
+/* Adds before[] to grads[], which fails without a change of before[]. */
+static ctrt_status sums_make(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads)
+{
+    for (size_t i = 0; i < walk->count; i++)
+        if (before[i] != NULL && grads[i] != NULL)
+            CTRT_TRY(ctrt_add_(grads[i], before[i]));
+    return CTRT_OK;
+}
+
+/* Makes before[] or, where that is NULL, grads[] the gradients of the parameters. With `sums`, grads[] are the new
+ * values of before[]. */
+static ctrt_status grads_place(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads, bool sums)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < walk->count; i++) {
+        ctrt_tensor *old = before[i], *sum = sums ? grads[i] : NULL;
+        if (old != NULL && sum != NULL && !tensor_requires_grad(old) && ctrt_copy_(old, sum) != CTRT_OK)
+            tensor_set_data(old, sum);      /* cannot fail: `old` uses the memory of `sum` */
+        /* A gradient with history (create_graph) is replaced, as in ctrt_backward. */
+        const bool keep = old != NULL && (sum == NULL || !tensor_requires_grad(old));
+        const ctrt_status here = ctrt_tensor_set_grad(walk->entries[i].tensor, keep ? old : sum);
+        status = status == CTRT_OK ? here : status;
+        ctrt_tensor_release(&before[i]);
+        ctrt_tensor_release(&grads[i]);
+    }
+    return status;
+}
+
 ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads)
 {
     const struct walk *walk;
-    ctrt_status status = CTRT_OK;
     if (module == NULL)
         return fail_null("gradients_add", "module");
     if (before == NULL || grads == NULL)
         return fail_null("gradients_add", before == NULL ? "before" : "grads");
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const bool was = op_pause_recording(true);
-    for (size_t i = 0; i < walk->count && status == CTRT_OK; i++) {
-        if (before[i] == NULL || grads[i] == NULL)
-            continue;
-        /* A gradient with history (create_graph) is replaced, as in ctrt_backward. */
-        if (tensor_requires_grad(before[i]))
-            status = ctrt_add(&before[i], before[i], grads[i]);
-        else
-            status = ctrt_add_(before[i], grads[i]);
-    }
+    const ctrt_status status = sums_make(walk, before, grads);
+    const ctrt_status placed = grads_place(walk, before, grads, status == CTRT_OK);
     op_pause_recording(was);
-    for (size_t i = 0; i < walk->count; i++) {
-        if (status == CTRT_OK)
-            status = ctrt_tensor_set_grad(walk->entries[i].tensor, before[i] != NULL ? before[i] : grads[i]);
-        else
-            (void)ctrt_tensor_set_grad(walk->entries[i].tensor, before[i]);
-        ctrt_tensor_release(&before[i]);
-        ctrt_tensor_release(&grads[i]);
-    }
-    return status;
+    return status == CTRT_OK ? placed : status;
 }
 
 /* ---- parts of a batch ---- */
@@ -253,11 +265,42 @@ static ctrt_status buffers_end(struct buffers *b, ctrt_status status)
 
 /* ---- shards ---- */
 
-static ctrt_status shard_seed(const ctrt_shard_range *range, ctrt_device *device, int64_t shard)
+/* The random numbers of shards: the same for a shard whatever device computes it. */
+struct numbers {
+    uint64_t seed, offset;                  /* the generator's state before the first shard */
+};
+
+static ctrt_status numbers_begin(struct numbers *numbers, ctrt_device *device, ctrt_shard_range *range)
 {
+    range->random = false;
+    return ctrt_generator_get(device, &numbers->seed, &numbers->offset);
+}
+
+static uint64_t shard_offset(const ctrt_shard_range *range, int64_t shard)
+{
+    return range->offset + (((uint64_t)shard + 1) << 32);
+}
+
+static ctrt_status numbers_shard(ctrt_device *device, const ctrt_shard_range *range, int64_t shard)
+{
+    return range->seeded ? ctrt_generator_set(device, range->seed, shard_offset(range, shard)) : CTRT_OK;
+}
+
+/* Called after each shard. */
+static ctrt_status numbers_next(ctrt_device *device, ctrt_shard_range *range, int64_t shard)
+{
+    uint64_t seed, offset;
     if (!range->seeded)
         return CTRT_OK;
-    return ctrt_generator_set(device, range->seed, range->offset + (((uint64_t)shard + 1) << 32));
+    CTRT_TRY(ctrt_generator_get(device, &seed, &offset));
+    range->random = range->random || offset != shard_offset(range, shard);
+    return CTRT_OK;
+}
+
+static void numbers_end(const struct numbers *numbers, ctrt_device *device, const ctrt_shard_range *range)
+{
+    if (range->seeded)
+        (void)ctrt_generator_set(device, numbers->seed, numbers->offset);
 }
 
 static ctrt_status range_check(const char *who, ctrt_module *module, ctrt_device *device, const ctrt_shard_range *range)
@@ -282,29 +325,36 @@ static ctrt_status shard_add(ctrt_sum_tree *sum, ctrt_tensor **tensors, size_t p
 }
 
 ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
-                                 const ctrt_strategy_batch *batch, const ctrt_shard_range *range)
+                                 const ctrt_strategy_batch *batch, ctrt_shard_range *range)
 {
     struct buffers buffers;
+    struct numbers numbers;
+    const struct walk *walk;
     int64_t from = 0;
     if (sum == NULL)
         return fail_null("shards_backward", "sum");
     CTRT_TRY(range_check("shards_backward", module, device, range));
     CTRT_TRY(batch_check("shards_backward", batch));
-    const size_t parameters = ctrt_module_parameter_count(module);
+    CTRT_TRY(numbers_begin(&numbers, device, range));
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    const size_t parameters = walk->count;
     ctrt_tensor **tensors = host_calloc((parameters + 1) * sizeof *tensors);
     if (tensors == NULL)
         return out_of_memory((parameters + 1) * sizeof *tensors, "gradients");
     ctrt_status status = buffers_begin(&buffers, module);
     for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
-        status = shard_seed(range, device, shard);
+        status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
             status = ctrt_context(shard_add(sum, tensors, parameters, module, device, batch, shard, from,
                                             range->sizes[shard]), "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)
+            status = numbers_next(device, range, shard);
+        if (status == CTRT_OK)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
+    numbers_end(&numbers, device, range);
     ctrt_gradients_release(tensors, parameters + 1);
     host_free(tensors);
     return status;
@@ -322,30 +372,35 @@ static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devi
 }
 
 ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
-                                int count, const ctrt_shard_range *range)
+                                int count, ctrt_shard_range *range)
 {
     struct buffers buffers;
+    struct numbers numbers;
     int64_t from = 0;
     if (y == NULL)
         return fail_null("shards_forward", "y");
     CTRT_TRY(range_check("shards_forward", module, device, range));
     if (inputs == NULL)
         return fail_null("shards_forward", "inputs");
+    CTRT_TRY(numbers_begin(&numbers, device, range));
     ctrt_tensor **results = host_calloc((size_t)range->count * sizeof *results);
     if (results == NULL)
         return out_of_memory((size_t)range->count * sizeof *results, "results of shards");
     ctrt_status status = buffers_begin(&buffers, module);
     for (int64_t i = 0; i < range->count && status == CTRT_OK; i++) {
         const int64_t shard = range->first + i;
-        status = shard_seed(range, device, shard);
+        status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
             status = ctrt_context(shard_forward(&results[i], module, device, inputs, count, from, range->sizes[shard]),
                                   "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)
+            status = numbers_next(device, range, shard);
+        if (status == CTRT_OK)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
+    numbers_end(&numbers, device, range);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(y, results, (int)range->count, device, 0);
     ctrt_gradients_release(results, (size_t)range->count);

@@ -39,6 +39,7 @@ struct state {
 
 static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
+    CANCEL_DISABLED;                        /* a strategy may wait for its threads, which use the arguments */
     STREAMS_ORDERED;
     struct state *state = ctrt_module_state(self);
     if (count < 1 || inputs[0] == NULL)
@@ -179,6 +180,7 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
 ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
                               ctrt_device *const *devices, int n)
 {
+    CANCEL_DISABLED;
     CTRT_AUTO(module) net = NULL;
     const struct component *component;
     ctrt_param_value value;
@@ -221,6 +223,7 @@ static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count)
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                ctrt_loss_function loss_function, void *user)
 {
+    CANCEL_DISABLED;
     STREAMS_ORDERED;
     CTRT_AUTO(tensor) result = NULL;
     struct state *state = state_of(net);

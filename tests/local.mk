@@ -125,9 +125,15 @@ TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
-parallel_tests = \
-    tests/unit/test-parallel.c tests/unit/test-parallel-strategies.c tests/unit/test-pipeline.c \
-    tests/unit/test-replicate.c
+parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
+if PLUGIN_STRATEGY_SINGLE
+if PLUGIN_STRATEGY_DATA_PARALLEL
+parallel_tests += tests/unit/test-parallel-strategies.c
+if PLUGIN_STRATEGY_PIPELINE
+parallel_tests += tests/unit/test-pipeline.c
+endif
+endif
+endif
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
     tests/unit/test-utilization.c
@@ -205,8 +211,9 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
-    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
+    tests/unit/bad-parallel.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
+    tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
@@ -334,7 +341,7 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-ensemble example-gpt
+check_PROGRAMS += example-digits example-ensemble example-gpt example-multi
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
@@ -344,6 +351,8 @@ example_ensemble_SOURCES = examples/ensemble.c
 example_ensemble_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
+example_multi_SOURCES  = examples/multi.c
+example_multi_LDADD    = $(PUBLIC_LIBS)
 
 
 # --- how tests are run -----------------------------------------------------------------------------------------------

@@ -149,7 +149,8 @@ CTRT_API size_t ctrt_module_buffer_count(ctrt_module *module);
 /* Writes the parameter or buffer with a dotted name, borrowed. CTRT_ERR_NOT_FOUND, with the nearest name in the
  * message, if there is none. */
 CTRT_API ctrt_status ctrt_module_tensor(ctrt_tensor **borrowed, ctrt_module *module, const char *name);
-/* Writes the `index`-th direct child, borrowed, and its name. CTRT_ERR_NOT_FOUND past the last one. */
+/* Writes the `index`-th direct child, borrowed, and its name; "" for the module for which one of ctrt_parallel_new
+ * stands in. CTRT_ERR_NOT_FOUND past the last one. */
 CTRT_API ctrt_status ctrt_module_child(const char **name, ctrt_module **borrowed, ctrt_module *module, size_t index);
 /* Returns the number of elements in all parameters. */
 CTRT_API int64_t ctrt_module_numel(ctrt_module *module);

@@ -48,8 +48,8 @@ typedef struct ctrt_strategy {
     /* The forward pass of the module, recorded in grad mode. *y is NULL on entry and owns the result afterwards. Some
      * inputs may be NULL, as for ctrt_forward_n. */
     ctrt_status (*forward)(void *strategy, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-    /* Forward, loss and backward, as ctrt_parallel_step. *loss is NULL on entry. If the step fails, the gradients of the
-     * module are those from before. */
+    /* Forward, loss and backward, as ctrt_parallel_step. *loss is NULL on entry. If the step fails, the gradients of
+     * the module are those from before. */
     ctrt_status (*step)(void *strategy, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
     /* Optional: ctrt_parallel_no_sync. Without it the strategy has nothing to synchronise. */
     ctrt_status (*no_sync)(void *strategy, bool on);
@@ -77,8 +77,9 @@ CTRT_API ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *modul
  * ctrt_gradients_take wrote for this module. */
 CTRT_API ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads);
 /* Adds grads[] to the gradients `before` that ctrt_gradients_take took from the module, makes the sums the gradients of
- * the parameters, and sets the elements of both lists to NULL. As with ctrt_backward, the tensors in `before` remain the
- * gradients; where there is none, the tensor of `grads` becomes the gradient. */
+ * the parameters, and sets the elements of both lists to NULL. As with ctrt_backward, the tensors in `before` remain
+ * the gradients; where there is none, the tensor of `grads` becomes the gradient. On failure, the gradients are those
+ * in `before`, unchanged. */
 CTRT_API ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads);
 /* Releases `count` gradients and sets the elements to NULL. */
 CTRT_API void ctrt_gradients_release(ctrt_tensor **grads, size_t count);
@@ -89,7 +90,7 @@ CTRT_API void ctrt_gradients_release(ctrt_tensor **grads, size_t count);
  * level l + 1 is the sum of the nodes 2j and 2j + 1 of level l, level 0 are the leaves, and a node without a sibling
  * moves up unchanged. A tensor that is NULL is zero. Each device adds the leaves that it computed in a tree of its own;
  * ctrt_sum_tree_merge combines the trees. So the bits of the sums do not depend on the number of devices, if the
- * devices compute the same bits. Not recorded by autograd. One tree must not be used by two threads at the same time. */
+ * devices compute the same bits. Not recorded by autograd. A tree must not be used by two threads at the same time. */
 typedef struct ctrt_sum_tree ctrt_sum_tree;
 
 /* Creates a sum of lists of `count` tensors, in a tree of `leaves` leaves, on `device`. On success *out owns it. */
@@ -110,8 +111,8 @@ CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 /* Runs the rows from..from+rows-1 of the inputs forward and backward: *loss is the loss function's result multiplied by
- * `weight`, detached. Inputs on other devices are copied to `device`; no gradient flows to them. The gradients are added
- * to those of the module's parameters. CTRT_ERR_SHAPE if the loss has more than one element. */
+ * `weight`, detached. Inputs on other devices are copied to `device`; no gradient flows to them. The gradients are
+ * added to those of the module's parameters. CTRT_ERR_SHAPE if the loss has more than one element. */
 CTRT_API ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
                                          const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight);
 
@@ -122,8 +123,11 @@ typedef struct ctrt_shard_range {
                                          * CTRT_CHUNK_BALANCED writes them */
     int64_t total;                      /* number of shards that have rows */
     uint64_t seed, offset;              /* state of the first device's random generator before the step */
-    bool seeded;                        /* shard i begins with that state, advanced by (i + 1) * 2^32; for devices that
-                                         * occur once in the list of devices */
+    bool seeded;                        /* shard i begins with that state, advanced by (i + 1) * 2^32, and afterwards
+                                         * the device's generator has the state from before; for devices that occur once
+                                         * in the list of devices */
+    bool random;                        /* written: whether a shard has used random numbers. If so, the strategy sets
+                                         * the first device's generator to offset + (total + 1) * 2^32 */
     uint64_t reserved[2];               /* 0 */
 } ctrt_shard_range;
 
@@ -135,10 +139,10 @@ typedef struct ctrt_shard_range {
  * Every shard begins with the values that the buffers had before the call. Afterwards the buffers have the values that
  * the first shard of the range left. */
 CTRT_API ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
-                                          const ctrt_strategy_batch *batch, const ctrt_shard_range *range);
+                                          const ctrt_strategy_batch *batch, ctrt_shard_range *range);
 /* Runs each shard of the range forward by itself, under the same rules, and concatenates the results. */
 CTRT_API ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device,
-                                         ctrt_tensor *const *inputs, int count, const ctrt_shard_range *range);
+                                         ctrt_tensor *const *inputs, int count, ctrt_shard_range *range);
 
 CTRT_END_DECLS
 

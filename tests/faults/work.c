@@ -153,6 +153,38 @@ static ctrt_status training(double *result)
     return parameters_sum(result, copy);
 }
 
+static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    CTRT_TRY(ctrt_square(loss, output));
+    return ctrt_mean(loss, *loss, CTRT_ALL_DIMS);
+}
+
+/* Two replicas on one device, in threads. Without random numbers, which they would draw in any order. */
+static ctrt_status strategies(double *result)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    ctrt_device *devices[2] = { NULL, NULL };
+    CTRT_TRY(ctrt_default_device(&devices[0]));
+    devices[1] = devices[0];
+    ctrt_manual_seed(1);
+    CTRT_TRY(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 4, 5, true, NULL), CTRT_NEW(tanh),
+                                                       CTRT_NEW(linear, 5, 2, true, NULL))));
+    CTRT_TRY(ctrt_parallel_new(&net, module, "data-parallel", devices, 2));
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
+    CTRT_TRY(ctrt_randn(&x, CTRT_SHAPE(7, 4), CTRT_F32, NULL));
+    for (int i = 0; i < 2; i++) {
+        CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
+        CTRT_TRY(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL));
+        CTRT_TRY(add_sum(result, loss));
+        CTRT_TRY(ctrt_optimizer_step(optimizer));
+    }
+    return parameters_sum(result, module);
+}
+
 static ctrt_status reports(double *result)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -212,6 +244,7 @@ void work_clean(void)
 const struct work_part work_parts[] = {
     { "devices", devices, false },   { "tensors", tensors, false },   { "ops", ops, false },
     { "products", products, false }, { "training", training, false }, { "streams", streams, false },
-    { "reports", reports, false },   { "plugins", plugins, true },    { "devices again", devices, false },
+    { "reports", reports, false },   { "plugins", plugins, true },    { "strategies", strategies, false },
+    { "devices again", devices, false },
 };
 _Static_assert(sizeof work_parts / sizeof work_parts[0] == WORK_PARTS, "WORK_PARTS");

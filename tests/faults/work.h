@@ -19,7 +19,7 @@ struct work_part {
     bool listing;                       /* the result is the length of a list, which failures may shorten */
 };
 
-enum { WORK_PARTS = 9 };
+enum { WORK_PARTS = 10 };
 extern const struct work_part work_parts[];
 /* Removes the files that the parts have written. */
 void work_clean(void);

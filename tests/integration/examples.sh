@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), ensemble.c gives the same
-# result on one and on four devices, gpt.c learns, and all report errors. The programs are built from examples/*.c by
+# result on one and on four devices, gpt.c learns, multi.c trains the same network under every strategy, and all report
+# errors. The programs are built from examples/*.c by
 # this tree's Makefile; tests/installed.sh builds them with pkg-config.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
@@ -67,6 +68,38 @@ else
     not_ok "ensemble runs" "$(cat ensemble.cpu)"
 fi
 check "ensemble fails if a device is missing" "$(ensemble --device nosuch | grep -q 'nosuch' || echo 'no error')"
+
+# multi.c: one program, whose strategy the environment chooses. multi DEVICES STRATEGY ARGUMENT...
+multi() {
+    number=$1
+    strategy=$2
+    shift 2
+    CTRT_DEVICE=sim CTRT_SIM=devices=$number CTRT_STRATEGY=$strategy \
+        "$builddir/example-multi" --data "$data" "$@" 2>&1 </dev/null
+}
+multi 1 single --epochs 4 >multi.single
+check "multi learns, and data-parallel prints the same losses" "$(
+    awk '$1 == "epoch" { last = $NF } END { if (!(last > 0.85)) print "the last accuracy is " last }' multi.single
+    multi 4 data-parallel --epochs 4 >multi.parallel
+    paste -d ' ' multi.single multi.parallel | awk '$1 == "epoch" {
+        d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
+        END { if (n != 4) print n " epochs" }')"
+(export CTRT_CANONICAL=1; multi 1 single --epochs 2) >multi.want
+for setting in "4 single" "1 data-parallel" "2 data-parallel" "3 data-parallel" "4 data-parallel" \
+    "1 pipeline" "4 pipeline"; do
+    check "multi gives the same parameters to the bit in canonical mode: $setting" "$(
+        export CTRT_CANONICAL=1
+        multi $setting --epochs 2 >multi.got
+        [ "$(grep -c '^parameters sha256 [0-9a-f]\{64\}$' multi.got)" -eq 1 ] || cat multi.got
+        sed 1d multi.got >multi.rest
+        sed 1d multi.want | diff - multi.rest)"
+done
+check "multi prints the same losses under pipeline" "$(
+    multi 4 pipeline --epochs 4 >multi.pipeline
+    paste -d ' ' multi.single multi.pipeline | awk '$1 == "epoch" {
+        d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
+        END { if (n != 4) print n " epochs" }')"
+check "multi fails for an unknown strategy" "$(multi 1 nosuch | grep -q 'no strategy called nosuch' || echo 'no error')"
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.
 i=0

@@ -73,6 +73,7 @@ void bad_tensor(void);
 void bad_stream(void);
 void bad_split(void);
 void bad_parallel(void);
+void bad_strategy(void);
 void bad_comm(void);
 void bad_ops(void);
 void bad_autograd(void);

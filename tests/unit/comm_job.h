@@ -15,8 +15,20 @@
 #include "ctrt/ctrt.h"
 #include "tensors.h"
 
-enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS };
-static const char *const kind_names[] = { "threads", "threads on sim", "processes" };
+enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS, MIXED = KINDS, SIM_PROCESSES, ALL_KINDS };
+static const char *const kind_names[] = {
+    "threads", "threads on sim", "processes", "threads on cpu and sim", "processes on sim",
+};
+
+static inline ctrt_device *device_of(enum kind kind, int rank)
+{
+    ctrt_device *device = NULL;
+    char name[16] = "cpu";
+    if (kind == ON_SIM || kind == SIM_PROCESSES || (kind == MIXED && rank > 0))
+        snprintf(name, sizeof name, "sim:%d", rank % 4);
+    REQUIRE(ctrt_device_get(&device, name) == CTRT_OK, "%s", ctrt_error_message());
+    return device;
+}
 
 /* Memory that the processes of a job share. */
 struct board {
@@ -92,12 +104,8 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
 {
     ctrt_device *devices[16] = { NULL };
     ctrt_comm *comms[16] = { NULL };
-    for (int i = 0; i < size; i++) {
-        char name[16] = "cpu";
-        if (ranks[i].kind == ON_SIM)
-            snprintf(name, sizeof name, "sim:%d", i % 4);
-        REQUIRE(ctrt_device_get(&devices[i], name) == CTRT_OK, "%s", ctrt_error_message());
-    }
+    for (int i = 0; i < size; i++)
+        devices[i] = device_of(ranks[i].kind, i);
     const ctrt_comm_options options = { .timeout = timeout };
     if (!CHECK_OK(ctrt_comm_new_local(comms, devices, size, &options)))
         return;
@@ -116,8 +124,8 @@ static inline void process_of(struct rank *rank, double timeout)
     atomic_store(&rank->board->pids[rank->number], getpid());
     while (!atomic_load(&rank->board->ready))
         sleep_seconds(0.001);
-    if (CHECK_OK(ctrt_device_get(&rank->device, "cpu"))
-        && CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
+    rank->device = device_of(rank->kind, rank->number);
+    if (CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
         options.device = rank->device;
         rank->store = options.store;
         if (CHECK_OK(ctrt_comm_new(&rank->comm, &options)))
@@ -171,7 +179,7 @@ static inline void run_job(enum kind kind, int size, double timeout, void (*body
     for (int i = 0; i < size; i++)
         ranks[i] = (struct rank){ .number = i, .size = size, .kind = kind, .board = board, .body = body,
                                   .argument = argument };
-    if (kind == PROCESSES)
+    if (kind == PROCESSES || kind == SIM_PROCESSES)
         run_processes(ranks, size, timeout, ended);
     else
         run_threads(ranks, size, timeout);

@@ -194,11 +194,12 @@ TEST_MAIN
     folder_copy(folder, "memory-caching.so", built_path("memory-caching"), -1);
     folder_copy(folder, "memory-direct.so", built_path("memory-direct"), -1);
     folder_copy(folder, "comm-host.so", built_path("comm-host"), -1);
+    folder_copy(folder, "strategy-single.so", built_path("strategy-single"), -1);
     folder_actor(folder, "backend-fake");
     setenv("CTRT_PLUGIN_PATH", folder, 1);
     const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
-    RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_parallel, bad_comm, bad_ops, bad_autograd,
+    RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_parallel, bad_strategy, bad_comm, bad_ops, bad_autograd,
             bad_nn, objects_release);
     folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);

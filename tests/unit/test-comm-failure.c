@@ -129,6 +129,45 @@ static void aborted(struct rank *rank)
     ctrt_work_release(&work);
 }
 
+static void *abort_soon(void *argument)
+{
+    struct rank *rank = argument;
+    sleep_seconds(*(const double *)rank->argument);
+    ctrt_comm_abort(rank->comm, "now");
+    return NULL;
+}
+
+/* The group ends while data moves; then each rank frees its tensors at once. */
+static void aborted_amid(struct rank *rank)
+{
+    pthread_t thread;
+    ctrt_tensor *x = ones(rank, 200000, CTRT_F32), *y = ones(rank, 150000, CTRT_F32);
+    ctrt_tensor *z = ones(rank, 150000, CTRT_F32);
+    ctrt_status status = CTRT_OK;
+    const int to = (rank->number + 1) % rank->size, from = (rank->number + rank->size - 1) % rank->size;
+    if (rank->number == 0)
+        REQUIRE(pthread_create(&thread, NULL, abort_soon, rank) == 0, "no thread");
+    while (status == CTRT_OK) {
+        CTRT_AUTO(work) sent = NULL, received = NULL;
+        status = ctrt_comm_send(&sent, rank->comm, y, to);
+        if (status == CTRT_OK)
+            status = ctrt_comm_recv(&received, rank->comm, z, from);
+        if (status == CTRT_OK)
+            status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_MAX);
+        if (sent != NULL)
+            (void)ctrt_work_wait(sent);
+        if (received != NULL)
+            (void)ctrt_work_wait(received);
+    }
+    CHECK_EQ(status, CTRT_ERR_COMM);
+    CHECK_HAS(ctrt_error_message(), "rank 0 aborted group");
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
+    if (rank->number == 0)
+        pthread_join(thread, NULL);
+}
+
 static void nothing(struct rank *rank)
 {
     (void)rank;
@@ -155,7 +194,9 @@ static void rank_0_first(void)
     snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 20000));
     for (int i = 0; i < 3; i++) {
         snprintf(number, sizeof number, "RANK=%d", i);
-        const char *const settings[] = { "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL };
+        const char *const settings[] = {
+            "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL,
+        };
         children[i] = child_start(settings);
         if (children[i] == 0) {
             CTRT_AUTO(comm) comm = NULL;
@@ -200,8 +241,11 @@ TEST_MAIN
             run_quiet(kind, 3, 0.3, interrupted, NULL, -1);
         }
         group("%s: abort", kind_names[kind]);
-        IN_CHILD("CTRT_SIM=devices=4")
+        IN_CHILD("CTRT_SIM=devices=4") {
             run_quiet(kind, 3, 10, aborted, NULL, -1);
+            for (int i = 0; i < 5; i++)
+                run_quiet(kind, 3, 10, aborted_amid, &(double){ 0.003 * (i + 1) }, -1);
+        }
     }
     group("a process that is killed, and one that is stopped");
     IN_CHILD("CTRT_SIM=devices=4") {

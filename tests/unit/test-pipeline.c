@@ -134,8 +134,10 @@ static void train(double *losses, ctrt_module *net, int64_t rows, int steps, boo
     const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
     CHECK_OK(adam ? ctrt_adamw_new(&optimizer, net, &adamw) : ctrt_sgd_new(&optimizer, net, &sgd));
     for (int i = 0; i < steps; i++) {
+        CHECK_OK(ctrt_scope_begin());           /* gradients outlive it */
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
         losses[i] = step(net, rows, i);
+        CHECK_OK(ctrt_scope_end());
         CHECK_OK(ctrt_optimizer_step(optimizer));
     }
 }

@@ -2,9 +2,9 @@
 /* plugins/comm/host/arena.c: the memory that all ranks of a group map.
  *
  * Rank 0 creates a file without a name (memfd) and publishes its process, descriptor and inode in the store. The others
- * open /proc/PID/fd/N and compare the inode, because the number of the process may have been reused. The descriptors are
- * closed when all ranks have joined; the kernel frees the memory with the last mapping, also after SIGKILL. Pages that
- * no rank writes need no memory. */
+ * open /proc/PID/fd/N and compare the inode, because the number of the process may have been reused. The descriptors
+ * are closed when all ranks have joined; the kernel frees the memory with the last mapping, also after SIGKILL. Pages
+ * that no rank writes need no memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

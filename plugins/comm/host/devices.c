@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/devices.c: collectives of threads whose devices are asynchronous, or of different types.
  *
- * Each rank enqueues copies and reductions on its own device, on the calling thread's current stream, and writes only its
- * own tensors. Ranks exchange tensors in phases: a rank records an event, all ranks meet at a barrier, and then each
- * rank's stream waits for the events of the others. So the result does not depend on CTRT_STREAM_ORDER. */
+ * Each rank enqueues copies and reductions on its own device, on the calling thread's current stream, and writes only
+ * its own tensors. Ranks exchange tensors in phases: a rank records an event, all ranks meet at a barrier, and then
+ * each rank's stream waits for the events of the others. So the result does not depend on CTRT_STREAM_ORDER. */
 #include "host.h"
 
 ctrt_status host_devices_init(struct host_comm *comm)
@@ -73,7 +73,8 @@ static ctrt_status part(ctrt_tensor **out, ctrt_tensor *tensor, uint64_t offset,
     return ctrt_narrow(out, flat, 0, (int64_t)offset, (int64_t)count);
 }
 
-static ctrt_status copy_part(ctrt_tensor *to, uint64_t to_offset, ctrt_tensor *from, uint64_t from_offset, uint64_t count)
+static ctrt_status copy_part(ctrt_tensor *to, uint64_t to_offset, ctrt_tensor *from, uint64_t from_offset,
+                             uint64_t count)
 {
     CTRT_AUTO(tensor) target = NULL, source = NULL;
     CTRT_TRY(part(&target, to, to_offset, count));
@@ -96,8 +97,8 @@ static ctrt_status combine(ctrt_tensor **sum, ctrt_tensor *x, uint32_t op)
     }
 }
 
-/* Reduces a range of the tensors of all ranks into a new tensor on this rank's device, in the order of the ranks. f16 and
- * bf16 are combined in f32. */
+/* Reduces a range of the tensors of all ranks into a new tensor on this rank's device, in the order of the ranks. f16
+ * and bf16 are combined in f32. */
 static ctrt_status reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_comm_call *call, uint64_t offset,
                           uint64_t count)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/direct.c: collectives on memory that all ranks can address: of threads, or in segments.
  *
- * Between two barriers each rank reads the inputs of the others. all_reduce and reduce share the work: rank r reduces part
- * r of all inputs and writes it to all outputs. It does so in blocks that stay in its cache, so that memory is read and
- * written once. */
+ * Between two barriers each rank reads the inputs of the others. all_reduce and reduce share the work: rank r reduces
+ * part r of all inputs and writes it to all outputs. It does so in blocks that stay in its cache, so that memory is
+ * read and written once. */
 #include "host.h"
 
 #define BLOCK ((size_t)8 << 10)             /* bytes */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/host/host.c: the table of the engine `host`: joining and leaving groups, choice of the way to run a call. */
+/* plugins/comm/host/host.c: the table of the engine `host`: joining and leaving groups, choice of the way to run a
+ * call. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -46,7 +47,7 @@ static int choose_spins(int world)
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
         return 0;
-    return CPU_COUNT(&cpus) > 1 && CPU_COUNT(&cpus) >= world ? 1000 : 0;
+    return CPU_COUNT(&cpus) > 1 && CPU_COUNT(&cpus) >= world ? 100 : 0;
 }
 
 static void host_destroy(void *state)
@@ -90,7 +91,8 @@ static ctrt_status host_create(void **out, const ctrt_comm_config *config)
 {
     char key[320];
     if (config->world > HOST_RANKS)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine host supports %d ranks, not %d", HOST_RANKS, config->world);
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine host supports %d ranks, not %d", HOST_RANKS,
+                         config->world);
     struct host_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group");
@@ -154,7 +156,8 @@ static ctrt_status host_alloc(void *state, void **address, size_t bytes)
     while (segment < &comm->segments[HOST_SEGMENTS] && segment->base != NULL)
         segment++;
     if (segment == &comm->segments[HOST_SEGMENTS])
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a group of the engine host can have %d shared segments", HOST_SEGMENTS);
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a group of the engine host can have %d shared segments",
+                         HOST_SEGMENTS);
     const size_t each = round_up(bytes > 0 ? bytes : 1), ranks = comm->mode == HOST_PROCESSES ? (size_t)comm->world : 1;
     if (each < bytes || each > SIZE_MAX / 2 / ranks)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a shared segment of %zu bytes", bytes);
@@ -280,4 +283,5 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "host", .table = &engine },
 };
 
-CTRT_PLUGIN_DEFINE("comm-host", PACKAGE_VERSION, "communicators: threads and processes of one machine", components, init)
+CTRT_PLUGIN_DEFINE("comm-host", PACKAGE_VERSION, "communicators: threads and processes of one machine", components,
+                   init)

@@ -47,7 +47,7 @@ struct host_place {
 /* What a rank tells the others when it arrives at a collective. */
 struct host_entry {
     ctrt_comm_signature signature;
-    struct host_place give, receive;        /* the data that the rank contributes and where it gets the result, or NULL */
+    struct host_place give, receive;        /* the data that the rank contributes and where its result goes, or NULL */
 };
 
 /* The message that a rank sends. The receiver writes only the second part. */
@@ -153,8 +153,8 @@ const struct host_entry *host_entry(const struct host_comm *comm, int rank);
  * dead. */
 ctrt_status host_use_begin(struct host_comm *comm);
 void host_use_end(struct host_comm *comm);
-/* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, because the caller's
- * memory may be freed when run() returns. Returns `status`. */
+/* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, because the
+ * caller's memory may be freed when run() returns. Returns `status`. */
 ctrt_status host_dead(struct host_comm *comm, ctrt_status status);
 
 /* ---- direct.c, pieces.c, devices.c, message.c ---- */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/pieces.c: collectives through the arena.
  *
- * Data passes in pieces. In each step a rank copies piece k to its slot, reduces its share of piece k-1 from the slots of
- * all ranks into the result area, and copies piece k-2 from there; then a barrier. Without a result area, piece k-1 is
- * taken from the slots in the second step. A slot is written again two steps later, after the barrier that follows its
- * last read. Pieces are counted over all collectives, so that the next collective begins with the other slot, which no
- * rank reads any more: no barrier is necessary after the last step. */
+ * Data passes in pieces. In each step a rank copies piece k to its slot, reduces its share of piece k-1 from the slots
+ * of all ranks into the result area, and copies piece k-2 from there; then a barrier. Without a result area, piece k-1
+ * is taken from the slots in the second step. A slot is written again two steps later, after the barrier that follows
+ * its last read. Pieces are counted over all collectives, so that the next collective begins with the other slot, which
+ * no rank reads any more: no barrier is necessary after the last step. */
 #include "host.h"
 
 /* Bytes of each part in a piece: also the distance of the parts in a slot. */
@@ -48,15 +48,16 @@ static void combine(struct host_comm *comm, const ctrt_comm_call *call, size_t s
         return;
     for (int rank = 0; rank < comm->world; rank++)
         comm->from[rank] = host_slot(comm, rank, comm->pieces + index) + begin;
-    host_reduction_of(&call->signature)(host_result(comm, comm->pieces + index) + begin, (const void *const *)comm->from,
-                                        comm->world, ((end < bytes ? end : bytes) - begin) / element);
+    host_reduction_of(&call->signature)(host_result(comm, comm->pieces + index) + begin,
+                                        (const void *const *)comm->from, comm->world,
+                                        ((end < bytes ? end : bytes) - begin) / element);
 }
 
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call)
 {
     const size_t stride = part_bytes(comm, call);
     const uint32_t count = (uint32_t)((call->bytes + stride - 1) / stride);
-    /* For small data, and for two ranks, it is faster if each rank reduces everything: one barrier and one copy less. */
+    /* For small data, and for two ranks, it is faster if each rank reduces everything: a barrier and a copy less. */
     const bool combines = host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER
                           && call->bytes > HOST_SMALL && comm->world > 2;
     const uint32_t steps = count + (combines ? 1 : 0);

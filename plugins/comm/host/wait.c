@@ -131,8 +131,9 @@ ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call, cons
     comm->collectives++;
     comm->header->ranks[comm->rank].entries[comm->collectives & 1] = *entry;
     CTRT_TRY(barrier(comm, call->state));
-    for (int rank = 0; rank < comm->world; rank++)
-        if (memcmp(&host_entry(comm, rank)->signature, &host_entry(comm, 0)->signature, sizeof(ctrt_comm_signature)) != 0)
+    const ctrt_comm_signature *const first = &host_entry(comm, 0)->signature;
+    for (int rank = 1; rank < comm->world; rank++)
+        if (memcmp(&host_entry(comm, rank)->signature, first, sizeof *first) != 0)
             return report_mismatch(comm, call->state);
     /* Last, because a rank that has seen a mismatch marks the group as dead. */
     return check_alive(comm);

@@ -31,6 +31,7 @@ struct plan {
     int64_t *first_shard, *shard_count;     /* of each replica */
     int64_t *first, *sizes;                 /* rows of each replica */
     uint64_t seed, offset;                  /* the state of the generator of devices[0] */
+    atomic_bool random;                     /* a shard has used random numbers */
 };
 
 static void plan_free(struct plan *plan)
@@ -91,24 +92,19 @@ static ctrt_shard_range range_of(const struct plan *plan, const struct data_para
     };
 }
 
-/* In canonical mode the first device's generator continues after the numbers of all shards, or after a failure where it
- * was. */
-static ctrt_status generator_end(ctrt_status status, const struct plan *plan, const struct data_parallel *dp)
+/* If the shards have used random numbers, the first device's generator continues after those of all shards. */
+static ctrt_status generator_end(ctrt_status status, struct plan *plan, const struct data_parallel *dp)
 {
-    if (plan->shards == 0)
+    if (status != CTRT_OK || !atomic_load(&plan->random))
         return status;
-    const uint64_t used = ((uint64_t)plan->shards + 1) << 32;
-    if (status == CTRT_OK)
-        return ctrt_generator_set(dp->devices[0], plan->seed, plan->offset + used);
-    (void)ctrt_generator_set(dp->devices[0], plan->seed, plan->offset);
-    return status;
+    return ctrt_generator_set(dp->devices[0], plan->seed, plan->offset + (((uint64_t)plan->shards + 1) << 32));
 }
 
 /* ---- forward ---- */
 
 struct forward {
     struct data_parallel *dp;
-    const struct plan *plan;
+    struct plan *plan;
     ctrt_module **modules;
     ctrt_tensor **inputs;                   /* input i of replica r is inputs[r * count + i]; owned */
     int count;
@@ -121,8 +117,12 @@ static ctrt_status forward_one(void *user, int index)
     ctrt_tensor *const *inputs = &f->inputs[(size_t)index * (size_t)f->count];
     if (f->plan->shards == 0)
         return ctrt_forward_n(&f->outputs[index], f->modules[index], inputs, f->count);
-    const ctrt_shard_range range = range_of(f->plan, f->dp, index);
-    return ctrt_shards_forward(&f->outputs[index], f->modules[index], f->dp->devices[index], inputs, f->count, &range);
+    ctrt_shard_range range = range_of(f->plan, f->dp, index);
+    CTRT_TRY(ctrt_shards_forward(&f->outputs[index], f->modules[index], f->dp->devices[index], inputs, f->count,
+                                 &range));
+    if (range.random)
+        atomic_store(&f->plan->random, true);
+    return CTRT_OK;
 }
 
 /* Copies each replica's rows to its device. */
@@ -212,7 +212,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
 
 struct step {
     struct data_parallel *dp;
-    const struct plan *plan;
+    struct plan *plan;
     const ctrt_strategy_batch *batch;
     ctrt_sum_tree **sums;                   /* canonical: of gradients and loss; else of the loss; one per replica */
 };
@@ -233,10 +233,10 @@ static ctrt_status rows_run(struct step *s, int index)
 static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
 {
     struct data_parallel *dp = s->dp;
-    const struct plan *plan = s->plan;
+    struct plan *plan = s->plan;
     ctrt_strategy_batch batch = *s->batch;
     ctrt_status status = CTRT_OK;
-    const ctrt_shard_range range = range_of(plan, dp, index);
+    ctrt_shard_range range = range_of(plan, dp, index);
     for (int i = 0; i < batch.count && status == CTRT_OK; i++) {
         if (batch.inputs[i] == NULL)
             continue;
@@ -251,6 +251,8 @@ static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
         status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 1, dp->devices[index]);
     if (status == CTRT_OK)
         status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index], &batch, &range);
+    if (range.random)
+        atomic_store(&plan->random, true);
     return status;
 }
 
@@ -288,8 +290,10 @@ static ctrt_status grads_keep(struct data_parallel *dp, int r)
     if (grads == NULL)
         return no_memory();
     ctrt_status status = ctrt_gradients_take(grads, dp->replicas[r].module);
-    if (status == CTRT_OK)
+    if (status == CTRT_OK) {
+        dp->replicas[r].taken = false;
         status = ctrt_gradients_add(dp->replicas[r].module, dp->replicas[r].before, grads);
+    }
     ctrt_gradients_release(grads, dp->parameters);
     free(grads);
     return status;
@@ -307,6 +311,8 @@ static ctrt_status grads_finish(struct step *s)
         CTRT_TRY(ctrt_gradients_take(dp->grads, dp->module));
     else if (s->plan->shards == 0)
         CTRT_TRY(reduce_rest(dp, count));
+    CTRT_TRY(streams_join(dp, s->plan->count));
+    dp->replicas[0].taken = false;
     CTRT_TRY(ctrt_gradients_add(dp->module, dp->replicas[0].before, dp->grads));
     dp->pending = false;
     return CTRT_OK;
@@ -324,6 +330,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     CTRT_TRY(status);
     if (!keep)
         return grads_finish(s);
+    CTRT_TRY(streams_join(dp, s->plan->count));
     for (int r = 0; r < dp->n; r++)
         if (dp->replicas[r].module != NULL)
             CTRT_TRY(grads_keep(dp, r));
@@ -331,17 +338,19 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     return CTRT_OK;
 }
 
-/* Gives all replicas the gradients from before. */
+/* Gives the replicas the gradients from before, if the step has not changed those. */
 static void step_undo(struct data_parallel *dp)
 {
     for (int r = 0; r < dp->n; r++)
-        if (dp->replicas[r].module != NULL)
+        if (dp->replicas[r].taken) {
             (void)ctrt_gradients_restore(dp->replicas[r].module, dp->replicas[r].before);
+            dp->replicas[r].taken = false;
+        }
     ctrt_gradients_release(dp->grads, dp->parameters + 1);
 }
 
 static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
-                                const struct plan *plan)
+                                struct plan *plan)
 {
     struct step s = { .dp = dp, .plan = plan, .batch = batch };
     CTRT_TRY(replicas_update(dp, plan->count));
@@ -350,12 +359,12 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
         return no_memory();
     ctrt_status status = CTRT_OK;
     for (int r = 0; r < dp->n && status == CTRT_OK; r++)
-        if (dp->replicas[r].module != NULL)
+        if (dp->replicas[r].module != NULL) {
             status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
+            dp->replicas[r].taken = status == CTRT_OK;
+        }
     if (status == CTRT_OK)
         status = generator_end(step_run(&s, loss), plan, dp);
-    if (status == CTRT_OK)
-        status = streams_join(dp, plan->count);
     if (status != CTRT_OK)
         step_undo(dp);
     reduce_end(dp, status != CTRT_OK);
@@ -428,6 +437,7 @@ static void dp_destroy(void *self)
     free(dp->weights);
     free(dp->streams);
     free(dp->compute);
+    free(dp->asynchronous);
     free(dp);
 }
 
@@ -438,8 +448,14 @@ static ctrt_status setup(struct data_parallel *dp)
     dp->replicas = calloc(n, sizeof *dp->replicas);
     dp->streams = calloc(n, sizeof *dp->streams);
     dp->compute = calloc(n, sizeof *dp->compute);
-    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL)
+    dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
+    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL || dp->asynchronous == NULL)
         return no_memory();
+    for (int i = 0; i < dp->n; i++) {
+        ctrt_device_properties properties;
+        CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(dp->devices[i])));
+        dp->asynchronous[i] = properties.asynchronous;
+    }
     dp->distinct = true;
     for (int i = 0; i < dp->n; i++)
         for (int k = 0; k < i; k++)

@@ -22,7 +22,7 @@ struct data_parallel;
 
 struct workers;
 
-/* Creates a thread for each of devices[1..n-1]. */
+/* Creates a thread for each of devices[1..n-1], as far as possible. */
 ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n);
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
@@ -47,6 +47,7 @@ struct replica {
     bool fresh;                             /* nothing was copied yet */
     struct hook_user *hooks;                /* one per parameter; NULL: none */
     ctrt_tensor **before;                   /* gradients from before the step, and room for one more; scratch */
+    bool taken;                             /* `before` has the gradients that the parameters had */
 };
 
 /* Makes the first `count` replicas equal to the module: structure, modes, values. */
@@ -61,15 +62,18 @@ struct bucket {                             /* parameters whose gradients are ad
     bool done;
 };
 
-/* Sorts the parameters into buckets and adds the hooks. Called when the replicas are new. */
+/* Sorts the parameters into buckets and adds the hooks. Called when a replica is new. dp->buckets is NULL after a
+ * failure. */
 ctrt_status buckets_make(struct data_parallel *dp);
 void buckets_free(struct data_parallel *dp);
+/* Removes the hooks of a replica. */
+void hooks_free(struct data_parallel *dp, int index);
 /* Finds the calling thread's current streams of the first `count` devices (dp->compute). */
 ctrt_status streams_find(struct data_parallel *dp, int count);
 /* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its
  * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
 ctrt_status streams_join(struct data_parallel *dp, int count);
-/* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each bucket when it is complete. */
+/* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each complete bucket. */
 ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap);
 /* Reduces the other buckets over `count` replicas. The sums are in dp->grads. */
 ctrt_status reduce_rest(struct data_parallel *dp, int count);
@@ -102,6 +106,7 @@ struct data_parallel {
     atomic_bool overlapping;
     int active;                             /* replicas of the current step */
     atomic_uchar *seen;                     /* per replica and parameter: its hook was called in this step */
+    bool *asynchronous;                     /* of each device */
     ctrt_stream **streams;                  /* of the reductions, n; NULL: of a synchronous device */
     ctrt_stream **compute;                  /* current streams of the calling thread, n */
 };

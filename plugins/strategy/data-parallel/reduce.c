@@ -2,10 +2,10 @@
 /* plugins/strategy/data-parallel/reduce.c: adds the gradients of the replicas up, by a binary tree over the devices.
  *
  * Parameters are sorted into buckets, in the reverse of their order in the module, in which backward passes compute
- * their gradients. A hook counts the gradients of each bucket. The thread that computes the last one reduces the bucket,
- * on streams of its own if the devices are asynchronous, while the other threads, and this one afterwards, go on with
- * their backward passes. What is not complete then, because a parameter has no gradient on some device, is reduced at
- * the end. */
+ * their gradients. A hook counts the gradients of each bucket. The thread that computes the last one reduces the
+ * bucket, on streams of its own if the devices are asynchronous, while the other threads, and this one afterwards, go
+ * on with their backward passes. What is not complete then, because a parameter has no gradient on some device, is
+ * reduced at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +41,18 @@ static ctrt_status hooks_add(struct data_parallel *dp, int index)
     return CTRT_OK;
 }
 
+void hooks_free(struct data_parallel *dp, int index)
+{
+    struct replica *replica = &dp->replicas[index];
+    for (size_t i = 0; replica->hooks != NULL && i < dp->parameters; i++)
+        if (replica->hooks[i].leaf != NULL) {
+            (void)ctrt_tensor_remove_hook(replica->hooks[i].leaf, replica->hooks[i].id);
+            ctrt_tensor_release(&replica->hooks[i].leaf);
+        }
+    free(replica->hooks);
+    replica->hooks = NULL;
+}
+
 void buckets_free(struct data_parallel *dp)
 {
     free(dp->order);
@@ -52,10 +64,9 @@ void buckets_free(struct data_parallel *dp)
     dp->bucket_count = 0;
 }
 
-ctrt_status buckets_make(struct data_parallel *dp)
+static ctrt_status make(struct data_parallel *dp)
 {
     uint64_t bytes = 0;
-    buckets_free(dp);
     dp->order = calloc(dp->parameters + 1, sizeof *dp->order);
     dp->buckets = calloc(dp->parameters + 1, sizeof *dp->buckets);
     dp->seen = calloc(dp->parameters * (size_t)dp->n + 1, sizeof *dp->seen);
@@ -78,20 +89,26 @@ ctrt_status buckets_make(struct data_parallel *dp)
     return CTRT_OK;
 }
 
-/* ---- streams ---- */
-
-static bool is_asynchronous(ctrt_device *device)
+ctrt_status buckets_make(struct data_parallel *dp)
 {
-    ctrt_device_properties properties;
-    return ctrt_device_get_properties(&properties, ctrt_device_name(device)) == CTRT_OK && properties.asynchronous;
+    buckets_free(dp);
+    ctrt_status status = make(dp);
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    buckets_free(dp);
+    for (int r = 0; r < dp->n; r++)
+        hooks_free(dp, r);
+    return status;
 }
+
+/* ---- streams ---- */
 
 /* Finds the calling thread's streams, and creates the reductions'. */
 ctrt_status streams_find(struct data_parallel *dp, int count)
 {
     for (int r = 0; r < count; r++) {
         CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
-        if (dp->streams[r] != NULL || !is_asynchronous(dp->devices[r]))
+        if (dp->streams[r] != NULL || !dp->asynchronous[r])
             continue;
         for (int other = 0; other < r && dp->streams[r] == NULL; other++)
             if (dp->devices[other] == dp->devices[r])

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/data-parallel/replicas.c: copies of the module that are updated only where the module has changed. */
+/* plugins/strategy/data-parallel/replicas.c: copies of the module, updated only where the module has changed. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "data_parallel.h"
-
-#define PACKED_BYTES ((size_t)256 << 10)    /* smaller tensors are copied together */
-#define PACK_BYTES   ((size_t)10 << 20)     /* most bytes of a pack */
 
 /* ---- the lists of tensors ---- */
 
@@ -19,14 +16,9 @@ static ctrt_status tensor_at(const char **name, ctrt_tensor **tensor, ctrt_modul
 static void replica_free(struct data_parallel *dp, int index)
 {
     struct replica *replica = &dp->replicas[index];
-    for (size_t i = 0; replica->hooks != NULL && i < dp->parameters; i++)
-        if (replica->hooks[i].leaf != NULL) {
-            (void)ctrt_tensor_remove_hook(replica->hooks[i].leaf, replica->hooks[i].id);
-            ctrt_tensor_release(&replica->hooks[i].leaf);
-        }
+    hooks_free(dp, index);
     if (replica->before != NULL)
         ctrt_gradients_release(replica->before, dp->parameters + 1);
-    free(replica->hooks);
     free(replica->before);
     free(replica->tensors);
     free(replica->original_versions);
@@ -47,6 +39,16 @@ void replicas_free(struct data_parallel *dp)
     free(dp->grads);
     dp->tensors = dp->grads = NULL;
     dp->parameters = dp->count = 0;
+}
+
+/* Fails if the module's tensors cannot be listed; their numbers would be 0. */
+static ctrt_status check_list(ctrt_module *module)
+{
+    ctrt_tensor *any;
+    ctrt_status status = ctrt_module_parameter(NULL, &any, module, 0);
+    if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
+        status = ctrt_module_buffer(NULL, &any, module, 0);
+    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
 }
 
 /* Returns whether the module has the tensors that dp->tensors lists. */
@@ -70,12 +72,14 @@ static ctrt_status list(struct data_parallel *dp)
     if (dp->pending)
         return ctrt_fail(CTRT_ERR_STATE, "the module has changed, but replicas have gradients of steps with no_sync");
     replicas_free(dp);
-    dp->parameters = parameters;
-    dp->count = count;
     dp->tensors = calloc(count + 1, sizeof *dp->tensors);
     dp->grads = calloc(parameters + 1, sizeof *dp->grads);
-    if (dp->tensors == NULL || dp->grads == NULL)
+    if (dp->tensors == NULL || dp->grads == NULL) {
+        replicas_free(dp);
         return no_memory();
+    }
+    dp->parameters = parameters;
+    dp->count = count;
     for (size_t i = 0; i < count; i++) {
         ctrt_tensor *tensor;
         CTRT_TRY(tensor_at(NULL, &tensor, dp->module, parameters, i));
@@ -157,6 +161,7 @@ static ctrt_status replica_fill(struct data_parallel *dp, int index)
     if (index > 0) {
         replica->module = NULL;
         CTRT_TRY(ctrt_module_copy(&replica->module, dp->module, dp->devices[index]));
+        CTRT_TRY(check_list(replica->module));
     }
     for (size_t i = 0; i < dp->count; i++) {
         CTRT_TRY(tensor_at(NULL, &replica->tensors[i], replica->module, dp->parameters, i));
@@ -192,9 +197,6 @@ struct update {
     struct data_parallel *dp;
     size_t *stale;                          /* indices of the tensors to copy */
     size_t count;
-    size_t *pack_starts;                    /* indices in `stale`; pack p is pack_starts[p] to pack_starts[p + 1] - 1 */
-    ctrt_tensor **packs;                    /* on devices[0], in one dimension; NULL: one tensor, copied directly */
-    size_t pack_count;
 };
 
 static bool is_stale(const struct data_parallel *dp, int count, size_t i)
@@ -208,61 +210,11 @@ static bool is_stale(const struct data_parallel *dp, int count, size_t i)
     return false;
 }
 
-static size_t bytes_of(const ctrt_tensor *tensor)
+/* Copies one by one: to join small tensors for the transfer would take as many kernels to take them apart again. */
+static ctrt_status tensors_copy(const struct update *u, struct replica *replica)
 {
-    return (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
-}
-
-/* Sorts tensor number u->stale[u->count] into the packs. Tensors of one dtype that follow each other share a pack. */
-static void pack_choose(struct update *u, size_t *bytes)
-{
-    ctrt_tensor *tensor = u->dp->tensors[u->stale[u->count]];
-    const size_t here = bytes_of(tensor);
-    const bool first = u->count == 0;
-    ctrt_tensor *last = first ? NULL : u->dp->tensors[u->stale[u->count - 1]];
-    const bool join = !first && *bytes > 0 && here < PACKED_BYTES && *bytes + here <= PACK_BYTES
-                      && ctrt_tensor_dtype(tensor) == ctrt_tensor_dtype(last);
-    if (!join) {
-        u->pack_starts[u->pack_count++] = u->count;
-        *bytes = here < PACKED_BYTES ? here : 0;
-    } else {
-        *bytes += here;
-    }
-    u->pack_starts[u->pack_count] = ++u->count;
-}
-
-static ctrt_status pack_make(struct update *u, size_t p)
-{
-    const size_t first = u->pack_starts[p], count = u->pack_starts[p + 1] - first;
-    if (count == 1)
-        return CTRT_OK;
-    ctrt_tensor **flat = calloc(count, sizeof *flat);
-    ctrt_status status = flat != NULL ? CTRT_OK : no_memory();
-    for (size_t i = 0; i < count && status == CTRT_OK; i++)
-        status = ctrt_reshape(&flat[i], u->dp->tensors[u->stale[first + i]], CTRT_SHAPE(-1));
-    if (status == CTRT_OK)
-        status = ctrt_cat(&u->packs[p], flat, (int)count, 0);
-    ctrt_gradients_release(flat, flat != NULL ? count : 0);
-    free(flat);
-    return status;
-}
-
-static ctrt_status unpack(const struct update *u, struct replica *replica, ctrt_device *device, size_t p)
-{
-    CTRT_AUTO(tensor) flat = NULL;
-    const size_t first = u->pack_starts[p], end = u->pack_starts[p + 1];
-    int64_t offset = 0;
-    if (u->packs[p] == NULL)
-        return ctrt_copy_(replica->tensors[u->stale[first]], u->dp->tensors[u->stale[first]]);
-    CTRT_TRY(ctrt_to_device(&flat, u->packs[p], device));
-    for (size_t i = first; i < end; i++) {
-        CTRT_AUTO(tensor) part = NULL;
-        ctrt_tensor *to = replica->tensors[u->stale[i]];
-        CTRT_TRY(ctrt_narrow(&part, flat, 0, offset, ctrt_tensor_numel(to)));
-        offset += ctrt_tensor_numel(to);
-        CTRT_TRY(ctrt_reshape(&part, part, ctrt_ints_of(ctrt_tensor_shape(to), ctrt_tensor_ndim(to))));
-        CTRT_TRY(ctrt_copy_(to, part));
-    }
+    for (size_t i = 0; i < u->count; i++)
+        CTRT_TRY(ctrt_copy_(replica->tensors[u->stale[i]], u->dp->tensors[u->stale[i]]));
     return CTRT_OK;
 }
 
@@ -271,22 +223,17 @@ static ctrt_status replica_copy(void *user, int index)
 {
     const struct update *u = user;
     struct replica *replica = &u->dp->replicas[index];
-    ctrt_status status = CTRT_OK;
+    ctrt_status status;
     if (index == 0)
         return CTRT_OK;
     replica->fresh = true;                  /* in case it fails */
-    for (size_t p = 0; p < u->pack_count && status == CTRT_OK; p++)
-        ctrt_no_grad status = unpack(u, replica, u->dp->devices[index], p);
+    ctrt_no_grad status = tensors_copy(u, replica);
     return ctrt_context(status, "copying the module");
 }
 
 static ctrt_status values_copy(struct update *u, int count)
 {
     struct data_parallel *dp = u->dp;
-    ctrt_status status = CTRT_OK;
-    for (size_t p = 0; p < u->pack_count && status == CTRT_OK; p++)
-        ctrt_no_grad status = ctrt_context(pack_make(u, p), "copying the module");
-    CTRT_TRY(status);
     CTRT_TRY(workers_run(dp->workers, replica_copy, u, count));
     for (int r = 1; r < count; r++) {
         struct replica *replica = &dp->replicas[r];
@@ -303,7 +250,6 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
 {
     struct update u = { .dp = dp };
     bool all = false;
-    size_t bytes = 0;
     for (int r = 1; r < count; r++)
         all = all || dp->replicas[r].fresh;
     size_t first = 0;
@@ -312,20 +258,13 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
     if (first == dp->count)
         return CTRT_OK;
     u.stale = calloc(dp->count, sizeof *u.stale);
-    u.pack_starts = calloc(dp->count + 1, sizeof *u.pack_starts);
-    u.packs = calloc(dp->count, sizeof *u.packs);
-    ctrt_status status = u.stale != NULL && u.pack_starts != NULL && u.packs != NULL ? CTRT_OK : no_memory();
-    for (size_t i = first; i < dp->count && status == CTRT_OK; i++)
-        if (all || is_stale(dp, count, i)) {
-            u.stale[u.count] = i;
-            pack_choose(&u, &bytes);
-        }
-    if (status == CTRT_OK)
-        status = values_copy(&u, count);
-    ctrt_gradients_release(u.packs, u.packs != NULL ? u.pack_count : 0);
+    if (u.stale == NULL)
+        return no_memory();
+    for (size_t i = first; i < dp->count; i++)
+        if (all || is_stale(dp, count, i))
+            u.stale[u.count++] = i;
+    ctrt_status status = values_copy(&u, count);
     free(u.stale);
-    free(u.pack_starts);
-    free(u.packs);
     return status;
 }
 
@@ -334,6 +273,7 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
 ctrt_status replicas_update(struct data_parallel *dp, int count)
 {
     bool made = false;
+    CTRT_TRY(check_list(dp->module));
     if (!is_listed(dp)) {
         CTRT_TRY(list(dp));
         made = true;
@@ -350,7 +290,7 @@ ctrt_status replicas_update(struct data_parallel *dp, int count)
             (void)follow(dp->replicas[r].module, dp->module);
         made = true;
     }
-    if (made)
+    if (made || dp->buckets == NULL)
         CTRT_TRY(buckets_make(dp));
     for (int r = 1; r < count; r++)
         CTRT_TRY(follow_grad(dp, &dp->replicas[r]));

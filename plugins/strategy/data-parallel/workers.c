@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/data-parallel/workers.c: one thread per device, kept alive between steps. */
-#define _GNU_SOURCE                     /* pthread_tryjoin_np */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@ struct worker {
     pthread_t thread;
     bool started;                           /* `thread` exists; of worker 0 always false */
     bool busy;                              /* has a task that has not ended */
+    bool left;                              /* the function is running, or has ended the thread */
     ctrt_stream *stream;                    /* for the task; owned */
     ctrt_status status;
     char message[1024];
@@ -88,20 +88,24 @@ static void *worker_main(void *argument)
             return NULL;
         pthread_cleanup_push(task_end, worker);
         task_result(worker, CTRT_ERR_STATE, "the function ended its thread");
+        worker->left = true;
         task_run(worker);
+        worker->left = false;
         pthread_cleanup_pop(1);
     }
 }
 
 /* ---- creation ---- */
 
-static ctrt_status worker_start(struct worker *worker)
+/* Creates the thread if it does not exist. If that is not possible, the calling thread does its tasks. No task runs. */
+static void worker_start(struct worker *worker)
 {
-    if (worker->started && pthread_tryjoin_np(worker->thread, NULL) != 0)
-        return CTRT_OK;
+    if (worker->started && !worker->left)
+        return;
+    if (worker->started)
+        pthread_join(worker->thread, NULL);
+    worker->left = false;
     worker->started = pthread_create(&worker->thread, NULL, worker_main, worker) == 0;
-    return worker->started ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "cannot create a thread for replica %d (%s)",
-                                                 worker->index, ctrt_device_name(worker->device));
 }
 
 ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n)
@@ -119,11 +123,8 @@ ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n
         worker->workers = workers;
         worker->index = i;
         worker->device = devices[i];
-        const ctrt_status status = i > 0 ? worker_start(worker) : CTRT_OK;
-        if (status != CTRT_OK) {
-            workers_free(workers);
-            return status;
-        }
+        if (i > 0)
+            worker_start(worker);
     }
     *out = workers;
     return CTRT_OK;
@@ -131,10 +132,12 @@ ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n
 
 void workers_free(struct workers *workers)
 {
+    int cancel;
     if (workers == NULL)
         return;
     if (workers->process != getpid())
         return;                             /* a child process has neither the threads nor the state of the lock */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&workers->lock);
     workers->stop = true;
     pthread_cond_broadcast(&workers->work);
@@ -142,6 +145,7 @@ void workers_free(struct workers *workers)
     for (int i = 0; i < workers->n; i++)
         if (workers->list[i].started)
             pthread_join(workers->list[i].thread, NULL);
+    pthread_setcancelstate(cancel, NULL);
     pthread_mutex_destroy(&workers->lock);
     pthread_cond_destroy(&workers->work);
     pthread_cond_destroy(&workers->done);
@@ -156,7 +160,7 @@ static ctrt_status tasks_prepare(struct workers *workers, int count)
         return ctrt_fail(CTRT_ERR_FORKED, "the process was forked after the strategy was created; create it in the "
                          "child");
     for (int i = 1; i < count; i++) {
-        CTRT_TRY(worker_start(&workers->list[i]));
+        worker_start(&workers->list[i]);
         CTRT_TRY(ctrt_stream_current(&workers->list[i].stream, workers->list[i].device));
     }
     return CTRT_OK;
@@ -173,6 +177,20 @@ static ctrt_status tasks_status(const struct workers *workers, int count)
     return CTRT_OK;
 }
 
+/* Runs the task in the calling thread, where only the current device differs. */
+static void task_run_here(struct worker *worker)
+{
+    const bool grad = ctrt_grad_enabled();
+    ctrt_status status = ctrt_device_push(worker->device);
+    const bool pushed = status == CTRT_OK;
+    if (pushed)
+        status = worker->workers->function(worker->workers->user, worker->index);
+    task_result(worker, status, ctrt_error_message());
+    ctrt_set_grad_enabled(grad);
+    if (pushed)
+        (void)ctrt_device_pop();
+}
+
 ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count)
 {
     int cancel;
@@ -185,19 +203,18 @@ ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *u
     workers->user = user;
     workers->grad = ctrt_grad_enabled();
     workers->label = ctrt_memory_label();
-    workers->running = count - 1;
+    workers->running = 0;
     for (int i = 1; i < count; i++)
-        workers->list[i].busy = true;
+        if (workers->list[i].started) {
+            workers->list[i].busy = true;
+            workers->running++;
+        }
     pthread_cond_broadcast(&workers->work);
     pthread_mutex_unlock(&workers->lock);
 
-    const bool grad = workers->grad;
-    const ctrt_status pushed = ctrt_device_push(workers->list[0].device);
-    ctrt_status status = pushed == CTRT_OK ? function(user, 0) : pushed;
-    task_result(&workers->list[0], status, ctrt_error_message());
-    ctrt_set_grad_enabled(grad);
-    if (pushed == CTRT_OK)
-        (void)ctrt_device_pop();
+    for (int i = 0; i < count; i++)
+        if (!workers->list[i].started)
+            task_run_here(&workers->list[i]);
 
     pthread_mutex_lock(&workers->lock);
     while (workers->running > 0)

@@ -36,10 +36,24 @@ static void tensors_free(struct pipeline *p)
     p->parameters = p->count = 0;
 }
 
+/* Writes the number of parameters, and of parameters and buffers. */
+static ctrt_status tensors_count(size_t *parameters, size_t *count, ctrt_module *module)
+{
+    ctrt_tensor *any;
+    for (int buffers = 0; buffers < 2; buffers++) {     /* if the host is out of memory, the numbers would be 0 */
+        const ctrt_status status = (buffers ? ctrt_module_buffer : ctrt_module_parameter)(NULL, &any, module, 0);
+        if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
+            return status;
+    }
+    *parameters = ctrt_module_parameter_count(module);
+    *count = *parameters + ctrt_module_buffer_count(module);
+    return CTRT_OK;
+}
+
 static ctrt_status tensors_list(struct pipeline *p)
 {
-    const size_t parameters = ctrt_module_parameter_count(p->module);
-    const size_t count = parameters + ctrt_module_buffer_count(p->module);
+    size_t parameters, count;
+    CTRT_TRY(tensors_count(&parameters, &count, p->module));
     tensors_free(p);
     p->tensors = calloc(count + 1, sizeof *p->tensors);
     p->before = calloc(parameters + 1, sizeof *p->before);
@@ -88,10 +102,15 @@ static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
     for (size_t i = 0; i < p->count; i++)
         owners[i].first = p->child_count;
     for (size_t c = 0; c < p->child_count; c++) {
-        const size_t parameters = ctrt_module_parameter_count(p->children[c]);
+        size_t parameters, count;
         ctrt_tensor *tensor;
+        const ctrt_status status = tensors_count(&parameters, &count, p->children[c]);
+        if (status != CTRT_OK) {
+            free(owners);
+            return status;
+        }
         size_t next = 0;                    /* the children's tensors have the order of the module's */
-        for (size_t k = 0; tensor_at(NULL, &tensor, p->children[c], parameters, k) == CTRT_OK; k++) {
+        for (size_t k = 0; k < count && tensor_at(NULL, &tensor, p->children[c], parameters, k) == CTRT_OK; k++) {
             for (size_t tries = 0; tries < p->count && p->tensors[next] != tensor; tries++)
                 next = next + 1 < p->count ? next + 1 : 0;
             if (owners[next].first == p->child_count)
@@ -386,8 +405,10 @@ ctrt_status pipeline_place(struct pipeline *p, const char *split)
 
 static bool tensors_same(const struct pipeline *p)
 {
-    if (ctrt_module_parameter_count(p->module) != p->parameters
-        || ctrt_module_buffer_count(p->module) != p->count - p->parameters)
+    size_t parameters, count;
+    if (p->tensors == NULL || p->before == NULL || p->grads == NULL
+        || tensors_count(&parameters, &count, p->module) != CTRT_OK || parameters != p->parameters
+        || count != p->count)
         return false;
     for (size_t i = 0; i < p->count; i++) {
         ctrt_tensor *tensor;

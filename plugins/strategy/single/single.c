@@ -68,17 +68,21 @@ static ctrt_status single_create(void **out, const ctrt_strategy_config *config)
 /* The module may have got parameters, and may have been moved. */
 static ctrt_status refresh(struct single *single)
 {
-    const size_t count = ctrt_module_parameter_count(single->module);
+    ctrt_tensor *any;
     ctrt_device *device = NULL;
+    const ctrt_status status = ctrt_module_parameter(NULL, &any, single->module, 0);
+    if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
+        return status;                      /* the number of parameters would be 0 */
+    const size_t count = ctrt_module_parameter_count(single->module);
     if (count > 0 && ctrt_module_device(&device, single->module) == CTRT_OK)
         single->device = device;
-    if (single->before != NULL && count == single->parameters)
+    if (single->before != NULL && single->grads != NULL && count == single->parameters)
         return CTRT_OK;
     free(single->before);
     free(single->grads);
+    single->parameters = count;
     single->before = calloc(count + 1, sizeof *single->before);
     single->grads = calloc(count + 1, sizeof *single->grads);
-    single->parameters = count;
     return single->before != NULL && single->grads != NULL ? CTRT_OK : no_memory();
 }
 
@@ -93,15 +97,12 @@ static ctrt_status shards(ctrt_shard_range *range, struct single *single, int64_
     return ctrt_generator_get(single->device, &range->seed, &range->offset);
 }
 
-/* The generator continues after the numbers of all shards, or after a failure where it was. */
+/* If the shards have used random numbers, the generator continues after those of all shards. */
 static ctrt_status generator_end(ctrt_status status, const struct single *single, const ctrt_shard_range *range)
 {
-    const uint64_t used = status == CTRT_OK ? ((uint64_t)range->total + 1) << 32 : 0;
-    const ctrt_status here = status == CTRT_OK ? ctrt_generator_set(single->device, range->seed, range->offset + used)
-                                               : CTRT_OK;
-    if (status != CTRT_OK)
-        (void)ctrt_generator_set(single->device, range->seed, range->offset);
-    return status == CTRT_OK ? here : status;
+    if (status != CTRT_OK || !range->random)
+        return status;
+    return ctrt_generator_set(single->device, range->seed, range->offset + (((uint64_t)range->total + 1) << 32));
 }
 
 static ctrt_status forward_whole(struct single *single, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
