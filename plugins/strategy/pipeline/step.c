@@ -30,7 +30,7 @@ struct run {
     int64_t rows, micro;                    /* number of micro-batches */
     int64_t *sizes, *firsts;                /* rows of each */
     ctrt_tensor *x;                         /* the whole batch on the first device */
-    ctrt_tensor **inputs;                   /* all inputs of the whole batch on the last device */
+    ctrt_tensor **inputs;                   /* the other inputs of the whole batch on the last device */
     struct slot *slots;                     /* slots[stage * micro + m] */
     int64_t *forwards, *backwards;          /* number of passes that each stage has enqueued */
     struct generator *generators;           /* of the stages' devices, from before */
@@ -270,6 +270,18 @@ static ctrt_status stage_run(ctrt_tensor **y, struct run *run, int s, int64_t m,
     return ctrt_generator_get(stage->device, &numbers->seed, &numbers->offset);
 }
 
+/* Writes the rows of input i for the loss function, on the last device. The module's input crosses in micro-batches, so
+ * that the last device need not wait for the whole batch. */
+static ctrt_status loss_input(ctrt_tensor **out, struct run *run, int i, int64_t m)
+{
+    struct stage *last = &run->p->stages[run->p->stage_count - 1];
+    ctrt_tensor *whole = i == 0 ? run->x : run->inputs[i];
+    if (whole == NULL)
+        return CTRT_OK;
+    CTRT_TRY(rows_cut(out, run, whole, m));
+    return i > 0 || last->device == run->p->stages[0].device ? CTRT_OK : send(out, *out, last, &last->activations);
+}
+
 /* Computes the loss of a micro-batch, multiplied by its part of all rows. */
 static ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output)
 {
@@ -279,8 +291,7 @@ static ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt
     ctrt_tensor **inputs = calloc((size_t)batch->count, sizeof *inputs);
     ctrt_status status = inputs != NULL ? CTRT_OK : no_memory();
     for (int i = 0; i < batch->count && status == CTRT_OK; i++)
-        if (run->inputs[i] != NULL)
-            ctrt_no_grad status = rows_cut(&inputs[i], run, run->inputs[i], m);
+        ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
     if (status == CTRT_OK)
         status = ctrt_context(batch->loss(&value, output, inputs, batch->count, batch->user), "loss");
     ctrt_gradients_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
@@ -359,6 +370,16 @@ static ctrt_status gradients_sum(struct run *run, int s, int64_t m)
     return ctrt_sum_tree_add(run->sums[s], m, run->leaves);
 }
 
+/* Releases what has crossed devices for micro-batch m, and its gradient. This is done one micro-batch late: a copy to
+ * memory that was released at once would have to wait for the pass that has just been enqueued. */
+static void crossing_release(struct run *run, int s, int64_t m)
+{
+    if (m < 0)
+        return;
+    ctrt_tensor_release(&slot_of(run, s, m)->input);
+    ctrt_tensor_release(&slot_of(run, s, m)->gradient);
+}
+
 static ctrt_status stage_backward(struct run *run, int s, int64_t m)
 {
     struct slot *slot = slot_of(run, s, m);
@@ -372,11 +393,10 @@ static ctrt_status stage_backward(struct run *run, int s, int64_t m)
             CTRT_TRY(ctrt_backward_with(slot->output, slot->gradient, false, false));
     }
     ctrt_tensor_release(&slot->output);
-    ctrt_tensor_release(&slot->gradient);
+    crossing_release(run, s, m - 1);
     CTRT_TRY(gradients_sum(run, s, m));
     if (gradient == NULL && slot->input != NULL)
         gradient = ctrt_tensor_retain(ctrt_tensor_grad(slot->input));
-    ctrt_tensor_release(&slot->input);
     if (s == 0 || gradient == NULL)
         return CTRT_OK;
     struct stage *before = &run->p->stages[s - 1];
@@ -429,6 +449,13 @@ static ctrt_status schedule_run(struct run *run)
 
 /* ---- steps ---- */
 
+/* Writes a tensor without history, to which no gradient flows. */
+static ctrt_status input_copy(ctrt_tensor **to, ctrt_tensor *from, ctrt_device *device, int i)
+{
+    CTRT_TRY(ctrt_context(ctrt_to_device(to, from, device), "inputs[%d]", i));
+    return ctrt_detach(to, *to);
+}
+
 /* Copies the batch before the devices have other work: a copy from the host would wait for it. */
 static ctrt_status batch_copy(struct run *run)
 {
@@ -437,13 +464,10 @@ static ctrt_status batch_copy(struct run *run)
     run->inputs = calloc((size_t)batch->count, sizeof *run->inputs);
     if (run->inputs == NULL)
         return no_memory();
-    CTRT_TRY(ctrt_context(ctrt_to_device(&run->x, batch->inputs[0], p->stages[0].device), "inputs[0]"));
-    for (int i = 0; i < batch->count; i++) {
-        ctrt_tensor *from = i == 0 ? run->x : batch->inputs[i];
-        if (from != NULL)
-            CTRT_TRY(ctrt_context(ctrt_to_device(&run->inputs[i], from, p->stages[p->stage_count - 1].device),
-                                  "inputs[%d]", i));
-    }
+    CTRT_TRY(input_copy(&run->x, batch->inputs[0], p->stages[0].device, 0));
+    for (int i = 1; i < batch->count; i++)
+        if (batch->inputs[i] != NULL)
+            CTRT_TRY(input_copy(&run->inputs[i], batch->inputs[i], p->stages[p->stage_count - 1].device, i));
     return CTRT_OK;
 }
 
