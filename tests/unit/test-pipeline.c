@@ -64,6 +64,26 @@ static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
     return ctrt_tensor_require_grad(frozen, false);
 }
 
+/* The transposed view of the input, whose elements have gaps. */
+static ctrt_status turn_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return ctrt_transpose(y, inputs[0], 0, 1);
+}
+
+static const ctrt_module_class turn_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Turn", .forward = turn_forward,
+};
+
+/* Dropout returns its input if the module is in evaluation mode. */
+static ctrt_status turns_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device),
+                                                 CTRT_MAKE(ctrt_module_new, &turn_class),
+                                                 CTRT_MAKE(ctrt_module_new, &turn_class), CTRT_NEW(dropout, 0.5),
+                                                 CTRT_NEW(linear, WIDTH, 3, true, device)));
+}
+
 typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
 
 /* ---- steps ---- */
@@ -201,6 +221,21 @@ static void test_training(void)
         compare(list, tied_new, 1, false);
         compare(list, tied_new, 9, true);
     }
+}
+
+/* Stages whose output has gaps, or is their input. */
+static void test_boundaries(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(turns_new, devices[0]), many = original(turns_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 4);
+    ctrt_module_train(single, false);
+    ctrt_module_train(net, false);
+    for (int turn = 0; turn < 2; turn++)
+        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
+    same_modules_as(many, one, 1e-4);
+    CHECK_NEAR(step(net, 9, 2), step(single, 9, 2), 1e-5);
 }
 
 /* Called once for each schedule and split, which do not change the order of additions. */
@@ -558,6 +593,7 @@ static const struct {
     { "so does another split", test_schedules, { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SPLIT=2,4,6" } },
     { "so do two stages by gpipe", test_schedules,
       { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SPLIT=3", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
+    { "stages whose output has gaps, or is their input", test_boundaries, { FOUR, "CTRT_PIPELINE_SPLIT=2,3,4" } },
     { "modules that have no stages", test_refusals, { FOUR } },
     { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
     { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },
