@@ -233,9 +233,15 @@ static void test_boundaries(void)
     ctrt_module_train(single, false);
     ctrt_module_train(net, false);
     for (int turn = 0; turn < 2; turn++)
-        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
+        CHECK_NEAR(step(net, 33, turn), step(single, 33, turn), 1e-5);
     same_modules_as(many, one, 1e-4);
-    CHECK_NEAR(step(net, 9, 2), step(single, 9, 2), 1e-5);
+    CTRT_AUTO(tensor) x = rows_of(33, FEATURES, 0), loss = NULL;
+    CHECK_OK(ctrt_to_device(&x, x, devices[0]));
+    const uint64_t before = ctrt_device_synchronizations(devices[0]),
+                   host_copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    CHECK_EQ(ctrt_device_synchronizations(devices[0]), before);         /* copied without the host */
+    CHECK_EQ(sim_read(0).copies[CTRT_COPY_TO_HOST], host_copies);
 }
 
 /* Called once for each schedule and split, which do not change the order of additions. */
@@ -437,6 +443,52 @@ static void test_memory(void)
     CHECK(10 * few < 7 * all, "1f1b needs %lld bytes, gpipe %lld", (long long)few, (long long)all);
 }
 
+/* Writes F to the log of its stage in the forward pass, and B in the backward pass. */
+static char passes[3][32];
+
+static ctrt_status watch_gradient(void *user, ctrt_tensor **grad)
+{
+    (void)grad;
+    strcat(user, "B");
+    return CTRT_OK;
+}
+
+static ctrt_status watch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    char *log = passes[ctrt_device_index(ctrt_tensor_device(inputs[0]))];
+    CTRT_TRY(part_forward(y, self, inputs, count));
+    strcat(log, "F");
+    return ctrt_tensor_add_hook(*y, watch_gradient, log, NULL);
+}
+
+static const ctrt_module_class watch_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Watch", .forward = watch_forward,
+};
+
+static ctrt_status watch_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) weight = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.01, device);
+    CTRT_TRY(ctrt_module_new(out, &watch_class));
+    return ctrt_module_add_parameter(*out, "weight", weight);
+}
+
+/* The order of passes that doc/parallel.md shows. */
+static void test_order(void)
+{
+    ctrt_device *devices[MOST];
+    CTRT_AUTO(module) module = NULL;
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
+    four(devices);
+    const bool gpipe = getenv("CTRT_PIPELINE_SCHEDULE") != NULL;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_MAKE(watch_new, cpu), CTRT_MAKE(watch_new, cpu),
+                                                       CTRT_MAKE(watch_new, cpu))));
+    CTRT_AUTO(module) net = parallel(module, "pipeline", devices, 3);
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    CHECK_STR(passes[0], gpipe ? "FFFFBBBB" : "FFFBFBBB");
+    CHECK_STR(passes[1], gpipe ? "FFFFBBBB" : "FFBFBFBB");
+    CHECK_STR(passes[2], gpipe ? "FFFFBBBB" : "FBFBFBFB");
+}
+
 /* The host enqueues a step without waiting for the devices. No gradient flows to the inputs. */
 static void test_waits(void)
 {
@@ -458,6 +510,15 @@ static void test_waits(void)
         for (int i = 0; i < MOST && turn == 1; i++)
             CHECK_EQ(ctrt_device_synchronizations(devices[i]), before[i]);
     }
+    for (int i = 0; i < 2; i++) {               /* one row, which is not cut */
+        ctrt_tensor **input = i ? &target : &here;
+        ctrt_no_grad CHECK_OK(ctrt_narrow(input, *input, 0, 0, 1));
+        CHECK_OK(ctrt_clone(input, *input));
+        CHECK_OK(ctrt_detach(input, *input));
+        CHECK_OK(ctrt_tensor_require_grad(*input, true));
+    }
+    CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ here, target }, 2, square_loss, NULL));
+    CHECK_TRUE(ctrt_tensor_grad(here) == NULL && ctrt_tensor_grad(target) == NULL);
 }
 
 /* ---- checkpoints, canonical mode ---- */
@@ -594,6 +655,9 @@ static const struct {
     { "so do two stages by gpipe", test_schedules,
       { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SPLIT=3", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
     { "stages whose output has gaps, or is their input", test_boundaries, { FOUR, "CTRT_PIPELINE_SPLIT=2,3,4" } },
+    { "the order of the passes, 1f1b", test_order, { FOUR, "CTRT_PIPELINE_MICRO=4" } },
+    { "the order of the passes, gpipe", test_order,
+      { FOUR, "CTRT_PIPELINE_MICRO=4", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
     { "modules that have no stages", test_refusals, { FOUR } },
     { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
     { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },

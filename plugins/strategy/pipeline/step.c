@@ -60,7 +60,7 @@ static ctrt_status send(ctrt_tensor **to, ctrt_tensor *from, const struct stage 
     if (*stream == NULL)
         CTRT_TRY(ctrt_stream_new(stream, stage->device, 0));
     CTRT_TRY(ctrt_detach(&source, from));
-    /* Copies between devices are asynchronous for elements without gaps. */
+    /* Elements with gaps would cross by way of the host. */
     if (!ctrt_tensor_is_contiguous(source, CTRT_CONTIGUOUS_FORMAT)
         && !ctrt_tensor_is_contiguous(source, CTRT_CHANNELS_LAST))
         ctrt_no_grad status = ctrt_contiguous(&source, source, CTRT_CONTIGUOUS_FORMAT);
@@ -383,20 +383,15 @@ static void crossing_release(struct run *run, int s, int64_t m)
 static ctrt_status stage_backward(struct run *run, int s, int64_t m)
 {
     struct slot *slot = slot_of(run, s, m);
-    CTRT_AUTO(tensor) gradient = NULL;
     if (s + 1 == run->p->stage_count) {
         CTRT_TRY(ctrt_backward(slot->output));
     } else if (slot->output != NULL && slot->gradient != NULL) {
-        if (slot->output == slot->input)    /* no layer of the stage has done anything */
-            gradient = ctrt_tensor_retain(slot->gradient);
-        else
-            CTRT_TRY(ctrt_backward_with(slot->output, slot->gradient, false, false));
+        CTRT_TRY(ctrt_backward_with(slot->output, slot->gradient, false, false));
     }
     ctrt_tensor_release(&slot->output);
     crossing_release(run, s, m - 1);
     CTRT_TRY(gradients_sum(run, s, m));
-    if (gradient == NULL && slot->input != NULL)
-        gradient = ctrt_tensor_retain(ctrt_tensor_grad(slot->input));
+    ctrt_tensor *gradient = slot->input != NULL ? ctrt_tensor_grad(slot->input) : NULL;
     if (s == 0 || gradient == NULL)
         return CTRT_OK;
     struct stage *before = &run->p->stages[s - 1];
