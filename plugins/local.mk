@@ -95,6 +95,9 @@ strategy_distributed_sources = \
     plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
     plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
+strategy_pipeline_sources = \
+    plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
+    plugins/strategy/pipeline/step.c
 
 if PLUGIN_STRATEGY_SINGLE
 plugin_LTLIBRARIES += strategy-single.la
@@ -121,6 +124,13 @@ strategy_distributed_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 strategy_distributed_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_distributed_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_distributed_la_LIBADD   = libctrt.la
+if PLUGIN_STRATEGY_PIPELINE
+plugin_LTLIBRARIES += strategy-pipeline.la
+strategy_pipeline_la_SOURCES  = $(strategy_pipeline_sources)
+strategy_pipeline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+strategy_pipeline_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_pipeline_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_pipeline_la_LIBADD   = libctrt.la
 endif
 
 # libtool links plugins that use libctrt again when they are installed, with the installed libctrt.

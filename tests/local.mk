@@ -129,6 +129,9 @@ parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DATA_PARALLEL
 parallel_tests += tests/unit/test-parallel-strategies.c
+if PLUGIN_STRATEGY_PIPELINE
+parallel_tests += tests/unit/test-pipeline.c
+endif
 endif
 endif
 public_tests += $(stream_tests) $(parallel_tests) \

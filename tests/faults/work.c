@@ -161,8 +161,7 @@ static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
     return ctrt_mean(loss, *loss, CTRT_ALL_DIMS);
 }
 
-/* Two replicas on one device, in threads. Without random numbers, which they would draw in any order. */
-static ctrt_status strategies(double *result)
+static ctrt_status strategy_train(double *result, const char *strategy)
 {
     CTRT_AUTO(module) module = NULL, net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
@@ -173,7 +172,7 @@ static ctrt_status strategies(double *result)
     ctrt_manual_seed(1);
     CTRT_TRY(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 4, 5, true, NULL), CTRT_NEW(tanh),
                                                        CTRT_NEW(linear, 5, 2, true, NULL))));
-    CTRT_TRY(ctrt_parallel_new(&net, module, "data-parallel", devices, 2));
+    CTRT_TRY(ctrt_parallel_new(&net, module, strategy, devices, 2));
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
     CTRT_TRY(ctrt_randn(&x, CTRT_SHAPE(7, 4), CTRT_F32, NULL));
     for (int i = 0; i < 2; i++) {
@@ -183,6 +182,14 @@ static ctrt_status strategies(double *result)
         CTRT_TRY(ctrt_optimizer_step(optimizer));
     }
     return parameters_sum(result, module);
+}
+
+/* Two replicas in threads, or two stages, on one device. Without random numbers, which replicas would draw in any
+ * order. */
+static ctrt_status strategies(double *result)
+{
+    CTRT_TRY(strategy_train(result, "data-parallel"));
+    return strategy_train(result, "pipeline");
 }
 
 static ctrt_status reports(double *result)

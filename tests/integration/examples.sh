@@ -85,7 +85,8 @@ check "multi learns, and data-parallel prints the same losses" "$(
         d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
         END { if (n != 4) print n " epochs" }')"
 (export CTRT_CANONICAL=1; multi 1 single --epochs 2) >multi.want
-for setting in "4 single" "1 data-parallel" "2 data-parallel" "3 data-parallel" "4 data-parallel"; do
+for setting in "4 single" "1 data-parallel" "2 data-parallel" "3 data-parallel" "4 data-parallel" \
+    "1 pipeline" "4 pipeline"; do
     check "multi gives the same parameters to the bit in canonical mode: $setting" "$(
         export CTRT_CANONICAL=1
         multi $setting --epochs 2 >multi.got
@@ -109,6 +110,11 @@ done
 check "multi, distributed: 3 processes audit their parameters, and have the same" "$(
     (export CTRT_AUDIT=7; ranks 3) >multi.got
     [ "$(grep '^parameters sha256' multi.got | uniq -c | awk '{ print $1 }')" = 3 ] || cat multi.got)"
+check "multi prints the same losses under pipeline" "$(
+    multi 4 pipeline --epochs 4 >multi.pipeline
+    paste -d ' ' multi.single multi.pipeline | awk '$1 == "epoch" {
+        d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
+        END { if (n != 4) print n " epochs" }')"
 check "multi fails for an unknown strategy" "$(multi 1 nosuch | grep -q 'no strategy called nosuch' || echo 'no error')"
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.

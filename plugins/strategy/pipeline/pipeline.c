@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/pipeline/pipeline.c: the table of the strategy: parameters, creation, description. */
+#include "pipeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_MICRO 65536
+
+static const ctrt_param split_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SPLIT", .type = CTRT_PARAM_STRING,
+    .help = "pipeline: the first child of each further stage: 3,5 (default: stages of about equal size)",
+};
+static const ctrt_param micro_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_MICRO", .type = CTRT_PARAM_INT, .fallback = "0",
+    .help = "pipeline: number of micro-batches, at most one per row (0: 4 per stage)",
+};
+static const ctrt_param schedule_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SCHEDULE", .type = CTRT_PARAM_STRING, .fallback = "1f1b",
+    .help = "pipeline: 1f1b, which keeps the activations of few micro-batches, or gpipe",
+};
+static const ctrt_host *host;
+
+ctrt_status no_memory(void)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
+}
+
+static ctrt_status parameters_read(struct pipeline *p)
+{
+    ctrt_param_value micro, schedule;
+    CTRT_TRY(host->param(&micro, &micro_param));
+    CTRT_TRY(host->param(&schedule, &schedule_param));
+    if (micro.integer < 0 || micro.integer > MOST_MICRO)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_MICRO=%s: expected 0 (4 per stage) or a number of "
+                         "micro-batches up to %d", micro.text, MOST_MICRO);
+    p->micro = micro.integer;
+    p->gpipe = strcmp(schedule.text, "gpipe") == 0;
+    if (!p->gpipe && strcmp(schedule.text, "1f1b") != 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_SCHEDULE=%s: expected 1f1b or gpipe", schedule.text);
+    return CTRT_OK;
+}
+
+static void destroy(void *self)
+{
+    struct pipeline *p = self;
+    streams_free(p);
+    pipeline_unplace(p);
+    free(p);
+}
+
+static ctrt_status create(void **out, const ctrt_strategy_config *config)
+{
+    ctrt_param_value split;
+    CTRT_TRY(host->param(&split, &split_param));
+    struct pipeline *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return no_memory();
+    p->module = config->module;
+    p->devices = config->devices;
+    p->n = config->count;
+    p->canonical = config->canonical;
+    ctrt_status status = parameters_read(p);
+    if (status == CTRT_OK)
+        status = pipeline_place(p, split.text);
+    if (status == CTRT_OK)
+        *out = p;
+    else
+        destroy(p);
+    return status;
+}
+
+static void describe(void *self, char *text, size_t bytes)
+{
+    const struct pipeline *p = self;
+    size_t used = (size_t)snprintf(text, bytes, "on");
+    for (int s = 0; s < p->stage_count && used < bytes; s++) {
+        const struct stage *stage = &p->stages[s];
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s: %zu-%zu", s > 0 ? "," : "",
+                                 ctrt_device_name(stage->device), stage->first, stage->end - 1);
+    }
+    if (used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, "; %s", p->gpipe ? "gpipe" : "1f1b");
+    if (used < bytes && p->micro > 0 && p->canonical == 0)
+        snprintf(text + used, bytes - used, ", %lld micro-batches", (long long)p->micro);
+}
+
+static const ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .create = create, .destroy = destroy, .forward = pipeline_forward,
+    .step = pipeline_step, .describe = describe,
+};
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "pipeline", .table = &strategy },
+};
+
+static ctrt_status init(const ctrt_host *the_host)
+{
+    ctrt_param_value value;
+    host = the_host;
+    CTRT_TRY(host->param(&value, &split_param));
+    CTRT_TRY(host->param(&value, &micro_param));
+    return host->param(&value, &schedule_param);
+}
+
+CTRT_PLUGIN_DEFINE("strategy-pipeline", "1.0", "the children of a Sequential in stages, one stage on each device",
+                   components, init)

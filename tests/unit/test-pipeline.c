@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the strategy `pipeline` against `single`: training, schedules, placement, memory, canonical mode, failures. */
+#include "ctrt/strategy_plugin.h"
+#include "parallel_check.h"
+
+#include <sys/mman.h>
+
+#define FEATURES 6
+#define WIDTH    16
+
+/* ---- networks ---- */
+
+static ctrt_status deep_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device),
+                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(linear, WIDTH, 3, false, device)));
+}
+
+static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device),
+                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device),
+                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 8, 8, true, device),
+                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, device)));
+}
+
+/* y = tanh(x w), with a weight that children may share. */
+static ctrt_status part_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor *weight = NULL;
+    (void)count;
+    CTRT_TRY(ctrt_module_tensor(&weight, self, "weight"));
+    CTRT_TRY(ctrt_matmul(y, inputs[0], weight));
+    return ctrt_tanh(y, *y);
+}
+
+static const ctrt_module_class part_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Part", .forward = part_forward,
+};
+
+static ctrt_status part_new(ctrt_module **out, ctrt_tensor *weight)
+{
+    CTRT_AUTO(module) part = NULL;
+    CTRT_TRY(ctrt_module_new(&part, &part_class));
+    CTRT_TRY(ctrt_module_add_parameter(part, "weight", weight));
+    *out = ctrt_module_retain(part);
+    return CTRT_OK;
+}
+
+/* Children 0 and 2 share their weight; 1 is frozen; 3 and 4 have weights of their own. */
+static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) shared = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.01, device),
+                      frozen = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.02, device),
+                      third = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.005, device),
+                      fourth = ramp(CTRT_SHAPE(FEATURES, 3), 0.03, device);
+    CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, frozen),
+                                                   CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, third),
+                                                   CTRT_MAKE(part_new, fourth))));
+    return ctrt_tensor_require_grad(frozen, false);
+}
+
+/* The transposed view of the input, whose elements have gaps. */
+static ctrt_status turn_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return ctrt_transpose(y, inputs[0], 0, 1);
+}
+
+static const ctrt_module_class turn_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Turn", .forward = turn_forward,
+};
+
+/* Dropout returns its input if the module is in evaluation mode. */
+static ctrt_status turns_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device),
+                                                 CTRT_MAKE(ctrt_module_new, &turn_class),
+                                                 CTRT_MAKE(ctrt_module_new, &turn_class), CTRT_NEW(dropout, 0.5),
+                                                 CTRT_NEW(linear, WIDTH, 3, true, device)));
+}
+
+typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
+
+/* ---- steps ---- */
+
+/* The mean of (output - target)^2. `user`: NULL, or the number of calls that succeed before one fails. */
+static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    CTRT_AUTO(tensor) error = NULL;
+    int *left = user;
+    if (left != NULL && (*left)-- == 0)
+        return ctrt_fail(CTRT_ERR_STATE, "no loss today");
+    if (count > 1 && inputs[1] != NULL)
+        CTRT_TRY(ctrt_sub(&error, output, inputs[1]));
+    else
+        ctrt_tensor_assign(&error, output);
+    CTRT_TRY(ctrt_square(&error, error));
+    return ctrt_mean(loss, error, CTRT_ALL_DIMS);
+}
+
+static ctrt_module *original(net_function make, ctrt_device *device)
+{
+    ctrt_module *module = NULL;
+    ctrt_manual_seed(7);
+    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
+    CHECK_OK(make(&here, cpu));
+    CHECK_OK(ctrt_module_copy(&module, here, device));
+    return module;
+}
+
+static ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
+        tap_stop();
+    return net;
+}
+
+/* Rows of values that depend on `turn`, on the cpu. */
+static ctrt_tensor *rows_of(int64_t rows, int64_t columns, int turn)
+{
+    static float values[16384];
+    ctrt_tensor *x = NULL;
+    REQUIRE_TRUE(rows * columns <= 16384);
+    for (int i = 0; i < rows * columns; i++)
+        values[i] = (float)sin(turn * 1000 + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * columns, CTRT_SHAPE(rows, columns), CTRT_F32, cpu));
+    return x;
+}
+
+/* One step without an optimizer; returns the loss. */
+static double step(ctrt_module *net, int64_t rows, int turn)
+{
+    ctrt_tensor *inputs[2] = { rows_of(rows, FEATURES, turn), rows_of(rows, 3, turn + 50) };
+    CTRT_AUTO(tensor) loss = NULL;
+    double value = NAN;
+    if (CHECK_OK(ctrt_parallel_step(&loss, net, inputs, 2, square_loss, NULL)))
+        CHECK_OK(ctrt_item(&value, loss));
+    release_all(inputs, 2);
+    return value;
+}
+
+/* Trains and writes the loss of each step. */
+static void train(double *losses, ctrt_module *net, int64_t rows, int steps, bool adam)
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    const ctrt_sgd_options sgd = { .lr = 0.05, .momentum = 0.9 };
+    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
+    CHECK_OK(adam ? ctrt_adamw_new(&optimizer, net, &adamw) : ctrt_sgd_new(&optimizer, net, &sgd));
+    for (int i = 0; i < steps; i++) {
+        CHECK_OK(ctrt_scope_begin());           /* gradients outlive it */
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        losses[i] = step(net, rows, i);
+        CHECK_OK(ctrt_scope_end());
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+}
+
+static ctrt_tensor *parameter(ctrt_module *net, size_t i)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_module_parameter(NULL, &tensor, net, i));
+    return tensor;
+}
+
+/* Both modules have the same parameters and gradients, and the same parameters without a gradient. */
+static void same_modules_as(ctrt_module *a, ctrt_module *b, double tolerance)
+{
+    CHECK_EQ(ctrt_module_parameter_count(a), ctrt_module_parameter_count(b));
+    for (size_t i = 0; i < ctrt_module_parameter_count(a); i++) {
+        ctrt_tensor *x = ctrt_tensor_grad(parameter(a, i)), *y = ctrt_tensor_grad(parameter(b, i));
+        NEAR(parameter(a, i), parameter(b, i), tolerance);
+        CHECK(!x == !y, "parameter %zu: gradient %p, expected %p", i, (void *)x, (void *)y);
+        if (x != NULL && y != NULL)
+            NEAR(x, y, tolerance);
+    }
+}
+
+/* What children of the test process leave for their successors, which have other parameters. */
+static struct shared {
+    char hash[65];
+    int64_t peaks[4];
+} *shared;
+
+static void four(ctrt_device *devices[MOST])
+{
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+}
+
+/* ---- training ---- */
+
+static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
+{
+    enum { STEPS = 2 };
+    ctrt_device *devices[MOST];
+    double want[STEPS], got[STEPS];
+    if (!list_devices(devices, list))
+        return;
+    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1),
+                      net = parallel(many, "pipeline", devices, list->n);
+    train(want, single, rows, STEPS, adam);
+    train(got, net, rows, STEPS, adam);
+    for (int i = 0; i < STEPS; i++)
+        CHECK_NEAR(got[i], want[i], 1e-4);
+    same_modules_as(many, one, list->n == 1 && getenv("CTRT_PIPELINE_MICRO") == NULL ? 0 : 1e-4);
+}
+
+static void test_training(void)
+{
+    EACH(list, device_lists) {
+        compare(list, deep_new, 13, true);
+        compare(list, deep_new, 3, false);
+        compare(list, tied_new, 1, false);
+        compare(list, tied_new, 9, true);
+    }
+}
+
+/* Stages whose output has gaps, or is their input. */
+static void test_boundaries(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(turns_new, devices[0]), many = original(turns_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 4);
+    ctrt_module_train(single, false);
+    ctrt_module_train(net, false);
+    for (int turn = 0; turn < 2; turn++)
+        CHECK_NEAR(step(net, 33, turn), step(single, 33, turn), 1e-5);
+    same_modules_as(many, one, 1e-4);
+    CTRT_AUTO(tensor) x = rows_of(33, FEATURES, 0), loss = NULL;
+    CHECK_OK(ctrt_to_device(&x, x, devices[0]));
+    const uint64_t before = ctrt_device_synchronizations(devices[0]),
+                   host_copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    CHECK_EQ(ctrt_device_synchronizations(devices[0]), before);         /* copied without the host */
+    CHECK_EQ(sim_read(0).copies[CTRT_COPY_TO_HOST], host_copies);
+}
+
+/* Called once for each schedule and split, which do not change the order of additions. */
+static void test_schedules(void)
+{
+    ctrt_device *devices[MOST];
+    char hash[65];
+    double losses[3];
+    four(devices);
+    CTRT_AUTO(module) module = original(norm_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
+    CHECK_HAS(ctrt_parallel_describe(net), "5 micro-batches");
+    train(losses, net, 23, 3, true);
+    CHECK_OK(ctrt_module_sha256(hash, net));
+    if (shared->hash[0] == '\0')
+        memcpy(shared->hash, hash, sizeof hash);
+    CHECK_STR(hash, shared->hash);
+}
+
+/* ---- placement ---- */
+
+static const struct placement {
+    const char *setting, *words;            /* words: of the description, or of the error */
+    int n;
+    net_function make;
+    ctrt_status status;
+} placements[] = {
+    { "CTRT_PIPELINE_SPLIT=", "pipeline on sim:0: 0-2, sim:1: 3-4, sim:2: 5-6, sim:3: 7-7; 1f1b", 4, deep_new,
+      CTRT_OK },
+    { "CTRT_PIPELINE_SPLIT=", "pipeline on sim:0: 0-4, sim:1: 5-7; 1f1b", 2, deep_new, CTRT_OK },
+    { "CTRT_PIPELINE_SPLIT=2,7", "pipeline on sim:0: 0-1, sim:1: 2-6, sim:2: 7-7; 1f1b", 4, deep_new, CTRT_OK },
+    { "CTRT_PIPELINE_SCHEDULE=gpipe", "pipeline on sim:0: 0-2, sim:1: 3-3, sim:2: 4-4; gpipe", 4, tied_new, CTRT_OK },
+    { "CTRT_PIPELINE_SPLIT=1", "the children 0 and 2 share \"0.weight\", but are in the stages 0 and 1", 2, tied_new,
+      CTRT_ERR_NOT_SUPPORTED },
+    { "CTRT_PIPELINE_SPLIT=3,3", "CTRT_PIPELINE_SPLIT=3,3: expected increasing numbers of children from 1 to 7", 4,
+      deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SPLIT=8", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SPLIT=0", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SPLIT=2,", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SPLIT=2;4", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SPLIT=1,2,3", "more stages than devices (3)", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_SCHEDULE=2f2b", "expected 1f1b or gpipe", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+    { "CTRT_PIPELINE_MICRO=-1", "CTRT_PIPELINE_MICRO=-1", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
+};
+
+static void test_placement(const struct placement *c)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) module = original(c->make, devices[1]), net = NULL;
+    ctrt_tensor *first = parameter(module, 0);
+    if (c->status != CTRT_OK) {
+        CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, c->n), c->status, c->words);
+        CHECK_TRUE(ctrt_tensor_device(first) == devices[1]);
+        return;
+    }
+    net = parallel(module, "pipeline", devices, c->n);
+    CHECK_STR(ctrt_parallel_describe(net), c->words);
+    CHECK_TRUE(parameter(net, 0) == first && ctrt_tensor_device(first) == devices[0]);
+}
+
+static void test_refusals(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) alone = NULL, empty = NULL, net = NULL;
+    CHECK_OK(ctrt_linear_new(&alone, 2, 2, true, devices[0]));
+    CHECK_FAILS(ctrt_parallel_new(&net, alone, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED,
+                "the module is a Linear, but only the children of a Sequential");
+    CHECK_OK(ctrt_sequential_new(&empty, (ctrt_module_list){ NULL, 0 }));
+    CHECK_FAILS(ctrt_parallel_new(&net, empty, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED, "has no children");
+}
+
+static void test_changes(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, cpu);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    for (int turn = 0; turn < 3; turn++) {                      /* frozen and thawed, in the first and a later stage */
+        for (size_t i = 0; i < 6; i += 5) {
+            CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), turn != 1));
+            CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), turn != 1));
+        }
+        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
+        same_modules_as(many, one, 1e-4);                       /* gradients of all turns are added up */
+    }
+    for (size_t i = 0; i < 4; i++) {                            /* the whole first stage */
+        CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), false));
+        CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), false));
+    }
+    CHECK_OK(ctrt_parallel_no_sync(net, true));
+    CHECK_NEAR(step(net, 9, 5), step(single, 9, 5), 1e-5);
+    same_modules_as(many, one, 1e-4);
+
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
+    CHECK_OK(ctrt_sequential_add(many, CTRT_NEW(tanh)));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE, "has got other children");
+    CTRT_AUTO(module) other_module = original(deep_new, devices[0]),
+                      other = parallel(other_module, "pipeline", devices, 2);
+    CHECK_OK(ctrt_module_to(other_module, devices[0], CTRT_DTYPE_DEFAULT));
+    CHECK_FAILS(ctrt_forward(&loss, other, x), CTRT_ERR_DEVICE, "stage 1 must have its parameters and buffers on sim:1,"
+                " but \"5.weight\" is on sim:0");
+}
+
+static void test_too_large(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 16, 4, true, cpu), CTRT_NEW(tanh),
+                                                       CTRT_NEW(linear, 1200, 2400, true, cpu))));
+    CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, 2), CTRT_ERR_OUT_OF_MEMORY,
+                "stage 0, children 0-1, 0.0 MiB on sim:0 (16.0 MiB available); stage 1, children 2-2, 22.0 MiB on "
+                "sim:1 (16.0 MiB available)");
+    CHECK_TRUE(ctrt_tensor_device(parameter(module, 0)) == cpu);
+    CHECK_OK(ctrt_parallel_new(&net, module, "pipeline", (ctrt_device *[]){ devices[0], cpu }, 2));
+}
+
+/* ---- forward alone ---- */
+
+static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **y, ctrt_tensor **dx)
+{
+    CTRT_AUTO(tensor) loss = NULL;
+    CHECK_OK(ctrt_module_zero_grad(net, true));
+    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
+    CHECK_OK(ctrt_forward(y, net, x));
+    CHECK_OK(square_loss(&loss, *y, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(loss));
+    ctrt_tensor_assign(dx, ctrt_tensor_grad(x));
+}
+
+/* The same bits as on one device, in every run with random delays. CTRT_TEST_RUNS: number of runs. */
+static void test_forward(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    const char *runs = getenv("CTRT_TEST_RUNS");
+    const int count = runs != NULL ? atoi(runs) : 52;
+    CTRT_AUTO(tensor) x = rows_of(10, FEATURES, 3);
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), single = parallel(one, "single", devices, 1);
+    CTRT_AUTO(tensor) want = NULL, want_dx = NULL;
+    ctrt_manual_seed(5);
+    forward_train(single, x, &want, &want_dx);
+    for (int n = 1; n <= MOST; n++) {
+        CTRT_AUTO(module) many = original(norm_new, devices[0]), net = parallel(many, "pipeline", devices, n);
+        for (int run = 0; run < count / MOST; run++) {
+            CTRT_AUTO(tensor) y = NULL, dx = NULL;
+            ctrt_manual_seed(5);
+            forward_train(net, x, &y, &dx);
+            CHECK_TRUE(ctrt_tensor_device(y) == devices[0]);
+            SAME(y, want);
+            SAME(dx, want_dx);
+            same_modules_as(many, one, 0);
+        }
+        uint64_t seed, offset, want_offset;
+        ctrt_manual_seed(5);
+        ctrt_module_train(net, true);
+        CTRT_AUTO(tensor) y = NULL, z = NULL;
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_generator_get(devices[0], &seed, &offset));
+        ctrt_manual_seed(5);
+        CHECK_OK(ctrt_forward(&y, single, x));
+        CHECK_OK(ctrt_generator_get(devices[0], &seed, &want_offset));
+        CHECK_EQ(offset, want_offset);
+        ctrt_module_train(net, false);
+        ctrt_no_grad CHECK_OK(ctrt_forward(&z, net, x));
+        CHECK_TRUE(!ctrt_tensor_requires_grad(z));
+    }
+    CTRT_AUTO(module) net = parallel(one, "pipeline", devices, 4);
+    CTRT_AUTO(tensor) y = NULL;
+    CHECK_FAILS(ctrt_forward_n(&y, net, (ctrt_tensor *[]){ x, x }, 2), CTRT_ERR_INVALID_ARGUMENT, "expects one input");
+}
+
+/* ---- memory and waits ---- */
+
+/* Called once for each schedule and number of micro-batches, of 64 rows: measures the peak of a step on the first
+ * device, without the batch. */
+static void test_memory(void)
+{
+    ctrt_device *devices[MOST];
+    const bool gpipe = strcmp(getenv("CTRT_PIPELINE_SCHEDULE"), "gpipe") == 0;
+    const int micro = atoi(getenv("CTRT_PIPELINE_MICRO"));
+    four(devices);
+    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
+    (void)step(net, 64 * micro, 0);
+    CHECK_OK(ctrt_device_synchronize(devices[0]));
+    const uint64_t before = ctrt_memory_allocated(devices[0]);
+    ctrt_memory_reset_peak(devices[0]);
+    (void)step(net, 64 * micro, 1);
+    shared->peaks[2 * gpipe + (micro > 8)] = (int64_t)(ctrt_memory_max_allocated(devices[0]) - before)
+                                             - 64 * micro * FEATURES * 4;
+    const int64_t few = shared->peaks[0], many = shared->peaks[1], all = shared->peaks[2], most = shared->peaks[3];
+    if (most == 0)
+        return;
+    CHECK(many <= few + 2048, "1f1b needs %lld bytes for 8 micro-batches, %lld for 40", (long long)few,
+          (long long)many);
+    CHECK(most > 4 * all, "gpipe needs %lld bytes for 8 micro-batches, %lld for 40", (long long)all, (long long)most);
+    CHECK(10 * few < 7 * all, "1f1b needs %lld bytes, gpipe %lld", (long long)few, (long long)all);
+}
+
+/* Writes F to the log of its stage in the forward pass, and B in the backward pass. */
+static char passes[3][32];
+
+static ctrt_status watch_gradient(void *user, ctrt_tensor **grad)
+{
+    (void)grad;
+    strcat(user, "B");
+    return CTRT_OK;
+}
+
+static ctrt_status watch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    char *log = passes[ctrt_device_index(ctrt_tensor_device(inputs[0]))];
+    CTRT_TRY(part_forward(y, self, inputs, count));
+    strcat(log, "F");
+    return ctrt_tensor_add_hook(*y, watch_gradient, log, NULL);
+}
+
+static const ctrt_module_class watch_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Watch", .forward = watch_forward,
+};
+
+static ctrt_status watch_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) weight = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.01, device);
+    CTRT_TRY(ctrt_module_new(out, &watch_class));
+    return ctrt_module_add_parameter(*out, "weight", weight);
+}
+
+/* The order of passes that doc/parallel.md shows. */
+static void test_order(void)
+{
+    ctrt_device *devices[MOST];
+    CTRT_AUTO(module) module = NULL;
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
+    four(devices);
+    const bool gpipe = getenv("CTRT_PIPELINE_SCHEDULE") != NULL;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_MAKE(watch_new, cpu), CTRT_MAKE(watch_new, cpu),
+                                                       CTRT_MAKE(watch_new, cpu))));
+    CTRT_AUTO(module) net = parallel(module, "pipeline", devices, 3);
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    CHECK_STR(passes[0], gpipe ? "FFFFBBBB" : "FFFBFBBB");
+    CHECK_STR(passes[1], gpipe ? "FFFFBBBB" : "FFBFBFBB");
+    CHECK_STR(passes[2], gpipe ? "FFFFBBBB" : "FBFBFBFB");
+}
+
+/* The host enqueues a step without waiting for the devices. No gradient flows to the inputs. */
+static void test_waits(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
+    CTRT_AUTO(tensor) x = rows_of(32, FEATURES, 0), y = rows_of(32, 3, 0), here = NULL, target = NULL, loss = NULL;
+    CHECK_OK(ctrt_to_device(&here, x, devices[0]));
+    CHECK_OK(ctrt_to_device(&target, y, devices[3]));
+    CHECK_OK(ctrt_tensor_require_grad(here, true));
+    CHECK_OK(ctrt_tensor_require_grad(target, true));
+    for (int turn = 0; turn < 2; turn++) {
+        uint64_t before[MOST];
+        for (int i = 0; i < MOST; i++)
+            before[i] = ctrt_device_synchronizations(devices[i]);
+        CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ here, target }, 2, square_loss, NULL));
+        CHECK_TRUE(ctrt_tensor_device(loss) == devices[0] && !ctrt_tensor_requires_grad(loss));
+        CHECK_TRUE(ctrt_tensor_grad(here) == NULL && ctrt_tensor_grad(target) == NULL);
+        for (int i = 0; i < MOST && turn == 1; i++)
+            CHECK_EQ(ctrt_device_synchronizations(devices[i]), before[i]);
+    }
+    for (int i = 0; i < 2; i++) {               /* one row, which is not cut */
+        ctrt_tensor **input = i ? &target : &here;
+        ctrt_no_grad CHECK_OK(ctrt_narrow(input, *input, 0, 0, 1));
+        CHECK_OK(ctrt_clone(input, *input));
+        CHECK_OK(ctrt_detach(input, *input));
+        CHECK_OK(ctrt_tensor_require_grad(*input, true));
+    }
+    CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ here, target }, 2, square_loss, NULL));
+    CHECK_TRUE(ctrt_tensor_grad(here) == NULL && ctrt_tensor_grad(target) == NULL);
+}
+
+/* ---- checkpoints, canonical mode ---- */
+
+static void test_checkpoints(void)
+{
+    char *folder = folder_new();
+    const char *path = folder_join(folder, "net.safetensors");
+    ctrt_device *devices[MOST];
+    double losses[3];
+    char a[65], b[65];
+    four(devices);
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    train(losses, net, 26, 3, true);
+    CHECK_OK(ctrt_save(net, path));
+    CHECK_OK(ctrt_load(single, path));
+    CHECK_OK(ctrt_module_sha256(a, net));
+    CHECK_OK(ctrt_module_sha256(b, single));
+    CHECK_STR(b, a);
+    train(losses, single, 26, 1, true);
+    CHECK_OK(ctrt_save(single, path));
+    CHECK_OK(ctrt_load(net, path));
+    CHECK_OK(ctrt_module_sha256(a, net));
+    CHECK_OK(ctrt_module_sha256(b, single));
+    CHECK_STR(a, b);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 5), y = NULL, z = NULL;
+    ctrt_module_train(net, false);
+    ctrt_module_train(single, false);
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_OK(ctrt_forward(&z, single, x));
+    SAME(y, z);
+}
+
+static void canonical_run(char hash[65], double *last, ctrt_device *const *devices, int n, const char *strategy,
+                          net_function make, int64_t rows, int steps)
+{
+    double losses[64];
+    CTRT_AUTO(module) module = original(make, devices[0]), net = parallel(module, strategy, devices, n);
+    train(losses, net, rows, steps, true);
+    *last = losses[steps - 1];
+    CHECK_OK(ctrt_module_sha256(hash, net));
+}
+
+static void test_canonical(void)
+{
+    static const struct { const char *name; net_function make; int64_t rows; int steps; } cases[] = {
+        { "deep, 24 rows", deep_new, 24, 12 },
+        { "batch norm and dropout, 31 rows", norm_new, 31, 8 },
+        { "a shared weight, fewer rows than shards", tied_new, 5, 6 },
+    };
+    ctrt_device *devices[MOST];
+    four(devices);
+    EACH(c, cases) {
+        char want[65], got[65];
+        double want_loss, loss;
+        canonical_run(want, &want_loss, devices, 1, "single", c->make, c->rows, c->steps);
+        for (int n = 0; n <= MOST; n++) {
+            canonical_run(got, &loss, devices, n == 0 ? 2 : n, n == 0 ? "data-parallel" : "pipeline", c->make, c->rows,
+                          c->steps);
+            CHECK(strcmp(got, want) == 0, "%s, run %d: parameters %.12s, expected %.12s", c->name, n, got, want);
+            CHECK(loss == want_loss, "%s, run %d: loss %.17g, expected %.17g", c->name, n, loss, want_loss);
+        }
+    }
+    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(25, FEATURES, 1), y = NULL, z = NULL, dx = NULL, dz = NULL;
+    CHECK_HAS(ctrt_parallel_describe(net), "canonical, 12 shards");
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    ctrt_manual_seed(3);
+    forward_train(single, x, &z, &dz);
+    ctrt_manual_seed(3);
+    forward_train(net, x, &y, &dx);
+    SAME(y, z);
+    SAME(dx, dz);
+    same_modules_as(many, one, 0);
+}
+
+/* ---- failures ---- */
+
+static void test_failures(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1), wide = rows_of(9, 7, 1), loss = NULL;
+    (void)step(net, 9, 0), (void)step(single, 9, 0);
+    for (int left = 0; left < 8; left += 3) {                   /* before and between backward passes */
+        int calls = left;
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, &calls), CTRT_ERR_STATE, "loss: no loss today");
+        CHECK_HAS(ctrt_error_message(), "stage 2 (sim:2): micro-batch ");
+        same_modules_as(many, one, 1e-4);
+    }
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &wide, 1, square_loss, NULL), CTRT_ERR_SHAPE,
+                "stage 0 (sim:0): micro-batch 0 forward: child 0: Linear");
+    static const char *const faults[] = { "alloc:1+", "alloc:2+" };
+    EACH(fault, faults) {
+        CTRT_AUTO(tensor) many_rows = NULL;
+        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
+        CHECK_OK(ctrt_memory_empty_cache(devices[1]));
+        CHECK_OK(sim->inject(1, *fault));
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY, "sim:1");
+        CHECK_OK(sim->clear(1));
+        same_modules_as(many, one, 1e-4);
+    }
+    CHECK_TRUE(loss == NULL);
+    CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
+    same_modules_as(many, one, 1e-4);
+}
+
+static void sims_begin(void)
+{
+    (void)cpu_device();
+    for (int i = 0; i < MOST; i++)
+        (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
+}
+
+#define FOUR "CTRT_SIM=devices=4,memory=64m", "CTRT_NUM_THREADS=1"
+
+static const struct {
+    const char *title;
+    void (*run)(void);
+    const char *settings[6];
+} tests[] = {
+    { "pipeline gives what single gives", test_training, { SIMS } },
+    { "the same by gpipe with three micro-batches and streams that the program orders", test_training,
+      { SIMS, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=3", "CTRT_STREAM_ORDER=manual" } },
+    { "the same with one row in each micro-batch", test_training, { FOUR, "CTRT_PIPELINE_MICRO=1000" } },
+    { "1f1b, and the split by size", test_schedules, { SIMS, "CTRT_PIPELINE_MICRO=5" } },
+    { "gpipe gives the same bits", test_schedules,
+      { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
+    { "so does another split", test_schedules, { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SPLIT=2,4,6" } },
+    { "so do two stages by gpipe", test_schedules,
+      { SIMS, "CTRT_PIPELINE_MICRO=5", "CTRT_PIPELINE_SPLIT=3", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
+    { "stages whose output has gaps, or is their input", test_boundaries, { FOUR, "CTRT_PIPELINE_SPLIT=2,3,4" } },
+    { "the order of the passes, 1f1b", test_order, { FOUR, "CTRT_PIPELINE_MICRO=4" } },
+    { "the order of the passes, gpipe", test_order,
+      { FOUR, "CTRT_PIPELINE_MICRO=4", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
+    { "modules that have no stages", test_refusals, { FOUR } },
+    { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
+    { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },
+    { "forward alone gives the bits of one device", test_forward, { SIMS } },
+    { "memory: 1f1b, 8 micro-batches", test_memory,
+      { FOUR, "CTRT_PIPELINE_SCHEDULE=1f1b", "CTRT_PIPELINE_MICRO=8" } },
+    { "memory: 1f1b, 40 micro-batches", test_memory,
+      { FOUR, "CTRT_PIPELINE_SCHEDULE=1f1b", "CTRT_PIPELINE_MICRO=40" } },
+    { "memory: gpipe, 8 micro-batches", test_memory,
+      { FOUR, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=8" } },
+    { "the memory of gpipe depends on the number of micro-batches, that of 1f1b does not", test_memory,
+      { FOUR, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=40" } },
+    { "a step does not wait for the devices", test_waits, { FOUR } },
+    { "a checkpoint written under one strategy is read under the other", test_checkpoints, { SIMS } },
+    { "canonical mode: the same bits as single, in 1 to 4 stages", test_canonical, { FOUR, "CTRT_CANONICAL=1" } },
+    { "the same by gpipe", test_canonical, { FOUR, "CTRT_CANONICAL=1", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
+    { "a stage that fails changes no gradient, and is named", test_failures, { FOUR } },
+};
+
+TEST_MAIN
+{
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE_TRUE(shared != MAP_FAILED);
+    group("children are divided by the size of their parameters, or as the program says");
+    EACH(c, placements) {
+        const char *settings[] = { FOUR, c->setting, NULL };
+        CHILD_LOOP(child_, settings, exit) {
+            sims_begin();
+            test_placement(c);
+        }
+    }
+    EACH(test, tests) {
+        group("%s", test->title);
+        CHILD_LOOP(child_, test->settings, exit) {
+            sims_begin();
+            test->run();
+        }
+    }
+    munmap(shared, sizeof *shared);
+    return done();
+}
