@@ -6,6 +6,8 @@
  *              rank, 'E' (ended), 'M' (the ranks called different collectives), 'A' (aborted) or 'F' (failed), and a
  *              message. A thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because
  *              it may serve the store: then the others do not watch any more, and a connection that ends is no failure
+ *   unwatched  number of other ranks that do not watch any more; `unwatched/0` is set when it is all of them. Rank 0
+ *              waits for that, so that the store does not end while a rank watches
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -31,6 +33,8 @@ CORE_PARAM(report_param);
 static const double ANSWER_SECONDS = 0.7;
 /* How long it waits for the store, whose server may be a process that is stopped. */
 static const double STORE_SECONDS = 5;
+/* How long rank 0 waits for the threads of the others to end when it leaves. */
+static const double UNWATCH_SECONDS = 2;
 /* A pause between two polls, in nanoseconds, that does not count as time of the collective. */
 static const int64_t STOPPED_NS = 1000000000;
 
@@ -408,6 +412,14 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
 
 /* ---- watching ---- */
 
+static void count_unwatched(const ctrt_comm *comm)
+{
+    char key[KEY];
+    int64_t count = 0;
+    if (ctrt_store_add(comm->store, key_of(key, comm, "unwatched", -1), 1, &count) == CTRT_OK && count == comm->size - 1)
+        (void)store_set_within(comm->store, key_of(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
+}
+
 /* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */
 static void *watch(void *argument)
 {
@@ -425,10 +437,15 @@ static void *watch(void *argument)
         if (status == CTRT_OK)
             (void)sscanf(value, "%*d %c", &kind);
         free(value);
-        if (kind == 'L')
+        if (kind == 'L') {
+            count_unwatched(comm);
+            comm->counted = true;
             break;
+        }
         if (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9))
             continue;                       /* no alarm in this slice */
+        if (status != CTRT_OK)
+            (void)ctrt_context(status, "group %s has lost its store", comm->name);
         if (!atomic_load(&comm->closing))
             (void)comm_fail(comm, CTRT_ERR_COMM, status ? ctrt_error_message() : "another rank has failed");
         break;
@@ -462,8 +479,9 @@ static void announce_end(ctrt_comm *comm)
     char key[KEY];
     void *value = NULL;
     size_t bytes;
-    (void)store_compare_set_within(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
-                                   STORE_SECONDS);
+    if (store_compare_set_within(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
+                                 STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0)
+        (void)ctrt_store_get(comm->store, key_of(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
     free(value);
 }
 
@@ -487,6 +505,8 @@ void comm_unwatch(ctrt_comm *comm)
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, key_of(key, comm, "alarm", -1), NULL, 0);
         if (comm->rank == 0 && !comm->local)
             announce_end(comm);
+        else if (!comm->local && !comm->counted)
+            count_unwatched(comm);
     }
 }
 

@@ -109,7 +109,7 @@ CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *de
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
 /* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still run,
- * and leaves the group without waiting for other ranks. */
+ * and leaves the group. The other ranks need not leave it. */
 CTRT_API void ctrt_comm_release(ctrt_comm **comm);
 
 /* Properties; -1, 0 or NULL for NULL. The strings are valid as long as the communicator. */
