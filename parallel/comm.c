@@ -123,15 +123,22 @@ static const char *shorten(char text[SHORT], const char *name)
     return text;
 }
 
+/* Changes the number of ranks that have joined groups of this name. */
+static ctrt_status add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
+{
+    char key[SHORT + 32], name[SHORT];
+    snprintf(key, sizeof key, "%s/joined", shorten(name, comm->name));
+    return ctrt_store_add(comm->store, key, amount, sum);
+}
+
 /* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks have
  * joined. */
 static ctrt_status choose_id(ctrt_comm *comm)
 {
     int64_t joined = 0;
     char id[SHORT + 32], name[SHORT];
-    snprintf(id, sizeof id, "%s/joined", shorten(name, comm->name));
-    CTRT_TRY(ctrt_store_add(comm->store, id, 1, &joined));
-    snprintf(id, sizeof id, "%s/%" PRId64, name, (joined - 1) / comm->size);
+    CTRT_TRY(add_joined(&joined, comm, 1));
+    snprintf(id, sizeof id, "%s/%" PRId64, shorten(name, comm->name), (joined - 1) / comm->size);
     comm->id = host_strdup(id);
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
@@ -159,6 +166,7 @@ static ctrt_status publish_member(const ctrt_comm *comm)
         return CTRT_OK;
     if (bytes != sizeof first)
         return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
+    (void)add_joined(NULL, comm, -1);
     return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank must "
                      "join once, and two jobs must not use the same store", comm->rank, comm->name, first.host, first.pid);
 }
