@@ -142,7 +142,7 @@ static void joined_twice(void)
     static const char *const no_settings[] = { NULL };
     struct board *board = board_new();
     pid_t children[3];
-    snprintf(board->address, sizeof board->address, "tcp://127.0.0.1:%d", 20000 + (int)(getpid() % 20000));
+    snprintf(board->address, sizeof board->address, "tcp://127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
     for (int i = 0; i < 3; i++) {
         children[i] = child_start(no_settings);
         if (children[i] == 0) {
@@ -220,7 +220,7 @@ static void rank_0_first(void)
 {
     pid_t children[3];
     char port[32], number[16];
-    snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 20000));
+    snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 10000));
     for (int i = 0; i < 3; i++) {
         snprintf(number, sizeof number, "RANK=%d", i);
         const char *const settings[] = { "MASTER_ADDR=127.0.0.1", port, number, "WORLD_SIZE=3", "CTRT_DEVICE=cpu", NULL };
