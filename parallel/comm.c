@@ -35,7 +35,8 @@ static ctrt_status read_timeout(double *out, double given)
     CTRT_TRY(param_read(&value, &timeout_param, "core"));
     *out = given > 0 ? given : (double)value.integer;
     if (given < 0 || *out <= 0 || *out > 1e9)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: timeout is %g s, expected more than 0", *out);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: timeout is %g s, expected more than 0 and at most 1e9",
+                         given != 0 ? given : *out);
     return CTRT_OK;
 }
 
@@ -45,6 +46,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     if (comm == NULL)
         return out_of_memory(sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
+    comm->process = comm_process();
     comm->rank = rank;
     comm->size = size;
     comm->timeout = timeout;
@@ -65,6 +67,10 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
 
 static void comm_free(ctrt_comm *comm)
 {
+    if (comm->process != comm_process()) {      /* the parent's threads may have been changing the rest */
+        ctrt_store_release(&comm->store);
+        return;
+    }
     comm_lanes_end(comm);
     comm_unwatch(comm);
     if (comm->handle != NULL)
@@ -102,15 +108,37 @@ void ctrt_comm_release(ctrt_comm **comm)
 
 /* ---- joining ---- */
 
+/* Writes a text for keys that differs between different names: long ones, which a key could not contain, end with a hash
+ * (FNV-1a). */
+#define SHORT 160
+static const char *shorten(char text[SHORT], const char *name)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    if (strlen(name) < SHORT)
+        snprintf(text, SHORT, "%s", name);
+    else
+        snprintf(text, SHORT, "%.100s~%016" PRIx64, name, hash);
+    return text;
+}
+
+/* Changes the number of ranks that have joined groups of this name. */
+static ctrt_status add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
+{
+    char key[SHORT + 32], name[SHORT];
+    snprintf(key, sizeof key, "%s/joined", shorten(name, comm->name));
+    return ctrt_store_add(comm->store, key, amount, sum);
+}
+
 /* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks
  * have joined. */
 static ctrt_status choose_id(ctrt_comm *comm)
 {
     int64_t joined = 0;
-    char id[288];
-    snprintf(id, sizeof id, "%.200s/joined", comm->name);
-    CTRT_TRY(ctrt_store_add(comm->store, id, 1, &joined));
-    snprintf(id, sizeof id, "%.200s/%" PRId64, comm->name, (joined - 1) / comm->size);
+    char id[SHORT + 32], name[SHORT];
+    CTRT_TRY(add_joined(&joined, comm, 1));
+    snprintf(id, sizeof id, "%s/%" PRId64, shorten(name, comm->name), (joined - 1) / comm->size);
     comm->id = host_strdup(id);
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
@@ -119,6 +147,28 @@ static ctrt_status fail_missing(ctrt_comm *comm, const char *missing)
 {
     return ctrt_fail(CTRT_ERR_COMM, "group %s of %d ranks: rank%s %s did not join within %g s", comm->name, comm->size,
                      strchr(missing, ',') ? "s" : "", missing, comm->timeout);
+}
+
+/* Publishes this rank's host, process and device. Fails if another process has done so. */
+static ctrt_status publish_member(const ctrt_comm *comm)
+{
+    char key[320];
+    struct comm_member first;
+    void *value = NULL;
+    size_t bytes = 0;
+    snprintf(key, sizeof key, "%s/member/%d", comm->id, comm->rank);
+    CTRT_TRY(ctrt_store_compare_set(comm->store, key, NULL, 0, &comm->members[comm->rank], sizeof first, &value, &bytes));
+    const bool mine = bytes == sizeof first && memcmp(value, &comm->members[comm->rank], bytes) == 0;
+    if (bytes == sizeof first)
+        memcpy(&first, value, bytes);
+    free(value);
+    if (mine)
+        return CTRT_OK;
+    if (bytes != sizeof first)
+        return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
+    (void)add_joined(NULL, comm, -1);
+    return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank must "
+                     "join once, and two jobs must not use the same store", comm->rank, comm->name, first.host, first.pid);
 }
 
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
@@ -154,23 +204,25 @@ static ctrt_status collect_members(ctrt_comm *comm, const char *list_key)
 static ctrt_status exchange_members(ctrt_comm *comm)
 {
     struct comm_member *own = &comm->members[comm->rank];
-    char key[320], list_key[320];
+    char list_key[320];
     void *value = NULL;
     size_t bytes = 0;
     (void)gethostname(own->host, sizeof own->host - 1);
     own->pid = getpid();
     snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
+    CTRT_TRY(publish_member(comm));
     snprintf(list_key, sizeof list_key, "%s/members", comm->id);
     if (comm->rank == 0)
         return collect_members(comm, list_key);
-    snprintf(key, sizeof key, "%s/member/%d", comm->id, comm->rank);
-    CTRT_TRY(ctrt_store_set(comm->store, key, own, sizeof *own));
     /* Rank 0 reports which ranks are missing when its own time is over. */
     ctrt_status status = ctrt_store_get(comm->store, list_key, &value, &bytes, comm->timeout + 1);
     if (status != CTRT_OK)
         status = ctrt_context(status, "group %s: rank 0 did not answer", comm->name);
     else if (bytes == (size_t)comm->size * sizeof *own)
         memcpy(comm->members, value, bytes);
+    else if (bytes % sizeof *own == 0)
+        status = ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %zu ranks, rank %d expects %d", comm->name,
+                           bytes / sizeof *own, comm->rank, comm->size);
     else
         status = fail_missing(comm, value);
     free(value);
@@ -191,8 +243,8 @@ static void warn_overlap(const ctrt_comm *comm)
 
 static ctrt_status check_connects(const ctrt_comm *comm)
 {
-    int32_t hosts = 0, processes = 0;
-    for (int rank = 0; rank < comm->size; rank++) {
+    int32_t hosts = comm->local, processes = comm->local;
+    for (int rank = 0; rank < comm->size && !comm->local; rank++) {
         bool new_host = true, new_process = true;
         for (int other = 0; other < rank; other++) {
             const bool same = strcmp(comm->members[other].host, comm->members[rank].host) == 0;
@@ -218,11 +270,17 @@ static ctrt_status connect_engine(ctrt_comm *comm)
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
     };
-    atomic_store(&comm->lanes[LANE_COLLECTIVES].deadline, comm_clock(comm->timeout));
-    CTRT_TRY(comm->engine->create(&comm->handle, &comm->config));
-    comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(comm->handle);
+    comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
+    /* Before `create`, so that a rank that ends while the others connect is noticed. */
+    CTRT_TRY(comm_watch(comm));
+    void *handle = NULL;
+    CTRT_TRY(comm->engine->create(&handle, &comm->config));
+    pthread_mutex_lock(&comm->lock);
+    comm->handle = handle;
+    pthread_mutex_unlock(&comm->lock);
+    comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(handle);
     warn_overlap(comm);
-    return comm_watch(comm);
+    return CTRT_OK;
 }
 
 static ctrt_status use_engine(ctrt_comm *comm, const char *name)
@@ -369,7 +427,7 @@ static ctrt_status connect_local(struct local_join *joins, int n)
 {
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < n; i++) {
-        int error = pthread_create(&joins[i].thread, NULL, join_local, &joins[i]);
+        int error = comm_thread_start(&joins[i].thread, join_local, &joins[i]);
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
             status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: no thread: %s", strerror(error));
@@ -404,11 +462,13 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
         (*comm)->store = ctrt_store_retain(joins[0].comm->store);
     else
         CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, 0));
-    for (int i = 0; i < n; i++) {
-        struct comm_member *member = &(*comm)->members[i];
-        (void)gethostname(member->host, sizeof member->host - 1);
-        member->pid = getpid();
-        snprintf(member->device, sizeof member->device, "%s", ctrt_device_name(devices[i]));
+    struct comm_member *const members = (*comm)->members;
+    if (rank > 0)
+        memcpy(members, joins[0].comm->members, (size_t)n * sizeof *members);
+    for (int i = 0; i < n && rank == 0; i++) {
+        (void)gethostname(members[i].host, sizeof members[i].host - 1);
+        members[i].pid = getpid();
+        snprintf(members[i].device, sizeof members[i].device, "%s", ctrt_device_name(devices[i]));
     }
     return CTRT_OK;
 }
@@ -482,12 +542,12 @@ static int group_of(int *ranks, const ctrt_comm *comm, const struct choice *all)
 static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks, int count, int64_t color)
 {
     int rank = 0;
-    char name[256];
+    char name[256], parent[SHORT];
     while (ranks[rank] != comm->rank)
         rank++;
     snprintf(name, sizeof name, "%.100s.%d", comm->name, (int)color);
     CTRT_TRY(comm_alloc(out, rank, count, name, comm->timeout));
-    snprintf(name, sizeof name, "%.150s/split-%" PRIu64 "-%d", comm->id, comm->splits, (int)color);
+    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", shorten(parent, comm->id), comm->splits, (int)color);
     (*out)->id = host_strdup(name);
     if ((*out)->id == NULL)
         return out_of_memory(strlen(name), "a group's name");

@@ -31,6 +31,7 @@ struct comm_lane {
     ctrt_stream *stream;                    /* of the thread, on an asynchronous device */
     uint64_t number;                        /* flight record number of the running call */
     _Atomic int64_t deadline;               /* of the running call, in nanoseconds of CLOCK_MONOTONIC */
+    _Atomic int64_t polled;                 /* time of the last comm_poll during the call, or of its begin */
 };
 
 /* Where a rank is; the same in all processes after the group was joined. */
@@ -42,6 +43,7 @@ struct comm_member {
 
 struct ctrt_comm {
     atomic_int refs;
+    unsigned process;                       /* comm_process() of the process that created it */
     int rank, size;
     ctrt_device *device;
     ctrt_store *store;
@@ -54,7 +56,6 @@ struct ctrt_comm {
     void *handle;                           /* the engine's; NULL until it was created */
     bool direct;                            /* the engine reaches the memory of `device` */
     ctrt_comm_config config;
-    int64_t create_deadline;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;                 /* lanes: a call was queued or has ended */
@@ -74,12 +75,14 @@ struct ctrt_comm {
     atomic_bool closing;                    /* ends the watching thread */
     bool listed, watched;                   /* in the list; has a watching thread */
     bool local;                             /* all ranks are in this process */
+    bool counted;                           /* among the ranks that do not watch any more */
     pthread_t watcher;
     ctrt_comm *next;                        /* list of this process's communicators */
 };
 
 struct ctrt_work {
     atomic_int refs;
+    unsigned process;                       /* comm_process() of the process that created it */
     ctrt_work *next;
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
@@ -102,6 +105,14 @@ ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, const ctrt_comm_call 
 void comm_lanes_end(ctrt_comm *comm);
 /* Nanoseconds of CLOCK_MONOTONIC, now and after `seconds`. */
 int64_t comm_clock(double seconds);
+/* Sets the deadline of the call, or of the engine's create, that begins now in the lane. */
+void comm_lane_begin(struct comm_lane *lane);
+/* Starts a thread with all signals blocked, so that the program's handlers run in its own threads. Returns an errno. */
+int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
+/* Number of forks between the first process and this one. In the child of a fork, the communicators and works of the
+ * parent must not be touched: their locks may be held by threads that the child does not have. */
+unsigned comm_process(void);
+ctrt_status comm_fail_forked(const char *function);
 
 /* ---- comm_failure.c ---- */
 

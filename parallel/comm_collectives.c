@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_collectives.c: the public collectives: checks their arguments and submits them. */
+#include "graph/capture.h"
 #include "parallel/comm.h"
 #include "tensor/tensor.h"
 
@@ -83,6 +84,7 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
     if (any != NULL)
         CTRT_TRY(check_tensors(&count, comm, request));
     CTRT_TRY(ctrt_context(comm_check(comm), "%s", request->who));
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "collectives cannot be captured"), "%s", request->who));
     const ctrt_comm_call call = {
         .size = sizeof call,
         .signature = { .count = count, .collective = message ? CTRT_COLLECTIVE_SEND : request->collective,

@@ -6,6 +6,8 @@
  *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'F': failed. A
  *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
  *              serve the store: then the others watch no more, and a connection that ends is no failure.
+ *   unwatched  number of other ranks that do not watch any more; `unwatched/0` is set when it is all of them. Rank 0
+ *              waits for that, so that the store does not end while a rank watches
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   left/R     rank R has released its communicator */
 #include <errno.h>
@@ -29,6 +31,12 @@ CORE_PARAM(report_param);
 
 /* How long a failed rank waits for the states of the others. */
 static const double ANSWER_SECONDS = 0.7;
+/* How long it waits for the store, whose server may be a process that is stopped. */
+static const double STORE_SECONDS = 5;
+/* How long rank 0 waits for the threads of the others to end when it leaves. */
+static const double UNWATCH_SECONDS = 2;
+/* A pause between two polls, in nanoseconds, that does not count as time of the collective. */
+static const int64_t STOPPED_NS = 1000000000;
 
 struct state {
     ctrt_comm_signature done, pending;      /* sequence 0: none */
@@ -44,6 +52,16 @@ static const char *const kind_names[] = { "no answer", "ended", "left the group"
 /* All communicators of this process. */
 LOCK_DEFINE_MUTEX(comms_lock);
 static ctrt_comm *comms;
+
+static void after_fork_in_child(void)
+{
+    comms = NULL;
+}
+
+__attribute__((constructor)) static void comms_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+}
 
 #define KEY 320
 static const char *key_of(char key[KEY], const ctrt_comm *comm, const char *what, int rank)
@@ -74,16 +92,16 @@ static void publish_state(ctrt_comm *comm)
 {
     char key[KEY];
     const struct state state = own_state(comm);
-    (void)ctrt_store_set(comm->store, key_of(key, comm, "state", comm->rank), &state, sizeof state);
+    (void)store_set_within(comm->store, key_of(key, comm, "state", comm->rank), &state, sizeof state, STORE_SECONDS);
 }
 
-/* Publishes the states of the ranks of this process and makes them fail too. */
-static void alarm_siblings(const ctrt_comm *comm)
+/* Makes the other ranks of this process fail too. `publish`: publishes their states. */
+static void alarm_siblings(const ctrt_comm *comm, bool publish)
 {
     pthread_mutex_lock(&comms_lock);
     for (ctrt_comm *other = comms; other != NULL; other = other->next)
         if (other != comm && strcmp(other->id, comm->id) == 0 && other->store == comm->store) {
-            if (!atomic_exchange(&other->alarmed, true))
+            if (!atomic_exchange(&other->alarmed, true) && publish)
                 publish_state(other);
         }
     pthread_mutex_unlock(&comms_lock);
@@ -98,16 +116,19 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
         void *value = NULL;
         size_t bytes = 0;
         const double left = (double)(deadline - comm_clock(0)) / 1e9;
+        if (left < -2)
+            return;                         /* the store has stopped answering */
         if (rank == ended) {
             ranks[rank].kind = RANK_ENDED;
             continue;
         }
         /* A rank that has left the group does not answer, so look for that before the long wait. */
-        ctrt_status status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, 0.02);
-        if (status != CTRT_OK && ctrt_store_get(comm->store, key_of(key, comm, "left", rank), &value, &bytes, 0.001)
-                                     == CTRT_OK)
+        const double brief = left > 0.02 ? 0.02 : left > 0 ? left : CTRT_ZERO;
+        ctrt_status status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, brief);
+        if (status != CTRT_OK
+            && ctrt_store_get(comm->store, key_of(key, comm, "left", rank), NULL, NULL, CTRT_ZERO) == CTRT_OK)
             ranks[rank].kind = RANK_LEFT;
-        else if (status != CTRT_OK && left > 0.02)
+        else if (status != CTRT_OK && left > brief)
             status = ctrt_store_get(comm->store, key_of(key, comm, "state", rank), &value, &bytes, left);
         if (status == CTRT_OK && bytes == sizeof(struct state)) {
             memcpy(&ranks[rank].state, value, sizeof(struct state));
@@ -230,6 +251,8 @@ static void write_report(const ctrt_comm *comm)
 
 ctrt_status comm_check(ctrt_comm *comm)
 {
+    if (comm->process != comm_process())
+        return comm_fail_forked("communicator");
     if (atomic_load_explicit(&comm->alarmed, memory_order_acquire)
         && !atomic_load_explicit(&comm->failed, memory_order_acquire))
         return comm_fail(comm, CTRT_ERR_COMM, "another rank has failed");
@@ -241,7 +264,7 @@ ctrt_status comm_check(ctrt_comm *comm)
 /* The first alarm of the group. */
 struct alarm {
     int rank;
-    char kind;                              /* see above; 0: unknown */
+    char kind;                              /* see above; 0: unknown, because the store does not answer */
     char *cause;                            /* its message, if another rank set it; to be freed */
 };
 
@@ -257,8 +280,8 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
     strbuf_add(&text, "%d %c %s", comm->rank, kind, error);
     if (strbuf_finish(&mine, &text, "an alarm") != CTRT_OK)
         return alarm;
-    if (ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value, &bytes)
-            == CTRT_OK
+    if (store_compare_set_within(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value,
+                                 &bytes, STORE_SECONDS) == CTRT_OK
         && sscanf(value, "%d %c %n", &alarm.rank, &alarm.kind, &end) >= 2 && alarm.rank != comm->rank
         && alarm.kind != 'L')
         alarm.cause = strdup((char *)value + end);
@@ -274,10 +297,11 @@ static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *r
     comm->error = error;
     comm->report = report;
     atomic_store_explicit(&comm->failed, true, memory_order_release);
+    void *handle = comm->handle;
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
-    if (CTRT_SLOT(comm->engine, abort) && comm->handle != NULL)
-        comm->engine->abort(comm->handle);
+    if (CTRT_SLOT(comm->engine, abort) && handle != NULL)
+        comm->engine->abort(handle);
     log_message(CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->rank, error ? error : "out of memory");
     write_report(comm);
 }
@@ -288,11 +312,12 @@ static void compose(ctrt_comm *comm, ctrt_status status, char kind, const char *
     char *text = NULL, *report = NULL;
     struct strbuf message = { 0 };
     const struct alarm alarm = raise_alarm(comm, kind, error);
-    publish_state(comm);
-    alarm_siblings(comm);
-    const bool ended = alarm.kind == 'E';
+    const bool ended = alarm.kind == 'E', answers = alarm.kind != 0;
     const struct state own = own_state(comm);
-    struct rank_state *ranks = host_calloc((size_t)comm->size * sizeof *ranks);
+    struct rank_state *ranks = answers ? host_calloc((size_t)comm->size * sizeof *ranks) : NULL;
+    if (answers)
+        publish_state(comm);
+    alarm_siblings(comm, answers);
     if (ranks != NULL)
         collect_states(ranks, comm, own.pending.sequence ? &own.pending : NULL, ended ? alarm.rank : -1);
     if (ended && own.pending.sequence > 0)
@@ -307,6 +332,8 @@ static void compose(ctrt_comm *comm, ctrt_status status, char kind, const char *
     else if (ranks != NULL && status == CTRT_ERR_COMM && alarm.kind != 'A'
              && (ended || alarm.cause == NULL || own.pending.sequence > 0))
         describe_ranks(&message, comm, ranks);
+    if (!answers)
+        strbuf_add_string(&message, "; what the other ranks do is unknown, because the store does not answer");
     (void)strbuf_finish(&text, &message, "a message");
     (void)compose_json(&report, comm, text, ranks);
     host_free(ranks);
@@ -345,19 +372,24 @@ ctrt_status comm_poll(void *state)
     struct comm_lane *lane = state;
     ctrt_comm *comm = lane->comm;
     char call[FLIGHT_TEXT];
+    const int64_t now = comm_clock(0), pause = now - atomic_exchange(&lane->polled, now);
+    /* Engines poll many times per second. After such a pause this process, and probably the whole job, was stopped. */
+    if (pause > STOPPED_NS)
+        atomic_fetch_add(&lane->deadline, pause);
     if (atomic_load_explicit(&comm->failed, memory_order_acquire))
         return comm_check(comm);
     if (atomic_load_explicit(&comm->alarmed, memory_order_acquire))
         return ctrt_fail(CTRT_ERR_COMM, "another rank has failed");
-    if (comm_clock(0) < atomic_load_explicit(&lane->deadline, memory_order_relaxed))
+    if (now < atomic_load_explicit(&lane->deadline, memory_order_relaxed))
         return CTRT_OK;
     pthread_mutex_lock(&comm->lock);
     const uint64_t number = lane->number;
-    if (number != 0)
-        flight_text(call, &comm->record->ring[(number - 1) % FLIGHT_RECORDS].signature);
+    const struct flight *flight = flight_get(comm->record, number);
+    if (flight != NULL)
+        flight_text(call, &flight->signature);
     pthread_mutex_unlock(&comm->lock);
     return ctrt_fail(CTRT_ERR_COMM, "%s of group %s did not complete within %g s",
-                     number ? call : "connecting the ranks", comm->name, comm->timeout);
+                     flight != NULL ? call : number ? "a call" : "connecting the ranks", comm->name, comm->timeout);
 }
 
 ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
@@ -387,6 +419,14 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
 
 /* ---- watching ---- */
 
+static void count_unwatched(const ctrt_comm *comm)
+{
+    char key[KEY];
+    int64_t count = 0;
+    if (ctrt_store_add(comm->store, key_of(key, comm, "unwatched", -1), 1, &count) == CTRT_OK && count == comm->size - 1)
+        (void)store_set_within(comm->store, key_of(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
+}
+
 /* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */
 static void *watch(void *argument)
 {
@@ -404,10 +444,15 @@ static void *watch(void *argument)
         if (status == CTRT_OK)
             (void)sscanf(value, "%*d %c", &kind);
         free(value);
-        if (kind == 'L')
+        if (kind == 'L') {
+            count_unwatched(comm);
+            comm->counted = true;
             break;
+        }
         if (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9))
             continue;                       /* no alarm in this slice */
+        if (status != CTRT_OK)
+            (void)ctrt_context(status, "group %s has lost its store", comm->name);
         if (!atomic_load(&comm->closing))
             (void)comm_fail(comm, CTRT_ERR_COMM, status ? ctrt_error_message() : "another rank has failed");
         break;
@@ -428,7 +473,7 @@ ctrt_status comm_watch(ctrt_comm *comm)
         return CTRT_OK;
     snprintf(value, sizeof value, "%d E ", comm->rank);
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, key_of(key, comm, "alarm", -1), value, strlen(value)));
-    int error = pthread_create(&comm->watcher, NULL, watch, comm);
+    int error = comm_thread_start(&comm->watcher, watch, comm);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches the other ranks: %s", comm->name,
                          strerror(error));
@@ -441,7 +486,9 @@ static void announce_end(ctrt_comm *comm)
     char key[KEY];
     void *value = NULL;
     size_t bytes;
-    (void)ctrt_store_compare_set(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes);
+    if (store_compare_set_within(comm->store, key_of(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
+                                 STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0)
+        (void)ctrt_store_get(comm->store, key_of(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
     free(value);
 }
 
@@ -460,11 +507,13 @@ void comm_unwatch(ctrt_comm *comm)
             break;
         }
     pthread_mutex_unlock(&comms_lock);
-    if (comm->size > 1 && !atomic_load(&comm->failed)) {
+    if (comm->size > 1 && !atomic_load(&comm->failed)
+        && store_set_within(comm->store, key_of(key, comm, "left", comm->rank), "", 0, STORE_SECONDS) == CTRT_OK) {
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, key_of(key, comm, "alarm", -1), NULL, 0);
-        (void)ctrt_store_set(comm->store, key_of(key, comm, "left", comm->rank), "", 0);
         if (comm->rank == 0 && !comm->local)
             announce_end(comm);
+        else if (!comm->local && !comm->counted)
+            count_unwatched(comm);
     }
 }
 
@@ -474,7 +523,7 @@ void ctrt_comm_abort(ctrt_comm *comm, const char *reason)
 {
     struct strbuf text = { 0 };
     char *words = NULL;
-    if (comm == NULL)
+    if (comm == NULL || comm->process != comm_process())
         return;
     strbuf_add(&text, "rank %d aborted group %s: %s", comm->rank, comm->name, reason ? reason : "no reason given");
     (void)strbuf_finish(&words, &text, "a message");
@@ -491,6 +540,8 @@ ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm)
 {
     if (json == NULL || comm == NULL)
         return fail_null("comm_report", json == NULL ? "json" : "comm");
+    if (comm->process != comm_process())
+        return comm_fail_forked("comm_report");
     *json = NULL;
     if (!atomic_load_explicit(&comm->failed, memory_order_acquire))
         return compose_json(json, comm, NULL, NULL);

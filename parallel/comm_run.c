@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_run.c: runs the calls of a communicator, in the calling thread or in the threads of its lanes, and
  * copies tensors through host memory if the engine cannot reach their device. */
+#include <signal.h>
 #include <time.h>
 
+#include "base/lock.h"
 #include "base/thread.h"
 #include "parallel/comm.h"
 #include "tensor/pinned.h"
@@ -12,6 +14,47 @@ int64_t comm_clock(double seconds)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec + (int64_t)(seconds * 1e9);
+}
+
+void comm_lane_begin(struct comm_lane *lane)
+{
+    atomic_store(&lane->polled, comm_clock(0));
+    atomic_store(&lane->deadline, comm_clock(lane->comm->timeout));
+}
+
+int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* ---- fork ---- */
+
+static atomic_uint forks;
+
+static void after_fork_in_child(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+__attribute__((constructor)) static void comm_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+}
+
+unsigned comm_process(void)
+{
+    return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+ctrt_status comm_fail_forked(const char *function)
+{
+    return ctrt_fail(CTRT_ERR_FORKED, "%s: this process was forked after the communicator had been created; create "
+                     "another one in this process", function);
 }
 
 /* ---- one call ---- */
@@ -82,7 +125,7 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     lane->number = work->number;
     flight_set(comm->record, work->number, FLIGHT_RUNNING);
     pthread_mutex_unlock(&comm->lock);
-    atomic_store(&lane->deadline, comm_clock(comm->timeout));
+    comm_lane_begin(lane);
     work->call.state = lane;
     if (status == CTRT_OK && work->before != NULL)
         status = ctrt_stream_wait_event(lane->stream, work->before);
@@ -150,7 +193,7 @@ static ctrt_status lane_start(struct comm_lane *lane)
         return CTRT_OK;
     if (asynchronous(comm->device) && lane->stream == NULL)
         CTRT_TRY(ctrt_stream_new(&lane->stream, comm->device, 0));
-    int error = pthread_create(&lane->thread, NULL, lane_thread, lane);
+    int error = comm_thread_start(&lane->thread, lane_thread, lane);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread for background collectives: %s", comm->name,
                          strerror(error));
@@ -187,6 +230,7 @@ static ctrt_status work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_de
     if (work == NULL)
         return out_of_memory(sizeof *work, "a collective");
     atomic_init(&work->refs, 1);
+    work->process = comm_process();
     work->call = *call;
     work->device = device;
     ctrt_tensor_retain(call->send_tensor);
@@ -268,6 +312,8 @@ ctrt_status ctrt_work_wait(ctrt_work *work)
 {
     if (work == NULL)
         return fail_null("work_wait", "work");
+    if (work->process != comm_process())
+        return comm_fail_forked("work_wait");
     CANCEL_DISABLED;
     pthread_mutex_lock(&work->lock);
     while (!work->done)
@@ -286,6 +332,8 @@ ctrt_status ctrt_work_query(ctrt_work *work, bool *done)
 {
     if (work == NULL || done == NULL)
         return fail_null("work_query", work == NULL ? "work" : "done");
+    if (work->process != comm_process())
+        return comm_fail_forked("work_query");
     pthread_mutex_lock(&work->lock);
     *done = work->done;
     pthread_mutex_unlock(&work->lock);
@@ -300,7 +348,7 @@ void ctrt_work_release(ctrt_work **work)
         return;
     ctrt_work *gone = *work;
     *work = NULL;
-    if (atomic_fetch_sub(&gone->refs, 1) != 1)
+    if (atomic_fetch_sub(&gone->refs, 1) != 1 || gone->process != comm_process())
         return;
     ctrt_tensor_release(&gone->call.send_tensor);
     ctrt_tensor_release(&gone->call.receive_tensor);

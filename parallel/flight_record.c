@@ -47,8 +47,8 @@ uint64_t flight_add(struct flight_record *record, const ctrt_comm_signature *sig
 
 void flight_set(struct flight_record *record, uint64_t number, enum flight_state state)
 {
-    struct flight *flight = &record->ring[(number - 1) % FLIGHT_RECORDS];
-    if (flight->number != number)
+    struct flight *flight = (struct flight *)flight_get(record, number);
+    if (flight == NULL)
         return;
     flight->state = state;
     *(state == FLIGHT_RUNNING ? &flight->started : &flight->ended) = now();
@@ -67,12 +67,23 @@ const struct flight *flight_last_done(const struct flight_record *record)
     return NULL;
 }
 
+const struct flight *flight_get(const struct flight_record *record, uint64_t number)
+{
+    const struct flight *flight = &record->ring[(number - 1) % FLIGHT_RECORDS];
+    return number != 0 && flight->number == number ? flight : NULL;
+}
+
 const struct flight *flight_pending(const struct flight_record *record)
 {
-    for (uint64_t i = oldest(record); i < record->count; i++)
-        if (record->ring[i % FLIGHT_RECORDS].state != FLIGHT_DONE)
-            return &record->ring[i % FLIGHT_RECORDS];
-    return NULL;
+    const struct flight *message = NULL;
+    for (uint64_t i = oldest(record); i < record->count; i++) {
+        const struct flight *flight = &record->ring[i % FLIGHT_RECORDS];
+        if (flight->state != FLIGHT_DONE && flight->peer < 0)
+            return flight;
+        if (flight->state != FLIGHT_DONE && message == NULL)
+            message = flight;
+    }
+    return message;
 }
 
 const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signature)

@@ -30,7 +30,10 @@ uint64_t flight_add(struct flight_record *record, const ctrt_comm_signature *sig
 void flight_set(struct flight_record *record, uint64_t number, enum flight_state state);
 /* The last call that ended without a failure; NULL if the ring has none. */
 const struct flight *flight_last_done(const struct flight_record *record);
-/* The oldest call that is not done; NULL if there is none. */
+/* Call `number`; NULL if the ring does not have it. */
+const struct flight *flight_get(const struct flight_record *record, uint64_t number);
+/* The oldest collective that is not done, else the oldest message; NULL if there is none. Collectives come first because
+ * a rank may have receives queued that nobody waits for. */
 const struct flight *flight_pending(const struct flight_record *record);
 
 /* Writes "all_reduce 57 (sum, 1000 f32)" into text[FLIGHT_TEXT]. Returns `text`. */

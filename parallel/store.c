@@ -298,21 +298,27 @@ static struct store_message message_of(enum store_op op, const char *key, const 
                                     .value = value, .value_bytes = bytes };
 }
 
-/* A request whose value is not used. */
-static ctrt_status run(bool *unset, const char *function, ctrt_store *store, const struct store_message *message)
+/* A request whose value is not used. `seconds` 0: the store's. */
+static ctrt_status run(bool *unset, const char *function, ctrt_store *store, const struct store_message *message,
+                       double seconds)
 {
     struct store_value *value = NULL;
     CTRT_TRY(check_request(function, store, message));
-    const ctrt_status status = request(unset, &value, function, store, message, store->seconds);
+    const ctrt_status status = request(unset, &value, function, store, message, seconds > 0 ? seconds : store->seconds);
     store_value_release(value);
     return status;
 }
 
-ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value, size_t bytes)
+ctrt_status store_set_within(ctrt_store *store, const char *key, const void *value, size_t bytes, double seconds)
 {
     const struct store_message message = message_of(STORE_SET, key, value, bytes);
     bool unset;
-    return run(&unset, "store_set", store, &message);
+    return run(&unset, "store_set", store, &message, seconds);
+}
+
+ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value, size_t bytes)
+{
+    return store_set_within(store, key, value, bytes, 0);
 }
 
 ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds)
@@ -348,8 +354,9 @@ ctrt_status ctrt_store_add(ctrt_store *store, const char *key, int64_t amount, i
     return CTRT_OK;
 }
 
-ctrt_status ctrt_store_compare_set(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
-                                   const void *desired, size_t desired_bytes, void **value, size_t *bytes)
+ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
+                                     const void *desired, size_t desired_bytes, void **value, size_t *bytes,
+                                     double seconds)
 {
     struct store_message message = message_of(STORE_COMPARE_SET, key, desired, desired_bytes);
     struct store_value *now = NULL;
@@ -358,15 +365,21 @@ ctrt_status ctrt_store_compare_set(ctrt_store *store, const char *key, const voi
     message.other = expected;
     message.other_bytes = expected_bytes;
     CTRT_TRY(check_request("store_compare_set", store, &message));
-    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, store->seconds));
+    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, seconds > 0 ? seconds : store->seconds));
     return give_value(value, bytes, now);
+}
+
+ctrt_status ctrt_store_compare_set(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
+                                   const void *desired, size_t desired_bytes, void **value, size_t *bytes)
+{
+    return store_compare_set_within(store, key, expected, expected_bytes, desired, desired_bytes, value, bytes, 0);
 }
 
 ctrt_status ctrt_store_delete(ctrt_store *store, const char *key, bool *existed)
 {
     const struct store_message message = message_of(STORE_DELETE, key, NULL, 0);
     bool unset;
-    CTRT_TRY(run(&unset, "store_delete", store, &message));
+    CTRT_TRY(run(&unset, "store_delete", store, &message, 0));
     if (existed != NULL)
         *existed = !unset;
     return CTRT_OK;
@@ -385,5 +398,5 @@ ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const ch
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "store_set_at_disconnect: the value of key %s has %zu bytes; at most %d are possible",
                          key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
-    return run(&unset, "store_set_at_disconnect", store, &message);
+    return run(&unset, "store_set_at_disconnect", store, &message, 0);
 }

@@ -57,6 +57,12 @@ struct ctrt_store {
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 
+/* ctrt_store_set and ctrt_store_compare_set with a time limit of their own. `seconds` 0: the store's. */
+ctrt_status store_set_within(ctrt_store *store, const char *key, const void *value, size_t bytes, double seconds);
+ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
+                                     const void *desired, size_t desired_bytes, void **value, size_t *bytes,
+                                     double seconds);
+
 /* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
 #define STORE_ANSWER_TIME INT64_C(5000000000)
 

@@ -124,6 +124,8 @@ strategy_distributed_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 strategy_distributed_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_distributed_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_distributed_la_LIBADD   = libctrt.la
+endif
+
 if PLUGIN_STRATEGY_PIPELINE
 plugin_LTLIBRARIES += strategy-pipeline.la
 strategy_pipeline_la_SOURCES  = $(strategy_pipeline_sources)

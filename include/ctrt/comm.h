@@ -20,6 +20,10 @@
  * within the timeout or its process has ended, the collective fails on all other ranks with CTRT_ERR_COMM and a report
  * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error.
  *
+ * In the child of a fork, calls on the parent's communicators and works return CTRT_ERR_FORKED; they can be released.
+ *
+ * Collectives cannot be captured (ctrt_capture_begin): CTRT_ERR_STATE, and the capture fails.
+ *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */
 #ifndef CTRT_COMM_H
@@ -97,7 +101,8 @@ typedef struct ctrt_comm_options {
  * MASTER_ADDR and MASTER_PORT of the store), Open MPI's, MPICH's (PMI) or Slurm's variables; without any of them rank 0
  * of 1. CTRT_STORE names a store by its address instead.
  *
- * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_NOT_FOUND for an engine
+ * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process has
+ * joined with this rank; CTRT_ERR_NOT_FOUND for an engine
  * that does not exist; CTRT_ERR_INVALID_ARGUMENT for malformed variables, which the message names. */
 CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options);
 /* Creates a group of `n` ranks in this process, one per element of `devices`, and writes their communicators to out[n].
@@ -109,7 +114,7 @@ CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *de
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
 /* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still run,
- * and leaves the group without waiting for other ranks. */
+ * and leaves the group. The other ranks need not leave it. */
 CTRT_API void ctrt_comm_release(ctrt_comm **comm);
 
 /* Properties; -1, 0 or NULL for NULL. The strings are valid as long as the communicator. */

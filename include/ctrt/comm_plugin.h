@@ -57,7 +57,7 @@ typedef struct ctrt_comm_config {
     ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
     void *state;                        /* first argument of the functions below, in create; in run it is call->state */
-    /* While run() or create() waits for other ranks it calls poll at least every 20 ms, and returns its result if that
+    /* While run() or create() waits for other ranks it calls poll about every 10 ms, and returns its result if that
      * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
     ctrt_status (*poll)(void *state);
     /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0

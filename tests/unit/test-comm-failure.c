@@ -84,16 +84,21 @@ static void late(struct rank *rank)
     atomic_fetch_add(&rank->board->step, 1);
 }
 
-/* Rank 1's process ends or stops. */
+/* Rank 1's process ends or stops when the others have called collective 2. */
 static void lost(struct rank *rank)
 {
     const int signal = *(const int *)rank->argument;
     CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    CTRT_AUTO(work) work = NULL;
     CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
-    if (rank->number == 1)
+    if (rank->number == 1) {
+        await(&rank->board->step, rank->size - 1);
         raise(signal);
+    }
     const double begin = clock_seconds();
-    const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM));
+    atomic_fetch_add(&rank->board->step, 1);
+    const ctrt_status status = ctrt_work_wait(work);
     check_lost(rank, status, begin, 0.5 + 1, signal == SIGKILL ? "has ended" : "does not answer",
                signal == SIGKILL ? "ended" : "no answer");
 }
@@ -168,6 +173,69 @@ static void aborted_amid(struct rank *rank)
         pthread_join(thread, NULL);
 }
 
+/* ---- processes that do not join, join twice, or are forked ---- */
+
+/* Rank 0 waits for rank 1. A second process with rank 0 gets an error at once, and the first one is not disturbed. */
+static void joined_twice(void)
+{
+    static const char *const no_settings[] = { NULL };
+    struct board *board = board_new();
+    pid_t children[3];
+    snprintf(board->address, sizeof board->address, "tcp://127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+    for (int i = 0; i < 3; i++) {
+        children[i] = child_start(no_settings);
+        if (children[i] == 0) {
+            CTRT_AUTO(store) store = NULL;
+            CTRT_AUTO(comm) comm = NULL;
+            ctrt_device *cpu = NULL;
+            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            await(&board->step, i);
+            CHECK_OK(ctrt_store_open(&store, board->address, i == 0, 20));
+            const ctrt_comm_options options = { .store = store, .device = cpu, .rank = i == 2, .size = 2, .timeout = 20 };
+            if (i == 0)
+                atomic_fetch_add(&board->step, 1);
+            if (i == 1) {
+                CHECK_OK(ctrt_store_get(store, "world/0/member/0", NULL, NULL, 20));
+                CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_STATE, "rank 0 of group world has joined already (");
+                atomic_fetch_add(&board->step, 1);
+            } else if (CHECK_OK(ctrt_comm_new(&comm, &options))) {
+                CHECK_OK(ctrt_comm_barrier(comm));
+            }
+            ctrt_comm_release(&comm);
+            ctrt_store_release(&store);
+            child_end(exit);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        child_join(children[i], __FILE__, __LINE__);
+    munmap(board, sizeof *board);
+}
+
+/* The child of a fork cannot use its parent's communicator and work; it can release them. */
+static void forked(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    CTRT_AUTO(work) work = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM));
+    IN_FORK {
+        char *json = NULL;
+        CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_FORKED, "forked");
+        CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_FORKED, "forked");
+        CHECK_FAILS(ctrt_comm_report(&json, rank->comm), CTRT_ERR_FORKED, "forked");
+        CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_FORKED, "forked");
+        CHECK_FAILS(ctrt_work_query(work, &(bool){ false }), CTRT_ERR_FORKED, "forked");
+        ctrt_comm_abort(rank->comm, "in the child");
+        ctrt_work_release(&work);
+        ctrt_comm_release(&rank->comm);
+    }
+    CHECK_OK(ctrt_work_wait(work));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_select(&x, x, 0, 0));
+    CHECK_OK(ctrt_item(&value, x));
+    CHECK_EQ(value, rank->size * rank->size);
+}
+
 static void nothing(struct rank *rank)
 {
     (void)rank;
@@ -191,7 +259,7 @@ static void rank_0_first(void)
 {
     pid_t children[3];
     char port[32], number[16];
-    snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 20000));
+    snprintf(port, sizeof port, "MASTER_PORT=%d", 20000 + (int)(getpid() % 10000));
     for (int i = 0; i < 3; i++) {
         snprintf(number, sizeof number, "RANK=%d", i);
         const char *const settings[] = {
@@ -255,6 +323,13 @@ TEST_MAIN
     group("the rank that serves the store ends first");
     IN_CHILD("CTRT_SIM=devices=4")
         rank_0_first();
+    group("a rank that joins twice");
+    IN_CHILD("CTRT_SIM=devices=4")
+        joined_twice();
+    group("the child of a fork");
+    if (forks_beside_threads())
+        IN_CHILD("CTRT_SIM=devices=4")
+            run_quiet(PROCESSES, 2, 10, forked, NULL, -1);
     group("leaving at once");
     IN_CHILD("CTRT_SIM=devices=4")
         for (enum kind kind = 0; kind < KINDS; kind++)

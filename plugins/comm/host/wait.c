@@ -10,7 +10,10 @@
 
 #include "host.h"
 
-#define SLICE_NS 10000000                   /* how long a thread sleeps until it polls */
+/* How long a thread sleeps until it polls: longer in large groups, whose threads would otherwise occupy the processors. */
+#define SLICE_NS    10000000
+#define SLICE_RANKS 64
+#define MOST_SLICES 50
 
 static inline void relax(void)
 {
@@ -35,9 +38,10 @@ void host_word_set(struct host_word *word, uint32_t value)
         syscall(SYS_futex, &word->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void word_sleep(struct host_word *word, uint32_t old)
+static void word_sleep(struct host_word *word, uint32_t old, int world)
 {
-    const struct timespec slice = { .tv_nsec = SLICE_NS };
+    const int slices = world <= SLICE_RANKS ? 1 : world / SLICE_RANKS < MOST_SLICES ? world / SLICE_RANKS : MOST_SLICES;
+    const struct timespec slice = { .tv_nsec = (long)slices * SLICE_NS };
     atomic_fetch_add(&word->sleepers, 1);
     if (atomic_load(&word->value) == old)
         syscall(SYS_futex, &word->value, FUTEX_WAIT, old, &slice, NULL, 0);
@@ -71,7 +75,7 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
     for (;;) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
             return CTRT_OK;
-        word_sleep(word, old);
+        word_sleep(word, old, comm->world);
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
             return CTRT_OK;
         ctrt_status status = comm->config->poll(state);
