@@ -4,9 +4,10 @@
  *     bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]           default: 2 7 64
  *
  * For each size the program measures, in turns and ROUNDS times, an all_reduce of RANKS threads, one of RANKS
- * processes, and memcpy by RANKS threads of as many bytes as an all_reduce has to move: it reads RANKS inputs and
- * writes RANKS outputs. It prints the medians: microseconds for each, GB/s (these bytes per second), and memcpy's time
- * divided by the all_reduce's, which is 1 if the all_reduce runs at the speed of memory. */
+ * processes, one of RANKS processes with tensors of ctrt_comm_empty, and RANKS threads that multiply an array of this
+ * size by a number, in place. The last reads and writes each byte of RANKS arrays once, and so does an all_reduce at
+ * least. It prints the medians of the microseconds, the bandwidth of memory in GB/s, and its time divided by that of
+ * each all_reduce: 1 is the speed of memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -19,7 +20,7 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum way { THREADS, PROCESSES, COPIES, WAYS };
+enum way { THREADS, PROCESSES, SHARED, MEMORY, WAYS };
 enum { RANKS = 64, ROUNDS = 99 };
 
 /* Shared by all processes. The ranks of each way take part in every measurement. */
@@ -59,20 +60,32 @@ static void pause_ms(double ms)
     nanosleep(&time, NULL);
 }
 
+static void scale(float *x, size_t n)
+{
+    typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(lanes *)(x + i) *= 0.5f;
+    for (; i < n; i++)
+        x[i] *= 0.5f;
+}
+
 static void measure(struct rank *rank)
 {
     const size_t bytes = board->bytes;
-    CTRT_AUTO(tensor) x = NULL, y = NULL;
-    must(ctrt_zeros(&x, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
-    must(ctrt_zeros(&y, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
+    const ctrt_ints shape = CTRT_SHAPE((int64_t)bytes / 4);
+    CTRT_AUTO(tensor) x = NULL;
+    must(board->way == SHARED ? ctrt_comm_empty(&x, rank->comm, shape, CTRT_F32)
+                              : ctrt_empty(&x, shape, CTRT_F32, rank->device));
+    must(ctrt_zero_(x));
     double begin = 0;
     for (int i = -1; i < board->calls; i++) {       /* the first one is not measured */
         if (i == 0) {
             pthread_barrier_wait(&board->start);
             begin = timing_now();
         }
-        if (rank->way == COPIES)
-            memcpy(ctrt_tensor_data(y), ctrt_tensor_data(x), bytes);
+        if (board->way == MEMORY)
+            scale(ctrt_tensor_data(x), bytes / 4);
         else
             must(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
     }
@@ -94,7 +107,7 @@ static void *serve(void *argument)
             continue;
         }
         seen = order;
-        if (board->way == rank->way) {
+        if (board->way == rank->way || (board->way == SHARED && rank->way == PROCESSES)) {
             measure(rank);
             atomic_fetch_add(&board->finished, 1);
         }
@@ -138,7 +151,8 @@ static double median(double *values, int count)
 
 static void table(size_t largest)
 {
-    printf("%10s %12s %8s %7s %12s %8s %7s\n", "bytes", "threads us", "GB/s", "ratio", "processes us", "GB/s", "ratio");
+    printf("%10s %12s %12s %12s %12s %7s %7s %9s %7s\n", "bytes", "threads us", "processes us", "shared us", "memory us",
+           "GB/s", "threads", "processes", "shared");
     for (size_t bytes = 4; bytes <= largest; bytes *= 4) {
         double times[WAYS][ROUNDS], typical[WAYS];
         for (int round = 0; round < rounds; round++)
@@ -146,11 +160,10 @@ static void table(size_t largest)
                 times[way][round] = sample((enum way)way, bytes);
         for (int way = 0; way < WAYS; way++)
             typical[way] = median(times[way], rounds);
-        const double moved = 2.0 * (double)bytes * ranks;
-        printf("%10zu %12.1f %8.2f %7.2f %12.1f %8.2f %7.2f\n", bytes, typical[THREADS],
-               moved / typical[THREADS] * 1e-3, typical[COPIES] / typical[THREADS], typical[PROCESSES],
-               moved / typical[PROCESSES] * 1e-3,
-               typical[COPIES] / typical[PROCESSES]);
+        const double memory = typical[MEMORY];
+        printf("%10zu %12.1f %12.1f %12.1f %12.1f %7.1f %7.2f %9.2f %7.2f\n", bytes, typical[THREADS], typical[PROCESSES],
+               typical[SHARED], memory, 2.0 * (double)bytes * ranks / memory * 1e-3, memory / typical[THREADS],
+               memory / typical[PROCESSES], memory / typical[SHARED]);
         fflush(stdout);
     }
 }
@@ -191,7 +204,7 @@ int main(int argc, char **argv)
     must(ctrt_comm_new_local(comms, devices, ranks, NULL));
     for (int i = 0; i < ranks; i++) {
         members[0][i] = (struct rank){ .way = THREADS, .number = i, .comm = comms[i], .device = cpu };
-        members[1][i] = (struct rank){ .way = COPIES, .number = i, .device = cpu };
+        members[1][i] = (struct rank){ .way = MEMORY, .number = i, .device = cpu };
         pthread_create(&members[0][i].thread, NULL, serve, &members[0][i]);
         pthread_create(&members[1][i].thread, NULL, serve, &members[1][i]);
     }

@@ -46,6 +46,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     if (comm == NULL)
         return out_of_memory(sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
+    atomic_init(&comm->parts, 1);
     comm->process = comm_process();
     comm->rank = rank;
     comm->size = size;
@@ -65,14 +66,10 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof *comm->members, "a communicator");
 }
 
-static void comm_free(ctrt_comm *comm)
+void comm_drop(ctrt_comm *comm)
 {
-    if (comm->process != comm_process()) {      /* the parent's threads may have been changing the rest */
-        ctrt_store_release(&comm->store);
+    if (atomic_fetch_sub_explicit(&comm->parts, 1, memory_order_acq_rel) != 1)
         return;
-    }
-    comm_lanes_end(comm);
-    comm_unwatch(comm);
     if (comm->handle != NULL)
         comm->engine->destroy(comm->handle);
     ctrt_store_release(&comm->store);
@@ -102,8 +99,15 @@ void ctrt_comm_release(ctrt_comm **comm)
         return;
     ctrt_comm *gone = *comm;
     *comm = NULL;
-    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) == 1)
-        comm_free(gone);
+    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (gone->process != comm_process()) {      /* the parent's threads may have been changing the rest */
+        ctrt_store_release(&gone->store);
+        return;
+    }
+    comm_lanes_end(gone);
+    comm_unwatch(gone);
+    comm_drop(gone);
 }
 
 /* ---- joining ---- */

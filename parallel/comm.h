@@ -4,7 +4,8 @@
  *   comm.c              joining, splitting and leaving groups
  *   comm_collectives.c  the public collectives: checks of arguments, numbering
  *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
- *   comm_failure.c      timeouts, ended ranks, reports */
+ *   comm_failure.c      timeouts, ended ranks, reports
+ *   comm_memory.c       tensors in memory that the ranks share */
 #ifndef PARALLEL_COMM_H
 #define PARALLEL_COMM_H
 
@@ -42,7 +43,9 @@ struct comm_member {
 };
 
 struct ctrt_comm {
-    atomic_int refs;
+    atomic_int refs;                        /* of the program */
+    atomic_int parts;                       /* tensors of ctrt_comm_empty, and 1 while `refs` is not 0: they need the
+                                             * engine's part, which is freed with the struct */
     unsigned process;                       /* comm_process() of the process that created it */
     int rank, size;
     ctrt_device *device;
@@ -96,6 +99,17 @@ struct ctrt_work {
     ctrt_status status;
     char *error;
 };
+
+/* ---- comm.c ---- */
+
+/* Drops one of the parts; the last one ends the engine's part and frees the struct. From any thread. */
+void comm_drop(ctrt_comm *comm);
+
+/* ---- comm_memory.c ---- */
+
+/* Runs a CTRT_COLLECTIVE_EMPTY: allocates call->bytes bytes and writes their address, or NULL for ordinary memory, to the
+ * pointer at call->receive. */
+ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call);
 
 /* ---- comm_run.c ---- */
 

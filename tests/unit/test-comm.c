@@ -310,67 +310,6 @@ static void bad_input(struct rank *rank)
     CHECK_OK(ctrt_comm_barrier(rank->comm));
 }
 
-/* ---- memory that the ranks share ---- */
-
-static ctrt_status poll_nothing(void *state)
-{
-    return clock_seconds() < *(double *)state ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "timeout");
-}
-
-static ctrt_status fail_mismatch(void *state, const ctrt_comm_signature *signatures)
-{
-    (void)state;
-    return ctrt_fail(CTRT_ERR_STATE, "mismatch of collective %d", (int)signatures[0].collective);
-}
-
-static const ctrt_comm_engine *host_engine(void)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/comm-host.so", getenv("CTRT_PLUGIN_PATH"));
-    void *object = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    const ctrt_plugin *(*entry)(uint32_t, uint32_t) = NULL;
-    REQUIRE(object != NULL, "%s", dlerror());
-    *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-    return entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->components[0].table;
-}
-
-/* The engine's alloc and free have no public function yet. All reductions use segments, but the last one only on rank
- * 0. */
-static void segments(struct rank *rank)
-{
-    enum { N = 5000 };
-    double end = clock_seconds() + 20;
-    const ctrt_comm_engine *engine = host_engine();
-    const ctrt_comm_config config = {
-        .size = sizeof config, .rank = rank->number, .world = rank->size, .name = "segments", .device = rank->device,
-        .store = rank->store, .timeout = 20, .state = &end, .poll = poll_nothing, .mismatch = fail_mismatch,
-    };
-    void *comm = NULL, *memory[2] = { NULL };
-    float own[N];
-    if (!CHECK_OK(engine->create(&comm, &config)))
-        return;
-    for (int i = 0; i < 2; i++)
-        CHECK_OK(engine->alloc(comm, &memory[i], N * sizeof(float)));
-    engine->free(comm, memory[0], N * sizeof(float));
-    CHECK_OK(engine->alloc(comm, &memory[0], 3 * N * sizeof(float)));
-    for (uint64_t turn = 1; turn <= 3; turn++) {
-        float *x = turn == 3 && rank->number > 0 ? own : turn == 2 ? (float *)memory[0] + 2 * N : memory[1];
-        for (int i = 0; i < N; i++)
-            x[i] = (float)(rank->number + i);
-        const ctrt_comm_call call = {
-            .size = sizeof call, .peer = -1, .bytes = sizeof own, .send = x, .receive = x, .state = &end,
-            .signature = { .sequence = turn, .count = N, .collective = CTRT_COLLECTIVE_ALL_REDUCE, .dtype = CTRT_F32,
-                           .root = -1 },
-        };
-        CHECK_OK(engine->run(comm, &call));
-        CHECK_EQ(x[0], rank->size * (rank->size - 1) / 2);
-        CHECK_EQ(x[N - 1], rank->size * (rank->size - 1) / 2 + rank->size * (N - 1));
-    }
-    for (int i = 0; i < 2; i++)
-        engine->free(comm, memory[i], 0);
-    engine->destroy(comm);
-}
-
 static void left_behind(enum kind kind)
 {
     int files = 0, threads = 0;

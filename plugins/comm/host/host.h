@@ -3,6 +3,7 @@
  *
  *   host.c       the engine's table: joining and leaving groups, choice of the way in which a call runs
  *   arena.c      memory that all ranks of a group map
+ *   segments.c   memory of tensors that all ranks of a group map
  *   wait.c       waiting for other ranks
  *   direct.c     collectives on memory that all ranks can address: threads on cpus, or shared segments
  *   pieces.c     collectives through the arena, in pieces: processes, and all small tensors
@@ -31,14 +32,15 @@
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
 #define HOST_RANKS   4096
-#define HOST_SEGMENTS 64
+#define HOST_PAGE    ((size_t)64 << 10)      /* the largest size of a page */
+#define HOST_HUGE    ((size_t)2 << 20)       /* of a huge page, on most processors */
 
 /* A number that threads of any process wait for (futex). Changed by host_word_set only. */
 struct host_word {
     _Atomic uint32_t value, sleepers;
 } __attribute__((aligned(64)));
 
-/* An address for other ranks: of this process, or in a segment (from 1). */
+/* An address for other ranks: of this process, or in a segment (from 1; 0: in none). */
 struct host_place {
     const void *address;
     uint64_t segment, offset;
@@ -86,6 +88,7 @@ struct host_header {
     _Atomic bool dead __attribute__((aligned(64)));             /* a call has failed */
     _Atomic bool devices;                   /* HOST_DEVICES: the events of the ranks exist */
     int64_t segment_pid, segment_fd;        /* segment that rank 0 creates, during alloc */
+    atomic_int segment_failed[2];           /* of even and odd segments: rank + 1 of one that could not map it */
     struct host_rank ranks[];
 };
 
@@ -100,9 +103,15 @@ struct host_arena {
     atomic_int users;                       /* threads of this process that use the memory of other ranks */
 };
 
-struct host_segment {                       /* memory of all ranks, one after the other */
-    char *base;
-    size_t bytes, mapped;                   /* of one rank; of all */
+/* Memory that alloc returned, of all ranks, in this process. A rank that frees its part returns the pages to the system.
+ * The addresses remain mapped until all ranks have done so. */
+struct host_segment {
+    struct host_segment *next;
+    uint64_t number;                        /* the same on all ranks */
+    struct host_segment_header {
+        atomic_int freed;                   /* ranks that have freed their part */
+    } *header;                              /* followed, at `first`, by the parts of all ranks */
+    size_t first, bytes, mapped;            /* first: of the header; bytes: of one part; mapped: of all */
 };
 
 struct host_comm {
@@ -118,7 +127,9 @@ struct host_comm {
     uint32_t collectives, pieces, messages; /* so far */
     uint32_t phases;                        /* HOST_DEVICES: barriers so far */
     const char **from, **to;                /* [world], for the current collective */
-    struct host_segment segments[HOST_SEGMENTS];
+    pthread_mutex_t segments_lock;
+    struct host_segment *segments;
+    uint64_t segment_count;                 /* so far */
 };
 
 /* ---- arena.c ---- */
@@ -135,6 +146,24 @@ void host_arena_init(const ctrt_host *host);
 char *host_slot(const struct host_comm *comm, int rank, uint32_t piece);
 char *host_result(const struct host_comm *comm, uint32_t piece);
 char *host_message(const struct host_comm *comm, int rank, uint32_t piece);
+
+static inline size_t host_round_up(size_t bytes)
+{
+    return (bytes + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
+}
+
+/* ---- segments.c ---- */
+
+/* The slots of the engine. */
+ctrt_status host_alloc(void *state, void **address, size_t bytes);
+void host_free(void *state, void *address);
+/* Unmaps all segments. */
+void host_segments_end(struct host_comm *comm);
+/* The place of bytes[bytes] of this rank's data. */
+struct host_place host_place_of(struct host_comm *comm, const void *address, size_t bytes);
+/* Writes the addresses of the data of all ranks to comm->from and comm->to, after host_arrive. The result is the same on
+ * all ranks; false: the ranks cannot address each other's data. */
+bool host_resolve(struct host_comm *comm);
 
 /* ---- wait.c ---- */
 
