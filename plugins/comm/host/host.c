@@ -126,20 +126,23 @@ static ctrt_status run_collective(struct host_comm *comm, const ctrt_comm_call *
     const size_t parts = call->signature.collective == CTRT_COLLECTIVE_ALL_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_ALL_TO_ALL ? (size_t)comm->world : 1;
-    const bool pieces = comm->mode == HOST_PROCESSES || give_bytes <= HOST_SMALL;
     const struct host_entry entry = {
         .signature = call->signature,
         .give = host_place_of(comm, host_given(comm, call), give_bytes),
         .receive = host_place_of(comm, call->receive, parts * call->bytes),
     };
-    if (pieces)
+    const bool small = give_bytes <= HOST_SMALL;
+    if (small || (comm->mode == HOST_PROCESSES && entry.give.segment == 0))
         host_put_first(comm, call);
     CTRT_TRY(host_arrive(comm, call, &entry));
     if (call->bytes == 0)
         return CTRT_OK;
-    if (give_bytes > HOST_SMALL && host_resolve(comm))
+    if (!small && host_resolve(comm, host_shares(call)))
         return host_run_direct(comm, call);
-    return host_run_pieces(comm, call);
+    bool late = false;
+    for (int rank = 0; rank < comm->world && !small; rank++)
+        late |= host_entry(comm, rank)->give.segment != 0;
+    return host_run_pieces(comm, call, late);
 }
 
 static ctrt_status host_run(void *state, const ctrt_comm_call *call)

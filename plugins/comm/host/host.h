@@ -26,11 +26,13 @@
 #include "ctrt/ctrt.h"
 
 /* Bytes of a rank's slot in the arena: a piece of a collective, or of a message. */
-#define HOST_PIECE   ((size_t)256 << 10)
+#define HOST_PIECE   ((size_t)512 << 10)
 #define HOST_MESSAGE ((size_t)128 << 10)
 /* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
+/* Two ranks share the reduction of more than this many bytes. */
+#define HOST_WHOLE   ((size_t)256 << 10)
 #define HOST_RANKS   4096
 #define HOST_PAGE    ((size_t)64 << 10)      /* the largest size of a page */
 #define HOST_HUGE    ((size_t)2 << 20)       /* of a huge page, on most processors */
@@ -161,9 +163,9 @@ void host_free(void *state, void *address);
 void host_segments_end(struct host_comm *comm);
 /* The place of bytes[bytes] of this rank's data. */
 struct host_place host_place_of(struct host_comm *comm, const void *address, size_t bytes);
-/* Writes the addresses of the data of all ranks to comm->from and comm->to, after host_arrive. The result is the same on
- * all ranks; false: the ranks cannot address each other's data. */
-bool host_resolve(struct host_comm *comm);
+/* Writes the addresses of the data of all ranks to comm->from and, if `results`, of where their results go to comm->to,
+ * after host_arrive. false: the ranks cannot address them; the same on all ranks. */
+bool host_resolve(struct host_comm *comm, bool results);
 
 /* ---- wait.c ---- */
 
@@ -188,12 +190,22 @@ ctrt_status host_dead(struct host_comm *comm, ctrt_status status);
 
 /* ---- direct.c, pieces.c, devices.c, message.c ---- */
 
+struct host_range {
+    size_t begin, end;
+};
+/* The bytes, whole cache lines, that this rank reduces when the ranks share the reduction of `bytes` bytes. */
+struct host_range host_share(const struct host_comm *comm, size_t bytes);
+/* Reduces that range of the data at comm->from[world] and writes it to the same range of each address in to[count] that
+ * is not NULL (at least one), which may be among the inputs. */
+void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call, struct host_range range,
+                       const char *const *to, int count);
 /* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before host_arrive: copies piece 0 of this rank's data to its slot. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After it: the rest. */
-ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call);
+/* After it: the rest. If a rank did not call host_put_first, because the others may be able to address its data, all
+ * ranks pass `late`, and do it now. */
+ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
@@ -227,6 +239,12 @@ static inline bool host_reduces(const ctrt_comm_call *call)
     const uint32_t collective = call->signature.collective;
     return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
            || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Reductions of which each rank computes a part for all ranks. */
+static inline bool host_shares(const ctrt_comm_call *call)
+{
+    return host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
 /* Writes bytes [offset, offset + bytes) of each part of this rank's result. from[rank]: that range of the data that the

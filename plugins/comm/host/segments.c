@@ -17,18 +17,6 @@ static char *part_of(const struct host_segment *segment, int rank)
 
 /* ---- mapping ---- */
 
-/* With pages of 4 KiB an all_reduce of 64 MiB takes twice as long. Most systems do not use huge pages for shared memory
- * by themselves; MADV_COLLAPSE (Linux 6.1) makes them of regions that have a page already. Without it nothing changes. */
-static void use_huge_pages(char *memory, size_t bytes)
-{
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-    for (size_t at = 0; at < bytes; at += HOST_HUGE)
-        *(volatile char *)(memory + at) = 0;
-    (void)madvise(memory, bytes, MADV_COLLAPSE);
-}
-
 static ctrt_status segment_map(struct host_segment *segment, struct host_comm *comm, int *fd)
 {
     struct host_header *header = comm->header;
@@ -43,8 +31,6 @@ static ctrt_status segment_map(struct host_segment *segment, struct host_comm *c
         CTRT_TRY(host_map(&memory, segment->mapped, header->segment_pid, header->segment_fd));
     }
     segment->header = memory;
-    if (segment->first == HOST_HUGE)
-        use_huge_pages(part_of(segment, comm->rank), segment->bytes);
     return CTRT_OK;
 }
 
@@ -80,6 +66,18 @@ static ctrt_status segment_share(struct host_segment *segment, struct host_comm 
                      status != CTRT_OK ? ctrt_error_message() : "another rank could not map shared memory");
 }
 
+/* With pages of 4 KiB an all_reduce of 64 MiB takes twice as long. Most systems do not use huge pages for shared memory
+ * by themselves; MADV_COLLAPSE (Linux 6.1) makes them of regions that have a page already. Without it nothing changes. */
+static void use_huge_pages(char *memory, size_t bytes)
+{
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+    for (size_t at = 0; at < bytes; at += HOST_HUGE)
+        *(volatile char *)(memory + at) = 0;
+    (void)madvise(memory, bytes, MADV_COLLAPSE);
+}
+
 ctrt_status host_alloc(void *state, void **address, size_t bytes)
 {
     struct host_comm *comm = state;
@@ -101,6 +99,8 @@ ctrt_status host_alloc(void *state, void **address, size_t bytes)
         return status;
     }
     *address = part_of(segment, comm->rank);
+    if (unit == HOST_HUGE)
+        use_huge_pages(*address, each);
     pthread_mutex_lock(&comm->segments_lock);
     segment->next = comm->segments;
     comm->segments = segment;
@@ -172,13 +172,13 @@ static bool resolve(const char **out, const struct host_comm *comm, int rank, co
     return true;
 }
 
-bool host_resolve(struct host_comm *comm)
+bool host_resolve(struct host_comm *comm, bool results)
 {
     bool all = true;
     pthread_mutex_lock(&comm->segments_lock);
     for (int rank = 0; rank < comm->world && all; rank++)
         all = resolve(&comm->from[rank], comm, rank, &host_entry(comm, rank)->give)
-              && resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive);
+              && (!results || resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive));
     pthread_mutex_unlock(&comm->segments_lock);
     return all;
 }
