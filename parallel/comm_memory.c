@@ -13,7 +13,7 @@ static bool shares_memory(const ctrt_comm *comm)
 {
     bool cpus = CTRT_SLOT(comm->engine, alloc) && CTRT_SLOT(comm->engine, free);
     for (int rank = 0; rank < comm->size && cpus; rank++)
-        cpus = strcmp(comm->members[rank].device, "cpu") == 0;
+        cpus = strcmp(comm->members->list[rank].device, "cpu") == 0;
     return cpus;
 }
 
