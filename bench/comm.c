@@ -151,8 +151,8 @@ static double median(double *values, int count)
 
 static void table(size_t largest)
 {
-    printf("%10s %12s %12s %12s %12s %7s %7s %9s %7s\n", "bytes", "threads us", "processes us", "shared us", "memory us",
-           "GB/s", "threads", "processes", "shared");
+    printf("%10s %12s %12s %12s %12s %7s %7s %9s %7s\n", "bytes", "threads us", "processes us", "shared us",
+           "memory us", "GB/s", "threads", "processes", "shared");
     for (size_t bytes = 4; bytes <= largest; bytes *= 4) {
         double times[WAYS][ROUNDS], typical[WAYS];
         for (int round = 0; round < rounds; round++)
@@ -161,9 +161,9 @@ static void table(size_t largest)
         for (int way = 0; way < WAYS; way++)
             typical[way] = median(times[way], rounds);
         const double memory = typical[MEMORY];
-        printf("%10zu %12.1f %12.1f %12.1f %12.1f %7.1f %7.2f %9.2f %7.2f\n", bytes, typical[THREADS], typical[PROCESSES],
-               typical[SHARED], memory, 2.0 * (double)bytes * ranks / memory * 1e-3, memory / typical[THREADS],
-               memory / typical[PROCESSES], memory / typical[SHARED]);
+        printf("%10zu %12.1f %12.1f %12.1f %12.1f %7.1f %7.2f %9.2f %7.2f\n", bytes, typical[THREADS],
+               typical[PROCESSES], typical[SHARED], memory, 2.0 * (double)bytes * ranks / memory * 1e-3,
+               memory / typical[THREADS], memory / typical[PROCESSES], memory / typical[SHARED]);
         fflush(stdout);
     }
 }

@@ -23,7 +23,8 @@ COLORS = {"local": "#1f6fb4", "store": "#c8501e"}
 
 
 def panel(title, curves, theory, x0, y0):
-    lines = [(COLORS[way], "", [(row[0], row[column]) for row in rows[way] if row[column] > 0]) for way, column in curves]
+    lines = [(COLORS[way], "", [(row[0], row[column]) for row in rows[way] if row[column] > 0])
+             for way, column in curves]
     if theory:
         lines.append(("#555", "4 3", [(row[0], theory(row[0])) for row in rows[curves[0][0]]]))
     values = [math.log10(y) for _, _, points in lines for _, y in points]
@@ -38,10 +39,12 @@ def panel(title, curves, theory, x0, y0):
         label = f"{10 ** power:g}" if -4 < power < 4 else f"1e{power}"
         out.append(f'<text x="{x0 - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for power in range(0, int(last) + 1, 2):
-        out.append(f'<text x="{place_x(2 ** power):.1f}" y="{y0 + HEIGHT + 16}" text-anchor="middle">{2 ** power}</text>')
+        x, y = place_x(2 ** power), y0 + HEIGHT + 16
+        out.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{2 ** power}</text>')
     for color, dashes, points in lines:
         text = " ".join(f"{place_x(x):.1f},{place_y(y):.1f}" for x, y in points)
-        out.append(f'<polyline points="{text}" fill="none" stroke="{color}" stroke-dasharray="{dashes}" stroke-width="1.6"/>')
+        out.append(f'<polyline points="{text}" fill="none" stroke="{color}" stroke-dasharray="{dashes}"'
+                   ' stroke-width="1.6"/>')
     return out
 
 
@@ -57,7 +60,8 @@ for index, (name, color, dashes) in enumerate((("ctrt_comm_new_local", COLORS["l
     svg.append(f'<text x="{legend + 38}" y="{y + 4}">{name}</text>')
 svg.append(f'<text x="{legend}" y="{TOP + HEIGHT + 160}">horizontal: number of ranks</text>')
 width, height = LEFT + 3 * (WIDTH + 80) - 60, TOP + 2 * (HEIGHT + 70) - 20
-print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">')
+print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif"'
+      ' font-size="12">')
 print(f'<rect width="{width}" height="{height}" fill="white"/>')
 print("\n".join(svg))
 print("</svg>")

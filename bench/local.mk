@@ -37,8 +37,8 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-comm-growth bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup \
-       bench-train
+bench: all bench-comm bench-comm-growth bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace \
+       bench-overhead bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

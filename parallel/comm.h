@@ -126,8 +126,8 @@ ctrt_status comm_members_check(const ctrt_comm *comm);
 
 /* ---- comm_memory.c ---- */
 
-/* Runs a CTRT_COLLECTIVE_EMPTY: allocates call->bytes bytes and writes their address, or NULL for ordinary memory, to the
- * pointer at call->receive. */
+/* Runs a CTRT_COLLECTIVE_EMPTY: allocates call->bytes bytes and writes their address, or NULL for ordinary memory, to
+ * the pointer at call->receive. */
 ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call);
 
 /* ---- comm_run.c ---- */

@@ -3,9 +3,9 @@
  *
  * Each rank publishes a struct comm_member. Rank 0 collects them and publishes the list, which the others read: for n
  * ranks O(n) requests, and n lists of n members are transferred. So the list is packed: LIST, the number of ranks
- * (uint32_t), and for each rank its process (int64_t), host and device, with NUL bytes; an empty host is that of the rank
- * before. With 10 bytes of names a member needs about 13 bytes of 136. If ranks are missing, the value is MISSING and
- * their numbers as text. */
+ * (uint32_t), and for each rank its process (int64_t), host and device, with NUL bytes; an empty host is that of the
+ * rank before. On the cpu of one host a member needs 13 bytes instead of 136. If ranks are missing, the value is
+ * MISSING and their numbers as text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,8 +57,9 @@ static ctrt_status publish(const ctrt_comm *comm)
     if (bytes != sizeof first)
         return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
     (void)comm_add_joined(NULL, comm, -1);
-    return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank must "
-                     "join once, and two jobs must not use the same store", comm->rank, comm->name, first.host, first.pid);
+    return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank "
+                     "must join once, and two jobs must not use the same store", comm->rank, comm->name, first.host,
+                     first.pid);
 }
 
 static void pack(struct strbuf *text, const ctrt_comm *comm)
@@ -97,8 +98,8 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
     if (right)
         memcpy(&size, value + 1, sizeof size);
     if (right && size != (uint32_t)comm->size)
-        return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d", comm->name, size,
-                         comm->rank, comm->size);
+        return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d", comm->name,
+                         size, comm->rank, comm->size);
     for (int rank = 0; rank < comm->size && right; rank++) {
         struct comm_member *member = &comm->members->list[rank];
         right = (size_t)(end - at) > sizeof member->pid;
@@ -110,8 +111,9 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
         if (right && member->host[0] == '\0' && rank > 0)
             memcpy(member->host, member[-1].host, sizeof member->host);
     }
-    return right && at == end ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s",
-                                                    comm->name);
+    if (right && at == end)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->name);
 }
 
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
@@ -177,7 +179,8 @@ ctrt_status comm_members_exchange(ctrt_comm *comm)
 
 static int compare_members(const void *a, const void *b)
 {
-    const struct comm_member *one = *(const struct comm_member *const *)a, *other = *(const struct comm_member *const *)b;
+    const struct comm_member *one = *(const struct comm_member *const *)a;
+    const struct comm_member *other = *(const struct comm_member *const *)b;
     const int hosts = strcmp(one->host, other->host);
     return hosts != 0 ? hosts : (one->pid > other->pid) - (one->pid < other->pid);
 }

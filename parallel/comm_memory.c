@@ -29,8 +29,8 @@ ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call)
     ctrt_status status = comm->engine->alloc(comm->handle, address, call->bytes);
     if (status != CTRT_ERR_OUT_OF_MEMORY)
         return status;
-    log_message(CTRT_LOG_WARNING, "comm", "rank %d of group %s uses memory that is not shared: %s", comm->rank, comm->name,
-                ctrt_error_message());
+    log_message(CTRT_LOG_WARNING, "comm", "rank %d of group %s uses memory that is not shared: %s", comm->rank,
+                comm->name, ctrt_error_message());
     *address = NULL;
     return CTRT_OK;
 }

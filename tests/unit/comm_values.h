@@ -118,7 +118,8 @@ static inline void *reduced(ctrt_dtype dtype, ctrt_comm_op op, int size, int64_t
 }
 
 /* Checks the bits of elements [at, at + count) of x, and frees `wanted`. */
-static inline void check_range(ctrt_comm *comm, const char *what, ctrt_tensor *x, int64_t at, int64_t count, void *wanted)
+static inline void check_range(ctrt_comm *comm, const char *what, ctrt_tensor *x, int64_t at, int64_t count,
+                               void *wanted)
 {
     const ctrt_dtype dtype = ctrt_tensor_dtype(x);
     const size_t bytes = (size_t)count * ctrt_dtype_size(dtype);
@@ -134,9 +135,10 @@ static inline void check_range(ctrt_comm *comm, const char *what, ctrt_tensor *x
     CHECK_OK(ctrt_to_host(want, bytes, expected, dtype));
     while (i < bytes && got[i] == want[i])
         i++;
-    CHECK(i == bytes, "%s of %lld %s in group %s: rank %d of %d on %s differs at element %zu (0x%02x, expected 0x%02x)", what,
-          (long long)count, ctrt_dtype_name(dtype), ctrt_comm_name(comm), ctrt_comm_rank(comm), ctrt_comm_size(comm),
-          ctrt_device_name(ctrt_comm_device(comm)), at + i / ctrt_dtype_size(dtype), got[i] & 255, want[i] & 255);
+    CHECK(i == bytes, "%s of %lld %s in group %s: rank %d of %d on %s differs at element %zu (0x%02x, expected 0x%02x)",
+          what, (long long)count, ctrt_dtype_name(dtype), ctrt_comm_name(comm), ctrt_comm_rank(comm),
+          ctrt_comm_size(comm), ctrt_device_name(ctrt_comm_device(comm)), at + i / ctrt_dtype_size(dtype), got[i] & 255,
+          want[i] & 255);
     free(got);
     free(want);
     free(wanted);
@@ -174,6 +176,7 @@ static inline ctrt_status collective_start(struct collective *c, ctrt_comm *comm
     const int me = ctrt_comm_rank(comm), size = ctrt_comm_size(comm);
     ctrt_device *device = ctrt_comm_device(comm);
     ctrt_work **work = async ? &c->work : NULL;
+    const int root = c->root;
     const bool in_place = c->kind <= CTRT_COLLECTIVE_REDUCE;
     c->in = tensor_of(device, c->dtype, me, c->count * (has_parts(c->kind, false) ? size : 1));
     c->out = in_place ? ctrt_tensor_retain(c->in)
@@ -183,8 +186,8 @@ static inline ctrt_status collective_start(struct collective *c, ctrt_comm *comm
     case CTRT_COLLECTIVE_ALL_REDUCE:     return ctrt_comm_all_reduce(work, comm, c->in, c->op);
     case CTRT_COLLECTIVE_REDUCE:         return ctrt_comm_reduce(work, comm, c->in, c->op, c->root);
     case CTRT_COLLECTIVE_ALL_GATHER:     return ctrt_comm_all_gather(work, comm, c->out, c->in);
-    case CTRT_COLLECTIVE_GATHER:         return ctrt_comm_gather(work, comm, me == c->root ? c->out : NULL, c->in, c->root);
-    case CTRT_COLLECTIVE_SCATTER:        return ctrt_comm_scatter(work, comm, c->out, me == c->root ? c->in : NULL, c->root);
+    case CTRT_COLLECTIVE_GATHER:         return ctrt_comm_gather(work, comm, me == root ? c->out : NULL, c->in, root);
+    case CTRT_COLLECTIVE_SCATTER:        return ctrt_comm_scatter(work, comm, c->out, me == root ? c->in : NULL, root);
     case CTRT_COLLECTIVE_REDUCE_SCATTER: return ctrt_comm_reduce_scatter(work, comm, c->out, c->in, c->op);
     case CTRT_COLLECTIVE_ALL_TO_ALL:     return ctrt_comm_all_to_all(work, comm, c->out, c->in);
     case CTRT_COLLECTIVE_SEND:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random schedules of collectives and messages, blocking or in the background, in groups of a split, on simulated devices
- * with random latencies. Every result is compared with plain loops.
+/* Random schedules of collectives and messages, blocking or in the background, in groups of a split, on simulated
+ * devices with random latencies. Every result is compared with plain loops.
  *
  *     run-public test-comm-random [COUNT [FIRST]]      default: 50 1
  *
@@ -65,7 +65,8 @@ static void schedule(struct rank *rank, int seed)
         comms[i] = splits && draw(&state, 2) ? part : rank->comm;
         calls[i] = draw_collective(&state, ctrt_comm_size(comms[i]));
         const bool background = draw(&state, 2);
-        snprintf(what[i], sizeof what[i], "seed %d, %d ranks, call %d%s: ", seed, rank->size, i, background ? " with work" : "");
+        snprintf(what[i], sizeof what[i], "seed %d, %d ranks, call %d%s: ", seed, rank->size, i,
+                 background ? " with work" : "");
         const ctrt_status status = collective_start(&calls[i], comms[i], background);
         CHECK(status == CTRT_OK, "%srank %d: %s", what[i], rank->number, ctrt_error_message());
     }

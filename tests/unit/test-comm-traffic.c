@@ -32,8 +32,8 @@ static void traffic_check(const struct traffic *before, struct link want[MOST][M
             const uint64_t bytes = now.links[s][d].bytes - before->links[s][d].bytes;
             const uint64_t copies = now.links[s][d].copies - before->links[s][d].copies;
             CHECK(bytes == want[s][d].bytes && copies == want[s][d].copies,
-                  "%s of %lld elements on %d devices: link %d-%d has %llu bytes in %llu copies, expected %llu in %llu", what,
-                  n, size, s, d, (unsigned long long)bytes, (unsigned long long)copies,
+                  "%s of %lld elements on %d devices: link %d-%d has %llu bytes in %llu copies, expected %llu in %llu",
+                  what, n, size, s, d, (unsigned long long)bytes, (unsigned long long)copies,
                   (unsigned long long)want[s][d].bytes, (unsigned long long)want[s][d].copies);
         }
 }
@@ -49,8 +49,8 @@ static void add(struct link *link, int64_t elements, ctrt_dtype dtype)
 /* Elements of rank r's share of n, in a reduction by `size` ranks. */
 static int64_t share(int64_t n, int size, int r)
 {
-    const int64_t each = (n + size - 1) / size, begin = each * r < n ? each * r : n, end = begin + each < n ? begin + each : n;
-    return end - begin;
+    const int64_t each = (n + size - 1) / size, begin = each * r < n ? each * r : n;
+    return begin + each < n ? each : n - begin;
 }
 
 static void expect(struct link want[MOST][MOST], const struct collective *c, int size)
@@ -88,8 +88,9 @@ static void collective_traffic(struct rank *rank)
     collective_finish(&first, rank->comm, "");
     for (ctrt_collective kind = CTRT_COLLECTIVE_BARRIER; kind <= CTRT_COLLECTIVE_SEND; kind++)
         for (size_t i = 0; i < COUNT(counts) * COUNT(dtypes); i++) {
-            struct collective c = { .kind = kind, .dtype = dtypes[i % COUNT(dtypes)], .count = counts[i / COUNT(dtypes)],
-                                    .root = (int)i % rank->size, .to = (int)(i + 1) % rank->size };
+            struct collective c = { .kind = kind, .dtype = dtypes[i % COUNT(dtypes)],
+                                    .count = counts[i / COUNT(dtypes)], .root = (int)i % rank->size,
+                                    .to = (int)(i + 1) % rank->size };
             struct traffic before;
             CHECK_OK(ctrt_comm_barrier(rank->comm));
             if (rank->number == 0)

@@ -183,7 +183,9 @@ static int count_mappings(const char *word)
  * others, in sizes of one piece and several. */
 static void shared(struct rank *rank)
 {
-    static const struct data_case cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 3 }, { CTRT_F32, 5000 }, { CTRT_BF16, 550001 } };
+    static const struct data_case cases[] = {
+        { CTRT_F32, 0 }, { CTRT_F32, 3 }, { CTRT_F32, 5000 }, { CTRT_BF16, 550001 },
+    };
     const int size = rank->size;
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int ordinary = -1; ordinary < size; ordinary++) {      /* the rank whose tensors are not shared */
@@ -213,8 +215,8 @@ static void shared(struct rank *rank)
         }
 }
 
-/* The ranks free three tensors in different orders, some after the communicator; a freed part does not disturb the other
- * ranks, and all memory is unmapped at the end. */
+/* The ranks free three tensors in different orders, some after the communicator; a freed part does not disturb the
+ * other ranks, and all memory is unmapped at the end. */
 static void shared_lifetime(struct rank *rank)
 {
     enum { N = 100000 };
@@ -256,7 +258,7 @@ static void shared_lifetime(struct rank *rank)
 static void shared_no_memory(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL;
-    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1, 1LL << 45), CTRT_F32), CTRT_ERR_OUT_OF_MEMORY, "comm_empty");
+    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1LL << 45), CTRT_F32), CTRT_ERR_OUT_OF_MEMORY, "comm_empty");
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* they need terabytes of addresses */
     struct rlimit before, limit;
     CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);

@@ -105,8 +105,8 @@ struct host_arena {
     atomic_int users;                       /* threads of this process that use the memory of other ranks */
 };
 
-/* Memory that alloc returned, of all ranks, in this process. A rank that frees its part returns the pages to the system.
- * The addresses remain mapped until all ranks have done so. */
+/* Memory that alloc returned, of all ranks, in this process. A rank that frees its part returns the pages to the
+ * system. The addresses remain mapped until all ranks have done so. */
 struct host_segment {
     struct host_segment *next;
     uint64_t number;                        /* the same on all ranks */

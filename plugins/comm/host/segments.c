@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/segments.c: memory of tensors that all ranks of a group map, so that collectives need no copies.
  *
- * Rank 0 creates a file without a name for the memory of all ranks, the others open it, as for the arena. The ranks agree
- * whether all of them have mapped it. Afterwards each rank frees its part when it wants: a rank that has not freed its
- * part has the whole segment mapped, so the addresses of the ranks that take part in a collective can be resolved. */
+ * Rank 0 creates a file without a name for the memory of all ranks, the others open it, as for the arena. The ranks
+ * agree whether all of them have mapped it. Afterwards each rank frees its part at any time. It unmaps the segment only
+ * when all ranks have freed theirs, so the addresses of tensors in a collective can be resolved on all ranks. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -67,7 +67,8 @@ static ctrt_status segment_share(struct host_segment *segment, struct host_comm 
 }
 
 /* With pages of 4 KiB an all_reduce of 64 MiB takes twice as long. Most systems do not use huge pages for shared memory
- * by themselves; MADV_COLLAPSE (Linux 6.1) makes them of regions that have a page already. Without it nothing changes. */
+ * by themselves; MADV_COLLAPSE (Linux 6.1) makes them of regions that have a page already. Its failure changes
+ * nothing. */
 static void use_huge_pages(char *memory, size_t bytes)
 {
 #ifndef MADV_COLLAPSE
