@@ -2,7 +2,7 @@
 /* Random schedules of collectives and messages, blocking or in the background, in groups of a split, on simulated
  * devices with random latencies. Every result is compared with plain loops.
  *
- *     run-public test-comm-random [COUNT [FIRST]]      default: 50 1
+ *     run-public test-comm-random [COUNT [FIRST]]      default: 50 1; with ThreadSanitizer 100 1
  *
  * runs COUNT schedules, from number FIRST, which is the seed: a failed check names it. */
 #include "comm_job.h"
@@ -10,6 +10,11 @@
 #include "sims.h"
 
 enum { CALLS = 6, SIZES = 3, GROUPS = 2 };
+#ifdef __SANITIZE_THREAD__
+enum { SCHEDULES = 100 };
+#else
+enum { SCHEDULES = 50 };
+#endif
 
 struct range {
     int first, count;
@@ -89,7 +94,7 @@ static void schedules(struct rank *rank)
 
 TEST_MAIN
 {
-    const struct range range = { argc > 2 ? atoi(argv[2]) : 1, argc > 1 ? atoi(argv[1]) : 50 };
+    const struct range range = { argc > 2 ? atoi(argv[2]) : 1, argc > 1 ? atoi(argv[1]) : SCHEDULES };
     for (int size = 2; size < 2 + SIZES; size++) {
         group("schedules %d to %d: those for %d ranks", range.first, range.first + range.count - 1, size);
         IN_CHILD("CTRT_SIM=devices=4,jitter=50us", "CTRT_NUM_THREADS=1") {
