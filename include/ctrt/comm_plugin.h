@@ -17,7 +17,7 @@ typedef enum ctrt_collective {
     CTRT_COLLECTIVE_BARRIER, CTRT_COLLECTIVE_BROADCAST, CTRT_COLLECTIVE_ALL_REDUCE, CTRT_COLLECTIVE_REDUCE,
     CTRT_COLLECTIVE_ALL_GATHER, CTRT_COLLECTIVE_GATHER, CTRT_COLLECTIVE_SCATTER, CTRT_COLLECTIVE_REDUCE_SCATTER,
     CTRT_COLLECTIVE_ALL_TO_ALL, CTRT_COLLECTIVE_SEND, CTRT_COLLECTIVE_RECV,
-    CTRT_COLLECTIVE_EMPTY,              /* ctrt_comm_empty: a barrier of equal signatures, before `alloc` */
+    CTRT_COLLECTIVE_EMPTY,              /* ctrt_comm_empty: a barrier, with `bytes` 0, before `alloc` */
     CTRT_COLLECTIVE_COUNT
 } ctrt_collective;
 
