@@ -4,9 +4,11 @@
  *     bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]           default: 2 7 64
  *
  * For each size the program measures, in turns and ROUNDS times, an all_reduce of RANKS threads, one of RANKS
- * processes, and memcpy by RANKS threads of as many bytes as an all_reduce has to move: it reads RANKS inputs and
- * writes RANKS outputs. It prints the medians: microseconds for each, GB/s (these bytes per second), and memcpy's time
- * divided by the all_reduce's, which is 1 if the all_reduce runs at the speed of memory. */
+ * processes, one of RANKS processes with tensors of ctrt_comm_empty, and RANKS threads that multiply an array of this
+ * size by a number, in place. The last reads and writes each byte of RANKS arrays once, and so does an all_reduce at
+ * least. It prints the medians of the microseconds, the bandwidth of memory in GB/s, and its time divided by that of
+ * each all_reduce: 1 is the speed of memory. The last three columns are the same ratios of processor time, which other
+ * programs on the machine change less. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -19,7 +21,7 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum way { THREADS, PROCESSES, COPIES, WAYS };
+enum way { THREADS, PROCESSES, SHARED, MEMORY, WAYS };
 enum { RANKS = 64, ROUNDS = 99 };
 
 /* Shared by all processes. The ranks of each way take part in every measurement. */
@@ -31,7 +33,7 @@ static struct board {
     enum way way;
     size_t bytes;
     int calls;
-    double seconds;                         /* of all calls, measured by rank 0 */
+    double seconds, busy;                   /* of all calls, measured by rank 0: time, and its processor time */
     pthread_barrier_t start;
 } *board;
 
@@ -59,26 +61,49 @@ static void pause_ms(double ms)
     nanosleep(&time, NULL);
 }
 
+static void scale(float *x, size_t n)
+{
+    typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(lanes *)(x + i) *= 0.5f;
+    for (; i < n; i++)
+        x[i] *= 0.5f;
+}
+
+static double processor_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static void measure(struct rank *rank)
 {
     const size_t bytes = board->bytes;
-    CTRT_AUTO(tensor) x = NULL, y = NULL;
-    must(ctrt_zeros(&x, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
-    must(ctrt_zeros(&y, CTRT_SHAPE((int64_t)bytes / 4), CTRT_F32, rank->device));
-    double begin = 0;
+    const ctrt_ints shape = CTRT_SHAPE((int64_t)bytes / 4);
+    CTRT_AUTO(tensor) x = NULL;
+    must(board->way == SHARED ? ctrt_comm_empty(&x, rank->comm, shape, CTRT_F32)
+                              : ctrt_empty(&x, shape, CTRT_F32, rank->device));
+    must(ctrt_zero_(x));
+    double begin = 0, busy = 0;
     for (int i = -1; i < board->calls; i++) {       /* the first one is not measured */
         if (i == 0) {
             pthread_barrier_wait(&board->start);
             begin = timing_now();
+            busy = processor_time();
         }
-        if (rank->way == COPIES)
-            memcpy(ctrt_tensor_data(y), ctrt_tensor_data(x), bytes);
+        if (board->way == MEMORY)
+            scale(ctrt_tensor_data(x), bytes / 4);
         else
             must(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
     }
+    busy = processor_time() - busy;
     pthread_barrier_wait(&board->start);
-    if (rank->number == 0)
+    if (rank->number == 0) {
         board->seconds = timing_now() - begin;
+        board->busy = busy;
+    }
 }
 
 /* Takes part in the measurements of its way. */
@@ -94,7 +119,7 @@ static void *serve(void *argument)
             continue;
         }
         seen = order;
-        if (board->way == rank->way) {
+        if (board->way == rank->way || (board->way == SHARED && rank->way == PROCESSES)) {
             measure(rank);
             atomic_fetch_add(&board->finished, 1);
         }
@@ -117,8 +142,8 @@ static void process(int number)
     ctrt_store_release(&options.store);
 }
 
-/* Microseconds of one call. */
-static double sample(enum way way, size_t bytes)
+/* Writes the microseconds of one call. */
+static void sample(double *time, double *busy, enum way way, size_t bytes)
 {
     board->way = way;
     board->bytes = bytes;
@@ -127,7 +152,8 @@ static double sample(enum way way, size_t bytes)
     atomic_fetch_add(&board->order, 1);
     while (atomic_load(&board->finished) < ranks)
         pause_ms(0.2);
-    return board->seconds / board->calls * 1e6;
+    *time = board->seconds / board->calls * 1e6;
+    *busy = board->busy / board->calls * 1e6;
 }
 
 static double median(double *values, int count)
@@ -138,19 +164,25 @@ static double median(double *values, int count)
 
 static void table(size_t largest)
 {
-    printf("%10s %12s %8s %7s %12s %8s %7s\n", "bytes", "threads us", "GB/s", "ratio", "processes us", "GB/s", "ratio");
+    printf("%9s %10s %10s %10s %10s %6s %7s %7s %7s %7s %7s %7s\n", "bytes", "threads us", "process us", "shared us",
+           "memory us", "GB/s", "threads", "process", "shared", "threads", "process", "shared");
     for (size_t bytes = 4; bytes <= largest; bytes *= 4) {
-        double times[WAYS][ROUNDS], typical[WAYS];
+        double times[WAYS][ROUNDS], works[WAYS][ROUNDS], typical[WAYS], busy[WAYS];
         for (int round = 0; round < rounds; round++)
             for (int way = 0; way < WAYS; way++)
-                times[way][round] = sample((enum way)way, bytes);
-        for (int way = 0; way < WAYS; way++)
+                sample(&times[way][round], &works[way][round], (enum way)way, bytes);
+        for (int way = 0; way < WAYS; way++) {
             typical[way] = median(times[way], rounds);
-        const double moved = 2.0 * (double)bytes * ranks;
-        printf("%10zu %12.1f %8.2f %7.2f %12.1f %8.2f %7.2f\n", bytes, typical[THREADS],
-               moved / typical[THREADS] * 1e-3, typical[COPIES] / typical[THREADS], typical[PROCESSES],
-               moved / typical[PROCESSES] * 1e-3,
-               typical[COPIES] / typical[PROCESSES]);
+            busy[way] = median(works[way], rounds);
+        }
+        const double memory = typical[MEMORY];
+        printf("%9zu %10.1f %10.1f %10.1f %10.1f %6.1f", bytes, typical[THREADS], typical[PROCESSES], typical[SHARED],
+               memory, 2.0 * (double)bytes * ranks / memory * 1e-3);
+        for (int way = THREADS; way < MEMORY; way++)
+            printf(" %7.2f", memory / typical[way]);
+        for (int way = THREADS; way < MEMORY; way++)
+            printf(" %7.2f", busy[MEMORY] / busy[way]);
+        printf("\n");
         fflush(stdout);
     }
 }
@@ -191,7 +223,7 @@ int main(int argc, char **argv)
     must(ctrt_comm_new_local(comms, devices, ranks, NULL));
     for (int i = 0; i < ranks; i++) {
         members[0][i] = (struct rank){ .way = THREADS, .number = i, .comm = comms[i], .device = cpu };
-        members[1][i] = (struct rank){ .way = COPIES, .number = i, .device = cpu };
+        members[1][i] = (struct rank){ .way = MEMORY, .number = i, .device = cpu };
         pthread_create(&members[0][i].thread, NULL, serve, &members[0][i]);
         pthread_create(&members[1][i].thread, NULL, serve, &members[1][i]);
     }

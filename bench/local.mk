@@ -20,6 +20,11 @@ EXTRA_PROGRAMS    += bench-comm
 bench_comm_SOURCES = bench/comm.c bench/timing.h
 bench_comm_LDADD   = libctrt.la
 CLEANFILES        += bench-comm
+EXTRA_PROGRAMS           += bench-comm-growth
+bench_comm_growth_SOURCES = bench/comm_growth.c bench/timing.h
+bench_comm_growth_LDADD   = libctrt.la
+CLEANFILES               += bench-comm-growth
+EXTRA_DIST               += bench/comm_growth.py bench/results/2026-11-comm.md bench/results/2026-11-comm-growth.txt
 EXTRA_PROGRAMS        += bench-comm-mpi
 bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h
 bench_comm_mpi_LDADD   = libctrt.la -ldl
@@ -32,8 +37,8 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup \
-       bench-train
+bench: all bench-comm bench-comm-growth bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace \
+       bench-overhead bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

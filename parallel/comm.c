@@ -46,6 +46,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     if (comm == NULL)
         return out_of_memory(sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
+    atomic_init(&comm->parts, 1);
     comm->process = comm_process();
     comm->rank = rank;
     comm->size = size;
@@ -54,7 +55,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     pthread_cond_init(&comm->changed, NULL);
     comm->engine_name = "";
     comm->name = host_strdup(name);
-    comm->members = host_calloc((size_t)size * sizeof *comm->members);
+    comm->members = comm_members_new(size);
     comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
     comm->received = host_calloc((size_t)size * sizeof *comm->received);
     comm->record = host_calloc(sizeof *comm->record);
@@ -62,17 +63,13 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     for (int i = 0; i < LANES; i++)
         comm->lanes[i].comm = comm;
     *out = comm;
-    return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof *comm->members, "a communicator");
+    return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof(struct comm_member), "a communicator");
 }
 
-static void comm_free(ctrt_comm *comm)
+void comm_drop(ctrt_comm *comm)
 {
-    if (comm->process != comm_process()) {      /* the parent's threads may have been changing the rest */
-        ctrt_store_release(&comm->store);
+    if (atomic_fetch_sub_explicit(&comm->parts, 1, memory_order_acq_rel) != 1)
         return;
-    }
-    comm_lanes_end(comm);
-    comm_unwatch(comm);
     if (comm->handle != NULL)
         comm->engine->destroy(comm->handle);
     ctrt_store_release(&comm->store);
@@ -80,7 +77,7 @@ static void comm_free(ctrt_comm *comm)
     pthread_cond_destroy(&comm->changed);
     host_free(comm->name);
     host_free(comm->id);
-    host_free(comm->members);
+    comm_members_release(comm->members);
     host_free(comm->sent);
     host_free(comm->received);
     host_free(comm->record);
@@ -102,8 +99,15 @@ void ctrt_comm_release(ctrt_comm **comm)
         return;
     ctrt_comm *gone = *comm;
     *comm = NULL;
-    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) == 1)
-        comm_free(gone);
+    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (gone->process != comm_process()) {      /* the parent's threads may have been changing the rest */
+        ctrt_store_release(&gone->store);
+        return;
+    }
+    comm_lanes_end(gone);
+    comm_unwatch(gone);
+    comm_drop(gone);
 }
 
 /* ---- joining ---- */
@@ -123,8 +127,7 @@ static const char *shorten(char text[SHORT], const char *name)
     return text;
 }
 
-/* Changes the number of ranks that have joined groups of this name. */
-static ctrt_status add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
+ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
 {
     char key[SHORT + 32], name[SHORT];
     snprintf(key, sizeof key, "%s/joined", shorten(name, comm->name));
@@ -137,134 +140,16 @@ static ctrt_status choose_id(ctrt_comm *comm)
 {
     int64_t joined = 0;
     char id[SHORT + 32], name[SHORT];
-    CTRT_TRY(add_joined(&joined, comm, 1));
+    CTRT_TRY(comm_add_joined(&joined, comm, 1));
     snprintf(id, sizeof id, "%s/%" PRId64, shorten(name, comm->name), (joined - 1) / comm->size);
     comm->id = host_strdup(id);
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
-static ctrt_status fail_missing(ctrt_comm *comm, const char *missing)
-{
-    return ctrt_fail(CTRT_ERR_COMM, "group %s of %d ranks: rank%s %s did not join within %g s", comm->name, comm->size,
-                     strchr(missing, ',') ? "s" : "", missing, comm->timeout);
-}
-
-/* Publishes this rank's host, process and device. Fails if another process has done so. */
-static ctrt_status publish_member(const ctrt_comm *comm)
-{
-    char key[320];
-    struct comm_member first;
-    void *value = NULL;
-    size_t bytes = 0;
-    snprintf(key, sizeof key, "%s/member/%d", comm->id, comm->rank);
-    CTRT_TRY(ctrt_store_compare_set(comm->store, key, NULL, 0, &comm->members[comm->rank], sizeof first, &value, &bytes));
-    const bool mine = bytes == sizeof first && memcmp(value, &comm->members[comm->rank], bytes) == 0;
-    if (bytes == sizeof first)
-        memcpy(&first, value, bytes);
-    free(value);
-    if (mine)
-        return CTRT_OK;
-    if (bytes != sizeof first)
-        return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
-    (void)add_joined(NULL, comm, -1);
-    return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank must "
-                     "join once, and two jobs must not use the same store", comm->rank, comm->name, first.host, first.pid);
-}
-
-/* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
-static ctrt_status collect_members(ctrt_comm *comm, const char *list_key)
-{
-    const int64_t deadline = comm_clock(comm->timeout);
-    struct strbuf missing = { 0 };
-    char key[320];
-    for (int rank = 1; rank < comm->size; rank++) {
-        void *value = NULL;
-        size_t bytes = 0;
-        const double left = (double)(deadline - comm_clock(0)) / 1e9;
-        snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
-        ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
-        if (status == CTRT_OK && bytes == sizeof(struct comm_member))
-            memcpy(&comm->members[rank], value, bytes);
-        else if (status == CTRT_OK || comm_clock(0) >= deadline)
-            strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
-        free(value);
-        if (status != CTRT_OK && comm_clock(0) < deadline)
-            return strbuf_drop(&missing), status;
-    }
-    if (missing.length == 0)
-        return ctrt_store_set(comm->store, list_key, comm->members, (size_t)comm->size * sizeof *comm->members);
-    char *words = NULL;
-    CTRT_TRY(strbuf_finish(&words, &missing, "a list of ranks"));
-    (void)ctrt_store_set(comm->store, list_key, words, strlen(words) + 1);
-    ctrt_status status = fail_missing(comm, words);
-    free(words);
-    return status;
-}
-
-static ctrt_status exchange_members(ctrt_comm *comm)
-{
-    struct comm_member *own = &comm->members[comm->rank];
-    char list_key[320];
-    void *value = NULL;
-    size_t bytes = 0;
-    (void)gethostname(own->host, sizeof own->host - 1);
-    own->pid = getpid();
-    snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
-    CTRT_TRY(publish_member(comm));
-    snprintf(list_key, sizeof list_key, "%s/members", comm->id);
-    if (comm->rank == 0)
-        return collect_members(comm, list_key);
-    /* Rank 0 reports which ranks are missing when its own time is over. */
-    ctrt_status status = ctrt_store_get(comm->store, list_key, &value, &bytes, comm->timeout + 1);
-    if (status != CTRT_OK)
-        status = ctrt_context(status, "group %s: rank 0 did not answer", comm->name);
-    else if (bytes == (size_t)comm->size * sizeof *own)
-        memcpy(comm->members, value, bytes);
-    else if (bytes % sizeof *own == 0)
-        status = ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %zu ranks, rank %d expects %d", comm->name,
-                           bytes / sizeof *own, comm->rank, comm->size);
-    else
-        status = fail_missing(comm, value);
-    free(value);
-    return status;
-}
-
-/* Logs a warning if another rank of this host uses the same device, once per pair: by the lower rank. */
-static void warn_overlap(const ctrt_comm *comm)
-{
-    const struct comm_member *own = &comm->members[comm->rank];
-    if (strcmp(ctrt_device_type(comm->device), "cpu") == 0 || comm->local)
-        return;
-    for (int rank = comm->rank + 1; rank < comm->size; rank++)
-        if (strcmp(comm->members[rank].host, own->host) == 0 && strcmp(comm->members[rank].device, own->device) == 0)
-            log_message(CTRT_LOG_WARNING, "comm", "ranks %d and %d both use %s of %s", comm->rank, rank, own->device,
-                        own->host);
-}
-
-static ctrt_status check_connects(const ctrt_comm *comm)
-{
-    int32_t hosts = comm->local, processes = comm->local;
-    for (int rank = 0; rank < comm->size && !comm->local; rank++) {
-        bool new_host = true, new_process = true;
-        for (int other = 0; other < rank; other++) {
-            const bool same = strcmp(comm->members[other].host, comm->members[rank].host) == 0;
-            new_host &= !same;
-            new_process &= !(same && comm->members[other].pid == comm->members[rank].pid);
-        }
-        hosts += new_host;
-        processes += new_process;
-    }
-    if (CTRT_SLOT(comm->engine, connects) && !comm->engine->connects(comm->size, hosts, processes))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "group %s: the engine %s cannot connect %d ranks in %d processes on %d machines; set "
-                         "CTRT_COMM to another one", comm->name, comm->engine_name, comm->size, processes, hosts);
-    return CTRT_OK;
-}
-
 /* Creates the engine's part; the members are known. */
 static ctrt_status connect_engine(ctrt_comm *comm)
 {
-    CTRT_TRY(check_connects(comm));
+    CTRT_TRY(comm_members_check(comm));
     comm->config = (ctrt_comm_config){
         .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
@@ -279,7 +164,6 @@ static ctrt_status connect_engine(ctrt_comm *comm)
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
     comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(handle);
-    warn_overlap(comm);
     return CTRT_OK;
 }
 
@@ -295,7 +179,7 @@ static ctrt_status use_engine(ctrt_comm *comm, const char *name)
 static ctrt_status join(ctrt_comm *comm)
 {
     CTRT_TRY(choose_id(comm));
-    CTRT_TRY(exchange_members(comm));
+    CTRT_TRY(comm_members_exchange(comm));
     return connect_engine(comm);
 }
 
@@ -462,9 +346,12 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
         (*comm)->store = ctrt_store_retain(joins[0].comm->store);
     else
         CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, 0));
-    struct comm_member *const members = (*comm)->members;
-    if (rank > 0)
-        memcpy(members, joins[0].comm->members, (size_t)n * sizeof *members);
+    struct comm_member *const members = (*comm)->members->list;
+    if (rank > 0) {                         /* the same list, because n lists would need n * n members */
+        comm_members_release((*comm)->members);
+        (*comm)->members = joins[0].comm->members;
+        atomic_fetch_add(&(*comm)->members->refs, 1);
+    }
     for (int i = 0; i < n && rank == 0; i++) {
         (void)gethostname(members[i].host, sizeof members[i].host - 1);
         members[i].pid = getpid();
@@ -557,7 +444,7 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
     (*out)->engine_name = comm->engine_name;
     (*out)->local = comm->local;
     for (int i = 0; i < count; i++)
-        (*out)->members[i] = comm->members[ranks[i]];
+        (*out)->members->list[i] = comm->members->list[ranks[i]];
     return connect_engine(*out);
 }
 

@@ -4,7 +4,9 @@
  *   comm.c              joining, splitting and leaving groups
  *   comm_collectives.c  the public collectives: checks of arguments, numbering
  *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
- *   comm_failure.c      timeouts, ended ranks, reports */
+ *   comm_failure.c      timeouts, ended ranks, reports
+ *   comm_members.c      where the ranks are
+ *   comm_memory.c       tensors in memory that the ranks share */
 #ifndef PARALLEL_COMM_H
 #define PARALLEL_COMM_H
 
@@ -41,8 +43,16 @@ struct comm_member {
     char device[64];
 };
 
-struct ctrt_comm {
+/* Shared by the ranks of ctrt_comm_new_local. */
+struct comm_members {
     atomic_int refs;
+    struct comm_member list[];              /* of all ranks */
+};
+
+struct ctrt_comm {
+    atomic_int refs;                        /* of the program */
+    atomic_int parts;                       /* tensors of ctrt_comm_empty, and 1 while `refs` is not 0: they need the
+                                             * engine's part, which is freed with the struct */
     unsigned process;                       /* comm_process() of the process that created it */
     int rank, size;
     ctrt_device *device;
@@ -50,7 +60,7 @@ struct ctrt_comm {
     char *name;                             /* given by the program */
     char *id;                               /* unique in the store */
     double timeout;                         /* seconds */
-    struct comm_member *members;            /* [size] */
+    struct comm_members *members;
     const char *engine_name;
     const ctrt_comm_engine *engine;
     void *handle;                           /* the engine's; NULL until it was created */
@@ -96,6 +106,29 @@ struct ctrt_work {
     ctrt_status status;
     char *error;
 };
+
+/* ---- comm.c ---- */
+
+/* Changes the number of ranks that have joined groups of this name. `sum` may be NULL. */
+ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount);
+/* Drops one of the parts; the last one ends the engine's part and frees the struct. From any thread. */
+void comm_drop(ctrt_comm *comm);
+
+/* ---- comm_members.c ---- */
+
+/* Returns a list of zeros, or NULL. */
+struct comm_members *comm_members_new(int size);
+void comm_members_release(struct comm_members *members);
+/* Publishes this rank's host, process and device in the store, and waits until those of all ranks are there. */
+ctrt_status comm_members_exchange(ctrt_comm *comm);
+/* Fails if the engine cannot connect the members; logs a warning about ranks that share a device with this one. */
+ctrt_status comm_members_check(const ctrt_comm *comm);
+
+/* ---- comm_memory.c ---- */
+
+/* Runs a CTRT_COLLECTIVE_EMPTY: allocates call->bytes bytes and writes their address, or NULL for ordinary memory, to
+ * the pointer at call->receive. */
+ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call);
 
 /* ---- comm_run.c ---- */
 

@@ -153,7 +153,7 @@ static void describe_ranks(struct strbuf *text, const ctrt_comm *comm, const str
     int listed = 0;
     for (int rank = 0; rank < comm->size; rank++) {
         char call[FLIGHT_TEXT];
-        const struct comm_member *member = &comm->members[rank];
+        const struct comm_member *member = &comm->members->list[rank];
         if (ranks[rank].kind == RANK_ARRIVED || rank == comm->rank)
             continue;
         if (listed++ == 8) {
@@ -181,7 +181,7 @@ static void json_call(struct json *json, const char *key, const ctrt_comm_signat
 
 static void json_rank(struct json *json, const ctrt_comm *comm, int rank, const struct rank_state *state)
 {
-    const struct comm_member *member = &comm->members[rank];
+    const struct comm_member *member = &comm->members->list[rank];
     json_begin(json, NULL, '{');
     json_add_int(json, "rank", rank);
     json_add_string(json, "host", member->host);

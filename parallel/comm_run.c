@@ -106,6 +106,8 @@ static ctrt_status run_staged(ctrt_comm *comm, ctrt_comm_call *call)
 
 static ctrt_status run_call(ctrt_comm *comm, ctrt_comm_call *call)
 {
+    if (call->signature.collective == CTRT_COLLECTIVE_EMPTY)
+        return comm_run_empty(comm, call);
     if (!comm->direct && (!host_address(call->send_tensor) || !host_address(call->receive_tensor)))
         return run_staged(comm, call);
     call->send = ctrt_tensor_data(call->send_tensor);

@@ -10,7 +10,7 @@
 
 static const char *const collective_names[CTRT_COLLECTIVE_COUNT] = {
     "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-    "send", "recv",
+    "send", "recv", "empty",
 };
 static const char *const op_names[] = { "sum", "product", "min", "max", "average" };
 static const char *const state_names[] = { "queued", "running", "done", "failed" };

@@ -45,7 +45,7 @@ endif
 # Engines of communicators call the public functions of libctrt.
 comm_host_sources = plugins/comm/host/arena.c plugins/comm/host/devices.c plugins/comm/host/direct.c \
                     plugins/comm/host/host.c plugins/comm/host/host.h plugins/comm/host/message.c \
-                    plugins/comm/host/pieces.c plugins/comm/host/wait.c
+                    plugins/comm/host/pieces.c plugins/comm/host/segments.c plugins/comm/host/wait.c
 comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/mpi/abi_calls.h \
                    plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
                    plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \

@@ -65,6 +65,7 @@ EXTRA_DIST += \
 
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_job.h \
+    tests/unit/comm_values.h \
     tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
     tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h \
@@ -141,7 +142,12 @@ internal_tests += tests/unit/test-pinned.c
 TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
 
 if PLUGIN_COMM_HOST
-comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c
+comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-random.c
+LONG_TESTS   += tests/integration/comm-random-long.sh
+EXTRA_DIST   += tests/integration/comm-random-long.sh
+if PLUGIN_STRATEGY_DATA_PARALLEL
+comm_tests   += tests/unit/test-comm-traffic.c
+endif
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-distributed.c

@@ -117,6 +117,19 @@ static ctrt_status set_bandwidth(int index, uint64_t bytes_per_second)
     return status;
 }
 
+static ctrt_status link_counters(int to, int from, uint64_t *copies, uint64_t *bytes)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, to);
+    if (!status && (from < 0 || from >= SIM_DEVICES))
+        status = sim_host->fail(CTRT_ERR_NO_DEVICE, "there is no simulated device %d", from);
+    if (status)
+        return status;
+    *copies = get(&device->links[from].copies);
+    *bytes = get(&device->links[from].bytes);
+    return CTRT_OK;
+}
+
 const sim_control sim_control_table = {
     .size = sizeof(sim_control),
     .counters = counters,
@@ -125,5 +138,6 @@ const sim_control sim_control_table = {
     .clear = clear,
     .set_latency = set_latency,
     .set_bandwidth = set_bandwidth,
+    .link = link_counters,
     .set_namer = sim_guard_set_describe,
 };

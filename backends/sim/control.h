@@ -52,6 +52,8 @@ typedef struct sim_control {
     ctrt_status (*clear)(int device);
     ctrt_status (*set_latency)(int device, int64_t nanoseconds);
     ctrt_status (*set_bandwidth)(int device, uint64_t bytes_per_second);
+    /* The copies and bytes of the link from device `from` to device `to`, since `to` was opened. */
+    ctrt_status (*link)(int to, int from, uint64_t *copies, uint64_t *bytes);
     /* Sets the function that describes an address in the message about a host access; NULL: the host's default.
      * Process-wide. */
     void (*set_namer)(sim_describe_callback namer);

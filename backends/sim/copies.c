@@ -142,5 +142,7 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
     pthread_mutex_unlock(&to_device->lock);
     sim_count(&to_device->count.peer_copies, 1);
     sim_count(&to_device->count.peer_bytes, bytes);
+    sim_count(&to_device->links[from_device->index].copies, 1);
+    sim_count(&to_device->links[from_device->index].bytes, bytes);
     return sim_enqueue(sim_queue_of(to_device, queue), &copy->work);
 }

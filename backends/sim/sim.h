@@ -156,6 +156,7 @@ struct sim_device {
         allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3],
         peer_copies, peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
     } count;
+    struct { uint64_t _Atomic copies, bytes; } links[SIM_DEVICES];      /* by the number of the source */
 };
 
 /* The current process id; updated after fork. */

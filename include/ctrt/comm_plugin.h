@@ -16,7 +16,9 @@ CTRT_BEGIN_DECLS
 typedef enum ctrt_collective {
     CTRT_COLLECTIVE_BARRIER, CTRT_COLLECTIVE_BROADCAST, CTRT_COLLECTIVE_ALL_REDUCE, CTRT_COLLECTIVE_REDUCE,
     CTRT_COLLECTIVE_ALL_GATHER, CTRT_COLLECTIVE_GATHER, CTRT_COLLECTIVE_SCATTER, CTRT_COLLECTIVE_REDUCE_SCATTER,
-    CTRT_COLLECTIVE_ALL_TO_ALL, CTRT_COLLECTIVE_SEND, CTRT_COLLECTIVE_RECV, CTRT_COLLECTIVE_COUNT
+    CTRT_COLLECTIVE_ALL_TO_ALL, CTRT_COLLECTIVE_SEND, CTRT_COLLECTIVE_RECV,
+    CTRT_COLLECTIVE_EMPTY,              /* ctrt_comm_empty: a barrier, with `bytes` 0, before `alloc` */
+    CTRT_COLLECTIVE_COUNT
 } ctrt_collective;
 
 /* What must be equal on all ranks of a collective. Without padding, so that it can be compared and sent as bytes. */
@@ -90,10 +92,13 @@ typedef struct ctrt_comm_engine {
     ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);
     /* Optional: whether the engine can connect the ranks. `hosts`: the number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
-    /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster. All
-     * ranks call alloc and free with the same sizes, in the same order, and not while a collective runs. */
+    /* Optional: memory of this rank, filled with zeros, that the other ranks can access directly, which makes
+     * collectives on it faster. All ranks call alloc with the same sizes, between the same collectives; it waits like
+     * run(). *address is NULL if other memory is as good. If one rank has no memory, alloc fails on all ranks with
+     * CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more. `free` is called at any time, in
+     * any thread, in a different order on each rank, and does not wait for other ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
-    void (*free)(void *comm, void *address, size_t bytes);
+    void (*free)(void *comm, void *address);
 } ctrt_comm_engine;
 
 CTRT_END_DECLS

@@ -59,6 +59,7 @@ static void bad_groups(ctrt_comm **comm)
 static void bad_collectives(ctrt_comm *comm)
 {
     ctrt_work *work = NULL;
+    ctrt_tensor *bad = NULL;
     bool done = false;
     BAD(INVALID_ARGUMENT, ctrt_comm_broadcast(NULL, NULL, p.x, 0), ctrt_comm_broadcast(NULL, comm, NULL, 0),
         ctrt_comm_broadcast(NULL, comm, p.x, 1), ctrt_comm_broadcast(&work, comm, p.x, -1));
@@ -82,7 +83,11 @@ static void bad_collectives(ctrt_comm *comm)
         ctrt_comm_barrier(NULL), ctrt_work_wait(NULL), ctrt_work_query(NULL, &done));
     if (p.away != NULL)
         BAD(DEVICE, ctrt_comm_broadcast(NULL, comm, p.away, 0));
-    FINE(work == NULL, (ctrt_work_release(NULL), ctrt_work_release(&work), work == NULL));
+    BAD(INVALID_ARGUMENT, ctrt_comm_empty(&bad, NULL, CTRT_SHAPE(2), CTRT_F32),
+        ctrt_comm_empty(NULL, comm, CTRT_SHAPE(2), CTRT_F32));
+    BAD(SHAPE, ctrt_comm_empty(&bad, comm, CTRT_SHAPE(-1), CTRT_F32));
+    BAD(DTYPE, ctrt_comm_empty(&bad, comm, CTRT_SHAPE(1), (ctrt_dtype)99));
+    FINE(bad == NULL, work == NULL, (ctrt_work_release(NULL), ctrt_work_release(&work), work == NULL));
 }
 
 void bad_comm(void)

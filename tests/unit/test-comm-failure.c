@@ -103,6 +103,25 @@ static void lost(struct rank *rank)
                signal == SIGKILL ? "ended" : "no answer");
 }
 
+/* Rank 1's process ends before it allocates; the memory that the ranks share already remains. */
+static void lost_shared(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1), CTRT_F32));
+    CHECK_OK(ctrt_fill_(x, ctrt_float(2)));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    if (rank->number == 1) {
+        await(&rank->board->step, rank->size - 1);
+        raise(SIGKILL);
+    }
+    atomic_fetch_add(&rank->board->step, 1);
+    CHECK_FAILS(ctrt_comm_empty(&y, rank->comm, CTRT_SHAPE(5), CTRT_F32), CTRT_ERR_COMM, "rank 1 (");
+    CHECK_HAS(ctrt_error_message(), "empty 3 (5 f32) of group world");
+    CHECK_OK(ctrt_item(&value, x));
+    CHECK_EQ(value, 2 * rank->size);
+}
+
 /* Rank 1 leaves the group, the others go on. */
 static void left(struct rank *rank)
 {
@@ -147,8 +166,9 @@ static void aborted_amid(struct rank *rank)
 {
     pthread_t thread;
     ctrt_tensor *x = ones(rank, 200000, CTRT_F32), *y = ones(rank, 150000, CTRT_F32);
-    ctrt_tensor *z = ones(rank, 150000, CTRT_F32);
+    ctrt_tensor *z = ones(rank, 150000, CTRT_F32), *shared = NULL;
     ctrt_status status = CTRT_OK;
+    CHECK_OK(ctrt_comm_empty(&shared, rank->comm, CTRT_SHAPE(200000), CTRT_F32));
     const int to = (rank->number + 1) % rank->size, from = (rank->number + rank->size - 1) % rank->size;
     if (rank->number == 0)
         REQUIRE(pthread_create(&thread, NULL, abort_soon, rank) == 0, "no thread");
@@ -159,6 +179,8 @@ static void aborted_amid(struct rank *rank)
             status = ctrt_comm_recv(&received, rank->comm, z, from);
         if (status == CTRT_OK)
             status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_MAX);
+        if (status == CTRT_OK)
+            status = ctrt_comm_all_reduce(NULL, rank->comm, shared, CTRT_COMM_MAX);
         if (sent != NULL)
             (void)ctrt_work_wait(sent);
         if (received != NULL)
@@ -169,6 +191,7 @@ static void aborted_amid(struct rank *rank)
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&y);
     ctrt_tensor_release(&z);
+    ctrt_tensor_release(&shared);
     if (rank->number == 0)
         pthread_join(thread, NULL);
 }
@@ -282,11 +305,6 @@ static void rank_0_first(void)
         child_join(children[i], __FILE__, __LINE__);
 }
 
-static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level, (void)component, (void)text;
-}
-
 static void run_quiet(enum kind kind, int size, double timeout, void (*body)(struct rank *rank), const void *argument,
                       int ended)
 {
@@ -318,6 +336,7 @@ TEST_MAIN
     group("a process that is killed, and one that is stopped");
     IN_CHILD("CTRT_SIM=devices=4") {
         run_quiet(PROCESSES, 3, 10, lost, &(int){ SIGKILL }, 1);
+        run_quiet(PROCESSES, 3, 10, lost_shared, NULL, 1);
         run_quiet(PROCESSES, 3, 0.5, lost, &(int){ SIGSTOP }, 1);
     }
     group("the rank that serves the store ends first");

@@ -1,116 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives and messages between threads and processes, compared with results that each rank computes itself. */
-#include <dlfcn.h>
+#include <sys/resource.h>
 
 #include "comm_job.h"
-#include "ctrt/comm_plugin.h"
-
-/* ---- values ---- */
-
-/* Element i of rank r's data: integers that make sums of small dtypes wrap around, or fractions that need rounding. */
-static double value(ctrt_dtype dtype, int rank, int64_t i)
-{
-    const int64_t n = (rank * 37 + i * 11) % 251;
-    if (dtype == CTRT_BOOL)
-        return (n >> (i % 5)) & 1;
-    return ctrt_dtype_is_floating(dtype) ? (double)(n - 100) / 7 : dtype == CTRT_U8 ? (double)n : (double)(n - 120);
-}
-
-/* The type in which `dtype` is combined. */
-static ctrt_dtype wide_of(ctrt_dtype dtype)
-{
-    return dtype == CTRT_F64 ? CTRT_F64 : ctrt_dtype_is_floating(dtype) ? CTRT_F32 : CTRT_I64;
-}
-
-union number {
-    float f;
-    double d;
-    int64_t i;
-};
-
-static void put(void *data, ctrt_dtype wide, int64_t i, union number x)
-{
-    if (wide == CTRT_F32)
-        ((float *)data)[i] = x.f;
-    else if (wide == CTRT_F64)
-        ((double *)data)[i] = x.d;
-    else
-        ((int64_t *)data)[i] = x.i;
-}
-
-static union number get(const void *data, ctrt_dtype wide, int64_t i)
-{
-    union number x = { .i = 0 };
-    if (wide == CTRT_F32)
-        x.f = ((const float *)data)[i];
-    else if (wide == CTRT_F64)
-        x.d = ((const double *)data)[i];
-    else
-        x.i = ((const int64_t *)data)[i];
-    return x;
-}
-
-/* Values of `count` elements of rank r's data, from element `first`, rounded to dtype. */
-static void *values_of(ctrt_dtype dtype, int rank, int64_t first, int64_t count)
-{
-    double *data = calloc((size_t)count + 1, sizeof *data);
-    CTRT_AUTO(tensor) x = NULL;
-    ctrt_device *cpu = NULL;
-    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-    for (int64_t i = 0; i < count; i++)
-        data[i] = value(dtype, rank, first + i);
-    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(count), dtype, cpu));
-    CHECK_OK(ctrt_from_host_(x, data, count, CTRT_F64));
-    CHECK_OK(ctrt_to_host(data, (size_t)count * sizeof *data, x, wide_of(dtype)));
-    return data;
-}
-
-static ctrt_tensor *tensor_of(ctrt_device *device, ctrt_dtype dtype, int rank, int64_t count)
-{
-    ctrt_tensor *x = NULL;
-    void *data = values_of(dtype, rank, 0, count);
-    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(count), dtype, device));
-    CHECK_OK(ctrt_from_host_(x, data, count, wide_of(dtype)));
-    free(data);
-    return x;
-}
-
-static union number combine(union number a, union number b, ctrt_dtype dtype, ctrt_comm_op op)
-{
-    const ctrt_dtype wide = wide_of(dtype);
-    union number x = { .i = 0 };
-#define SET(f_, d_, i_) (wide == CTRT_F32 ? (x.f = (f_), 0) : wide == CTRT_F64 ? (x.d = (d_), 0) : (x.i = (i_), 0))
-    if (dtype == CTRT_BOOL)
-        x.i = op == CTRT_COMM_SUM || op == CTRT_COMM_MAX ? (a.i | b.i) : (a.i & b.i);
-    else if (op == CTRT_COMM_PRODUCT)
-        SET(a.f * b.f, a.d * b.d, (int64_t)((uint64_t)a.i * (uint64_t)b.i));
-    else if (op == CTRT_COMM_MIN)
-        SET(a.f < b.f ? a.f : b.f, a.d < b.d ? a.d : b.d, a.i < b.i ? a.i : b.i);
-    else if (op == CTRT_COMM_MAX)
-        SET(a.f > b.f ? a.f : b.f, a.d > b.d ? a.d : b.d, a.i > b.i ? a.i : b.i);
-    else
-        SET(a.f + b.f, a.d + b.d, (int64_t)((uint64_t)a.i + (uint64_t)b.i));
-    return x;
-}
-
-/* The reduction of elements [first, first + count) of all ranks. */
-static void *reduced(ctrt_dtype dtype, ctrt_comm_op op, int size, int64_t first, int64_t count)
-{
-    const ctrt_dtype wide = wide_of(dtype);
-    void *all = values_of(dtype, 0, first, count);
-    for (int rank = 1; rank < size; rank++) {
-        void *other = values_of(dtype, rank, first, count);
-        for (int64_t i = 0; i < count; i++)
-            put(all, wide, i, combine(get(all, wide, i), get(other, wide, i), dtype, op));
-        free(other);
-    }
-    for (int64_t i = 0; i < count && op == CTRT_COMM_AVERAGE; i++) {
-        union number x = get(all, wide, i);
-        put(all, wide, i, wide == CTRT_F32 ? (union number){ .f = x.f / (float)size }
-                                           : (union number){ .d = x.d / (double)size });
-    }
-    return all;
-}
+#include "comm_values.h"
 
 /* ---- collectives ---- */
 
@@ -119,96 +12,47 @@ struct data_case {
     int64_t count;                          /* of one part */
 };
 
-static const char *const op_names[] = { "sum", "product", "min", "max", "average" };
+static const char *const op_names[] = { "sum: ", "product: ", "min: ", "max: ", "average: " };
 
-/* Checks the bits of elements [at, at + count) of x, and frees `wanted`. */
-static void check_range(const struct rank *rank, const char *what, ctrt_tensor *x, int64_t at, int64_t count,
-                        void *wanted)
+/* Every collective, with every reduction if the data is small. */
+static void check_collectives(struct rank *rank, ctrt_dtype dtype, int64_t n)
 {
-    const ctrt_dtype dtype = ctrt_tensor_dtype(x);
-    const size_t bytes = (size_t)count * ctrt_dtype_size(dtype);
-    CTRT_AUTO(tensor) part = NULL, expected = NULL;
-    ctrt_device *cpu = NULL;
-    char *got = malloc(bytes + 1), *want = malloc(bytes + 1);
-    size_t i = 0;
-    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-    CHECK_OK(ctrt_narrow(&part, x, 0, at, count));
-    CHECK_OK(ctrt_to_host(got, bytes, part, dtype));
-    CHECK_OK(ctrt_empty(&expected, CTRT_SHAPE(count), dtype, cpu));
-    CHECK_OK(ctrt_from_host_(expected, wanted, count, wide_of(dtype)));
-    CHECK_OK(ctrt_to_host(want, bytes, expected, dtype));
-    while (i < bytes && got[i] == want[i])
-        i++;
-    CHECK(i == bytes, "%s of %lld %s between %d %s: rank %d differs at element %zu (0x%02x, expected 0x%02x)", what,
-          (long long)count, ctrt_dtype_name(dtype), rank->size, kind_names[rank->kind], rank->number,
-          at + i / ctrt_dtype_size(dtype), got[i] & 255, want[i] & 255);
-    free(got);
-    free(want);
-    free(wanted);
-}
-
-static void check_reductions(struct rank *rank, ctrt_dtype dtype, int64_t n)
-{
-    const int size = rank->size, root = size - 1;
-    for (ctrt_comm_op op = 0; op <= (n < 10000 ? CTRT_COMM_AVERAGE : CTRT_COMM_SUM); op++) {
-        CTRT_AUTO(tensor) x = tensor_of(rank->device, dtype, rank->number, n);
-        CTRT_AUTO(tensor) y = tensor_of(rank->device, dtype, rank->number, n);
-        CTRT_AUTO(tensor) parts = tensor_of(rank->device, dtype, rank->number, n * size);
-        CTRT_AUTO(tensor) part = tensor_of(rank->device, dtype, 9, n);
-        if (op == CTRT_COMM_AVERAGE && !ctrt_dtype_is_floating(dtype)) {
-            CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, op), CTRT_ERR_DTYPE, "average");
-            continue;
+    for (ctrt_collective kind = CTRT_COLLECTIVE_BARRIER; kind <= CTRT_COLLECTIVE_ALL_TO_ALL; kind++) {
+        const bool reduces = kind == CTRT_COLLECTIVE_ALL_REDUCE || kind == CTRT_COLLECTIVE_REDUCE
+                             || kind == CTRT_COLLECTIVE_REDUCE_SCATTER;
+        const ctrt_comm_op last = reduces && n < 10000 ? CTRT_COMM_AVERAGE : CTRT_COMM_SUM;
+        for (ctrt_comm_op op = 0; op <= last; op++) {
+            struct collective c = { .kind = kind, .dtype = dtype, .count = n, .op = op,
+                                    .root = reduces ? rank->size - 1 : rank->size / 2 };
+            const bool refused = op == CTRT_COMM_AVERAGE && !ctrt_dtype_is_floating(dtype);
+            const ctrt_status status = collective_start(&c, rank->comm, false);
+            if (refused ? !CHECK_EQ(status, CTRT_ERR_DTYPE) : !CHECK_OK(status))
+                return;
+            if (!refused)
+                collective_finish(&c, rank->comm, reduces ? op_names[op] : "");
+            ctrt_tensor_release(&c.in);
+            ctrt_tensor_release(&c.out);
         }
-        const uint32_t version = ctrt_tensor_version(x);
-        CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, op));
-        CHECK_TRUE(ctrt_tensor_version(x) > version);
-        check_range(rank, op_names[op], x, 0, n, reduced(dtype, op, size, 0, n));
-        CHECK_OK(ctrt_comm_reduce(NULL, rank->comm, y, op, root));
-        check_range(rank, "reduce", y, 0, n, rank->number == root ? reduced(dtype, op, size, 0, n)
-                                                                  : values_of(dtype, rank->number, 0, n));
-        CHECK_OK(ctrt_comm_reduce_scatter(NULL, rank->comm, part, parts, op));
-        check_range(rank, "reduce_scatter", part, 0, n, reduced(dtype, op, size, n * rank->number, n));
     }
-}
-
-static void check_copies(struct rank *rank, ctrt_dtype dtype, int64_t n)
-{
-    const int size = rank->size, me = rank->number, root = size / 2;
-    CTRT_AUTO(tensor) x = tensor_of(rank->device, dtype, me, n), y = tensor_of(rank->device, dtype, me, n);
-    CTRT_AUTO(tensor) in = tensor_of(rank->device, dtype, me, n * size), all = NULL, one = NULL;
-    CHECK_OK(ctrt_zeros_like(&all, in, 0, NULL));
-    CHECK_OK(ctrt_zeros_like(&one, x, 0, NULL));
-    CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, y, root));
-    check_range(rank, "broadcast", y, 0, n, values_of(dtype, root, 0, n));
-    CHECK_OK(ctrt_comm_scatter(NULL, rank->comm, one, me == root ? in : NULL, root));
-    check_range(rank, "scatter", one, 0, n, values_of(dtype, root, n * me, n));
-    CHECK_OK(ctrt_comm_all_to_all(NULL, rank->comm, all, in));
-    for (int r = 0; r < size; r++)
-        check_range(rank, "all_to_all", all, n * r, n, values_of(dtype, r, n * me, n));
-    CHECK_OK(ctrt_zero_(all));
-    CHECK_OK(ctrt_comm_all_gather(NULL, rank->comm, all, x));
-    for (int r = 0; r < size; r++)
-        check_range(rank, "all_gather", all, n * r, n, values_of(dtype, r, 0, n));
-    CHECK_OK(ctrt_zero_(all));
-    CHECK_OK(ctrt_comm_gather(NULL, rank->comm, me == root ? all : NULL, x, root));
-    for (int r = 0; me == root && r < size; r++)
-        check_range(rank, "gather", all, n * r, n, values_of(dtype, r, 0, n));
-    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    CTRT_AUTO(tensor) x = tensor_of(rank->device, dtype, rank->number, n);
+    const uint32_t version = ctrt_tensor_version(x);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_TRUE(ctrt_tensor_version(x) > version);
 }
 
 static void collectives(struct rank *rank)
 {
     static const struct data_case cases[] = {
-        { CTRT_F32, 0 }, { CTRT_F32, 1 }, { CTRT_F32, 777 }, { CTRT_F32, 70001 }, { CTRT_F64, 33 }, { CTRT_F16, 777 },
-        { CTRT_BF16, 777 }, { CTRT_BF16, 140001 }, { CTRT_I8, 777 }, { CTRT_U8, 777 }, { CTRT_I16, 777 },
+        { CTRT_F32, 0 }, { CTRT_F32, 1 }, { CTRT_F32, 777 }, { CTRT_F32, 20001 }, { CTRT_F64, 33 }, { CTRT_F16, 777 },
+        { CTRT_BF16, 777 }, { CTRT_BF16, 30001 }, { CTRT_I8, 777 }, { CTRT_U8, 777 }, { CTRT_I16, 777 },
         { CTRT_I32, 777 }, { CTRT_I64, 777 }, { CTRT_BOOL, 777 }, { CTRT_U8, 9001 },
     };
     CHECK_EQ(ctrt_comm_rank(rank->comm), rank->number);
     CHECK_EQ(ctrt_comm_size(rank->comm), rank->size);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        check_reductions(rank, cases[i].dtype, cases[i].count);
-        check_copies(rank, cases[i].dtype, cases[i].count);
-    }
+    for (size_t i = 0; i < COUNT(cases); i++)
+        check_collectives(rank, cases[i].dtype, cases[i].count);
+    if (rank->kind == PROCESSES)            /* several pieces */
+        check_collectives(rank, CTRT_F32, 150001);
 }
 
 /* ---- several calls at the same time ---- */
@@ -240,8 +84,8 @@ static void ring(struct rank *rank)
         ctrt_work_release(&works[i]);
     }
     for (int i = 0; i < TURNS; i++) {
-        check_range(rank, "recv", in[i], 0, counts[i], values_of(CTRT_F32, from + i, 0, counts[i]));
-        check_range(rank, "sum", sum[i], 0, counts[i], reduced(CTRT_F32, CTRT_COMM_SUM, size, 0, counts[i]));
+        check_range(rank->comm, "recv", in[i], 0, counts[i], values_of(CTRT_F32, from + i, 0, counts[i]));
+        check_range(rank->comm, "sum", sum[i], 0, counts[i], reduced(CTRT_F32, CTRT_COMM_SUM, size, 0, counts[i]));
         ctrt_tensor_release(&out[i]);
         ctrt_tensor_release(&in[i]);
         ctrt_tensor_release(&sum[i]);
@@ -310,65 +154,137 @@ static void bad_input(struct rank *rank)
     CHECK_OK(ctrt_comm_barrier(rank->comm));
 }
 
-/* ---- memory that the ranks share ---- */
+/* ---- tensors in memory that the ranks share ---- */
 
-static ctrt_status poll_nothing(void *state)
+static ctrt_tensor *shared_tensor(struct rank *rank, ctrt_dtype dtype, int64_t n)
 {
-    return clock_seconds() < *(double *)state ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "timeout");
+    ctrt_tensor *x = NULL;
+    void *data = values_of(dtype, rank->number, 0, n);
+    CHECK_OK(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(n), dtype));
+    CHECK_OK(ctrt_from_host_(x, data, n, wide_of(dtype)));
+    free(data);
+    return x;
 }
 
-static ctrt_status fail_mismatch(void *state, const ctrt_comm_signature *signatures)
+/* Mappings of this process that `word` occurs in. */
+static int count_mappings(const char *word)
 {
-    (void)state;
-    return ctrt_fail(CTRT_ERR_STATE, "mismatch of collective %d", (int)signatures[0].collective);
+    char line[512];
+    int count = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, word) != NULL;
+    if (file != NULL)
+        fclose(file);
+    return count;
 }
 
-static const ctrt_comm_engine *host_engine(void)
+/* Every combination of shared and ordinary tensors on the ranks, of collectives that read and write the tensors of
+ * others, in sizes of one piece and several. */
+static void shared(struct rank *rank)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/comm-host.so", getenv("CTRT_PLUGIN_PATH"));
-    void *object = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    const ctrt_plugin *(*entry)(uint32_t, uint32_t) = NULL;
-    REQUIRE(object != NULL, "%s", dlerror());
-    *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-    return entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->components[0].table;
-}
-
-/* The engine's alloc and free have no public function yet. All reductions use segments, but the last one only on rank
- * 0. */
-static void segments(struct rank *rank)
-{
-    enum { N = 5000 };
-    double end = clock_seconds() + 20;
-    const ctrt_comm_engine *engine = host_engine();
-    const ctrt_comm_config config = {
-        .size = sizeof config, .rank = rank->number, .world = rank->size, .name = "segments", .device = rank->device,
-        .store = rank->store, .timeout = 20, .state = &end, .poll = poll_nothing, .mismatch = fail_mismatch,
+    static const struct data_case cases[] = {
+        { CTRT_F32, 0 }, { CTRT_F32, 3 }, { CTRT_F32, 5000 }, { CTRT_BF16, 550001 },
     };
-    void *comm = NULL, *memory[2] = { NULL };
-    float own[N];
-    if (!CHECK_OK(engine->create(&comm, &config)))
-        return;
-    for (int i = 0; i < 2; i++)
-        CHECK_OK(engine->alloc(comm, &memory[i], N * sizeof(float)));
-    engine->free(comm, memory[0], N * sizeof(float));
-    CHECK_OK(engine->alloc(comm, &memory[0], 3 * N * sizeof(float)));
-    for (uint64_t turn = 1; turn <= 3; turn++) {
-        float *x = turn == 3 && rank->number > 0 ? own : turn == 2 ? (float *)memory[0] + 2 * N : memory[1];
-        for (int i = 0; i < N; i++)
-            x[i] = (float)(rank->number + i);
-        const ctrt_comm_call call = {
-            .size = sizeof call, .peer = -1, .bytes = sizeof own, .send = x, .receive = x, .state = &end,
-            .signature = { .sequence = turn, .count = N, .collective = CTRT_COLLECTIVE_ALL_REDUCE, .dtype = CTRT_F32,
-                           .root = -1 },
-        };
-        CHECK_OK(engine->run(comm, &call));
-        CHECK_EQ(x[0], rank->size * (rank->size - 1) / 2);
-        CHECK_EQ(x[N - 1], rank->size * (rank->size - 1) / 2 + rank->size * (N - 1));
-    }
-    for (int i = 0; i < 2; i++)
-        engine->free(comm, memory[i], 0);
-    engine->destroy(comm);
+    const int size = rank->size;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int ordinary = -1; ordinary < size; ordinary++) {      /* the rank whose tensors are not shared */
+            const ctrt_dtype dtype = cases[i].dtype;
+            const int64_t n = cases[i].count;
+            if (n > 5000 && (rank->kind != PROCESSES || ordinary > 0))
+                continue;
+            CTRT_AUTO(tensor) x = shared_tensor(rank, dtype, n), y = shared_tensor(rank, dtype, n), all = NULL;
+            CHECK_OK(ctrt_comm_empty(&all, rank->comm, CTRT_SHAPE(size, n), dtype));
+            if (rank->number == ordinary) {
+                CHECK_OK(ctrt_clone(&x, x));
+                CHECK_OK(ctrt_clone(&y, y));
+            }
+            CHECK_OK(ctrt_comm_all_gather(NULL, rank->comm, all, x));
+            CHECK_OK(ctrt_flatten(&all, all, 0, -1));
+            for (int r = 0; r < size; r++)
+                check_range(rank->comm, "all_gather", all, n * r, n, values_of(dtype, r, 0, n));
+            CHECK_OK(ctrt_comm_reduce(NULL, rank->comm, y, CTRT_COMM_MAX, size - 1));
+            check_range(rank->comm, "reduce", y, 0, n,
+                        rank->number == size - 1 ? reduced(dtype, CTRT_COMM_MAX, size, 0, n)
+                                                 : values_of(dtype, rank->number, 0, n));
+            CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+            check_range(rank->comm, "all_reduce", x, 0, n, reduced(dtype, CTRT_COMM_SUM, size, 0, n));
+            CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, y, 0));
+            check_range(rank->comm, "broadcast", y, 0, n,
+                        size == 1 ? reduced(dtype, CTRT_COMM_MAX, size, 0, n) : values_of(dtype, 0, 0, n));
+        }
+}
+
+/* The ranks free three tensors in different orders, some after the communicator; a freed part does not disturb the
+ * other ranks, and all memory is unmapped at the end. */
+static void shared_lifetime(struct rank *rank)
+{
+    enum { N = 100000 };
+    ctrt_tensor *x[3] = { NULL };
+    const int me = rank->number;
+    const bool processes = rank->kind == PROCESSES;
+    const int before = count_mappings("memfd:ctrt-comm");
+    for (int i = 0; i < 3; i++)
+        x[i] = shared_tensor(rank, CTRT_F32, N);
+    CHECK_EQ(count_mappings("memfd:ctrt-comm"), before + (processes ? 3 : 0));
+    ctrt_tensor_release(&x[me % 2]);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x[2], CTRT_COMM_SUM));
+    check_range(rank->comm, "sum", x[2], 0, N, reduced(CTRT_F32, CTRT_COMM_SUM, rank->size, 0, N));
+    ctrt_tensor_release(&x[1 - me % 2]);
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    /* All ranks have freed x[0] and x[1], so the next free unmaps both. */
+    ctrt_tensor *last = shared_tensor(rank, CTRT_F32, 10), *view = NULL;
+    ctrt_tensor_release(&last);
+    CHECK_EQ(count_mappings("memfd:ctrt-comm") >= before + processes, true);
+    CHECK_EQ(count_mappings("memfd:ctrt-comm") <= before + 2 * processes, true);
+    CHECK_OK(ctrt_narrow(&view, x[2], 0, 1, 2));
+    ctrt_tensor_release(&x[2]);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, view, CTRT_COMM_MAX));
+    ctrt_comm_release(&rank->comm);
+    double values[2] = { 0 };
+    CHECK_OK(ctrt_to_host(values, sizeof values, view, CTRT_F64));
+    CHECK_TRUE(values[0] != 0 && values[1] != 0);
+    if (processes)                                      /* without threads any more */
+        IN_FORK {                                       /* the child's release changes nothing for the parent */
+            ctrt_tensor *mine = view;
+            ctrt_tensor_release(&mine);
+        }
+    CHECK_OK(ctrt_mul_scalar_(view, ctrt_float(2)));
+    ctrt_tensor_release(&view);
+    CHECK_EQ(processes ? count_mappings("memfd:ctrt-comm") : 0, 0);
+}
+
+/* No rank, or not every rank, can map the memory; the group can be used afterwards. */
+static void shared_no_memory(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1LL << 45), CTRT_F32), CTRT_ERR_OUT_OF_MEMORY, "comm_empty");
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* they need terabytes of addresses */
+    struct rlimit before, limit;
+    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)1 << 30;
+    if (rank->number == 1)
+        CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    const ctrt_status status = ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1 << 28), CTRT_F32);
+    CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_OUT_OF_MEMORY : CTRT_OK);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+#endif
+    CHECK_EQ(count_mappings("memfd:ctrt-comm"), 1);
+    x = shared_tensor(rank, CTRT_F32, 5);
+    CHECK_EQ(count_mappings("memfd:ctrt-comm"), 2);
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    check_range(rank->comm, "sum", x, 0, 5, reduced(CTRT_F32, CTRT_COMM_SUM, rank->size, 0, 5));
+}
+
+static void shared_bad_input(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(-1), CTRT_F32), CTRT_ERR_SHAPE, "comm_empty");
+    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(10 + rank->number), CTRT_F32), CTRT_ERR_STATE,
+                "rank 0: empty 1 (10 f32); rank 1: empty 1 (11 f32)");
+    CHECK_FAILS(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(10), CTRT_F32), CTRT_ERR_STATE, "comm_empty");
+    CHECK_TRUE(x == NULL);
 }
 
 static void left_behind(enum kind kind)
@@ -429,9 +345,18 @@ TEST_MAIN
             CHECK_EQ(ctrt_race_count(), 0);
         }
     }
-    group("processes: shared segments");
-    IN_CHILD("CTRT_SIM=devices=4")
-        run_job(PROCESSES, 3, 30, segments, NULL, -1);
+    for (enum kind kind = 0; kind < (enum kind)OTHER_KINDS; kind++) {
+        group("%s: tensors in shared memory", kind_names[kind]);
+        IN_CHILD("CTRT_SIM=devices=4") {
+            run_job(kind, 3, 60, shared, NULL, -1);
+            if (kind < KINDS)
+                run_job(kind, 2, 30, shared_lifetime, NULL, -1);
+            ctrt_log_set_callback(no_log, NULL);
+            if (kind == PROCESSES)
+                run_job(kind, 3, 30, shared_no_memory, NULL, -1);
+            run_job(kind, 2, 30, shared_bad_input, NULL, -1);
+        }
+    }
     group("16 ranks");
     IN_CHILD("CTRT_SIM=devices=4") {
         run_job(ON_CPU, 16, 60, ring, NULL, -1);

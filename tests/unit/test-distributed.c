@@ -491,11 +491,6 @@ static void canonical_rows(struct rank *rank)
 
 /* ---- jobs ---- */
 
-static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level, (void)component, (void)text;
-}
-
 static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument, int ended)
 {
     ctrt_log_set_callback(no_log, NULL);

@@ -44,14 +44,9 @@ void host_arena_init(const ctrt_host *host)
 
 /* ---- layout ---- */
 
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 4095) & ~(size_t)4095;
-}
-
 static size_t header_bytes(int world)
 {
-    return round_up(sizeof(struct host_header) + (size_t)world * sizeof(struct host_rank));
+    return host_round_up(sizeof(struct host_header) + (size_t)world * sizeof(struct host_rank));
 }
 
 static size_t arena_bytes(int world)
@@ -81,12 +76,31 @@ char *host_message(const struct host_comm *comm, int rank, uint32_t piece)
 
 /* ---- files ---- */
 
+/* Returns MAP_FAILED if it fails. The address is a multiple of HOST_HUGE, so that the kernel can use huge pages. */
+static void *map_shared(int fd, size_t bytes)
+{
+    char *range = mmap(NULL, bytes + HOST_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED)
+        return MAP_FAILED;
+    const size_t before = (HOST_HUGE - (uintptr_t)range % HOST_HUGE) % HOST_HUGE, end = host_round_up(before + bytes);
+    void *memory = mmap(range + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    if (memory == MAP_FAILED) {
+        munmap(range, bytes + HOST_HUGE);
+        return MAP_FAILED;
+    }
+    if (before > 0)
+        munmap(range, before);
+    if (end < bytes + HOST_HUGE)
+        munmap(range + end, bytes + HOST_HUGE - end);
+    return memory;
+}
+
 ctrt_status host_map_new(void **out, int *fd, size_t bytes)
 {
     *fd = memfd_create("ctrt-comm", MFD_CLOEXEC);
     void *memory = MAP_FAILED;
     if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
+        memory = map_shared(*fd, bytes);
     if (memory != MAP_FAILED) {
         *out = memory;
         return CTRT_OK;
@@ -110,7 +124,7 @@ static ctrt_status map_file(void **out, size_t bytes, const char *path, uint64_t
     void *memory = MAP_FAILED;
     if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes || (inode != 0 && (uint64_t)file.st_ino != inode))
         status = ctrt_fail(CTRT_ERR_COMM, "%s is not the memory of rank 0, whose process has probably ended", path);
-    else if ((memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)) == MAP_FAILED)
+    else if ((memory = map_shared(fd, bytes)) == MAP_FAILED)
         status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "cannot map %zu bytes of rank 0: %s", bytes, strerror(errno));
     else
         *out = memory;

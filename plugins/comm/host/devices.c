@@ -192,7 +192,7 @@ static ctrt_status take_shares(struct host_comm *comm, const ctrt_comm_call *cal
 static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_tensor **sum)
 {
     const struct host_entry entry = { .signature = call->signature };
-    const bool shares = host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER;
+    const bool shares = host_shares(call);
     CTRT_TRY(publish(comm, call->send_tensor != NULL ? call->send_tensor : call->receive_tensor));
     CTRT_TRY(host_arrive(comm, call, &entry));
     if (call->signature.count == 0)

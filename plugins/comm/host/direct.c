@@ -8,36 +8,39 @@
 
 #define BLOCK ((size_t)8 << 10)             /* bytes */
 
-static void reduce_shared(const struct host_comm *comm, const ctrt_comm_call *call)
+struct host_range host_share(const struct host_comm *comm, size_t bytes)
 {
-    const size_t element = ctrt_dtype_size((ctrt_dtype)call->signature.dtype), world = (size_t)comm->world;
-    const size_t lines = (call->bytes + 63) / 64;
-    const size_t begin = lines * (size_t)comm->rank / world * 64;
-    size_t end = lines * ((size_t)comm->rank + 1) / world * 64;
+    const size_t lines = (bytes + 63) / 64, rank = (size_t)comm->rank, world = (size_t)comm->world;
+    const size_t begin = lines * rank / world * 64, end = lines * (rank + 1) / world * 64;
+    return (struct host_range){ begin < bytes ? begin : bytes, end < bytes ? end : bytes };
+}
+
+void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call, struct host_range range,
+                       const char *const *to, int count)
+{
+    const size_t element = ctrt_dtype_size((ctrt_dtype)call->signature.dtype);
     host_reduction *const reduce = host_reduction_of(&call->signature);
-    if (end > call->bytes)
-        end = call->bytes;
+    const void *in[comm->world];
     int first = 0;
-    while (comm->to[first] == NULL)
+    while (to[first] == NULL)
         first++;
-    for (size_t at = begin; at < end; at += BLOCK) {
-        const size_t bytes = end - at < BLOCK ? end - at : BLOCK;
-        const void *in[world];
-        for (size_t rank = 0; rank < world; rank++)
+    for (size_t at = range.begin; at < range.end; at += BLOCK) {
+        const size_t bytes = range.end - at < BLOCK ? range.end - at : BLOCK;
+        for (int rank = 0; rank < comm->world; rank++)
             in[rank] = comm->from[rank] + at;
-        char *out = (char *)comm->to[first] + at;
+        char *out = (char *)to[first] + at;
         reduce(out, in, comm->world, bytes / element);
-        for (size_t rank = (size_t)first + 1; rank < world; rank++)
-            if (comm->to[rank] != NULL)
-                memcpy((char *)comm->to[rank] + at, out, bytes);
+        for (int other = first + 1; other < count; other++)
+            if (to[other] != NULL)
+                memcpy((char *)to[other] + at, out, bytes);
     }
 }
 
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_TRY(host_use_begin(comm));
-    if (host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
-        reduce_shared(comm, call);
+    if (host_shares(call))
+        host_reduce_range(comm, call, host_share(comm, call->bytes), comm->to, comm->world);
     else
         host_take(comm, call, comm->from, call->bytes, 0, call->bytes);
     host_use_end(comm);

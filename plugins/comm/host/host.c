@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -55,9 +54,7 @@ static void host_destroy(void *state)
     struct host_comm *comm = state;
     if (comm == NULL)
         return;
-    for (int i = 0; i < HOST_SEGMENTS; i++)
-        if (comm->segments[i].base != NULL)
-            munmap(comm->segments[i].base, comm->segments[i].mapped);
+    host_segments_end(comm);
     host_arena_close(comm);
     free(comm->from);
     free(comm->to);
@@ -102,6 +99,7 @@ static ctrt_status host_create(void **out, const ctrt_comm_config *config)
     comm->spins = choose_spins(config->world);
     comm->fd = -1;
     comm->joining = true;
+    pthread_mutex_init(&comm->segments_lock, NULL);
     comm->from = calloc((size_t)config->world, sizeof *comm->from);
     comm->to = calloc((size_t)config->world, sizeof *comm->to);
     ctrt_status status = comm->from == NULL || comm->to == NULL
@@ -120,109 +118,6 @@ static ctrt_status host_create(void **out, const ctrt_comm_config *config)
     return ctrt_fail(status, "%s", strchr(reason, ':') + 2);
 }
 
-/* ---- segments ---- */
-
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 4095) & ~(size_t)4095;
-}
-
-static ctrt_status share_segment(void **memory, struct host_comm *comm, size_t bytes)
-{
-    struct host_header *header = comm->header;
-    int fd = -1;
-    if (comm->rank == 0) {
-        CTRT_TRY(host_map_new(memory, &fd, bytes));
-        header->segment_pid = getpid();
-        header->segment_fd = fd;
-    }
-    ctrt_status status = host_barrier(comm, comm->config->state);
-    if (status == CTRT_OK && comm->rank > 0)
-        status = host_map(memory, bytes, header->segment_pid, header->segment_fd);
-    if (status == CTRT_OK)
-        status = host_barrier(comm, comm->config->state);
-    if (fd >= 0)
-        close(fd);
-    if (status != CTRT_OK && *memory != NULL)
-        munmap(*memory, bytes);
-    return status;
-}
-
-static ctrt_status host_alloc(void *state, void **address, size_t bytes)
-{
-    struct host_comm *comm = state;
-    struct host_segment *segment = comm->segments;
-    void *memory = NULL;
-    while (segment < &comm->segments[HOST_SEGMENTS] && segment->base != NULL)
-        segment++;
-    if (segment == &comm->segments[HOST_SEGMENTS])
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a group of the engine host can have %d shared segments",
-                         HOST_SEGMENTS);
-    const size_t each = round_up(bytes > 0 ? bytes : 1), ranks = comm->mode == HOST_PROCESSES ? (size_t)comm->world : 1;
-    if (each < bytes || each > SIZE_MAX / 2 / ranks)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a shared segment of %zu bytes", bytes);
-    if (comm->mode == HOST_PROCESSES)
-        CTRT_TRY(share_segment(&memory, comm, each * ranks));
-    else
-        memory = mmap(NULL, each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a shared segment of %zu bytes", bytes);
-    *segment = (struct host_segment){ .base = memory, .bytes = each, .mapped = each * ranks };
-    *address = segment->base + (comm->mode == HOST_PROCESSES ? (size_t)comm->rank * each : 0);
-    return CTRT_OK;
-}
-
-static void host_free(void *state, void *address, size_t bytes)
-{
-    struct host_comm *comm = state;
-    (void)bytes;
-    for (int i = 0; i < HOST_SEGMENTS; i++) {
-        struct host_segment *segment = &comm->segments[i];
-        if (segment->base == NULL || (char *)address < segment->base
-            || (char *)address >= segment->base + segment->mapped)
-            continue;
-        munmap(segment->base, segment->mapped);
-        *segment = (struct host_segment){ .base = NULL };
-    }
-}
-
-static struct host_place place_of(const struct host_comm *comm, const void *address, size_t bytes)
-{
-    struct host_place place = { .address = address };
-    for (int i = 0; comm->mode == HOST_PROCESSES && address != NULL && i < HOST_SEGMENTS; i++) {
-        const struct host_segment *segment = &comm->segments[i];
-        const char *begin = segment->base + (size_t)comm->rank * segment->bytes;
-        if (segment->base == NULL || (const char *)address < begin
-            || (const char *)address + bytes > begin + segment->bytes)
-            continue;
-        place.segment = (uint64_t)i + 1;
-        place.offset = (uint64_t)((const char *)address - begin);
-    }
-    return place;
-}
-
-/* Sets *out to the address in this process; false: this process cannot address it. */
-static bool resolve(const char **out, const struct host_comm *comm, int rank, const struct host_place *place)
-{
-    *out = place->address;
-    if (comm->mode == HOST_DIRECT || place->address == NULL)
-        return true;
-    if (place->segment == 0)
-        return false;
-    const struct host_segment *segment = &comm->segments[place->segment - 1];
-    *out = segment->base + (size_t)rank * segment->bytes + place->offset;
-    return true;
-}
-
-static bool resolve_all(struct host_comm *comm)
-{
-    bool all = true;
-    for (int rank = 0; rank < comm->world && all; rank++)
-        all = resolve(&comm->from[rank], comm, rank, &host_entry(comm, rank)->give)
-              && resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive);
-    return all;
-}
-
 /* ---- running ---- */
 
 static ctrt_status run_collective(struct host_comm *comm, const ctrt_comm_call *call)
@@ -231,20 +126,23 @@ static ctrt_status run_collective(struct host_comm *comm, const ctrt_comm_call *
     const size_t parts = call->signature.collective == CTRT_COLLECTIVE_ALL_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_ALL_TO_ALL ? (size_t)comm->world : 1;
-    const bool pieces = comm->mode == HOST_PROCESSES || give_bytes <= HOST_SMALL;
     const struct host_entry entry = {
         .signature = call->signature,
-        .give = place_of(comm, host_given(comm, call), give_bytes),
-        .receive = place_of(comm, call->receive, parts * call->bytes),
+        .give = host_place_of(comm, host_given(comm, call), give_bytes),
+        .receive = host_place_of(comm, call->receive, parts * call->bytes),
     };
-    if (pieces)
+    const bool small = give_bytes <= HOST_SMALL;
+    if (small || (comm->mode == HOST_PROCESSES && entry.give.segment == 0))
         host_put_first(comm, call);
     CTRT_TRY(host_arrive(comm, call, &entry));
     if (call->bytes == 0)
         return CTRT_OK;
-    if (give_bytes > HOST_SMALL && resolve_all(comm))
+    if (!small && host_resolve(comm, host_shares(call)))
         return host_run_direct(comm, call);
-    return host_run_pieces(comm, call);
+    bool late = false;
+    for (int rank = 0; rank < comm->world && !small; rank++)
+        late |= host_entry(comm, rank)->give.segment != 0;
+    return host_run_pieces(comm, call, late);
 }
 
 static ctrt_status host_run(void *state, const ctrt_comm_call *call)

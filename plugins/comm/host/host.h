@@ -3,6 +3,7 @@
  *
  *   host.c       the engine's table: joining and leaving groups, choice of the way in which a call runs
  *   arena.c      memory that all ranks of a group map
+ *   segments.c   memory of tensors that all ranks of a group map
  *   wait.c       waiting for other ranks
  *   direct.c     collectives on memory that all ranks can address: threads on cpus, or shared segments
  *   pieces.c     collectives through the arena, in pieces: processes, and all small tensors
@@ -25,20 +26,23 @@
 #include "ctrt/ctrt.h"
 
 /* Bytes of a rank's slot in the arena: a piece of a collective, or of a message. */
-#define HOST_PIECE   ((size_t)256 << 10)
+#define HOST_PIECE   ((size_t)512 << 10)
 #define HOST_MESSAGE ((size_t)128 << 10)
 /* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
+/* Two ranks share the reduction of more than this many bytes. */
+#define HOST_WHOLE   ((size_t)256 << 10)
 #define HOST_RANKS   4096
-#define HOST_SEGMENTS 64
+#define HOST_PAGE    ((size_t)64 << 10)      /* the largest size of a page */
+#define HOST_HUGE    ((size_t)2 << 20)       /* of a huge page, on most processors */
 
 /* A number that threads of any process wait for (futex). Changed by host_word_set only. */
 struct host_word {
     _Atomic uint32_t value, sleepers;
 } __attribute__((aligned(64)));
 
-/* An address for other ranks: of this process, or in a segment (from 1). */
+/* An address for other ranks: of this process, or in a segment (from 1; 0: in none). */
 struct host_place {
     const void *address;
     uint64_t segment, offset;
@@ -86,6 +90,7 @@ struct host_header {
     _Atomic bool dead __attribute__((aligned(64)));             /* a call has failed */
     _Atomic bool devices;                   /* HOST_DEVICES: the events of the ranks exist */
     int64_t segment_pid, segment_fd;        /* segment that rank 0 creates, during alloc */
+    atomic_int segment_failed[2];           /* of even and odd segments: rank + 1 of one that could not map it */
     struct host_rank ranks[];
 };
 
@@ -100,9 +105,15 @@ struct host_arena {
     atomic_int users;                       /* threads of this process that use the memory of other ranks */
 };
 
-struct host_segment {                       /* memory of all ranks, one after the other */
-    char *base;
-    size_t bytes, mapped;                   /* of one rank; of all */
+/* Memory that alloc returned, of all ranks, in this process. A rank that frees its part returns the pages to the
+ * system. The addresses remain mapped until all ranks have done so. */
+struct host_segment {
+    struct host_segment *next;
+    uint64_t number;                        /* the same on all ranks */
+    struct host_segment_header {
+        atomic_int freed;                   /* ranks that have freed their part */
+    } *header;                              /* followed, at `first`, by the parts of all ranks */
+    size_t first, bytes, mapped;            /* first: of the header; bytes: of one part; mapped: of all */
 };
 
 struct host_comm {
@@ -118,7 +129,9 @@ struct host_comm {
     uint32_t collectives, pieces, messages; /* so far */
     uint32_t phases;                        /* HOST_DEVICES: barriers so far */
     const char **from, **to;                /* [world], for the current collective */
-    struct host_segment segments[HOST_SEGMENTS];
+    pthread_mutex_t segments_lock;
+    struct host_segment *segments;
+    uint64_t segment_count;                 /* so far */
 };
 
 /* ---- arena.c ---- */
@@ -135,6 +148,24 @@ void host_arena_init(const ctrt_host *host);
 char *host_slot(const struct host_comm *comm, int rank, uint32_t piece);
 char *host_result(const struct host_comm *comm, uint32_t piece);
 char *host_message(const struct host_comm *comm, int rank, uint32_t piece);
+
+static inline size_t host_round_up(size_t bytes)
+{
+    return (bytes + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
+}
+
+/* ---- segments.c ---- */
+
+/* The slots of the engine. */
+ctrt_status host_alloc(void *state, void **address, size_t bytes);
+void host_free(void *state, void *address);
+/* Unmaps all segments. */
+void host_segments_end(struct host_comm *comm);
+/* The place of bytes[bytes] of this rank's data. */
+struct host_place host_place_of(struct host_comm *comm, const void *address, size_t bytes);
+/* Writes the addresses of the data of all ranks to comm->from and, if `results`, of where their results go to comm->to,
+ * after host_arrive. false: the ranks cannot address them; the same on all ranks. */
+bool host_resolve(struct host_comm *comm, bool results);
 
 /* ---- wait.c ---- */
 
@@ -159,12 +190,22 @@ ctrt_status host_dead(struct host_comm *comm, ctrt_status status);
 
 /* ---- direct.c, pieces.c, devices.c, message.c ---- */
 
+struct host_range {
+    size_t begin, end;
+};
+/* The bytes, whole cache lines, that this rank reduces when the ranks share the reduction of `bytes` bytes. */
+struct host_range host_share(const struct host_comm *comm, size_t bytes);
+/* Reduces that range of the data at comm->from[world] and writes it to the same range of each address in to[count] that
+ * is not NULL (at least one), which may be among the inputs. */
+void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call, struct host_range range,
+                       const char *const *to, int count);
 /* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before host_arrive: copies piece 0 of this rank's data to its slot. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After it: the rest. */
-ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call);
+/* After it: the rest. If a rank did not call host_put_first, because the others may be able to address its data, all
+ * ranks pass `late`, and do it now. */
+ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
@@ -198,6 +239,12 @@ static inline bool host_reduces(const ctrt_comm_call *call)
     const uint32_t collective = call->signature.collective;
     return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
            || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Reductions of which each rank computes a part for all ranks. */
+static inline bool host_shares(const ctrt_comm_call *call)
+{
+    return host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
 /* Writes bytes [offset, offset + bytes) of each part of this rank's result. from[rank]: that range of the data that the

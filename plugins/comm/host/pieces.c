@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/pieces.c: collectives through the arena.
  *
- * Data passes in pieces. In each step a rank copies piece k to its slot, reduces its share of piece k-1 from the slots
- * of all ranks into the result area, and copies piece k-2 from there; then a barrier. Without a result area, piece k-1
- * is taken from the slots in the second step. A slot is written again two steps later, after the barrier that follows
- * its last read. Pieces are counted over all collectives, so that the next collective begins with the other slot, which
- * no rank reads any more: no barrier is necessary after the last step. */
+ * Data passes in pieces. In each step a rank copies piece k to its slot and takes its part of piece k-1 from the slots
+ * of all ranks; then a barrier. The ranks share large reductions: a rank copies piece k, without its share, to its
+ * slot, reduces its share of piece k-1 from its own data and the slots of the others into its result and the result
+ * area, and copies the shares of the others of piece k-2 from there. So of n bytes a rank copies 2 n (world-1)/world
+ * bytes and reduces n/world, and the pieces stay in the caches: memory is read and written once. A slot is written
+ * again two steps later, after the barrier that follows its last read. Pieces are counted over all collectives, so that
+ * the next collective begins with the other slot, which no rank reads any more: no barrier is necessary after the last
+ * step. */
 #include "host.h"
 
 /* Bytes of each part in a piece: also the distance of the parts in a slot. */
@@ -21,15 +24,33 @@ static size_t bytes_of(const ctrt_comm_call *call, size_t stride, uint32_t index
     return left < stride ? left : stride;
 }
 
+/* For small data it is faster if each rank reduces everything: a barrier and a copy less. */
+static bool shares(const struct host_comm *comm, const ctrt_comm_call *call)
+{
+    return host_shares(call) && call->bytes > (comm->world == 2 ? HOST_WHOLE : HOST_SMALL);
+}
+
+/* Copies `bytes` bytes except this rank's share. */
+static void copy_others(const struct host_comm *comm, char *to, const char *from, size_t bytes)
+{
+    const struct host_range own = host_share(comm, bytes);
+    memcpy(to, from, own.begin);
+    memcpy(to + own.end, from + own.end, bytes - own.end);
+}
+
 static void put(const struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
 {
     const char *given = host_given(comm, call);
+    const size_t bytes = bytes_of(call, stride, index);
     char *slot = host_slot(comm, comm->rank, comm->pieces + index);
     if (given == NULL)
         return;
+    if (shares(comm, call)) {
+        copy_others(comm, slot, given + index * stride, bytes);
+        return;
+    }
     for (int part = 0; part < host_parts(comm, call); part++)
-        memcpy(slot + (size_t)part * stride, given + (size_t)part * call->bytes + index * stride,
-               bytes_of(call, stride, index));
+        memcpy(slot + (size_t)part * stride, given + (size_t)part * call->bytes + index * stride, bytes);
 }
 
 static void slots(struct host_comm *comm, uint32_t index)
@@ -41,26 +62,25 @@ static void slots(struct host_comm *comm, uint32_t index)
 /* Reduces this rank's share of the piece. */
 static void combine(struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
 {
-    const size_t element = ctrt_dtype_size((ctrt_dtype)call->signature.dtype);
-    const size_t bytes = bytes_of(call, stride, index), lines = (bytes + 63) / 64, world = (size_t)comm->world;
-    const size_t begin = lines * (size_t)comm->rank / world * 64, end = lines * ((size_t)comm->rank + 1) / world * 64;
-    if (begin >= bytes || begin == end)
-        return;
-    for (int rank = 0; rank < comm->world; rank++)
-        comm->from[rank] = host_slot(comm, rank, comm->pieces + index) + begin;
-    host_reduction_of(&call->signature)(host_result(comm, comm->pieces + index) + begin,
-                                        (const void *const *)comm->from, comm->world,
-                                        ((end < bytes ? end : bytes) - begin) / element);
+    const size_t offset = index * stride;
+    const char *const to[] = {
+        call->receive != NULL ? (char *)call->receive + offset : NULL, host_result(comm, comm->pieces + index),
+    };
+    slots(comm, index);
+    comm->from[comm->rank] = (const char *)call->send + offset;
+    host_reduce_range(comm, call, host_share(comm, bytes_of(call, stride, index)), to, 2);
 }
 
-ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call)
+ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late)
 {
     const size_t stride = part_bytes(comm, call);
     const uint32_t count = (uint32_t)((call->bytes + stride - 1) / stride);
-    /* For small data, and for two ranks, it is faster if each rank reduces everything: a barrier and a copy less. */
-    const bool combines = host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER
-                          && call->bytes > HOST_SMALL && comm->world > 2;
+    const bool combines = shares(comm, call);
     const uint32_t steps = count + (combines ? 1 : 0);
+    if (late) {
+        host_put_first(comm, call);
+        CTRT_TRY(host_barrier(comm, call->state));
+    }
     for (uint32_t step = 1; step <= steps; step++) {
         if (step < count)
             put(comm, call, stride, step);
@@ -71,8 +91,8 @@ ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call)
             combine(comm, call, stride, step - 1);
         }
         if (combines && step >= 2 && call->receive != NULL)
-            memcpy((char *)call->receive + (step - 2) * stride, host_result(comm, comm->pieces + step - 2),
-                   bytes_of(call, stride, step - 2));
+            copy_others(comm, (char *)call->receive + (step - 2) * stride, host_result(comm, comm->pieces + step - 2),
+                        bytes_of(call, stride, step - 2));
         if (step < steps)
             CTRT_TRY(host_barrier(comm, call->state));
     }

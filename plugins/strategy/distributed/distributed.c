@@ -233,6 +233,7 @@ static ctrt_status setup(struct distributed *d)
     CTRT_TRY(verify_structure(d));
     CTRT_TRY(verify_devices(d));
     CTRT_TRY(verify_ready(d, reduce_new(d)));
+    CTRT_TRY(verify_ready(d, reduce_memory(d)));
     return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
 }
 

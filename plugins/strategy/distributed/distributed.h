@@ -105,6 +105,8 @@ ctrt_status verify_devices(struct distributed *d);
 
 /* Creates slots and buckets, and adds the hooks. */
 ctrt_status reduce_new(struct distributed *d);
+/* Allocates the memory of the buckets. Collective, also if it fails on this rank. */
+ctrt_status reduce_memory(struct distributed *d);
 void reduce_free(struct distributed *d);
 /* Called before the first gradient of a pass; rebuilds the buckets if that is due (collective). */
 ctrt_status reduce_rebuild(struct distributed *d);

@@ -30,14 +30,20 @@ static void buckets_free(struct distributed *d)
     d->bucket_count = 0;
 }
 
-static ctrt_status bucket_memory(struct distributed *d, size_t b)
+/* Takes part in the allocation on all ranks also if it fails on this one. */
+static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
 {
-    struct bucket *bucket = &d->buckets[b];
-    int64_t numel = 0, at = 0;
+    int64_t numel = 0;
     for (size_t k = 0; k < bucket->count; k++)
         numel += ctrt_tensor_numel(d->slots[d->order[bucket->first + k]].tensor);
     const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
-    CTRT_TRY(ctrt_empty(&bucket->flat, CTRT_SHAPE(numel), dtype, d->device));
+    return ctrt_comm_empty(&bucket->flat, d->comm, CTRT_SHAPE(numel), dtype);
+}
+
+static ctrt_status bucket_views(struct distributed *d, size_t b)
+{
+    struct bucket *bucket = &d->buckets[b];
+    int64_t at = 0;
     for (size_t k = 0; k < bucket->count; k++) {
         struct slot *slot = &d->slots[d->order[bucket->first + k]];
         const ctrt_tensor *like = slot->tensor;
@@ -72,10 +78,22 @@ static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
         bucket->first = b > 0 ? ends[b - 1] : 0;
         bucket->count = ends[b] - bucket->first;
         d->bucket_count = (size_t)b + 1;
-        ctrt_no_grad status = bucket_memory(d, (size_t)b);
     }
     free(items);
     free(ends);
+    return status;
+}
+
+ctrt_status reduce_memory(struct distributed *d)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t b = 0; b < d->bucket_count; b++) {
+        const ctrt_status result = bucket_memory(d, &d->buckets[b]);
+        if (status == CTRT_OK)
+            status = result;
+    }
+    for (size_t b = 0; b < d->bucket_count && status == CTRT_OK; b++)
+        ctrt_no_grad status = bucket_views(d, b);
     return status;
 }
 
@@ -108,6 +126,8 @@ ctrt_status reduce_rebuild(struct distributed *d)
     free(order);
     if (status == CTRT_OK)
         status = buckets_make(d, d->seen);
+    if (status == CTRT_OK)
+        status = reduce_memory(d);
     d->rebuilt = status == CTRT_OK;
     return status;
 }
