@@ -50,7 +50,7 @@ static void pair_step(struct pair *p, int turn)
 
 /* ---- dry runs ---- */
 
-/* A dry run of a step and its optimizer on the first `count` devices. */
+/* A dry run, on the first `count` devices, of a step, its optimizer, and a step with the changed parameters. */
 static void dry_step(ctrt_memory_prediction *found, struct pair *p, int count, ctrt_status want, const char *words)
 {
     ctrt_dry_run *runs[DEVICES] = { NULL };
@@ -63,8 +63,10 @@ static void dry_step(ctrt_memory_prediction *found, struct pair *p, int count, c
     }
     CHECK_FAILS(ctrt_parallel_step(&loss, p->net, &x, 1, square_loss, NULL), want, words);
     CHECK_FAILS(ctrt_forward(&y, p->net, x), want, words);
-    if (want == CTRT_OK)
+    if (want == CTRT_OK) {
         CHECK_OK(ctrt_optimizer_step(p->optimizer));
+        CHECK_OK(ctrt_parallel_step(&loss, p->net, &x, 1, square_loss, NULL));
+    }
     CHECK_OK(ctrt_optimizer_zero_grad(p->optimizer, true));
     ctrt_tensor_release(&loss);
     ctrt_tensor_release(&y);
@@ -115,6 +117,7 @@ static void test_pipeline_peaks(void)
     CHECK_OK(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL));
     CHECK_OK(ctrt_forward(&y, p.net, x));
     CHECK_OK(ctrt_optimizer_step(p.optimizer));
+    CHECK_OK(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL));
     for (int i = 0; i < DEVICES; i++)
         CHECK_EQ(found[i].peak_allocated, ctrt_memory_max_allocated(p.devices[i]));
     ctrt_tensor_release(&y);
