@@ -190,7 +190,6 @@ ctrt_status auto_begin(struct parallel *p, const struct component *component)
 {
     ctrt_device *device = p->config.devices[0];
     ctrt_module *module = p->config.module;
-    struct rank_environment ranks = { .size = 1 };
     char where[64];
     struct choice *choice = p->choice = host_calloc(sizeof *choice);
     if (choice == NULL)
@@ -199,15 +198,8 @@ ctrt_status auto_begin(struct parallel *p, const struct component *component)
     if (ctrt_module_memory_budget(&choice->budget, module, device) != CTRT_OK)
         choice->budget = UINT64_MAX;
     const bool fits = room_for(choice, 0);
-    if (p->comm != NULL) {
-        (void)environment_read(&ranks);
-        const bool launched = ranks.launcher != NULL && ranks.size == ctrt_comm_size(p->comm);
-        const int size = ctrt_comm_size(p->comm);
-        snprintf(where, sizeof where, "%d rank%s%s%s%s", size, size > 1 ? "s" : "", launched ? " (" : "",
-                 launched ? ranks.launcher : "", launched ? ")" : "");
-    } else {
-        snprintf(where, sizeof where, "%d device%s", p->config.count, p->config.count > 1 ? "s" : "");
-    }
+    const int count = p->comm != NULL ? ctrt_comm_size(p->comm) : p->config.count;
+    snprintf(where, sizeof where, "%d %s%s", count, p->comm != NULL ? "rank" : "device", count > 1 ? "s" : "");
     facts_write(choice, where);
     snprintf(choice->reason, sizeof choice->reason, "%s, not decided before some steps were measured", choice->facts);
     if (p->comm == NULL && !fits && divisible(p)) {
