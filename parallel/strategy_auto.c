@@ -204,7 +204,7 @@ ctrt_status auto_begin(struct parallel *p, const struct component *component)
     snprintf(choice->reason, sizeof choice->reason, "%s, not decided before some steps were measured", choice->facts);
     if (p->comm == NULL && !fits && divisible(p)) {
         CTRT_TRY(use(p, "pipeline"));
-        settle(p, CTRT_LOG_INFO, NULL);
+        settle(p, CTRT_LOG_INFO, "which is too little for one device");
         return CTRT_OK;
     }
     CTRT_TRY(ctrt_module_to(module, device, CTRT_DTYPE_DEFAULT));

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), ensemble.c gives the same
 # result on one and on four devices, gpt.c learns, multi.c trains the same network under every strategy, and all report
-# errors. The programs are built from examples/*.c by
-# this tree's Makefile; tests/installed.sh builds them with pkg-config.
+# errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with
+# pkg-config. strategy-template is built with pkg-config here too.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
