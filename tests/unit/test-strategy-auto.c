@@ -114,6 +114,27 @@ static void test_choices(void)
     }
 }
 
+/* The backend does not report its memory: only a limit says how much there is. */
+static void test_unknown_memory(void)
+{
+    char *folder = FOLDER_OF("backend-blind", "strategy-single", "backend-cpu", "memory-caching");
+    group("auto: a device that does not report its memory");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_DEVICE=blind:1", "CTRT_LOG=error") {
+        CTRT_AUTO(module) module = NULL, net = NULL, limited = NULL;
+        ctrt_device *device = NULL;
+        (void)cpu_device();
+        CHECK_OK(ctrt_device_get(&device, "blind:1"));
+        CHECK_OK(ctrt_linear_new(&module, 40, 40, true, cpu));
+        CHECK_OK(ctrt_parallel_new(&net, module, "auto", &device, 1));
+        CHECK_STR(ctrt_parallel_describe(net),
+                  "auto: single on blind:1; 1 device, model 25.62 KiB, available memory unknown");
+        CHECK_OK(ctrt_memory_set_limit(device, 16384));
+        CHECK_OK(ctrt_parallel_new(&limited, module, "auto", &device, 1));
+        CHECK_HAS(ctrt_parallel_describe(limited), "model 25.62 KiB of 1");
+        CHECK_HAS(ctrt_parallel_describe(limited), "available, which is too little");
+    }
+}
+
 /* ---- what does not change ---- */
 
 /* Steps with no_sync, dry runs and failures while the choice is open. */
@@ -266,6 +287,7 @@ static const struct {
 TEST_MAIN
 {
     test_choices();
+    test_unknown_memory();
     EACH(test, tests) {
         group("%s", test->title);
         CHILD_LOOP(child_, test->settings, exit) {
