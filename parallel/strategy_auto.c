@@ -235,15 +235,16 @@ static ctrt_status decide_by_memory(struct parallel *p, const ctrt_strategy_batc
     choice->predicted = fits;
     if (fits)
         return CTRT_OK;
-    choice->facts[used] = '\0';             /* in case that the strategy cannot be created */
+    choice->facts[used] = '\0';             /* `why` repeats it; and if no strategy can be created, the next step */
+    part_bytes = bytes;
     if (part < whole)
-        CTRT_TRY(batch_predict(&part_bytes, &part_fits, p, batch, part));
+        (void)batch_predict(&part_bytes, &part_fits, p, batch, part);
     if (part_fits)
         snprintf(why, sizeof why, "activations of %lld rows %s, of %lld rows %s", (long long)whole,
                  format_bytes(text[0], bytes), (long long)part, format_bytes(text[1], part_bytes));
     else
         snprintf(why, sizeof why, "activations of %lld rows %s%s", (long long)part,
-                 format_bytes(text[0], part < whole ? part_bytes : bytes),
+                 format_bytes(text[0], part_bytes),
                  divisible(p) ? "" : ", which is too much, but only a Sequential can be divided (pipeline)");
     CTRT_TRY(use(p, !part_fits && divisible(p) ? "pipeline" : "data-parallel"));
     settle(p, part_fits || divisible(p) ? CTRT_LOG_INFO : CTRT_LOG_WARNING, why);
@@ -266,7 +267,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Decides by the times, after the steps of data-parallel. */
+/* Decides by the times, after the measured steps of data-parallel. `rows`: of the last step, for the text. */
 static void decide_by_time(struct parallel *p, int64_t rows)
 {
     struct choice *choice = p->choice;
