@@ -237,14 +237,20 @@ static void test_indivisible(void)
 static void test_comm(void)
 {
     ctrt_comm *comm = NULL;
+    ctrt_dry_run *run = NULL;
     ctrt_device *device = numbered(1);
     CTRT_AUTO(module) module = original(mlp_new, cpu), net = NULL;
+    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 1), loss = NULL;
     CHECK_OK(ctrt_comm_new_local(&comm, &device, 1, NULL));
     CHECK_OK(ctrt_parallel_new_comm(&net, module, "auto", comm));
     CHECK_HAS(ctrt_parallel_describe(net), "auto: distributed on sim:1");
     CHECK_HAS(ctrt_parallel_describe(net), "; 1 rank, model");
     CHECK_TRUE(ctrt_parallel_comm(net) == comm);
     (void)step(net, 4, 0);
+    CHECK_OK(ctrt_dry_run_begin(&run, device));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED, "no dry run");
+    CHECK_OK(ctrt_dry_run_end(NULL, &run));
+    (void)step(net, 4, 1);
     ctrt_module_release(&net);
     ctrt_comm_release(&comm);
 }
