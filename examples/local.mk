@@ -3,7 +3,5 @@
 EXTRA_DIST += \
     examples/Makefile examples/data/README.md examples/data/digits.csv examples/digits.c examples/ensemble.c \
     examples/gpt.c examples/multi.c examples/plugin-template/Makefile examples/plugin-template/README.md \
-    examples/plugin-template/template.c \
-    examples/plugin-template/try.c
-EXTRA_DIST += examples/plugin-template/Makefile examples/plugin-template/README.md examples/plugin-template/template.c \
-              examples/plugin-template/try.c
+    examples/plugin-template/template.c examples/plugin-template/try.c examples/strategy-template/Makefile \
+    examples/strategy-template/README.md examples/strategy-template/averaging.c

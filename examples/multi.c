@@ -6,6 +6,7 @@
  *     CTRT_DEVICE=cuda CTRT_STRATEGY=data-parallel ./multi            all GPUs of the machine
  *     CTRT_DEVICE=sim CTRT_SIM=devices=4 CTRT_STRATEGY=data-parallel CTRT_CANONICAL=1 ./multi
  *     CTRT_DEVICE=cpu CTRT_STRATEGY=distributed ctrt run -n 4 ./multi            four processes
+ *     CTRT_DEVICE=cuda CTRT_STRATEGY=auto CTRT_LOG=info ./multi       what fits and is fastest
  *
  * With CTRT_CANONICAL=1 the last line, the SHA-256 of the trained parameters, is the same on 1, 2, 3 and 4 devices and
  * in 1, 2, 3 and 4 processes. */

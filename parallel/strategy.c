@@ -4,20 +4,20 @@
 
 #include "base/base.h"
 #include "base/param.h"
-#include "ctrt/strategy_plugin.h"
+#include "graph/capture.h"
+#include "memory/pool.h"
 #include "nn/module.h"
 #include "parallel/devices.h"
-#include "registry/registry.h"
+#include "parallel/strategy.h"
 
 #define MOST_DEVICES      4096
 #define MOST_INPUTS       64
 #define DEFAULT_SHARDS    12            /* a multiple of 1, 2, 3, 4, 6 and 12 devices */
 #define MOST_SHARDS       65536
-#define DESCRIPTION_BYTES 1024
 
 static const ctrt_param strategy_param = {
     sizeof strategy_param, "CTRT_STRATEGY", CTRT_PARAM_STRING, "single", NULL,
-    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, ...",
+    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, pipeline, auto, ...",
 };
 CORE_PARAM(strategy_param);
 static const ctrt_param canonical_param = {
@@ -26,15 +26,49 @@ static const ctrt_param canonical_param = {
 };
 CORE_PARAM(canonical_param);
 
-struct state {
-    const ctrt_strategy *table;             /* NULL until create has succeeded */
-    const char *name;
-    void *strategy;
-    ctrt_device **devices;                  /* owned */
-    ctrt_comm *comm;                        /* owned; NULL for strategies without ranks */
-    ctrt_strategy_config config;
-    char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
-};
+/* ---- captures and dry runs ---- */
+
+/* The number of devices in the list that the strategy uses. */
+static int devices_used(const struct parallel *state)
+{
+    return state->table->flags & CTRT_STRATEGY_ONE_DEVICE ? 1 : state->config.count;
+}
+
+/* Refuses passes that a capture would record in part, and those of which only some devices are in a dry run. */
+static ctrt_status modes_check(const struct parallel *state)
+{
+    ctrt_device *dry = NULL, *real = NULL;
+    for (int i = 0; i < devices_used(state); i++) {
+        ctrt_device *device = state->devices[i];
+        *(dry_run_on(device) ? &dry : &real) = device;
+        if (likely(capture_here(device) == NULL))
+            continue;
+        if (state->config.canonical > 0)
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode (CTRT_CANONICAL) cannot be captured, but a "
+                             "capture is running on %s; end it (ctrt_capture_end), or turn canonical mode off",
+                             device->name);
+        if (!(state->table->flags & CTRT_STRATEGY_ONE_DEVICE))
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "this strategy cannot be captured, but a capture is running on "
+                             "%s; end it (ctrt_capture_end), or use the strategy single", device->name);
+    }
+    if (likely(dry == NULL))
+        return CTRT_OK;
+    if (state->comm != NULL)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a dry run is active on %s, but collectives have no dry run; predict "
+                         "the step of one rank with the strategy single", dry->name);
+    if (real != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "a dry run is active on %s, but not on %s; a dry run of this strategy needs "
+                         "ctrt_dry_run_begin on each of its devices", dry->name, real->name);
+    return CTRT_OK;
+}
+
+bool strategy_dry(const struct parallel *p)
+{
+    bool dry = false;
+    for (int i = 0; i < devices_used(p); i++)
+        dry = dry || dry_run_on(p->devices[i]);
+    return dry;
+}
 
 /* ---- the class ---- */
 
@@ -42,18 +76,20 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
 {
     CANCEL_DISABLED;                        /* a strategy may wait for its threads, which use the arguments */
     STREAMS_ORDERED;
-    struct state *state = ctrt_module_state(self);
+    struct parallel *state = ctrt_module_state(self);
     if (count < 1 || inputs[0] == NULL)
         return fail_null("forward", "x");
+    CTRT_TRY(ctrt_context(modes_check(state), "%s", state->name));
     return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
 }
 
 static void parallel_destroy(ctrt_module *self)
 {
-    struct state *state = ctrt_module_state(self);
+    struct parallel *state = ctrt_module_state(self);
     if (state->table != NULL)
         state->table->destroy(state->strategy);
     ctrt_comm_release(&state->comm);
+    auto_free(state->choice);
     host_free(state->devices);
     host_free(state->description);
 }
@@ -61,21 +97,21 @@ static void parallel_destroy(ctrt_module *self)
 static ctrt_status parallel_event(ctrt_module *self, ctrt_module_event event, void *argument)
 {
     STREAMS_ORDERED;
-    struct state *state = ctrt_module_state(self);
-    if (state->table == NULL)
+    struct parallel *state = ctrt_module_state(self);
+    if (state->table == NULL || !CTRT_SLOT(state->table, event))
         return CTRT_OK;
     return ctrt_context(state->table->event(state->strategy, event, argument), "%s", state->name);
 }
 
-/* For strategies with and without `event`. Without, an optimizer step need not look for modules that have one. */
+/* For strategies without and with `event`. Without, an optimizer step need not look for modules that have one. */
 static const ctrt_module_class classes[2] = {
-    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct state),
+    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct parallel),
       .forward = parallel_forward, .destroy = parallel_destroy },
-    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct state),
+    { .size = sizeof(ctrt_module_class), .kind = "Parallel", .state_bytes = sizeof(struct parallel),
       .forward = parallel_forward, .destroy = parallel_destroy, .event = parallel_event },
 };
 
-static struct state *state_of(ctrt_module *net)
+static struct parallel *state_of(ctrt_module *net)
 {
     const bool ours = net != NULL && (net->class_of == &classes[0] || net->class_of == &classes[1]);
     return ours ? ctrt_module_state(net) : NULL;
@@ -98,7 +134,7 @@ bool ctrt_set_streams_ordered(bool on)
 
 /* ---- creation ---- */
 
-static ctrt_status devices_alloc(struct state *state, int n)
+static ctrt_status devices_alloc(struct parallel *state, int n)
 {
     const size_t bytes = (size_t)n * sizeof(ctrt_device *);
     if (n > MOST_DEVICES)
@@ -108,7 +144,7 @@ static ctrt_status devices_alloc(struct state *state, int n)
 }
 
 /* All devices of the default device's type, beginning with the module's. */
-static ctrt_status devices_all(struct state *state, ctrt_module *module)
+static ctrt_status devices_all(struct parallel *state, ctrt_module *module)
 {
     ctrt_device *standard = NULL, *first = NULL;
     char name[48];
@@ -133,7 +169,7 @@ static ctrt_status devices_all(struct state *state, ctrt_module *module)
     return CTRT_OK;
 }
 
-static ctrt_status devices_choose(struct state *state, ctrt_module *module, ctrt_device *const *devices, int n)
+static ctrt_status devices_choose(struct parallel *state, ctrt_module *module, ctrt_device *const *devices, int n)
 {
     if (devices == NULL && n == 0)
         return devices_all(state, module);
@@ -157,14 +193,14 @@ static ctrt_status canonical_read(int32_t *shards)
 
 static ctrt_status refuse_nested(ctrt_module *module)
 {
-    struct state *state = state_of(module);
+    struct parallel *state = state_of(module);
     return state == NULL ? CTRT_OK
                          : ctrt_fail(CTRT_ERR_STATE, "parallel_new: the module is run by the strategy %s already",
                                      state->name);
 }
 
 /* Joins the communicator of a strategy with ranks, or uses `comm`. Its device must be the only one in the list. */
-static ctrt_status ranks_join(struct state *state, ctrt_device *const *devices, int n, ctrt_comm *comm)
+static ctrt_status ranks_join(struct parallel *state, ctrt_device *const *devices, int n, ctrt_comm *comm)
 {
     if (devices != NULL || n != 0)
         CTRT_TRY(devices_check("parallel_new", devices, n));
@@ -188,12 +224,13 @@ struct wanted {
     ctrt_device *const *devices;
     int n;
     ctrt_comm *comm;
+    bool automatic;
 };
 
-static ctrt_status devices_find(struct state *state, ctrt_module *module, const ctrt_strategy *table,
+static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const ctrt_strategy *table,
                                 const struct wanted *wanted)
 {
-    if (table->flags & ~(uint32_t)CTRT_STRATEGY_RANKS)
+    if (table->flags & ~(uint32_t)(CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE))
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_new: strategy %s has unknown flags %#x", state->name,
                          (unsigned)table->flags);
     if (table->flags & CTRT_STRATEGY_RANKS)
@@ -203,24 +240,35 @@ static ctrt_status devices_find(struct state *state, ctrt_module *module, const 
     return devices_choose(state, module, wanted->devices, wanted->n);
 }
 
+ctrt_status strategy_use(struct parallel *p, const struct component *component)
+{
+    const ctrt_strategy *table = component->table;
+    void *strategy = NULL;
+    CTRT_TRY(ctrt_context(table->create(&strategy, &p->config), "%s", component->name));
+    if (p->table != NULL)
+        p->table->destroy(p->strategy);
+    p->table = table;
+    p->name = component->name;
+    p->strategy = strategy;
+    return CTRT_OK;
+}
+
 static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
                           const struct wanted *wanted)
 {
-    struct state *state = ctrt_module_state(net);
-    const ctrt_strategy *table = component->table;
+    struct parallel *state = ctrt_module_state(net);
     state->name = component->name;
     state->config.size = sizeof state->config;
     state->config.module = module;
     CTRT_TRY(canonical_read(&state->config.canonical));
-    CTRT_TRY(devices_find(state, module, table, wanted));
+    CTRT_TRY(devices_find(state, module, component->table, wanted));
     state->config.devices = state->devices;
-    CTRT_TRY(ctrt_context(table->create(&state->strategy, &state->config), "%s", state->name));
-    state->table = table;
+    CTRT_TRY(wanted->automatic ? ctrt_context(auto_begin(state, component), "auto") : strategy_use(state, component));
     return module_add_transparent(net, ctrt_module_retain(module));
 }
 
 static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
-                                const struct wanted *wanted)
+                                struct wanted wanted)
 {
     CANCEL_DISABLED;
     CTRT_AUTO(module) net = NULL;
@@ -235,11 +283,14 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
         CTRT_TRY(param_read(&value, &strategy_param, "core"));
         strategy = value.text != NULL && value.text[0] != '\0' ? value.text : "single";
     }
+    wanted.automatic = strcmp(strategy, "auto") == 0;
+    if (wanted.automatic)
+        CTRT_TRY(ctrt_context(auto_begin_with(&strategy, wanted.comm), "parallel_new: auto"));
     CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
-    const bool listens = CTRT_SLOT((const ctrt_strategy *)component->table, event);
+    const bool listens = wanted.automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
     net->training = ctrt_module_is_training(module);
-    CTRT_TRY(ctrt_context(create(net, module, component, wanted), "parallel_new"));
+    CTRT_TRY(ctrt_context(create(net, module, component, &wanted), "parallel_new"));
     module_give(out, &net);
     return CTRT_OK;
 }
@@ -247,19 +298,19 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
 ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
                               ctrt_device *const *devices, int n)
 {
-    return parallel_new(out, module, strategy, &(struct wanted){ devices, n, NULL });
+    return parallel_new(out, module, strategy, (struct wanted){ .devices = devices, .n = n });
 }
 
 ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy, ctrt_comm *comm)
 {
     if (comm == NULL)
         return fail_null("parallel_new_comm", "comm");
-    return parallel_new(out, module, strategy, &(struct wanted){ NULL, 0, comm });
+    return parallel_new(out, module, strategy, (struct wanted){ .comm = comm });
 }
 
 ctrt_comm *ctrt_parallel_comm(ctrt_module *net)
 {
-    const struct state *state = state_of(net);
+    const struct parallel *state = state_of(net);
     return state != NULL ? state->comm : NULL;
 }
 
@@ -281,13 +332,18 @@ static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count,
     return *rows > 0 || may_be_empty ? CTRT_OK : ctrt_fail(CTRT_ERR_SHAPE, "the batch has no rows");
 }
 
+ctrt_status strategy_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    return ctrt_context(p->table->step(p->strategy, loss, batch), "%s", p->name);
+}
+
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                ctrt_loss_function loss_function, void *user)
 {
     CANCEL_DISABLED;
     STREAMS_ORDERED;
     CTRT_AUTO(tensor) result = NULL;
-    struct state *state = state_of(net);
+    struct parallel *state = state_of(net);
     if (loss == NULL)
         return fail_null("parallel_step", "loss");
     if (state == NULL)
@@ -303,7 +359,9 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
-    CTRT_TRY(ctrt_context(state->table->step(state->strategy, &result, &batch), "parallel_step: %s", state->name));
+    CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
+    CTRT_TRY(ctrt_context(state->choice != NULL ? auto_step(state, &result, &batch)
+                                                : strategy_step(state, &result, &batch), "parallel_step"));
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);
     ctrt_tensor_assign(loss, result);
@@ -312,12 +370,13 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
 
 ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
 {
-    struct state *state = state_of(net);
+    struct parallel *state = state_of(net);
     if (state == NULL)
         return not_parallel("parallel_no_sync", net);
-    if (!CTRT_SLOT(state->table, no_sync))
-        return CTRT_OK;
-    return ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name);
+    if (CTRT_SLOT(state->table, no_sync))
+        CTRT_TRY(ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name));
+    state->no_sync = on;
+    return CTRT_OK;
 }
 
 /* Appends to text[DESCRIPTION_BYTES]. */
@@ -330,23 +389,29 @@ __attribute__((format(printf, 2, 3))) static void append(char *text, const char 
     va_end(arguments);
 }
 
+void strategy_describe(const struct parallel *p, char *text)
+{
+    char more[DESCRIPTION_BYTES / 2] = "";
+    text[0] = '\0';
+    append(text, "%s%s", p->choice != NULL ? "auto: " : "", p->name);
+    if (CTRT_SLOT(p->table, describe))
+        p->table->describe(p->strategy, more, sizeof more);
+    append(text, "%s%s", *more != '\0' ? " " : "", more);
+    if (p->config.canonical > 0)
+        append(text, "; canonical, %d shards", (int)p->config.canonical);
+    if (p->choice != NULL)
+        append(text, "; %s", auto_reason(p->choice));
+}
+
 const char *ctrt_parallel_describe(ctrt_module *net)
 {
-    struct state *state = state_of(net);
-    char more[DESCRIPTION_BYTES / 2] = "";
+    struct parallel *state = state_of(net);
     if (state == NULL)
         return "";
     if (state->description == NULL)
         state->description = host_alloc(DESCRIPTION_BYTES);
     if (state->description == NULL)
         return state->name;
-    char *text = state->description;
-    text[0] = '\0';
-    append(text, "%s", state->name);
-    if (CTRT_SLOT(state->table, describe))
-        state->table->describe(state->strategy, more, sizeof more);
-    append(text, "%s%s", *more != '\0' ? " " : "", more);
-    if (state->config.canonical > 0)
-        append(text, "; canonical, %d shards", (int)state->config.canonical);
-    return text;
+    strategy_describe(state, state->description);
+    return state->description;
 }

@@ -97,4 +97,11 @@ if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
 else
     skip "plugin-template" "there is no examples/plugin-template/Makefile"
 fi
+if [ -f "$srcdir/examples/strategy-template/Makefile" ] && [ -x "$prefix/bin/ctrt" ]; then
+    run "strategy-template builds against the installed tree, and trains on two ranks" \
+        $MAKE -C "$work/examples/strategy-template" check CC="$CC" CTRT="$prefix/bin/ctrt" \
+        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+else
+    skip "strategy-template" "there is no examples/strategy-template/Makefile, or the command ctrt is not installed"
+fi
 finish

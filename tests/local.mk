@@ -70,7 +70,7 @@ EXTRA_DIST += \
     tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h \
     tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
-    tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/strategy_check.h tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -131,7 +131,7 @@ if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DATA_PARALLEL
 parallel_tests += tests/unit/test-parallel-strategies.c
 if PLUGIN_STRATEGY_PIPELINE
-parallel_tests += tests/unit/test-pipeline.c
+parallel_tests += tests/unit/test-pipeline.c tests/unit/test-strategy-auto.c tests/unit/test-strategy-modes.c
 endif
 endif
 endif

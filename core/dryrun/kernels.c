@@ -289,6 +289,11 @@ bool ctrt_dry_run_fits(const ctrt_dry_run *dryrun)
     return dryrun != NULL && dryrun_memory_fits(dryrun->memory);
 }
 
+bool ctrt_dry_run_active(ctrt_device *device)
+{
+    return (device != NULL || ctrt_default_device(&device) == CTRT_OK) && dry_run_on(device);
+}
+
 ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun)
 {
     if (dryrun == NULL || *dryrun == NULL)

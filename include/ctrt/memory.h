@@ -245,6 +245,8 @@ CTRT_API ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device)
 CTRT_API ctrt_status ctrt_dry_run_set_limit(ctrt_dry_run *dryrun, uint64_t bytes);
 /* Returns whether all requests so far fit. */
 CTRT_API bool ctrt_dry_run_fits(const ctrt_dry_run *dryrun);
+/* Returns whether a dry run is active on `device` (NULL: the default device). */
+CTRT_API bool ctrt_dry_run_active(ctrt_device *device);
 /* Writes the prediction to *out (may be NULL), ends the dry run and sets *dryrun to NULL. */
 CTRT_API ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun);
 /* Ends a dry run without reading it; for CTRT_AUTO(dry_run). */

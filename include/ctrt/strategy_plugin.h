@@ -39,9 +39,14 @@ typedef struct ctrt_strategy_batch {
     void *user;                         /* last argument of `loss` */
 } ctrt_strategy_batch;
 
-/* Flags of a strategy. RANKS: it runs on this rank's device, with the ranks of a communicator. The library joins the
- * communicator and passes it in the configuration, whose only device is the communicator's. */
-enum { CTRT_STRATEGY_RANKS = 1 };
+/* Flags of a strategy.
+ *
+ * RANKS: it runs on this rank's device, with the ranks of a communicator. The library joins the communicator and passes
+ * it in the configuration, whose only device is the communicator's.
+ * ONE_DEVICE: it uses devices[0] only, in the calling thread, so that its passes can be captured (ctrt_capture_begin).
+ * In a capture, the library refuses the passes of other strategies, and in canonical mode those of all. In a dry run on
+ * some of the devices, it refuses the passes of strategies that use others too, and those of strategies with RANKS. */
+enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2 };
 
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
  * library adds the strategy's name. */
@@ -73,6 +78,13 @@ typedef struct ctrt_strategy {
  * it did. The library calls a strategy's functions with it on, because the program cannot put its waits between the
  * copies that a strategy makes; the strategy's own threads turn it on. */
 CTRT_API bool ctrt_set_streams_ordered(bool on);
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Writes the bytes of the memory of `device` that `module` can have: what is free or cached there, within the limit of
+ * the process (ctrt_memory_limit), and what its parameters, their gradients and its buffers use there now.
+ * CTRT_ERR_NOT_SUPPORTED if the backend does not report the device's memory and there is no limit. */
+CTRT_API ctrt_status ctrt_module_memory_budget(uint64_t *bytes, ctrt_module *module, ctrt_device *device);
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 

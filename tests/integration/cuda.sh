@@ -12,4 +12,5 @@ CTRT_TEST_DEVICES=cuda
 export CTRT_TEST_DEVICES
 passes "scatter, gather and parallel threads on four devices" "$builddir/run-public" test-parallel
 passes "replicas on four devices" "$builddir/run-public" test-replicate
+passes "captures and dry runs of strategies" "$builddir/run-public" test-strategy-modes
 finish

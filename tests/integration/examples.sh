@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples: digits.c reaches its accuracies (examples-long.sh sets more seeds in $seeds), ensemble.c gives the same
 # result on one and on four devices, gpt.c learns, multi.c trains the same network under every strategy, and all report
-# errors. The programs are built from examples/*.c by
-# this tree's Makefile; tests/installed.sh builds them with pkg-config.
+# errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with
+# pkg-config. strategy-template is built with pkg-config here too.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -115,7 +115,48 @@ check "multi prints the same losses under pipeline" "$(
     paste -d ' ' multi.single multi.pipeline | awk '$1 == "epoch" {
         d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
         END { if (n != 4) print n " epochs" }')"
+check "multi, auto: prints what it has chosen and why, and the same losses" "$(
+    multi 4 auto --epochs 4 >multi.auto
+    grep -q '^auto: single on sim:0; 4 devices, model .* of .* available, not decided' multi.auto || cat multi.auto
+    paste -d ' ' multi.single multi.auto | awk '$1 == "epoch" {
+        d = $4 - $10; n++; if (d > 1e-3 || d < -1e-3) print "losses " $4 " and " $10 }
+        END { if (n != 4) print n " epochs" }')"
+check "multi, auto: two processes of a launcher choose distributed, and have the same parameters" "$(
+    CTRT_DEVICE=cpu CTRT_STRATEGY=auto timeout 60 "$builddir/ctrt" run -n 2 --no-prefix \
+        "$builddir/example-multi" --data "$data" --epochs 2 >multi.auto 2>&1 </dev/null
+    grep -q '^auto: distributed on cpu, rank 0 of 2 .*; 2 ranks, model ' multi.auto || cat multi.auto
+    [ "$(grep '^parameters sha256' multi.auto | uniq -c | awk '{ print $1 }')" = 2 ] || cat multi.auto)"
 check "multi fails for an unknown strategy" "$(multi 1 nosuch | grep -q 'no strategy called nosuch' || echo 'no error')"
+
+# strategy-template: the strategy averaging, built with pkg-config as outside of this tree. 2 epochs have 58 steps.
+# averaging STEPS: runs multi on two ranks with a mean every STEPS steps.
+averaging() {
+    CTRT_PLUGIN_PATH=$PWD/template${CTRT_PLUGIN_PATH:+:$CTRT_PLUGIN_PATH} CTRT_STRATEGY=averaging AVERAGING_STEPS=$1 \
+        CTRT_DEVICE=cpu CTRT_LOG=info timeout 60 "$builddir/ctrt" run -n 2 --no-prefix \
+        "$builddir/example-multi" --data "$data" --epochs 2 2>&1 </dev/null
+}
+# means STEPS NUMBER HASHES: requires that many means on both ranks together, and different parameters.
+means() {
+    averaging "$1" >averaging.out
+    [ "$(grep -c 'averaging: mean of 6 parameters' averaging.out)" -eq "$2" ] &&
+        [ "$(grep '^parameters sha256' averaging.out | sort -u | wc -l)" -eq "$3" ] &&
+        awk '$1 == "epoch" && $2 == 2 && $NF > 0.6 { fine = 1 } END { exit !fine }' averaging.out ||
+        cat averaging.out
+}
+if command -v "${PKG_CONFIG:-pkg-config}" >/dev/null; then
+    cp -R "$(dirname "$data")/../strategy-template" template
+    chmod -R u+w template
+    PKG_CONFIG_PATH=$(cd "$builddir" && pwd)/pkgconfig
+    export PKG_CONFIG_PATH
+    passes "strategy-template builds with pkg-config alone" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
+        ${MAKE:-make} -C template strategy-averaging.so CC="${CC:-cc}" CFLAGS="-O2 -Wall -Wextra -Werror"
+    check "averaging: with a mean at the last step, two ranks have the same parameters" "$(means 29 4 1)"
+    check "averaging: two steps after a mean, they differ" "$(means 28 4 2)"
+    check "averaging: a mean after each step" "$(means 1 116 1)"
+    check "averaging refuses AVERAGING_STEPS=0" "$(averaging 0 | grep -q 'expected a positive number' || echo 'no error')"
+else
+    skip "strategy-template" "no pkg-config"
+fi
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.
 i=0

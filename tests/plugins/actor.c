@@ -457,7 +457,7 @@ static void play_role(void)
     ROLE("other-name", component.name = "fake"; component.score = 50);
     ROLE("over", backend.base = "nobody");                    ROLE("grown", play_grown());
     ROLE("policy", play_policy());                            ROLE("fake-extra", play_overlay());
-    ROLE("watcher", play_strategy());
+    ROLE("watcher", play_strategy());                         ROLE("blind", device_table.memory_info = NULL);
 }
 
 const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)

@@ -52,6 +52,7 @@ void bad_strategy(void)
     ctrt_device *hole[2] = { p.cpu, NULL };
     ctrt_module *net = NULL;
     ctrt_sum_tree *tree = NULL;
+    uint64_t bytes = 0;
     char text[65];
     const ctrt_strategy_batch batch = { sizeof batch, inputs, 1, 0, 2, no_loss, NULL },
                               hollow = { .size = sizeof hollow };
@@ -84,6 +85,10 @@ void bad_strategy(void)
     BAD(SHAPE, ctrt_parallel_step(&out, net, &p.none, 1, no_loss, NULL));
     FINE((ctrt_module_release(&net), net == NULL));
 
+    BAD(INVALID_ARGUMENT, ctrt_module_memory_budget(NULL, p.linear, p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_module_memory_budget(&bytes, NULL, p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_module_memory_budget(&bytes, p.linear, NULL));
+    FINE(!ctrt_dry_run_active(p.cpu));
     BAD(INVALID_ARGUMENT, ctrt_module_sha256(NULL, p.linear));
     BAD(INVALID_ARGUMENT, ctrt_module_sha256(text, NULL));
     BAD(INVALID_ARGUMENT, ctrt_gradients_take(NULL, p.linear));

@@ -205,6 +205,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
     free(f.inputs);
     free(f.outputs);
     plan_free(&plan);
+    replicas_drop_predicted(dp);
     return status;
 }
 
@@ -378,9 +379,13 @@ static ctrt_status dp_step(void *self, ctrt_tensor **loss, const ctrt_strategy_b
 {
     struct data_parallel *dp = self;
     struct plan plan = { .count = 0 };
+    if (dp->n > 1 && (dp->no_sync || dp->pending) && ctrt_dry_run_active(dp->devices[0]))
+        return ctrt_fail(CTRT_ERR_STATE, "gradients that stay on the replicas (no_sync) would be lost at the end of "
+                         "the dry run; predict a step that adds them up");
     ctrt_status status = plan_make(&plan, dp, batch->rows);
     if (status == CTRT_OK)
         status = step_planned(dp, loss, batch, &plan);
+    replicas_drop_predicted(dp);
     plan_free(&plan);
     return status;
 }

@@ -45,6 +45,7 @@ struct replica {
     ctrt_tensor **tensors;                  /* borrowed: parameters, then buffers */
     uint32_t *original_versions, *versions; /* of the module's tensors and of this replica's at the last copy */
     bool fresh;                             /* nothing was copied yet */
+    bool predicted;                         /* created in a dry run: it has no memory afterwards */
     struct hook_user *hooks;                /* one per parameter; NULL: none */
     ctrt_tensor **before;                   /* gradients from before the step, and room for one more; scratch */
     bool taken;                             /* `before` has the gradients that the parameters had */
@@ -53,6 +54,8 @@ struct replica {
 /* Makes the first `count` replicas equal to the module: structure, modes, values. */
 ctrt_status replicas_update(struct data_parallel *dp, int count);
 void replicas_free(struct data_parallel *dp);
+/* Frees the replicas that were created in a dry run. */
+void replicas_drop_predicted(struct data_parallel *dp);
 
 /* ---- gradients ---- */
 

@@ -41,6 +41,13 @@ void replicas_free(struct data_parallel *dp)
     dp->parameters = dp->count = 0;
 }
 
+void replicas_drop_predicted(struct data_parallel *dp)
+{
+    for (int i = 1; i < dp->n; i++)
+        if (dp->replicas[i].predicted)
+            replica_free(dp, i);
+}
+
 /* Fails if the module's tensors cannot be listed; their numbers would be 0. */
 static ctrt_status check_list(ctrt_module *module)
 {
@@ -168,6 +175,7 @@ static ctrt_status replica_fill(struct data_parallel *dp, int index)
         replica->original_versions[i] = ctrt_tensor_version(dp->tensors[i]);
         replica->versions[i] = ctrt_tensor_version(replica->tensors[i]);
     }
+    replica->predicted = index > 0 && ctrt_dry_run_active(dp->devices[index]);
     replica->fresh = false;                 /* the copy has the current values */
     return CTRT_OK;
 }
@@ -237,7 +245,7 @@ static ctrt_status values_copy(struct update *u, int count)
     CTRT_TRY(workers_run(dp->workers, replica_copy, u, count));
     for (int r = 1; r < count; r++) {
         struct replica *replica = &dp->replicas[r];
-        replica->fresh = false;
+        replica->fresh = ctrt_dry_run_active(dp->devices[r]);           /* a dry run copies nothing */
         for (size_t i = 0; i < dp->count; i++) {
             replica->original_versions[i] = ctrt_tensor_version(dp->tensors[i]);
             replica->versions[i] = ctrt_tensor_version(replica->tensors[i]);

@@ -300,24 +300,6 @@ static uint64_t stage_bytes(const struct pipeline *p, const struct stage *stage)
     return bytes;
 }
 
-/* What the module may use on a device: what is free or cached, and what the module uses there now. Returns false if the
- * device does not report it. */
-static bool available(uint64_t *bytes, const struct pipeline *p, ctrt_device *device)
-{
-    uint64_t left, total, own = 0;
-    if (ctrt_device_memory_info(device, &left, &total) != CTRT_OK)
-        return false;
-    for (size_t i = 0; i < p->count; i++)
-        own += ctrt_tensor_device(p->tensors[i]) == device ? tensor_bytes(p->tensors[i]) : 0;
-    const uint64_t allocated = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device),
-                   limit = ctrt_memory_limit(device);
-    left += reserved > allocated ? reserved - allocated : 0;
-    if (limit != UINT64_MAX && left > (limit > allocated ? limit - allocated : 0))
-        left = limit > allocated ? limit - allocated : 0;
-    *bytes = left + own;
-    return true;
-}
-
 static ctrt_status memory_check(const struct pipeline *p)
 {
     char text[1024] = "";
@@ -328,7 +310,7 @@ static ctrt_status memory_check(const struct pipeline *p)
         uint64_t here = 0, left = 0;
         for (int k = 0; k < p->stage_count; k++)        /* a device may have several stages */
             here += p->stages[k].device == stage->device ? stage_bytes(p, &p->stages[k]) : 0;
-        const bool known = available(&left, p, stage->device);
+        const bool known = ctrt_module_memory_budget(&left, p->module, stage->device) == CTRT_OK;
         fits = fits && (!known || here <= left);
         if (used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s stage %d, children %zu-%zu, %.1f MiB on %s",

@@ -176,8 +176,8 @@ static void single_describe(void *self, char *text, size_t bytes)
 }
 
 static const ctrt_strategy strategy = {
-    .size = sizeof(ctrt_strategy), .create = single_create, .destroy = single_destroy, .forward = single_forward,
-    .step = single_step, .describe = single_describe,
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_ONE_DEVICE, .create = single_create,
+    .destroy = single_destroy, .forward = single_forward, .step = single_step, .describe = single_describe,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "single", .table = &strategy },

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/strategy.h: the module of ctrt_parallel_new, and the strategy `auto`, which chooses another one. */
+#ifndef PARALLEL_STRATEGY_H
+#define PARALLEL_STRATEGY_H
+
+#include "ctrt/strategy_plugin.h"
+#include "registry/registry.h"
+
+struct choice;
+
+struct parallel {
+    const ctrt_strategy *table;             /* NULL until a strategy was created */
+    const char *name;
+    void *strategy;
+    ctrt_device **devices;                  /* owned */
+    ctrt_comm *comm;                        /* owned; NULL for strategies without ranks */
+    ctrt_strategy_config config;
+    struct choice *choice;                  /* of `auto`; NULL: the program or the environment named the strategy */
+    bool no_sync;                           /* the last value of ctrt_parallel_no_sync */
+    char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
+};
+
+#define DESCRIPTION_BYTES 1024
+
+/* strategy.c: creates the strategy for the module and the devices of p->config, and destroys the present one. If it
+ * cannot be created, the present one stays. */
+ctrt_status strategy_use(struct parallel *p, const struct component *component);
+/* strategy.c: makes a step with the present strategy. */
+ctrt_status strategy_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* strategy.c: writes the line of ctrt_parallel_describe to text[DESCRIPTION_BYTES]. */
+void strategy_describe(const struct parallel *p, char *text);
+/* strategy.c: returns whether a dry run is active on a device that the strategy uses. */
+bool strategy_dry(const struct parallel *p);
+
+/* ---- auto (strategy_auto.c) ----
+ *
+ * What the environment decides, auto_ranks and auto_begin decide when the module is created. The rest needs a batch:
+ * until then the strategy is `single`, and auto_step predicts the memory of the first step by a dry run, then measures
+ * a few steps of `single` and of `data-parallel`. */
+
+/* Writes the strategy that `auto` begins with: `distributed` if `comm` is not NULL or a launcher has started several
+ * ranks, else `single`. */
+ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm);
+/* Chooses by the devices in p->config and the size of the module, and creates p->choice and the strategy: `component`,
+ * which is the one above, or `pipeline`. Moves the module to the device on which the strategy expects it. */
+ctrt_status auto_begin(struct parallel *p, const struct component *component);
+/* Makes a step with the strategy of the moment, and goes on with the choice. */
+ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Returns the reason for the choice, with numbers. */
+const char *auto_reason(const struct choice *choice);
+void auto_free(struct choice *choice);
+
+#endif
