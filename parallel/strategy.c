@@ -38,6 +38,17 @@ struct state {
 
 /* ---- the class ---- */
 
+static ctrt_status refuse_sync_canonical(const struct state *state)
+{
+    ctrt_sync_layers found = { .training = 0 };
+    if (state->config.canonical > 0)
+        CTRT_TRY(ctrt_sync_layers_find(&found, state->config.module));
+    if (found.training == 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: SyncBatchNorm needs all rows at the same time, but canonical mode "
+                     "computes shards one by one; use BatchNorm, or unset CTRT_CANONICAL", state->name);
+}
+
 static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     CANCEL_DISABLED;                        /* a strategy may wait for its threads, which use the arguments */
@@ -45,6 +56,7 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
     struct state *state = ctrt_module_state(self);
     if (count < 1 || inputs[0] == NULL)
         return fail_null("forward", "x");
+    CTRT_TRY(refuse_sync_canonical(state));
     return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
 }
 
@@ -303,6 +315,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
+    CTRT_TRY(ctrt_context(refuse_sync_canonical(state), "parallel_step"));
     CTRT_TRY(ctrt_context(state->table->step(state->strategy, &result, &batch), "parallel_step: %s", state->name));
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);

@@ -145,6 +145,11 @@ comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-distributed.c
+if PLUGIN_STRATEGY_DATA_PARALLEL
+if PLUGIN_STRATEGY_PIPELINE
+comm_tests   += tests/unit/test-sync-batch-norm.c
+endif
+endif
 endif
 endif
 public_tests += $(comm_tests)

@@ -141,6 +141,29 @@ CTRT_API ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *
 CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *modules,
                                            ctrt_tensor *const *inputs, ctrt_device *const *devices, int n);
 
+/* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
+ *
+ * SyncBatchNorm (torch.nn.SyncBatchNorm) of [N, C, ...]: in training mode, mean and variance are those of the rows of
+ * all ranks, each row with the same weight, also if ranks have different numbers of rows or none; running_var gets the
+ * unbiased variance of all rows. In evaluation mode it is batch norm. Parameters, buffers, their names and `epsilon`,
+ * `momentum`, `affine` are those of ctrt_batch_norm1d_new.
+ *
+ * The ranks are those of `comm`, which is retained. NULL: the ranks of `distributed`, or the devices of `data-parallel`,
+ * during a step or forward pass of the strategy. Without such ranks, so also under other strategies, it is an ordinary
+ * batch norm of the rows that it gets. With `comm`, each rank must call forward and backward passes equally often, and
+ * another module must not use `comm` at the same time; data-parallel does not accept it.
+ *
+ * A forward pass is one all_gather, a backward pass one all_reduce. f16 and bf16 are computed in f32. Gradients of
+ * weight and bias are sums over this rank's rows. There is no second derivative, and no canonical mode, because that
+ * computes parts of a batch one by one: CTRT_ERR_NOT_SUPPORTED. A rank that fails must end the communicator
+ * (ctrt_comm_abort), as the strategies do, because the others wait for it. */
+CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
+                                              bool affine, ctrt_comm *comm, ctrt_device *device);
+/* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of PyTorch,
+ * but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the communicator
+ * `comm` too. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has changed. */
+CTRT_API ctrt_status ctrt_convert_sync_batch_norm(ctrt_module *module, ctrt_comm *comm);
+
 /* ---- balance ----------------------------------------------------------------------------------------------------- */
 
 /* Two devices of which one would hold up the other. */

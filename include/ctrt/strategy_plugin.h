@@ -74,6 +74,32 @@ typedef struct ctrt_strategy {
  * copies that a strategy makes; the strategy's own threads turn it on. */
 CTRT_API bool ctrt_set_streams_ordered(bool on);
 
+/* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
+ *
+ * A SyncBatchNorm in training mode exchanges statistics with the ranks that compute the other parts of the batch. The
+ * strategy sets these ranks in the thread that runs the forward pass; the backward pass of a layer uses the same ranks
+ * in whatever thread it runs. */
+typedef struct ctrt_batch_ranks {
+    ctrt_comm *comm;                    /* of this rank; NULL: none, the layers are ordinary batch norms */
+    double weight;                      /* with which the strategy multiplies the gradients of this rank after the
+                                         * backward pass, up to a factor that all ranks share; 0 only without rows */
+} ctrt_batch_ranks;
+/* Sets the ranks for the calling thread and returns those from before. `ranks.comm` is borrowed until the next call;
+ * graphs retain it. */
+CTRT_API ctrt_batch_ranks ctrt_set_batch_ranks(ctrt_batch_ranks ranks);
+
+/* Numbers of SyncBatchNorm layers. */
+typedef struct ctrt_sync_layers {
+    int32_t layers;                     /* in the module and below it */
+    int32_t training;                   /* of these: in training mode */
+    int32_t own;                        /* of these: with a communicator of the program */
+    int32_t reserved;
+} ctrt_sync_layers;
+CTRT_API ctrt_status ctrt_sync_layers_find(ctrt_sync_layers *out, ctrt_module *module);
+/* Aborts the communicators of the program in SyncBatchNorm layers of `module` (ctrt_comm_abort), on which other ranks
+ * may wait for this one. Changes neither the calling thread's error nor its message. */
+CTRT_API void ctrt_sync_layers_abort(ctrt_module *module, const char *reason);
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /* Moves the gradients of all parameters of `module` to grads[ctrt_module_parameter_count(module)], whose elements are

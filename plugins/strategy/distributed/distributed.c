@@ -65,7 +65,12 @@ static ctrt_status tensors_find(struct distributed *d)
 /* The tensors must be those of the creation, because all ranks have agreed on their buckets. */
 static ctrt_status module_check(const struct distributed *d)
 {
+    ctrt_sync_layers sync;
     size_t slot = 0;
+    CTRT_TRY(ctrt_sync_layers_find(&sync, d->module));
+    if (sync.layers != d->sync_layers)
+        return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
+                         "again", (int)sync.layers, (int)d->sync_layers);
     if (ctrt_module_parameter_count(d->module) != d->parameters
         || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
         return ctrt_fail(CTRT_ERR_STATE, "the module has other tensors than at ctrt_parallel_new; call it again");
@@ -108,6 +113,9 @@ static ctrt_status fail_all(struct distributed *d, ctrt_status status)
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     if (ctrt_comm_error(d->comm) == CTRT_OK)
         ctrt_comm_abort(d->comm, message);
+    if (d->sync != NULL && ctrt_comm_error(d->sync) == CTRT_OK)
+        ctrt_comm_abort(d->sync, message);
+    ctrt_sync_layers_abort(d->module, message);
     reduce_cancel(d);
     return ctrt_fail(status, "%s", message);
 }
@@ -126,15 +134,37 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
         CTRT_TRY(pass_begin(d));
         reduce_begin(d, FORWARD);
     }
-    return d->canonical > 0 ? canonical_forward(d, y, inputs, count) : ctrt_forward_n(y, d->module, inputs, count);
+    if (d->canonical > 0)
+        return canonical_forward(d, y, inputs, count);
+    const ctrt_batch_ranks was = ctrt_set_batch_ranks((ctrt_batch_ranks){ d->sync, 1 });
+    const ctrt_status status = ctrt_forward_n(y, d->module, inputs, count);
+    (void)ctrt_set_batch_ranks(was);
+    return d->sync_layers > 0 ? fail_all(d, status) : status;       /* the others may wait in such a layer */
 }
 
-/* Forward and backward of this rank's rows. */
+/* The sum of no elements, which depends on the output. */
+static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                              void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    return ctrt_sum(loss, output, CTRT_ALL_DIMS);
+}
+
+/* Forward and backward of this rank's rows. Without rows, only to take part in the collectives of the layers. */
 static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    if (batch->rows == 0)
+    ctrt_strategy_batch own = *batch;
+    if (batch->rows == 0 && d->sync_layers == 0)
         return CTRT_OK;
-    return ctrt_shard_backward(loss, d->module, d->device, batch, 0, batch->rows, 1);
+    if (batch->rows == 0)
+        own.loss = empty_loss;
+    const double weight = batch->rows > 0 ? (double)batch->rows : 1;
+    const ctrt_batch_ranks was = ctrt_set_batch_ranks((ctrt_batch_ranks){ d->sync, weight });
+    const ctrt_status status = ctrt_shard_backward(loss, d->module, d->device, &own, 0, batch->rows, 1);
+    (void)ctrt_set_batch_ranks(was);
+    if (batch->rows == 0)
+        ctrt_tensor_release(loss);
+    return status;
 }
 
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -171,7 +201,7 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
                          : local          ? step_local(d, loss, batch)
                                           : step_synced(d, loss, batch);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
-    if (status != CTRT_OK && !local)
+    if (status != CTRT_OK && (!local || d->sync_layers > 0))
         status = fail_all(d, status);
     if (status != CTRT_OK) {
         d->mode = IDLE;
@@ -201,6 +231,7 @@ static void dist_destroy(void *self)
 {
     struct distributed *d = self;
     reduce_free(d);
+    ctrt_comm_release(&d->sync);
     for (size_t i = 0; d->tensors != NULL && i < d->count; i++)
         ctrt_tensor_release(&d->tensors[i]);
     free(d->tensors);
@@ -226,12 +257,18 @@ static ctrt_status params_read(struct distributed *d)
 
 static ctrt_status setup(struct distributed *d)
 {
+    ctrt_sync_layers sync = { .layers = 0 };
     ctrt_status status = params_read(d);
     if (status == CTRT_OK)
         status = tensors_find(d);
+    if (status == CTRT_OK)
+        status = ctrt_sync_layers_find(&sync, d->module);
+    d->sync_layers = sync.layers;
     CTRT_TRY(verify_ready(d, status));
     CTRT_TRY(verify_structure(d));
     CTRT_TRY(verify_devices(d));
+    if (d->sync_layers > 0 && d->size > 1)
+        CTRT_TRY(ctrt_comm_split(&d->sync, d->comm, 0, d->rank));
     CTRT_TRY(verify_ready(d, reduce_new(d)));
     return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
 }

@@ -46,6 +46,10 @@ enum mode {
 struct distributed {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
+    /* For the collectives of SyncBatchNorm layers, which must not depend on when buckets are complete; owned. NULL: no
+     * such layers, or one rank. */
+    ctrt_comm *sync;
+    int32_t sync_layers;
     ctrt_device *device;
     int rank, size;
     int32_t canonical;
