@@ -333,6 +333,18 @@ ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
     return ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name);
 }
 
+ctrt_status ctrt_parallel_set_comm_hook(ctrt_module *net, ctrt_comm_hook hook, void *user)
+{
+    struct state *state = state_of(net);
+    if (state == NULL)
+        return not_parallel("parallel_set_comm_hook", net);
+    if (!CTRT_SLOT(state->table, set_comm_hook))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "parallel_set_comm_hook: strategy %s has no communication hooks",
+                         state->name);
+    return ctrt_context(state->table->set_comm_hook(state->strategy, hook, user), "parallel_set_comm_hook: %s",
+                        state->name);
+}
+
 /* Appends to text[DESCRIPTION_BYTES]. */
 __attribute__((format(printf, 2, 3))) static void append(char *text, const char *format, ...)
 {

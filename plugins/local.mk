@@ -94,6 +94,7 @@ strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
+    plugins/strategy/distributed/hooks.c plugins/strategy/distributed/powersgd.c \
     plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
 strategy_pipeline_sources = \
     plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \

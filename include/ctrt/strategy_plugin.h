@@ -65,6 +65,8 @@ typedef struct ctrt_strategy {
      * strategy that has a part of each parameter assembles the parameters before they are saved. `argument` and what a
      * failure means: see ctrt_module_event. */
     ctrt_status (*event)(void *strategy, ctrt_module_event event, void *argument);
+    /* Optional: ctrt_parallel_set_comm_hook. `hook` may be NULL. */
+    ctrt_status (*set_comm_hook)(void *strategy, ctrt_comm_hook hook, void *user);
 } ctrt_strategy;
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */

@@ -218,6 +218,19 @@ static ctrt_status dist_no_sync(void *self, bool on)
     return CTRT_OK;
 }
 
+static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
+{
+    struct distributed *d = self;
+    if (d->canonical > 0 && hook != NULL)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode adds gradients in a fixed order, without hooks");
+    if (d->started)
+        return ctrt_fail(CTRT_ERR_STATE, "a backward pass has begun; set the hook between steps");
+    hook_free(d);
+    d->hook = hook;
+    d->hook_user = user;
+    return CTRT_OK;
+}
+
 /* An optimizer must not use gradients that are not reduced. */
 static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
 {
@@ -231,6 +244,7 @@ static void dist_destroy(void *self)
 {
     struct distributed *d = self;
     reduce_free(d);
+    hook_free(d);
     ctrt_comm_release(&d->sync);
     for (size_t i = 0; d->tensors != NULL && i < d->count; i++)
         ctrt_tensor_release(&d->tensors[i]);
@@ -252,7 +266,7 @@ static ctrt_status params_read(struct distributed *d)
     d->bucket_bytes = (uint64_t)bucket.integer;
     d->broadcast_buffers = buffers.integer != 0;
     d->audit = audit.integer;
-    return CTRT_OK;
+    return hook_choose(d);
 }
 
 static ctrt_status setup(struct distributed *d)
@@ -284,6 +298,7 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
     d->rank = ctrt_comm_rank(d->comm);
     d->size = ctrt_comm_size(d->comm);
     d->canonical = config->canonical;
+    d->hook_name = "";
     ctrt_status status = setup(d);
     if (status == CTRT_OK)
         *out = d;
@@ -295,14 +310,15 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
 static void dist_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
-    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets", ctrt_device_name(d->device), d->rank, d->size,
-             ctrt_comm_engine_name(d->comm), d->bucket_count);
+    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->device), d->rank, d->size,
+             ctrt_comm_engine_name(d->comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
+             d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
-    .event = dist_event,
+    .event = dist_event, .set_comm_hook = dist_set_comm_hook,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
@@ -314,7 +330,8 @@ static ctrt_status init(const ctrt_host *the_host)
     host = the_host;
     CTRT_TRY(host->param(&value, &bucket_param));
     CTRT_TRY(host->param(&value, &buffers_param));
-    return host->param(&value, &audit_param);
+    CTRT_TRY(host->param(&value, &audit_param));
+    return hook_params(host);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components,
