@@ -88,8 +88,8 @@ endif
 strategy_single_sources = plugins/strategy/single/single.c
 strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
-    plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c plugins/strategy/data-parallel/sync.c \
-    plugins/strategy/data-parallel/workers.c
+    plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
+    plugins/strategy/data-parallel/sync.c plugins/strategy/data-parallel/workers.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \

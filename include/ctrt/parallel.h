@@ -148,10 +148,10 @@ CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *c
  * unbiased variance of all rows. In evaluation mode it is batch norm. Parameters, buffers, their names and `epsilon`,
  * `momentum`, `affine` are those of ctrt_batch_norm1d_new.
  *
- * The ranks are those of `comm`, which is retained. NULL: the ranks of `distributed`, or the devices of `data-parallel`,
- * during a step or forward pass of the strategy. Without such ranks, so also under other strategies, it is an ordinary
- * batch norm of the rows that it gets. With `comm`, each rank must call forward and backward passes equally often, and
- * another module must not use `comm` at the same time; data-parallel does not accept it.
+ * The ranks are those of `comm`, which is retained. NULL: the ranks of `distributed`, or the devices of
+ * `data-parallel`, during a step or forward pass of the strategy. Without such ranks, so also under other strategies,
+ * it is an ordinary batch norm of the rows that it gets. With `comm`, each rank must call forward and backward passes
+ * equally often, and another module must not use `comm` at the same time; data-parallel does not accept it.
  *
  * A forward pass is one all_gather, a backward pass one all_reduce. f16 and bf16 are computed in f32. Gradients of
  * weight and bias are sums over this rank's rows. There is no second derivative, and no canonical mode, because that
@@ -159,9 +159,10 @@ CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *c
  * (ctrt_comm_abort), as the strategies do, because the others wait for it. */
 CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                               bool affine, ctrt_comm *comm, ctrt_device *device);
-/* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of PyTorch,
- * but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the communicator
- * `comm` too. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has changed. */
+/* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of
+ * PyTorch, but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the
+ * communicator `comm` too. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has changed.
+ * */
 CTRT_API ctrt_status ctrt_convert_sync_batch_norm(ctrt_module *module, ctrt_comm *comm);
 
 /* ---- balance ----------------------------------------------------------------------------------------------------- */
@@ -239,8 +240,8 @@ CTRT_API ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on);
  * tensors are the same in all stages. */
 typedef struct ctrt_gradient_bucket {
     size_t size;
-    ctrt_tensor *flat;                  /* 1-d, contiguous, not recorded: this rank's gradients, multiplied by its weight,
-                                         * so that the gradient of the whole batch is the sum over the ranks */
+    ctrt_tensor *flat;                  /* 1-d, contiguous, not recorded: this rank's gradients, multiplied by its
+                                         * weight, so that the gradient of the whole batch is the sum over the ranks */
     ctrt_tensor *const *gradients;      /* the parts of `flat`, in the shapes of the parameters */
     int32_t count;                      /* of gradients */
     int32_t index;                      /* of the bucket, from 0 */

@@ -81,8 +81,8 @@ def process(rank, out):
 def main():
     setup()
     ref = RefFile(here("hooks.txt"), "communication hooks of PyTorch, by make_hooks.py",
-                  "x: the inputs of each rank; init/NAME: parameters; HOOK/NAME: after %d steps of SGD with lr %g of the"
-                  % (STEPS, LR), "mean of the squares of the outputs; PowerSGD compresses from step %d on" % START,
+                  "x: the inputs of each rank; init/NAME: parameters; HOOK/NAME: after %d steps of SGD with lr %g of"
+                  % (STEPS, LR), "the mean of the squares of the outputs; PowerSGD compresses from step %d on" % START,
                   "made with " + versions())
     with tempfile.TemporaryDirectory() as out:
         mp.spawn(process, (out,), nprocs=RANKS)

@@ -300,7 +300,8 @@ static void refused(struct rank *rank)
     struct program_hook hook = { .calls = 0 };
     CHECK_OK(net_new(&module, rank->device));
     CHECK_OK(ctrt_parallel_new(&one, module, "single", &rank->device, 1));
-    CHECK_FAILS(ctrt_parallel_set_comm_hook(one, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED, "strategy single has no");
+    CHECK_FAILS(ctrt_parallel_set_comm_hook(one, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED,
+                "strategy single has no");
     CHECK_FAILS(ctrt_parallel_set_comm_hook(module, program_hook, &hook), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
     CHECK_FAILS(ctrt_parallel_set_comm_hook(NULL, program_hook, &hook), CTRT_ERR_INVALID_ARGUMENT, "net");
     if (getenv("CTRT_CANONICAL") != NULL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/powersgd.c: the hook PowerSGD (Vogels, Karimireddy and Jaggi 2019, arXiv 1905.13727), with
- * the choices of powerSGD_hook.py of PyTorch.
+/* plugins/strategy/distributed/powersgd.c: the hook PowerSGD (Vogels, Karimireddy and Jaggi 2019, arXiv 1905.13727),
+ * with the choices of powerSGD_hook.py of PyTorch.
  *
  * The gradient of a parameter of two or more dimensions is a matrix M, [n, m], of which a rank sends two factors,
  * P [n, r] and Q [m, r], one power iteration from the Q of the last step:
@@ -10,8 +10,8 @@
  *     stage 2   the sum of the ranks' gradients is approximately P Q^T
  *
  * What the approximation leaves out is added to the gradient of the next step (error feedback). Each rank keeps its own
- * part, M - P (M^T P)^T. In PyTorch it keeps the difference to the mean of all ranks. The results depend on the sum over
- * the ranks only, which is the same, but parts of the own gradient alone do not grow when ranks have different data.
+ * part, M - P (M^T P)^T. In PyTorch it keeps the difference to the mean of all ranks. The results depend only on
+ * the sum over the ranks, which is the same, but the parts do not grow when ranks have different data.
  *
  * Per bucket, the state is the error and Q. It ends with the layout of the buckets. */
 #include <stdlib.h>
