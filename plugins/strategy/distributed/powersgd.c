@@ -194,7 +194,7 @@ static void place_next(struct place *at, const struct factor *f, const ctrt_tens
 }
 
 struct matrices {
-    ctrt_tensor *m, *p, *q, *transposed;    /* transposed: of m or q */
+    ctrt_tensor *m, *p, *q, *transposed;    /* transposed: of p or q */
 };
 
 static ctrt_status matrices_find(struct matrices *x, const struct bucket_state *b, const ctrt_gradient_bucket *bucket,
@@ -229,8 +229,8 @@ static ctrt_status error_keep(struct bucket_state *b, struct matrices *x, const 
     CTRT_TRY(matrix_at(&error, b->error, at->flat, ctrt_tensor_size(x->m, 0), ctrt_tensor_size(x->m, 1)));
     CTRT_TRY(ctrt_transpose(&x->transposed, x->q, 0, 1));
     CTRT_TRY(ctrt_matmul(&approximation, x->p, x->transposed));
-    CTRT_TRY(ctrt_sub(&approximation, x->m, approximation));
-    return ctrt_copy_(error, approximation);
+    CTRT_TRY(ctrt_copy_(error, x->m));
+    return ctrt_sub_(error, approximation);
 }
 
 static ctrt_status stage_matrix(struct bucket_state *b, struct matrices *x, const struct place *at, int stage)
@@ -241,8 +241,10 @@ static ctrt_status stage_matrix(struct bucket_state *b, struct matrices *x, cons
         return product(x->p, x->m, x->q);
     case 1:
         CTRT_TRY(orthogonalize(x->p));
-        CTRT_TRY(ctrt_transpose(&x->transposed, x->m, 0, 1));
-        CTRT_TRY(product(x->q, x->transposed, x->p));
+        CTRT_TRY(ctrt_transpose(&x->transposed, x->p, 0, 1));       /* Q^T = P^T M: M^T would be copied first */
+        CTRT_TRY(ctrt_matmul(&x->transposed, x->transposed, x->m));
+        CTRT_TRY(ctrt_transpose(&x->transposed, x->transposed, 0, 1));
+        CTRT_TRY(ctrt_copy_(x->q, x->transposed));
         return error_keep(b, x, at);
     default:
         CTRT_TRY(ctrt_transpose(&x->transposed, x->q, 0, 1));
