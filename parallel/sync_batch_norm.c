@@ -21,11 +21,13 @@
 
 static __thread ctrt_batch_ranks batch_ranks;
 
-ctrt_batch_ranks ctrt_set_batch_ranks(ctrt_batch_ranks ranks)
+void ctrt_swap_batch_ranks(ctrt_batch_ranks *ranks)
 {
+    if (ranks == NULL)
+        return;
     const ctrt_batch_ranks before = batch_ranks;
-    batch_ranks = ranks;
-    return before;
+    batch_ranks = *ranks;
+    *ranks = before;
 }
 
 /* ---- the function ---- */

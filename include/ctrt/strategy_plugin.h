@@ -84,11 +84,11 @@ CTRT_API bool ctrt_set_streams_ordered(bool on);
 typedef struct ctrt_batch_ranks {
     ctrt_comm *comm;                    /* of this rank; NULL: none, the layers are ordinary batch norms */
     double weight;                      /* with which the strategy multiplies the gradients of this rank after the
-                                         * backward pass, up to a factor that all ranks share; 0 only without rows */
+                                         * backward pass, up to a factor that all ranks share; not 0 */
 } ctrt_batch_ranks;
-/* Sets the ranks for the calling thread and returns those from before. `ranks.comm` is borrowed until the next call;
- * graphs retain it. */
-CTRT_API ctrt_batch_ranks ctrt_set_batch_ranks(ctrt_batch_ranks ranks);
+/* Exchanges *ranks and the ranks of the calling thread, so that a second call restores those from before. The
+ * communicator is borrowed until then; graphs retain it. NULL has no effect. */
+CTRT_API void ctrt_swap_batch_ranks(ctrt_batch_ranks *ranks);
 
 /* Numbers of SyncBatchNorm layers. */
 typedef struct ctrt_sync_layers {

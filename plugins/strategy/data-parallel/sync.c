@@ -79,11 +79,12 @@ static ctrt_status task_run(void *user, int index)
     ctrt_comm *comm = task->dp->comms[index];
     char message[512];
     ctrt_status status;
-    const ctrt_batch_ranks was = ctrt_set_batch_ranks((ctrt_batch_ranks){ comm, 1 });
+    ctrt_batch_ranks ranks = { comm, 1 };
+    ctrt_swap_batch_ranks(&ranks);
     pthread_cleanup_push(thread_ended, comm);
     status = task->function(task->user, index);
     pthread_cleanup_pop(0);
-    (void)ctrt_set_batch_ranks(was);
+    ctrt_swap_batch_ranks(&ranks);
     if (status == CTRT_OK)
         return CTRT_OK;
     snprintf(message, sizeof message, "%s", ctrt_error_message());

@@ -63,7 +63,7 @@ static ctrt_status tensors_find(struct distributed *d)
 }
 
 /* The tensors must be those of the creation, because all ranks have agreed on their buckets. */
-static ctrt_status module_check(const struct distributed *d)
+static ctrt_status module_check(struct distributed *d)
 {
     ctrt_sync_layers sync;
     size_t slot = 0;
@@ -71,6 +71,7 @@ static ctrt_status module_check(const struct distributed *d)
     if (sync.layers != d->sync_layers)
         return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
                          "again", (int)sync.layers, (int)d->sync_layers);
+    d->sync_active = sync.training > 0;
     if (ctrt_module_parameter_count(d->module) != d->parameters
         || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
         return ctrt_fail(CTRT_ERR_STATE, "the module has other tensors than at ctrt_parallel_new; call it again");
@@ -136,10 +137,11 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     }
     if (d->canonical > 0)
         return canonical_forward(d, y, inputs, count);
-    const ctrt_batch_ranks was = ctrt_set_batch_ranks((ctrt_batch_ranks){ d->sync, 1 });
+    ctrt_batch_ranks ranks = { d->sync, 1 };
+    ctrt_swap_batch_ranks(&ranks);
     const ctrt_status status = ctrt_forward_n(y, d->module, inputs, count);
-    (void)ctrt_set_batch_ranks(was);
-    return d->sync_layers > 0 ? fail_all(d, status) : status;       /* the others may wait in such a layer */
+    ctrt_swap_batch_ranks(&ranks);
+    return d->sync_active ? fail_all(d, status) : status;
 }
 
 /* The sum of no elements, which depends on the output. */
@@ -154,14 +156,14 @@ static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tens
 static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     ctrt_strategy_batch own = *batch;
-    if (batch->rows == 0 && d->sync_layers == 0)
+    if (batch->rows == 0 && !d->sync_active)
         return CTRT_OK;
     if (batch->rows == 0)
         own.loss = empty_loss;
-    const double weight = batch->rows > 0 ? (double)batch->rows : 1;
-    const ctrt_batch_ranks was = ctrt_set_batch_ranks((ctrt_batch_ranks){ d->sync, weight });
+    ctrt_batch_ranks ranks = { d->sync, batch->rows > 0 ? (double)batch->rows : 1 };
+    ctrt_swap_batch_ranks(&ranks);
     const ctrt_status status = ctrt_shard_backward(loss, d->module, d->device, &own, 0, batch->rows, 1);
-    (void)ctrt_set_batch_ranks(was);
+    ctrt_swap_batch_ranks(&ranks);
     if (batch->rows == 0)
         ctrt_tensor_release(loss);
     return status;
@@ -201,7 +203,7 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
                          : local          ? step_local(d, loss, batch)
                                           : step_synced(d, loss, batch);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
-    if (status != CTRT_OK && (!local || d->sync_layers > 0))
+    if (status != CTRT_OK && (!local || d->sync_active))
         status = fail_all(d, status);
     if (status != CTRT_OK) {
         d->mode = IDLE;

@@ -56,6 +56,7 @@ struct distributed {
      * such layers, or one rank. */
     ctrt_comm *sync;
     int32_t sync_layers;
+    bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
     ctrt_device *device;
     int rank, size;
     int32_t canonical;
