@@ -4,11 +4,6 @@
 
 /* ---- batch norm ---- */
 
-struct batch_norm {
-    ctrt_tensor *weight, *bias, *running_mean, *running_var, *batches;
-    double epsilon, momentum;           /* negative momentum: cumulative average */
-};
-
 /* Computes the weight of the current batch in the update of the running statistics. For the cumulative average the n-th
  * batch has the weight 1/n. The op batch_norm cannot compute that, because a negative momentum disables its update. */
 static ctrt_status batch_norm_momentum(double *out, const struct batch_norm *norm)
@@ -22,14 +17,21 @@ static ctrt_status batch_norm_momentum(double *out, const struct batch_norm *nor
     return CTRT_OK;
 }
 
-static ctrt_status batch_norm_run(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *x)
+ctrt_status batch_norm_begin(double *momentum, ctrt_module *self)
 {
     struct batch_norm *norm = ctrt_module_state(self);
-    double momentum = -1;
-    if (self->training) {
-        CTRT_TRY(ctrt_add_scalar_(norm->batches, ctrt_int(1)));
-        CTRT_TRY(batch_norm_momentum(&momentum, norm));
-    }
+    *momentum = -1;
+    if (!self->training)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_add_scalar_(norm->batches, ctrt_int(1)));
+    return batch_norm_momentum(momentum, norm);
+}
+
+ctrt_status batch_norm_run(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *x)
+{
+    struct batch_norm *norm = ctrt_module_state(self);
+    double momentum;
+    CTRT_TRY(batch_norm_begin(&momentum, self));
     return ctrt_batch_norm(y, x, norm->weight, norm->bias, norm->running_mean, norm->running_var, self->training,
                            momentum, norm->epsilon);
 }
@@ -61,6 +63,11 @@ static const ctrt_module_class batch_norm2d_class = {
     .forward = batch_norm2d_forward,
 };
 
+bool batch_norm_is(const ctrt_module *module)
+{
+    return module->class_of == &batch_norm1d_class || module->class_of == &batch_norm2d_class;
+}
+
 /* Adds a buffer filled with `value` to the module. *borrowed: the buffer, which the module owns. */
 static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
                                      int value, ctrt_dtype dtype, ctrt_device *device)
@@ -72,8 +79,8 @@ static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module
     return CTRT_OK;
 }
 
-static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who,
-                                  int64_t features, double epsilon, double momentum, bool affine, ctrt_device *device)
+ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who, int64_t features,
+                           double epsilon, double momentum, bool affine, ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)

@@ -4,7 +4,7 @@ libctrt_core_la_SOURCES += parallel/comm.c parallel/comm.h parallel/comm_collect
 libctrt_core_la_SOURCES += \
     parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \
     parallel/replicate.c parallel/scatter.c parallel/shards.c parallel/strategy.c parallel/strategy.h \
-    parallel/strategy_auto.c parallel/sum_tree.c parallel/tree.c parallel/tree.h
+    parallel/strategy_auto.c parallel/sum_tree.c parallel/sync_batch_norm.c parallel/tree.c parallel/tree.h
 libctrt_core_la_SOURCES += \
     parallel/environment.c parallel/environment.h parallel/store.c parallel/store.h parallel/store_auth.c \
     parallel/store_auth.h parallel/store_clients.c parallel/store_clients.h parallel/store_file.c \

@@ -34,10 +34,22 @@ static int devices_used(const struct parallel *state)
     return state->table->flags & CTRT_STRATEGY_ONE_DEVICE ? 1 : state->config.count;
 }
 
+static ctrt_status refuse_sync_canonical(const struct parallel *state)
+{
+    ctrt_sync_layers found = { .training = 0 };
+    if (state->config.canonical > 0)
+        CTRT_TRY(ctrt_sync_layers_find(&found, state->config.module));
+    if (found.training == 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "SyncBatchNorm needs all rows at the same time, but canonical mode "
+                     "computes shards one by one; use BatchNorm, or unset CTRT_CANONICAL");
+}
+
 /* Refuses passes that a capture would record in part, and those of which only some devices are in a dry run. */
 static ctrt_status modes_check(const struct parallel *state)
 {
     ctrt_device *dry = NULL, *real = NULL;
+    CTRT_TRY(refuse_sync_canonical(state));
     for (int i = 0; i < devices_used(state); i++) {
         ctrt_device *device = state->devices[i];
         *(dry_run_on(device) ? &dry : &real) = device;
@@ -377,6 +389,18 @@ ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
         CTRT_TRY(ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name));
     state->no_sync = on;
     return CTRT_OK;
+}
+
+ctrt_status ctrt_parallel_set_comm_hook(ctrt_module *net, ctrt_comm_hook hook, void *user)
+{
+    struct parallel *state = state_of(net);
+    if (state == NULL)
+        return not_parallel("parallel_set_comm_hook", net);
+    if (!CTRT_SLOT(state->table, set_comm_hook))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "parallel_set_comm_hook: strategy %s has no communication hooks",
+                         state->name);
+    return ctrt_context(state->table->set_comm_hook(state->strategy, hook, user), "parallel_set_comm_hook: %s",
+                        state->name);
 }
 
 /* Appends to text[DESCRIPTION_BYTES]. */

@@ -89,11 +89,12 @@ strategy_single_sources = plugins/strategy/single/single.c
 strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
     plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
-    plugins/strategy/data-parallel/workers.c
+    plugins/strategy/data-parallel/sync.c plugins/strategy/data-parallel/workers.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
+    plugins/strategy/distributed/hooks.c plugins/strategy/distributed/powersgd.c \
     plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
 strategy_pipeline_sources = \
     plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \

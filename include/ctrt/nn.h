@@ -38,7 +38,8 @@ CTRT_API ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int
                                      ctrt_device *device);
 /* Batch normalization of [N, C] or [N, C, L] (1d) and of [N, C, H, W] (2d). `epsilon` 0: 1e-5; `momentum` 0: 0.1
  * (CTRT_ZERO: 0); a negative momentum makes the running statistics the plain average over all batches. Parameters
- * weight and bias [C] with `affine`. Buffers running_mean, running_var (unbiased), num_batches_tracked (i64). */
+ * weight and bias [C] with `affine`. Buffers running_mean, running_var (unbiased), num_batches_tracked (i64). For a
+ * batch on several devices see ctrt_sync_batch_norm_new in ctrt/parallel.h. */
 CTRT_API ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                            bool affine, ctrt_device *device);
 CTRT_API ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,

@@ -141,6 +141,30 @@ CTRT_API ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *
 CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *modules,
                                            ctrt_tensor *const *inputs, ctrt_device *const *devices, int n);
 
+/* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
+ *
+ * SyncBatchNorm (torch.nn.SyncBatchNorm) of [N, C, ...]: in training mode, mean and variance are those of the rows of
+ * all ranks, each row with the same weight, also if ranks have different numbers of rows or none; running_var gets the
+ * unbiased variance of all rows. In evaluation mode it is batch norm. Parameters, buffers, their names and `epsilon`,
+ * `momentum`, `affine` are those of ctrt_batch_norm1d_new.
+ *
+ * The ranks are those of `comm`, which is retained. NULL: the ranks of `distributed`, or the devices of
+ * `data-parallel`, during a step or forward pass of the strategy. Without such ranks, so also under other strategies,
+ * it is an ordinary batch norm of the rows that it gets. With `comm`, each rank must call forward and backward passes
+ * equally often, and another module must not use `comm` at the same time; data-parallel does not accept it.
+ *
+ * A forward pass is one all_gather, a backward pass one all_reduce. f16 and bf16 are computed in f32. Gradients of
+ * weight and bias are sums over this rank's rows. There is no second derivative, and no canonical mode, because that
+ * computes parts of a batch one by one: CTRT_ERR_NOT_SUPPORTED. A rank that fails must end the communicator
+ * (ctrt_comm_abort), as the strategies do, because the others wait for it. */
+CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
+                                              bool affine, ctrt_comm *comm, ctrt_device *device);
+/* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of
+ * PyTorch, but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the
+ * communicator `comm` too. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has changed.
+ * */
+CTRT_API ctrt_status ctrt_convert_sync_batch_norm(ctrt_module *module, ctrt_comm *comm);
+
 /* ---- balance ----------------------------------------------------------------------------------------------------- */
 
 /* Two devices of which one would hold up the other. */
@@ -221,6 +245,32 @@ CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ct
  * adds them all up: gradient accumulation with one reduction. The parameters' gradients are incomplete in between. In
  * canonical mode, and for strategies without reductions, each step is complete. */
 CTRT_API ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on);
+/* A bucket: the gradients that `distributed` reduces together. The pointers are valid during the call of the hook; the
+ * tensors are the same in all stages. */
+typedef struct ctrt_gradient_bucket {
+    size_t size;
+    ctrt_tensor *flat;                  /* 1-d, contiguous, not recorded: this rank's gradients, multiplied by its
+                                         * weight, so that the gradient of the whole batch is the sum over the ranks */
+    ctrt_tensor *const *gradients;      /* the parts of `flat`, in the shapes of the parameters */
+    int32_t count;                      /* of gradients */
+    int32_t index;                      /* of the bucket, from 0 */
+    bool last;                          /* no bucket follows in this pass */
+    uint32_t layout;                    /* changes if gradients were assigned to buckets anew, which happens once, after
+                                         * the first reduction; state of the hook per bucket is void then */
+    ctrt_comm *comm;
+} ctrt_gradient_bucket;
+/* Replaces bucket->flat by the sum over the ranks. With stage 0 it is called when the gradients of the bucket are
+ * complete, during the backward pass, bucket after bucket. If it writes *work (NULL on entry; the library releases it),
+ * it is called again with the next stage when that work has ended, after the backward pass, again for all buckets in
+ * their order; when it returns without work, the bucket is finished. All ranks must get the same bits in `flat`. An
+ * error ends the step on all ranks. `comm` must not be used for anything else, and all ranks must call the same
+ * collectives. */
+typedef ctrt_status (*ctrt_comm_hook)(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user);
+/* Makes `distributed` reduce gradients by `hook`, as register_comm_hook of PyTorch's DistributedDataParallel; NULL: by
+ * an all_reduce. Replaces the hook that the parameter CTRT_DISTRIBUTED_HOOK has chosen. To be called on all ranks,
+ * between steps (CTRT_ERR_STATE during a backward pass). `user` is passed to the hook. With one rank hooks are not
+ * called. CTRT_ERR_NOT_SUPPORTED for other strategies, and in canonical mode. */
+CTRT_API ctrt_status ctrt_parallel_set_comm_hook(ctrt_module *net, ctrt_comm_hook hook, void *user);
 /* Returns one line that describes the strategy: "data-parallel on sim:0, sim:1; ...". "" for a module that
  * ctrt_parallel_new did not create. Valid until the next call for `net`, or its end. */
 CTRT_API const char *ctrt_parallel_describe(ctrt_module *net);

@@ -70,6 +70,8 @@ typedef struct ctrt_strategy {
      * strategy that has a part of each parameter assembles the parameters before they are saved. `argument` and what a
      * failure means: see ctrt_module_event. */
     ctrt_status (*event)(void *strategy, ctrt_module_event event, void *argument);
+    /* Optional: ctrt_parallel_set_comm_hook. `hook` may be NULL. */
+    ctrt_status (*set_comm_hook)(void *strategy, ctrt_comm_hook hook, void *user);
 } ctrt_strategy;
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
@@ -85,6 +87,31 @@ CTRT_API bool ctrt_set_streams_ordered(bool on);
  * the process (ctrt_memory_limit), and what its parameters, their gradients and its buffers use there now.
  * CTRT_ERR_NOT_SUPPORTED if the backend does not report the device's memory and there is no limit. */
 CTRT_API ctrt_status ctrt_module_memory_budget(uint64_t *bytes, ctrt_module *module, ctrt_device *device);
+/* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
+ *
+ * A SyncBatchNorm in training mode exchanges statistics with the ranks that compute the other parts of the batch. The
+ * strategy sets these ranks in the thread that runs the forward pass; the backward pass of a layer uses the same ranks
+ * in whatever thread it runs. */
+typedef struct ctrt_batch_ranks {
+    ctrt_comm *comm;                    /* of this rank; NULL: none, the layers are ordinary batch norms */
+    double weight;                      /* with which the strategy multiplies the gradients of this rank after the
+                                         * backward pass, up to a factor that all ranks share; not 0 */
+} ctrt_batch_ranks;
+/* Exchanges *ranks and the ranks of the calling thread, so that a second call restores those from before. The
+ * communicator is borrowed until then; graphs retain it. NULL has no effect. */
+CTRT_API void ctrt_swap_batch_ranks(ctrt_batch_ranks *ranks);
+
+/* Numbers of SyncBatchNorm layers. */
+typedef struct ctrt_sync_layers {
+    int32_t layers;                     /* in the module and below it */
+    int32_t training;                   /* of these: in training mode */
+    int32_t own;                        /* of these: with a communicator of the program */
+    int32_t reserved;
+} ctrt_sync_layers;
+CTRT_API ctrt_status ctrt_sync_layers_find(ctrt_sync_layers *out, ctrt_module *module);
+/* Aborts the communicators of the program in SyncBatchNorm layers of `module` (ctrt_comm_abort), on which other ranks
+ * may wait for this one. Changes neither the calling thread's error nor its message. */
+CTRT_API void ctrt_sync_layers_abort(ctrt_module *module, const char *reason);
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 

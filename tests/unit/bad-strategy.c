@@ -53,6 +53,7 @@ void bad_strategy(void)
     ctrt_module *net = NULL;
     ctrt_sum_tree *tree = NULL;
     uint64_t bytes = 0;
+    ctrt_sync_layers layers = { .layers = 0 };
     char text[65];
     const ctrt_strategy_batch batch = { sizeof batch, inputs, 1, 0, 2, no_loss, NULL },
                               hollow = { .size = sizeof hollow };
@@ -73,6 +74,8 @@ void bad_strategy(void)
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(&out, p.linear, inputs, 1, no_loss, NULL));
     BAD(INVALID_ARGUMENT, ctrt_parallel_no_sync(NULL, true));
     BAD(INVALID_ARGUMENT, ctrt_parallel_no_sync(p.linear, true));
+    BAD(INVALID_ARGUMENT, ctrt_parallel_set_comm_hook(NULL, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_parallel_set_comm_hook(p.linear, NULL, NULL));
     FINE(strcmp(ctrt_parallel_describe(NULL), "") == 0 && strcmp(ctrt_parallel_describe(p.linear), "") == 0);
     FINE(ctrt_parallel_new(&net, p.linear, "single", &p.cpu, 1) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(NULL, net, inputs, 1, no_loss, NULL));
@@ -89,6 +92,15 @@ void bad_strategy(void)
     BAD(INVALID_ARGUMENT, ctrt_module_memory_budget(&bytes, NULL, p.cpu));
     BAD(INVALID_ARGUMENT, ctrt_module_memory_budget(&bytes, p.linear, NULL));
     FINE(!ctrt_dry_run_active(p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_sync_batch_norm_new(NULL, 3, 0, 0, true, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_sync_batch_norm_new(&net, -3, 0, 0, true, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_sync_batch_norm_new(&net, 3, 0, 2, true, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_convert_sync_batch_norm(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_sync_layers_find(NULL, p.linear));
+    BAD(INVALID_ARGUMENT, ctrt_sync_layers_find(&layers, NULL));
+    FINE((ctrt_sync_layers_abort(NULL, "x"), ctrt_sync_layers_abort(p.linear, NULL), layers.layers == 0));
+    FINE((ctrt_swap_batch_ranks(NULL), true));
+
     BAD(INVALID_ARGUMENT, ctrt_module_sha256(NULL, p.linear));
     BAD(INVALID_ARGUMENT, ctrt_module_sha256(text, NULL));
     BAD(INVALID_ARGUMENT, ctrt_gradients_take(NULL, p.linear));

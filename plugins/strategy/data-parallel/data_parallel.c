@@ -160,6 +160,8 @@ static ctrt_status modules_choose(struct forward *f)
     struct data_parallel *dp = f->dp;
     CTRT_TRY(replicas_update(dp, 1));
     if (recorded(dp) && f->plan->count > 1)
+        CTRT_TRY(sync_refuse_recorded(dp));
+    if (recorded(dp) && f->plan->count > 1)
         return ctrt_replicate(f->modules, dp->module, dp->devices, f->plan->count);
     CTRT_TRY(replicas_update(dp, f->plan->count));
     for (int r = 0; r < f->plan->count; r++)
@@ -178,7 +180,7 @@ static ctrt_status forward_run(struct forward *f, ctrt_tensor **y, ctrt_tensor *
     CTRT_TRY(modules_choose(f));
     CTRT_TRY(inputs_scatter(f, inputs));
     CTRT_TRY(streams_find(f->dp, f->plan->count));
-    CTRT_TRY(workers_run(f->dp->workers, forward_one, f, f->plan->count));
+    CTRT_TRY(replicas_run(f->dp, forward_one, f, f->plan->count));
     if (count == 1) {
         ctrt_tensor_assign(y, f->outputs[0]);
         return CTRT_OK;
@@ -325,7 +327,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     const bool keep = dp->no_sync && s->plan->shards == 0 && dp->n > 1;
     const bool overlap = !keep && !dp->pending && s->plan->shards == 0 && s->plan->count > 1;
     CTRT_TRY(reduce_begin(dp, s->plan->count, overlap));
-    CTRT_TRY(workers_run(dp->workers, step_one, s, s->plan->count));
+    CTRT_TRY(replicas_run(dp, step_one, s, s->plan->count));
     ctrt_status status;
     ctrt_no_grad status = sums_finish(s, loss);
     CTRT_TRY(status);
@@ -433,6 +435,7 @@ static void dp_destroy(void *self)
 {
     struct data_parallel *dp = self;
     workers_free(dp->workers);
+    sync_free(dp);
     replicas_free(dp);
     for (int r = 0; dp->streams != NULL && dp->compute != NULL && r < dp->n; r++) {
         ctrt_stream_release(&dp->streams[r]);

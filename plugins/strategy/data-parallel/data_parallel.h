@@ -27,8 +27,12 @@ ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
  * which get the calling thread's grad mode, labels and current streams. Returns when all have returned. The error is
- * that of the lowest i, and begins with "replica i (DEVICE): ". */
+ * that of the lowest i, and begins with "replica i (DEVICE): "; one of CTRT_ERR_COMM, the consequence of another
+ * error, only if there is no other. */
 ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count);
+/* Creates the threads that workers_run needs for `count` if they do not exist. CTRT_ERR_OUT_OF_MEMORY if one cannot be
+ * created; workers_run would run its function in the calling thread. */
+ctrt_status workers_require(struct workers *workers, int count);
 
 /* ---- replicas ---- */
 
@@ -85,6 +89,16 @@ void reduce_end(struct data_parallel *dp, bool failed);
 /* Combines trees[count], tree i on devices[i], in trees[0]. */
 ctrt_status trees_merge(ctrt_sum_tree **trees, int count);
 
+/* ---- batch norm over all replicas (sync.c) ---- */
+
+/* workers_run, for functions that run `count` replicas of the module: SyncBatchNorm layers in training mode use the
+ * rows of all of them. If one function fails, no other waits for it. */
+ctrt_status replicas_run(struct data_parallel *dp, ctrt_status (*function)(void *user, int index), void *user,
+                         int count);
+/* CTRT_ERR_NOT_SUPPORTED for such layers if the backward pass would run in the program's thread. */
+ctrt_status sync_refuse_recorded(const struct data_parallel *dp);
+void sync_free(struct data_parallel *dp);
+
 /* ---- the strategy ---- */
 
 struct data_parallel {
@@ -95,6 +109,8 @@ struct data_parallel {
     bool distinct;                          /* no device occurs twice */
     double *weights;                        /* NULL: parts of equal size */
     struct workers *workers;
+    ctrt_comm **comms;                      /* of SyncBatchNorm layers, comm_count; owned; NULL: not needed so far */
+    int comm_count;
     bool no_sync, pending;                  /* pending: replicas have gradients that no_sync has kept there */
 
     struct replica *replicas;               /* n */

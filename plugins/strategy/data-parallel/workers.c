@@ -168,11 +168,26 @@ static ctrt_status tasks_prepare(struct workers *workers, int count)
 
 static ctrt_status tasks_status(const struct workers *workers, int count)
 {
+    const struct worker *failed = NULL;
     for (int i = 0; i < count; i++) {
         const struct worker *worker = &workers->list[i];
-        if (worker->status != CTRT_OK)
-            return ctrt_fail(worker->status, "replica %d (%s): %s", i, ctrt_device_name(worker->device),
-                             worker->message);
+        const bool cause = worker->status != CTRT_ERR_COMM;
+        if (worker->status != CTRT_OK && (failed == NULL || (cause && failed->status == CTRT_ERR_COMM)))
+            failed = worker;
+    }
+    if (failed == NULL)
+        return CTRT_OK;
+    return ctrt_fail(failed->status, "replica %d (%s): %s", failed->index, ctrt_device_name(failed->device),
+                     failed->message);
+}
+
+ctrt_status workers_require(struct workers *workers, int count)
+{
+    for (int i = 1; i < count && workers->process == getpid(); i++) {
+        worker_start(&workers->list[i]);
+        if (!workers->list[i].started)
+            return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no thread for replica %d (%s)", i,
+                             ctrt_device_name(workers->list[i].device));
     }
     return CTRT_OK;
 }

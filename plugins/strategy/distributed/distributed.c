@@ -63,9 +63,15 @@ static ctrt_status tensors_find(struct distributed *d)
 }
 
 /* The tensors must be those of the creation, because all ranks have agreed on their buckets. */
-static ctrt_status module_check(const struct distributed *d)
+static ctrt_status module_check(struct distributed *d)
 {
+    ctrt_sync_layers sync;
     size_t slot = 0;
+    CTRT_TRY(ctrt_sync_layers_find(&sync, d->module));
+    if (sync.layers != d->sync_layers)
+        return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
+                         "again", (int)sync.layers, (int)d->sync_layers);
+    d->sync_active = sync.training > 0;
     if (ctrt_module_parameter_count(d->module) != d->parameters
         || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
         return ctrt_fail(CTRT_ERR_STATE, "the module has other tensors than at ctrt_parallel_new; call it again");
@@ -108,6 +114,9 @@ static ctrt_status fail_all(struct distributed *d, ctrt_status status)
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     if (ctrt_comm_error(d->comm) == CTRT_OK)
         ctrt_comm_abort(d->comm, message);
+    if (d->sync != NULL && ctrt_comm_error(d->sync) == CTRT_OK)
+        ctrt_comm_abort(d->sync, message);
+    ctrt_sync_layers_abort(d->module, message);
     reduce_cancel(d);
     return ctrt_fail(status, "%s", message);
 }
@@ -126,15 +135,38 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
         CTRT_TRY(pass_begin(d));
         reduce_begin(d, FORWARD);
     }
-    return d->canonical > 0 ? canonical_forward(d, y, inputs, count) : ctrt_forward_n(y, d->module, inputs, count);
+    if (d->canonical > 0)
+        return canonical_forward(d, y, inputs, count);
+    ctrt_batch_ranks ranks = { d->sync, 1 };
+    ctrt_swap_batch_ranks(&ranks);
+    const ctrt_status status = ctrt_forward_n(y, d->module, inputs, count);
+    ctrt_swap_batch_ranks(&ranks);
+    return d->sync_active ? fail_all(d, status) : status;
 }
 
-/* Forward and backward of this rank's rows. */
+/* The sum of no elements, which depends on the output. */
+static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                              void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    return ctrt_sum(loss, output, CTRT_ALL_DIMS);
+}
+
+/* Forward and backward of this rank's rows. Without rows, only to take part in the collectives of the layers. */
 static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    if (batch->rows == 0)
+    ctrt_strategy_batch own = *batch;
+    if (batch->rows == 0 && !d->sync_active)
         return CTRT_OK;
-    return ctrt_shard_backward(loss, d->module, d->device, batch, 0, batch->rows, 1);
+    if (batch->rows == 0)
+        own.loss = empty_loss;
+    ctrt_batch_ranks ranks = { d->sync, batch->rows > 0 ? (double)batch->rows : 1 };
+    ctrt_swap_batch_ranks(&ranks);
+    const ctrt_status status = ctrt_shard_backward(loss, d->module, d->device, &own, 0, batch->rows, 1);
+    ctrt_swap_batch_ranks(&ranks);
+    if (batch->rows == 0)
+        ctrt_tensor_release(loss);
+    return status;
 }
 
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -171,7 +203,7 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
                          : local          ? step_local(d, loss, batch)
                                           : step_synced(d, loss, batch);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
-    if (status != CTRT_OK && !local)
+    if (status != CTRT_OK && (!local || d->sync_active))
         status = fail_all(d, status);
     if (status != CTRT_OK) {
         d->mode = IDLE;
@@ -188,6 +220,19 @@ static ctrt_status dist_no_sync(void *self, bool on)
     return CTRT_OK;
 }
 
+static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
+{
+    struct distributed *d = self;
+    if (d->canonical > 0 && hook != NULL)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode adds gradients in a fixed order, without hooks");
+    if (d->started)
+        return ctrt_fail(CTRT_ERR_STATE, "a backward pass has begun; set the hook between steps");
+    hook_free(d);
+    d->hook = hook;
+    d->hook_user = user;
+    return CTRT_OK;
+}
+
 /* An optimizer must not use gradients that are not reduced. */
 static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
 {
@@ -201,6 +246,8 @@ static void dist_destroy(void *self)
 {
     struct distributed *d = self;
     reduce_free(d);
+    hook_free(d);
+    ctrt_comm_release(&d->sync);
     for (size_t i = 0; d->tensors != NULL && i < d->count; i++)
         ctrt_tensor_release(&d->tensors[i]);
     free(d->tensors);
@@ -221,17 +268,23 @@ static ctrt_status params_read(struct distributed *d)
     d->bucket_bytes = (uint64_t)bucket.integer;
     d->broadcast_buffers = buffers.integer != 0;
     d->audit = audit.integer;
-    return CTRT_OK;
+    return hook_choose(d);
 }
 
 static ctrt_status setup(struct distributed *d)
 {
+    ctrt_sync_layers sync = { .layers = 0 };
     ctrt_status status = params_read(d);
     if (status == CTRT_OK)
         status = tensors_find(d);
+    if (status == CTRT_OK)
+        status = ctrt_sync_layers_find(&sync, d->module);
+    d->sync_layers = sync.layers;
     CTRT_TRY(verify_ready(d, status));
     CTRT_TRY(verify_structure(d));
     CTRT_TRY(verify_devices(d));
+    if (d->sync_layers > 0 && d->size > 1)
+        CTRT_TRY(ctrt_comm_split(&d->sync, d->comm, 0, d->rank));
     CTRT_TRY(verify_ready(d, reduce_new(d)));
     CTRT_TRY(verify_ready(d, reduce_memory(d)));
     return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
@@ -248,6 +301,7 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
     d->rank = ctrt_comm_rank(d->comm);
     d->size = ctrt_comm_size(d->comm);
     d->canonical = config->canonical;
+    d->hook_name = "";
     ctrt_status status = setup(d);
     if (status == CTRT_OK)
         *out = d;
@@ -259,14 +313,15 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
 static void dist_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
-    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets", ctrt_device_name(d->device), d->rank, d->size,
-             ctrt_comm_engine_name(d->comm), d->bucket_count);
+    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->device), d->rank, d->size,
+             ctrt_comm_engine_name(d->comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
+             d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
-    .event = dist_event,
+    .event = dist_event, .set_comm_hook = dist_set_comm_hook,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
@@ -278,7 +333,8 @@ static ctrt_status init(const ctrt_host *the_host)
     host = the_host;
     CTRT_TRY(host->param(&value, &bucket_param));
     CTRT_TRY(host->param(&value, &buffers_param));
-    return host->param(&value, &audit_param);
+    CTRT_TRY(host->param(&value, &audit_param));
+    return hook_params(host);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components,

@@ -9,6 +9,8 @@
 #ifndef DISTRIBUTED_H
 #define DISTRIBUTED_H
 
+#include <stdio.h>
+
 #include "buckets.h"
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
@@ -32,7 +34,11 @@ struct bucket {
     size_t first, count;                    /* indices in d->order */
     size_t waiting;                         /* gradients that are not there yet */
     ctrt_tensor *flat;                      /* owned */
-    ctrt_work *work;                        /* the reduction that runs; owned */
+    ctrt_tensor **gradients;                /* views of the slots, borrowed; `count` of them */
+    ctrt_work *work;                        /* the reduction, or a stage of the hook, that runs; owned */
+    bool hooked;                            /* the hook has not finished the bucket */
+    int stage;                              /* of the hook: the next one */
+    ctrt_tensor *sent;                      /* of the hooks f16 and bf16: the bucket in that dtype; owned */
 };
 
 /* What a gradient that is computed now is for. */
@@ -46,6 +52,11 @@ enum mode {
 struct distributed {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
+    /* For the collectives of SyncBatchNorm layers, which must not depend on when buckets are complete; owned. NULL: no
+     * such layers, or one rank. */
+    ctrt_comm *sync;
+    int32_t sync_layers;
+    bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
     ctrt_device *device;
     int rank, size;
     int32_t canonical;
@@ -65,6 +76,12 @@ struct distributed {
     size_t bucket_count, next;              /* next: the bucket that is reduced next */
     size_t *seen, seen_count;               /* slots in the order of the first reduction's gradients */
     bool reduced, rebuilt;                  /* there was a reduction; buckets have the order of `seen` */
+
+    ctrt_comm_hook hook;                    /* NULL: all_reduce */
+    void *hook_user;
+    const char *hook_name;                  /* of a hook that CTRT_DISTRIBUTED_HOOK has chosen; else "" */
+    struct powersgd *powersgd;              /* owned; NULL: not chosen */
+    uint32_t layout;                        /* number of times that the buckets were made */
 
     enum mode mode;
     bool started;                           /* a gradient has arrived since the forward pass */
@@ -120,6 +137,24 @@ ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
 void reduce_cancel(struct distributed *d);
 /* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
 ctrt_status reduce_check(const struct distributed *d);
+
+/* ---- hooks.c, powersgd.c ---- */
+
+/* Reads the parameters and chooses the hook. */
+ctrt_status hook_choose(struct distributed *d);
+/* Registers the parameters. */
+ctrt_status hook_params(const ctrt_host *host);
+/* Writes a line that ranks compare. */
+void hook_text(const struct distributed *d, FILE *file);
+void hook_free(struct distributed *d);
+/* Whether buckets of the dtype are compressed: f32 and f64. f16 and bf16 have no bits to spare, and their sums of
+ * squares overflow in the orthogonalisation of PowerSGD. */
+bool hook_compresses(const ctrt_gradient_bucket *bucket);
+
+/* The hook PowerSGD; its user is the struct. `rank`: of the approximations; `start`: reductions without compression. */
+ctrt_status powersgd_new(struct powersgd **out, int64_t rank, int64_t start);
+void powersgd_free(struct powersgd *state);
+ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user);
 
 /* ---- canonical.c ---- */
 

@@ -20,6 +20,8 @@ static void buckets_free(struct distributed *d)
     for (size_t b = 0; d->buckets != NULL && b < d->bucket_count; b++) {
         ctrt_work_release(&d->buckets[b].work);
         ctrt_tensor_release(&d->buckets[b].flat);
+        ctrt_tensor_release(&d->buckets[b].sent);
+        free(d->buckets[b].gradients);
     }
     for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++)
         ctrt_tensor_release(&d->slots[s].view);
@@ -51,6 +53,7 @@ static ctrt_status bucket_views(struct distributed *d, size_t b)
         CTRT_TRY(ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like))));
         at += ctrt_tensor_numel(like);
         slot->bucket = b;
+        bucket->gradients[k] = slot->view;
     }
     return CTRT_OK;
 }
@@ -60,6 +63,7 @@ static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
 {
     const size_t n = d->slot_count;
     buckets_free(d);
+    d->layout++;
     struct bucket_item *items = calloc(n, sizeof *items);
     size_t *ends = calloc(n, sizeof *ends);
     d->order = calloc(n, sizeof *d->order);
@@ -77,7 +81,10 @@ static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
         struct bucket *bucket = &d->buckets[b];
         bucket->first = b > 0 ? ends[b - 1] : 0;
         bucket->count = ends[b] - bucket->first;
+        bucket->gradients = calloc(bucket->count, sizeof *bucket->gradients);
         d->bucket_count = (size_t)b + 1;
+        if (bucket->gradients == NULL)
+            status = no_memory();
     }
     free(items);
     free(ends);
@@ -144,7 +151,7 @@ void reduce_begin(struct distributed *d, enum mode mode)
     for (size_t s = 0; s < d->slot_count; s++)
         d->slots[s].ready = false;
     for (size_t b = 0; b < d->bucket_count; b++)
-        d->buckets[b].waiting = d->buckets[b].count;
+        d->buckets[b].waiting = d->buckets[b].count, d->buckets[b].hooked = false;
 }
 
 ctrt_status reduce_weights(struct distributed *d, int64_t rows)
@@ -168,6 +175,21 @@ static ctrt_status weight_find(struct distributed *d)
     return ctrt_div(&d->weight, own, total);
 }
 
+/* Calls the hook for the next stage. It has finished the bucket if it returns without work. */
+static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
+{
+    const ctrt_gradient_bucket view = {
+        .size = sizeof view, .flat = bucket->flat, .gradients = bucket->gradients, .count = (int32_t)bucket->count,
+        .index = (int32_t)(bucket - d->buckets), .last = bucket == d->buckets + d->bucket_count - 1,
+        .layout = d->layout, .comm = d->comm,
+    };
+    CTRT_TRY(ctrt_context(d->hook(&bucket->work, &view, bucket->stage, d->hook_user), "communication hook %s, stage %d",
+                          d->hook_name, bucket->stage));
+    bucket->stage++;
+    bucket->hooked = bucket->work != NULL;
+    return CTRT_OK;
+}
+
 static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
 {
     CTRT_TRY(weight_find(d));
@@ -175,6 +197,9 @@ static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
         CTRT_TRY(ctrt_mul_(bucket->flat, d->weight));
     else if (d->size > 1)
         CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->size)));
+    bucket->stage = 0;
+    if (d->hook != NULL && d->size > 1)
+        return hook_call(d, bucket);
     return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
 }
 
@@ -195,11 +220,21 @@ static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_ten
     return CTRT_OK;
 }
 
+/* Waits for the works of all buckets and runs the next stages of their hooks, until no work is left. All ranks do this
+ * in the same order. */
 static ctrt_status buckets_wait(struct distributed *d)
 {
-    for (size_t b = 0; b < d->bucket_count; b++) {
-        CTRT_TRY(ctrt_work_wait(d->buckets[b].work));
-        ctrt_work_release(&d->buckets[b].work);
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t b = 0; b < d->bucket_count; b++) {
+            struct bucket *bucket = &d->buckets[b];
+            if (bucket->work != NULL)
+                CTRT_TRY(ctrt_work_wait(bucket->work));
+            ctrt_work_release(&bucket->work);
+            if (bucket->hooked)
+                CTRT_TRY(hook_call(d, bucket));
+            more = more || bucket->work != NULL;
+        }
     }
     return CTRT_OK;
 }

@@ -49,6 +49,8 @@ static ctrt_status structure_text(const struct distributed *d, char **text, size
     fprintf(file, "CTRT_CANONICAL=%d\nCTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\n",
             (int)d->canonical, (unsigned long long)d->bucket_bytes, d->broadcast_buffers ? "yes" : "no",
             (long long)d->audit);
+    hook_text(d, file);
+    fprintf(file, "%d SyncBatchNorm layers\n", (int)d->sync_layers);
     for (size_t i = 0; i < d->count; i++) {
         const bool parameter = i < d->parameters;
         const char *name = "";

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/hooks.c: the hooks f16 and bf16, and the choice of a hook by CTRT_DISTRIBUTED_HOOK. */
+#include <string.h>
+
+#include "distributed.h"
+
+static const ctrt_param hook_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_HOOK", .type = CTRT_PARAM_STRING,
+    .help = "distributed: how f32 and f64 gradients are sent: f16, bf16, powersgd (default: as they are)",
+};
+static const ctrt_param rank_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_RANK", .type = CTRT_PARAM_INT, .fallback = "1",
+    .help = "distributed: rank of the matrices with which the hook powersgd approximates gradients",
+};
+static const ctrt_param start_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_START", .type = CTRT_PARAM_INT, .fallback = "1000",
+    .help = "distributed: number of reductions before the hook powersgd begins to compress",
+};
+static const ctrt_host *host;
+
+bool hook_compresses(const ctrt_gradient_bucket *bucket)
+{
+    const ctrt_dtype dtype = ctrt_tensor_dtype(bucket->flat);
+    return dtype == CTRT_F32 || dtype == CTRT_F64;
+}
+
+/* ---- f16 and bf16 ---- */
+
+/* The gradients are multiplied by the rank's weight before, so that they are rounded only once. */
+static ctrt_status half_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, struct distributed *d,
+                             ctrt_dtype dtype)
+{
+    ctrt_tensor **sent = &d->buckets[bucket->index].sent;
+    if (!hook_compresses(bucket))
+        return stage == 0 ? ctrt_comm_all_reduce(work, bucket->comm, bucket->flat, CTRT_COMM_SUM) : CTRT_OK;
+    if (stage == 0) {
+        CTRT_TRY(ctrt_to_dtype(sent, bucket->flat, dtype));
+        return ctrt_comm_all_reduce(work, bucket->comm, *sent, CTRT_COMM_SUM);
+    }
+    const ctrt_status status = ctrt_copy_(bucket->flat, *sent);
+    ctrt_tensor_release(sent);
+    return status;
+}
+
+static ctrt_status f16_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user)
+{
+    return half_hook(work, bucket, stage, user, CTRT_F16);
+}
+
+static ctrt_status bf16_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user)
+{
+    return half_hook(work, bucket, stage, user, CTRT_BF16);
+}
+
+/* ---- the choice ---- */
+
+static ctrt_status at_least(int64_t *out, const ctrt_param *param, int64_t least)
+{
+    ctrt_param_value value;
+    CTRT_TRY(host->param(&value, param));
+    if (value.integer < least)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: expected at least %lld", param->name, value.text,
+                         (long long)least);
+    *out = value.integer;
+    return CTRT_OK;
+}
+
+ctrt_status hook_choose(struct distributed *d)
+{
+    ctrt_param_value name;
+    int64_t rank, start;
+    CTRT_TRY(host->param(&name, &hook_param));
+    CTRT_TRY(at_least(&rank, &rank_param, 1));
+    CTRT_TRY(at_least(&start, &start_param, 0));
+    if (name.text == NULL || name.text[0] == '\0')
+        return CTRT_OK;
+    if (d->canonical > 0)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_DISTRIBUTED_HOOK=%s: canonical mode adds gradients in a fixed "
+                         "order, without hooks", name.text);
+    d->hook_user = d;
+    if (strcmp(name.text, "f16") == 0) {
+        d->hook = f16_hook;
+        d->hook_name = "f16";
+    } else if (strcmp(name.text, "bf16") == 0) {
+        d->hook = bf16_hook;
+        d->hook_name = "bf16";
+    } else if (strcmp(name.text, "powersgd") == 0) {
+        CTRT_TRY(powersgd_new(&d->powersgd, rank, start));
+        d->hook = powersgd_hook;
+        d->hook_user = d->powersgd;
+        d->hook_name = "powersgd";
+    } else {
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_DISTRIBUTED_HOOK=%s: expected f16, bf16 or powersgd",
+                         name.text);
+    }
+    return CTRT_OK;
+}
+
+void hook_text(const struct distributed *d, FILE *file)
+{
+    ctrt_param_value rank, start;
+    fprintf(file, "CTRT_DISTRIBUTED_HOOK=%s\n", d->hook_name);
+    if (d->powersgd != NULL && host->param(&rank, &rank_param) == CTRT_OK
+        && host->param(&start, &start_param) == CTRT_OK)
+        fprintf(file, "CTRT_POWERSGD_RANK=%lld, CTRT_POWERSGD_START=%lld\n", (long long)rank.integer,
+                (long long)start.integer);
+}
+
+void hook_free(struct distributed *d)
+{
+    powersgd_free(d->powersgd);
+    d->powersgd = NULL;
+    d->hook = NULL;
+    d->hook_user = NULL;
+    d->hook_name = "";
+}
+
+ctrt_status hook_params(const ctrt_host *the_host)
+{
+    ctrt_param_value value;
+    host = the_host;
+    CTRT_TRY(host->param(&value, &hook_param));
+    CTRT_TRY(host->param(&value, &rank_param));
+    return host->param(&value, &start_param);
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests SyncBatchNorm against batch norm of the joined batch in float64: ranks with communicators of their own, and the
+ * strategies. */
+#include <math.h>
+
+#include "comm_job.h"
+#include "ctrt/strategy_plugin.h"
+
+enum { C = 3, SPACE = 2, MOST_RANKS = 4, FEATURES = 6 };
+
+static bool near(const char *what, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
+{
+    double a[512], b[512];
+    if (!CHECK(got != NULL && want != NULL && ctrt_tensor_numel(got) == ctrt_tensor_numel(want), "%s: missing", what))
+        return false;
+    const int64_t numel = ctrt_tensor_numel(want);
+    REQUIRE_TRUE(numel <= 512);
+    if (!CHECK_OK(ctrt_to_host(a, sizeof a, got, CTRT_F64)) || !CHECK_OK(ctrt_to_host(b, sizeof b, want, CTRT_F64)))
+        return false;
+    for (int64_t i = 0; i < numel; i++)
+        if (!(fabs(a[i] - b[i]) <= tolerance * (1 + fabs(b[i]))))
+            return CHECK(false, "%s: element %lld is %.9g, expected %.9g", what, (long long)i, a[i], b[i]);
+    return true;
+}
+
+static ctrt_tensor *tensor_of(ctrt_module *module, const char *name)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_module_tensor(&tensor, module, name));
+    return tensor;
+}
+
+static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)level, (void)component, (void)text;
+}
+
+/* ---- one layer, with the communicator of the program ---- */
+
+static const struct layer_case {
+    const char *name;
+    ctrt_dtype dtype;
+    double tolerance;
+    bool affine;
+    double momentum, shift;
+    int rows[MOST_RANKS];
+} layer_cases[] = {
+    { "f32", CTRT_F32, 2e-6, true, 0, 0, { 2, 3, 1, 4 } },
+    { "f64", CTRT_F64, 1e-13, true, 0, 0, { 1, 4, 2, 2 } },
+    { "f16", CTRT_F16, 4e-3, true, 0, 0, { 3, 2, 2, 1 } },
+    { "bf16", CTRT_BF16, 3e-2, true, 0, 0, { 3, 2, 2, 1 } },
+    { "a rank without rows", CTRT_F32, 2e-6, true, 0, 0, { 0, 3, 2, 0 } },
+    { "not affine, average of all batches", CTRT_F64, 1e-13, false, -1, 0, { 2, 2, 2, 2 } },
+    { "a mean that is large beside the variance", CTRT_F32, 5e-4, true, 0.5, 1000, { 2, 1, 3, 2 } },
+};
+
+/* Rows from..from+rows-1 of data that depends on `turn`, without the rounding of `dtype`. */
+static ctrt_tensor *data(ctrt_device *device, ctrt_dtype dtype, int turn, int from, int rows, double shift)
+{
+    double values[MOST_RANKS * 4 * C * SPACE] = { 0 };
+    ctrt_tensor *x = NULL;
+    for (int i = 0; i < rows * C * SPACE; i++)
+        values[i] = round(256 * sin(turn * 50 + from * C * SPACE + i)) / 128 + shift;
+    CHECK_OK(ctrt_from_data(&x, values, rows * C * SPACE, CTRT_SHAPE(rows, C, SPACE), CTRT_F64, device));
+    CHECK_OK(ctrt_to_dtype(&x, x, dtype));
+    return x;
+}
+
+/* One forward and backward pass with the upstream gradient data(turn + 1). */
+static void pass(ctrt_tensor **y, ctrt_tensor **dx, ctrt_module *layer, ctrt_device *device,
+                 const struct layer_case *k, ctrt_dtype dtype, int turn, int from, int rows)
+{
+    CTRT_AUTO(tensor) x = data(device, dtype, turn, from, rows, k->shift),
+                      dy = data(device, dtype, turn + 1, from, rows, 0);
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CHECK_OK(ctrt_module_zero_grad(layer, true));
+    if (CHECK_OK(ctrt_forward(y, layer, x)) && CHECK_OK(ctrt_backward_with(*y, dy, false, false)))
+        *dx = ctrt_tensor_retain(ctrt_tensor_grad(x));
+}
+
+static void layer_of_ranks(struct rank *rank)
+{
+    static const char *const buffers[2] = { "running_mean", "running_var" }, *const names[2] = { "weight", "bias" };
+    const struct layer_case *k = rank->argument;
+    CTRT_AUTO(module) layer = NULL, joined = NULL;
+    int from = 0, all = 0;
+    for (int r = 0; r < rank->size; r++)
+        all += k->rows[r];
+    for (int r = 0; r < rank->number; r++)
+        from += k->rows[r];
+    const int rows = k->rows[rank->number];
+    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, k->momentum, k->affine, rank->comm, rank->device));
+    CHECK_OK(ctrt_batch_norm1d_new(&joined, C, 0, k->momentum, k->affine, rank->device));
+    CHECK_OK(ctrt_module_to(joined, NULL, CTRT_F64));
+    CHECK_OK(ctrt_module_to(layer, NULL, k->dtype));
+    for (int i = 0; i < 2 && k->affine; i++)
+        ctrt_no_grad {
+            CTRT_AUTO(tensor) value = NULL;
+            CHECK_OK(ctrt_from_data(&value, (double[]){ 1.5, -0.5, 0.25 }, C, CTRT_SHAPE(C), CTRT_F64, rank->device));
+            CHECK_OK(ctrt_copy_(tensor_of(layer, names[i]), value));
+            CHECK_OK(ctrt_copy_(tensor_of(joined, names[i]), value));
+        }
+    for (int turn = 0; turn < 2; turn++) {
+        CTRT_AUTO(tensor) y = NULL, dx = NULL, want_y = NULL, want_dx = NULL;
+        pass(&y, &dx, layer, rank->device, k, k->dtype, turn, from, rows);
+        pass(&want_y, &want_dx, joined, rank->device, k, CTRT_F64, turn, 0, all);
+        CHECK_OK(ctrt_narrow(&want_y, want_y, 0, from, rows));
+        CHECK_OK(ctrt_narrow(&want_dx, want_dx, 0, from, rows));
+        near("y", y, want_y, k->tolerance);
+        near("dx", dx, want_dx, k->tolerance);
+        for (int i = 0; i < 2; i++)
+            near(buffers[i], tensor_of(layer, buffers[i]), tensor_of(joined, buffers[i]), k->tolerance);
+        for (int i = 0; i < 2 && k->affine; i++) {
+            CTRT_AUTO(tensor) sum = NULL;
+            CHECK_OK(ctrt_to_dtype(&sum, ctrt_tensor_grad(tensor_of(layer, names[i])), CTRT_F64));
+            CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, sum, CTRT_COMM_SUM));
+            near(names[i], sum, ctrt_tensor_grad(tensor_of(joined, names[i])), 4 * k->tolerance);
+        }
+    }
+    ctrt_module_train(layer, false);        /* evaluation does not communicate: one rank alone */
+    ctrt_module_train(joined, false);
+    if (rank->number == 0) {
+        CTRT_AUTO(tensor) y = NULL, dx = NULL, want_y = NULL, want_dx = NULL;
+        pass(&y, &dx, layer, rank->device, k, k->dtype, 5, 0, 2);
+        pass(&want_y, &want_dx, joined, rank->device, k, CTRT_F64, 5, 0, 2);
+        near("y in evaluation mode", y, want_y, k->tolerance);
+    }
+}
+
+/* What has no rows at all, one value, no input that requires grad, wrong inputs, a second derivative. */
+static void edges(struct rank *rank)
+{
+    CTRT_AUTO(module) layer = NULL, copy = NULL;
+    CTRT_AUTO(tensor) none = data(rank->device, CTRT_F32, 0, 0, 0, 0), two = data(rank->device, CTRT_F32, 0, 0, 2, 0),
+                      one = NULL, y = NULL, loss = NULL;
+    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, 0, true, rank->comm, rank->device));
+    CHECK_OK(ctrt_forward(&y, layer, none));
+    double mean[C], var[C];
+    CHECK_OK(ctrt_to_host(mean, sizeof mean, tensor_of(layer, "running_mean"), CTRT_F64));
+    CHECK_OK(ctrt_to_host(var, sizeof var, tensor_of(layer, "running_var"), CTRT_F64));
+    CHECK(mean[0] == 0 && var[0] == 1, "no rows: running statistics %g and %g", mean[0], var[0]);
+
+    CHECK_OK(ctrt_full(&one, CTRT_SHAPE(rank->number == 0, C), ctrt_float(2), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_forward(&y, layer, one));
+    CHECK_OK(ctrt_to_host(mean, sizeof mean, tensor_of(layer, "running_mean"), CTRT_F64));
+    CHECK_OK(ctrt_to_host(var, sizeof var, tensor_of(layer, "running_var"), CTRT_F64));
+    CHECK(fabs(mean[0] - 0.2) < 1e-6 && fabs(var[0] - 0.9) < 1e-6, "one value: running statistics %g and %g", mean[0],
+          var[0]);
+
+    CHECK_OK(ctrt_module_copy(&copy, layer, rank->device));     /* has the communicator too */
+    CHECK_OK(ctrt_forward(&y, copy, two));                      /* `two` does not require grad */
+    CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
+    CHECK_TRUE(ctrt_tensor_grad(two) == NULL && ctrt_tensor_grad(tensor_of(copy, "bias")) != NULL);
+
+    CHECK_OK(ctrt_tensor_require_grad(two, true));
+    CHECK_OK(ctrt_forward(&y, layer, two));
+    CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
+    ctrt_tensor_release(&y);
+    CHECK_FAILS(ctrt_grad(&y, loss, &two, 1, NULL, true, true, false), CTRT_ERR_NOT_SUPPORTED, "second derivative");
+    CHECK_OK(ctrt_zeros(&one, CTRT_SHAPE(2, C + 1), CTRT_F32, rank->device));
+    CHECK_FAILS(ctrt_forward(&y, layer, one), CTRT_ERR_SHAPE, "SyncBatchNorm: x has 4 channels (dimension 1), "
+                "expected 3");
+    CHECK_OK(ctrt_zeros(&one, CTRT_SHAPE(C), CTRT_F32, rank->device));
+    CHECK_FAILS(ctrt_forward(&y, layer, one), CTRT_ERR_SHAPE, "expected [N, C, ...]");
+    CHECK_OK(ctrt_zeros(&one, CTRT_SHAPE(2, C), CTRT_I64, rank->device));
+    CHECK_FAILS(ctrt_forward(&y, layer, one), CTRT_ERR_DTYPE, "x");
+}
+
+/* ---- networks under strategies ---- */
+
+static ctrt_status net_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(linear, FEATURES, 5, true, device), CTRT_NEW(batch_norm1d, 5, 0, 0, true, device), CTRT_NEW(tanh),
+        CTRT_NEW(linear, 5, 4, false, device), CTRT_NEW(batch_norm1d, 4, 0, 0.3, false, device),
+        CTRT_NEW(linear, 4, 3, true, device)));
+}
+
+static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    CTRT_AUTO(tensor) square = NULL;
+    (void)inputs, (void)count;
+    if (user != NULL && ctrt_tensor_device(output) == user)
+        return ctrt_fail(CTRT_ERR_STATE, "too hot");
+    CTRT_TRY(ctrt_square(&square, output));
+    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
+}
+
+static ctrt_tensor *batch_of(ctrt_device *device, int turn, int from, int rows)
+{
+    double values[24 * FEATURES] = { 0 };
+    ctrt_tensor *x = NULL;
+    for (int i = 0; i < rows * FEATURES; i++)
+        values[i] = sin(turn * 1000 + from * FEATURES + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F64, device));
+    return x;
+}
+
+static void step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn, int from, int rows)
+{
+    CTRT_AUTO(tensor) x = batch_of(device, turn, from, rows), loss = NULL;
+    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+}
+
+/* A network in f64 with SyncBatchNorm on devices[0] under a strategy, and the same with BatchNorm under `single`. */
+struct pair {
+    ctrt_module *module, *reference, *net, *one;
+    ctrt_optimizer *a, *b;
+};
+
+static void pair_new(struct pair *p, const char *strategy, ctrt_device *const *devices, int n, ctrt_comm *comm)
+{
+    const ctrt_sgd_options options = { .lr = 0.05, .momentum = 0.9 };
+    *p = (struct pair){ .net = NULL };
+    REQUIRE_TRUE(net_new(&p->reference, devices[0]) == CTRT_OK);
+    CHECK_OK(ctrt_module_to(p->reference, NULL, CTRT_F64));
+    if (comm != NULL)
+        for (size_t i = 0; i < ctrt_module_parameter_count(p->reference); i++) {
+            ctrt_tensor *tensor = NULL;
+            CHECK_OK(ctrt_module_parameter(NULL, &tensor, p->reference, i));
+            ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, comm, tensor, 0));
+        }
+    CHECK_OK(ctrt_module_copy(&p->module, p->reference, NULL));
+    CHECK_OK(ctrt_convert_sync_batch_norm(p->module, NULL));
+    CHECK_OK(comm != NULL ? ctrt_parallel_new_comm(&p->net, p->module, strategy, comm)
+                          : ctrt_parallel_new(&p->net, p->module, strategy, devices, n));
+    CHECK_OK(ctrt_parallel_new(&p->one, p->reference, "single", devices, 1));
+    CHECK_OK(ctrt_sgd_new(&p->a, p->net, &options));
+    CHECK_OK(ctrt_sgd_new(&p->b, p->one, &options));
+}
+
+/* Parameters and buffers, whose names must be the same. */
+static void pair_compare(struct pair *p)
+{
+    const char *name;
+    ctrt_tensor *want;
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &want, p->one, i) == CTRT_OK;
+             i++)
+            near(name, tensor_of(p->net, name), want, 1e-12);
+}
+
+static void pair_free(struct pair *p)
+{
+    ctrt_optimizer_release(&p->a);
+    ctrt_optimizer_release(&p->b);
+    ctrt_module_release(&p->net);
+    ctrt_module_release(&p->one);
+    ctrt_module_release(&p->module);
+    ctrt_module_release(&p->reference);
+}
+
+static const int plan[5][MOST_RANKS] = {
+    { 3, 3, 3, 3 }, { 2, 4, 1, 5 }, { 2, 0, 3, 0 }, { 5, 1, 1, 1 }, { 2, 3, 0, 1 },
+};
+
+static void train(struct rank *rank)
+{
+    struct pair p;
+    pair_new(&p, "distributed", &rank->device, 1, rank->comm);
+    for (int turn = 0; turn < 5; turn++) {
+        int from = 0, all = 0;
+        for (int r = 0; r < rank->size; r++)
+            all += plan[turn][r];
+        for (int r = 0; r < rank->number; r++)
+            from += plan[turn][r];
+        step(p.net, p.a, rank->device, turn, from, plan[turn][rank->number]);
+        step(p.one, p.b, rank->device, turn, 0, all);
+    }
+    pair_compare(&p);
+    pair_free(&p);
+}
+
+/* The program's own backward pass; accumulation; layers that become SyncBatchNorm too late. */
+static void passes(struct rank *rank)
+{
+    struct pair p;
+    pair_new(&p, "distributed", &rank->device, 1, rank->comm);
+    for (int turn = 0; turn < 4; turn++) {
+        const bool local = turn == 2;
+        CTRT_AUTO(tensor) x = batch_of(rank->device, turn, 3 * rank->number, 3), y = NULL, loss = NULL, all = NULL;
+        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
+        if (turn < 2) {
+            CHECK_OK(ctrt_forward(&y, p.net, x));
+            CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+            CHECK_OK(ctrt_backward(loss));
+        } else {
+            CHECK_OK(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL));
+        }
+        all = batch_of(rank->device, turn, 0, 3 * rank->size);
+        CHECK_OK(ctrt_parallel_step(&loss, p.one, &all, 1, square_loss, NULL));
+        for (size_t i = 0; i < ctrt_module_parameter_count(p.one) && !local; i++) {
+            const char *name;
+            ctrt_tensor *want;
+            CHECK_OK(ctrt_module_parameter(&name, &want, p.one, i));
+            near(name, ctrt_tensor_grad(tensor_of(p.net, name)), ctrt_tensor_grad(want), 1e-12);
+        }
+    }
+    pair_compare(&p);
+    ctrt_module *net = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 3), loss = NULL;
+    CHECK_OK(ctrt_parallel_new_comm(&net, p.reference, "distributed", rank->comm));
+    CHECK_OK(ctrt_convert_sync_batch_norm(net, NULL));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
+                "2 SyncBatchNorm layers, 0 at ctrt_parallel_new");
+    ctrt_module_release(&net);
+    pair_free(&p);
+}
+
+/* A rank that fails in its loss while the others wait in the backward pass of a layer, or in a layer itself. */
+static void failing(struct rank *rank)
+{
+    for (int own = 0; own < 2; own++) {
+        struct pair p;
+        CTRT_AUTO(comm) comm = NULL, layers = NULL;
+        CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 3), loss = NULL;
+        CHECK_OK(ctrt_comm_split(&comm, rank->comm, 0, 0));
+        CHECK_OK(ctrt_comm_split(&layers, rank->comm, 0, 0));
+        pair_new(&p, "distributed", &rank->device, 1, comm);
+        if (own)
+            CHECK_OK(ctrt_convert_sync_batch_norm(p.module, layers));
+        const ctrt_status status = ctrt_parallel_step(&loss, p.net, &x, 1, square_loss,
+                                                      rank->number == 1 ? rank->device : NULL);
+        CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM);
+        CHECK_HAS(ctrt_error_message(), "too hot");
+        pair_free(&p);
+    }
+}
+
+static void canonical(struct rank *rank)
+{
+    struct pair p;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 12), loss = NULL;
+    pair_new(&p, "distributed", &rank->device, 1, rank->comm);
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED, "canonical mode");
+    CHECK_FAILS(ctrt_forward(&loss, p.net, x), CTRT_ERR_NOT_SUPPORTED, "canonical mode");
+    ctrt_module_train(p.net, false);
+    CHECK_OK(ctrt_forward(&loss, p.net, x));
+    pair_free(&p);
+}
+
+/* ---- one process ---- */
+
+static ctrt_device *named(const char *name)
+{
+    ctrt_device *device = NULL;
+    if (!CHECK_OK(ctrt_device_get(&device, name)))
+        tap_stop();
+    return device;
+}
+
+static const struct list_case {
+    const char *strategy;
+    int n;
+    const char *devices[4];
+} lists[] = {
+    { "data-parallel", 1, { "sim:0" } },
+    { "data-parallel", 2, { "sim:0", "sim:1" } },
+    { "data-parallel", 4, { "sim:2", "sim:0", "sim:1", "sim:3" } },
+    { "data-parallel", 2, { "sim:1", "sim:1" } },
+    { "data-parallel", 3, { "cpu", "cpu", "cpu" } },
+    { "data-parallel", 3, { "cpu", "sim:0", "sim:1" } },
+    { "single", 1, { "cpu" } },
+    { "pipeline", 2, { "sim:0", "sim:1" } },
+};
+
+static void one_process(const struct list_case *list)
+{
+    static const int rows[5] = { 12, 7, 2, 3, 9 };
+    ctrt_device *devices[4] = { NULL };
+    struct pair p;
+    for (int i = 0; i < list->n; i++)
+        devices[i] = named(list->devices[i]);
+    pair_new(&p, list->strategy, devices, list->n, NULL);
+    for (int turn = 0; turn < 5; turn++) {
+        step(p.net, p.a, devices[0], turn, 0, rows[turn]);
+        step(p.one, p.b, devices[0], turn, 0, rows[turn]);
+        if (turn == 2) {                    /* evaluation uses the running statistics */
+            CTRT_AUTO(tensor) x = batch_of(devices[0], 9, 0, 5), y = NULL, want = NULL;
+            ctrt_module_train(p.net, false);
+            ctrt_module_train(p.one, false);
+            CHECK_OK(ctrt_forward(&y, p.net, x));
+            CHECK_OK(ctrt_forward(&want, p.one, x));
+            near("y", y, want, 1e-12);
+            ctrt_module_train(p.net, true);
+            ctrt_module_train(p.one, true);
+        }
+    }
+    pair_compare(&p);
+    pair_free(&p);
+}
+
+static void data_parallel_limits(void)
+{
+    ctrt_device *devices[3] = { named("sim:0"), named("sim:1"), named("sim:2") };
+    CTRT_AUTO(tensor) x = batch_of(devices[0], 0, 0, 9), y = NULL, want = NULL, loss = NULL;
+    struct pair p;
+    ctrt_log_set_callback(no_log, NULL);
+    pair_new(&p, "data-parallel", devices, 3, NULL);
+    for (int i = 0; i < 3; i++) {           /* each replica fails once; the message is that of the cause */
+        char text[64];
+        snprintf(text, sizeof text, "replica %d (sim:%d): loss: too hot", i, i);
+        CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, devices[i]), CTRT_ERR_STATE, text);
+        step(p.net, p.a, devices[0], i, 0, 9);
+    }
+    CHECK_FAILS(ctrt_forward(&y, p.net, x), CTRT_ERR_NOT_SUPPORTED, "use ctrt_parallel_step");
+    ctrt_no_grad CHECK_OK(ctrt_forward(&y, p.net, x));          /* with the statistics of all rows */
+    for (size_t i = 0; i < ctrt_module_parameter_count(p.one); i++) {
+        const char *name;
+        ctrt_tensor *to;
+        CHECK_OK(ctrt_module_parameter(&name, &to, p.one, i));
+        ctrt_no_grad CHECK_OK(ctrt_copy_(to, tensor_of(p.net, name)));
+    }
+    ctrt_no_grad CHECK_OK(ctrt_forward(&want, p.one, x));
+    near("y", y, want, 1e-12);
+
+    ctrt_comm *comms[2] = { NULL };
+    CHECK_OK(ctrt_comm_new_local(comms, devices, 2, NULL));
+    CHECK_OK(ctrt_convert_sync_batch_norm(p.net, comms[0]));
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED,
+                "communicator of the program");
+    ctrt_comm_release(&comms[0]);
+    ctrt_comm_release(&comms[1]);
+    pair_free(&p);
+    CHECK_FAILS(ctrt_convert_sync_batch_norm(NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_sync_batch_norm_new(NULL, C, 0, 0, true, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
+    ctrt_module *layer = NULL;
+    CHECK_FAILS(ctrt_sync_batch_norm_new(&layer, 0, 0, 0, true, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "features");
+}
+
+/* ---- jobs ---- */
+
+static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument)
+{
+    ctrt_log_set_callback(no_log, NULL);
+    run_job(kind, size, 10, body, argument, -1);
+}
+
+#define SETTINGS "CTRT_SIM=devices=4,memory=32m", "CTRT_NUM_THREADS=1", "CTRT_DISTRIBUTED_BUCKET=64"
+
+/* ThreadSanitizer does not see races between processes, and starts them slowly. */
+#ifdef __SANITIZE_THREAD__
+enum { TESTED_KINDS = PROCESSES };
+#else
+enum { TESTED_KINDS = KINDS };
+#endif
+
+TEST_MAIN
+{
+    for (enum kind kind = 0; kind < (enum kind)TESTED_KINDS; kind++) {
+        group("%s: a layer", kind_names[kind]);
+        EACH(k, layer_cases)
+            IN_CHILD(SETTINGS)
+                for (int size = 2; size <= MOST_RANKS; size += 2)
+                    run(kind, size, layer_of_ranks, k);
+        IN_CHILD(SETTINGS)
+            run(kind, 3, edges, NULL);
+        group("%s: distributed", kind_names[kind]);
+        for (int size = 1; size <= MOST_RANKS; size++)
+            IN_CHILD(SETTINGS)
+                run(kind, size, train, NULL);
+        IN_CHILD(SETTINGS) {
+            run(kind, 2, passes, NULL);
+            run(kind, 3, failing, NULL);
+        }
+        IN_CHILD(SETTINGS, "CTRT_CANONICAL=4")
+            run(kind, 2, canonical, NULL);
+    }
+    group("one process");
+    EACH(list, lists)
+        IN_CHILD(SETTINGS, "CTRT_PIPELINE_MICRO=1")
+            one_process(list);
+    IN_CHILD(SETTINGS)
+        data_parallel_limits();
+    return done();
+}
