@@ -343,11 +343,6 @@ static const struct setting {
 
 /* ---- jobs ---- */
 
-static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level, (void)component, (void)text;
-}
-
 static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument)
 {
     ctrt_log_set_callback(no_log, NULL);

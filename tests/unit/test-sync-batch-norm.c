@@ -30,11 +30,6 @@ static ctrt_tensor *tensor_of(ctrt_module *module, const char *name)
     return tensor;
 }
 
-static void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level, (void)component, (void)text;
-}
-
 /* ---- one layer, with the communicator of the program ---- */
 
 static const struct layer_case {
