@@ -147,7 +147,7 @@ def worker(rank, world, folder):
 
 def train_all():
     out = RefFile(here("parallel_train.txt"),
-                  "training with DistributedDataParallel over gloo, written by make_parallel.py; described in README.md",
+                  "training with DistributedDataParallel over gloo; written by make_parallel.py, described in README.md",
                   "made with " + versions())
     for kind in sorted({case[0] for case in CASES.values()}):
         out.text(kind + "/names", " ".join(name for name, _ in tensors(network(kind))))
@@ -176,6 +176,7 @@ DTYPES, DTYPE_NAMES = [torch.float32, torch.float64, torch.bfloat16], ["f32", "f
 MODELS = {                      # parameters by their bytes in float32
     "example": [4 * MB, 4 * KB, 4 * MB, 4 * KB, 16 * MB, 16 * KB, 16 * MB, 4 * KB],
     "mlp": [784 * 1024 * 4, 4096, 1024 * 1024 * 4, 4096, 40960, 40],
+    "chain": [512 * 512 * 4, 512 * 1024 * 4, 1024 * 1024 * 4, 1024 * 10 * 4],
     "one": [400],
     "large": [120 * MB, 4 * KB, 120 * MB],
     "exact": [1 << 20, 25 << 20, 25 << 20, 4, (25 << 20) - 4, 4, 4],
@@ -233,8 +234,8 @@ def record_buckets(out, name, sizes, dtypes, limits, order, buckets):
 
 def assign_all():
     out = RefFile(here("parallel_buckets.txt"),
-                  "buckets of DistributedDataParallel and pieces of torch.chunk, written by make_parallel.py; described in"
-                  " README.md", "made with " + versions())
+                  "buckets of DistributedDataParallel and pieces of torch.chunk; written by make_parallel.py, described "
+                  "in README.md", "made with " + versions())
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method="file://%s/meet" % folder, rank=0, world_size=1)
         for name, sizes in MODELS.items():

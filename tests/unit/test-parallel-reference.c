@@ -324,6 +324,61 @@ static void test_buckets(void)
     CHECK(count > 30, "the reference has %d lists of buckets", count);
 }
 
+/* Returns the number of elements of the next all_reduce of gradients in a report, and moves *at behind it; -1: none. */
+static long long next_reduction(const char **at)
+{
+    long long count = -1;
+    while ((*at = strstr(*at, "\"all_reduce\"")) != NULL) {
+        const char *dtype = strstr(*at, "\"dtype\""), *number = strstr(*at, "\"count\"");
+        *at = number != NULL ? number : *at + 1;
+        if (dtype != NULL && number != NULL && strncmp(dtype, "\"dtype\": \"f32\"", 14) == 0
+            && sscanf(number, "\"count\": %lld", &count) == 1)
+            return count;
+    }
+    return -1;
+}
+
+/* The next reductions in a report are those of the buckets of the reference. */
+static void launches_compare(const char **at, const char *name)
+{
+    const struct ref_record *bytes = ref_find(ref, "%s/bytes", name), *items = ref_find(ref, "%s/items", name),
+                            *sizes = ref_find(ref, "%s/sizes", name);
+    for (int64_t b = 0, item = 0; b < sizes->numel && *at != NULL; b++) {
+        long long want = 0;
+        for (int64_t k = 0; k < sizes->i[b]; k++)
+            want += bytes->i[items->i[item++]] / 4;
+        const long long got = next_reduction(at);
+        CHECK(got == want, "%s: reduction %lld is of %lld elements, expected %lld", name, (long long)b, got, want);
+    }
+}
+
+static void launch_body(struct rank *rank)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    ctrt_tensor *batch[2] = { NULL, NULL };
+    char *json = NULL;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(
+        CTRT_NEW(linear, 512, 512, false, rank->device), CTRT_NEW(linear, 512, 1024, false, rank->device),
+        CTRT_NEW(linear, 1024, 1024, false, rank->device), CTRT_NEW(linear, 1024, CLASSES, false, rank->device))));
+    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm)))
+        return;
+    CHECK_OK(ctrt_zeros(&batch[0], CTRT_SHAPE(1, 512), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_zeros(&batch[1], CTRT_SHAPE(1), CTRT_I64, rank->device));
+    for (int step = 0; step < 3; step++) {
+        CTRT_AUTO(tensor) loss = NULL;
+        CHECK_OK(ctrt_parallel_step(&loss, net, batch, 2, loss_of, NULL));
+    }
+    tensors_release(batch, 2);
+    if (!CHECK_OK(ctrt_comm_report(&json, rank->comm)))
+        return;
+    const char *at = strstr(json, "\"record\"");
+    REQUIRE_TRUE(at != NULL);
+    launches_compare(&at, "chain/26214400");
+    launches_compare(&at, "chain/rebuilt");
+    launches_compare(&at, "chain/rebuilt");
+    free(json);
+}
+
 static void test_pieces(void)
 {
     for (int n = 1; n <= 8; n++) {
@@ -336,7 +391,7 @@ static void test_pieces(void)
             CHECK_OK(ctrt_chunk_sizes(got, &count, size, n, NULL));
             for (int i = 0; i < n; i++) {
                 most += pieces->i[size * n + i] > 0;
-                CHECK(got[i] == pieces->i[size * n + i], "%d rows for %d devices: piece %d has %lld rows, expected %lld",
+                CHECK(got[i] == pieces->i[size * n + i], "%d rows for %d devices: piece %d has %lld, expected %lld",
                       size, n, i, (long long)got[i], (long long)pieces->i[size * n + i]);
             }
             CHECK_EQ(count, size > 0 ? most : 1);       /* torch.chunk makes n empty pieces of 0 rows */
@@ -432,6 +487,9 @@ TEST_MAIN
     REQUIRE(ref != NULL, "no reference");
     group("buckets");
     test_buckets();
+    group("order of reductions");
+    IN_CHILD("CTRT_NUM_THREADS=1")
+        run_job(ON_CPU, 2, 20, launch_body, NULL, -1);
     group("pieces of a batch");
     test_pieces();
     ref_free(ref);
