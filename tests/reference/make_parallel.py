@@ -146,9 +146,10 @@ def worker(rank, world, folder):
 
 
 def train_all():
-    out = RefFile(here("parallel_train.txt"),
-                  "training with DistributedDataParallel over gloo; written by make_parallel.py, described in README.md",
-                  "made with " + versions())
+    out = RefFile(
+        here("parallel_train.txt"),
+        "training with DistributedDataParallel over gloo; written by make_parallel.py, described in README.md",
+        "made with " + versions())
     for kind in sorted({case[0] for case in CASES.values()}):
         out.text(kind + "/names", " ".join(name for name, _ in tensors(network(kind))))
     far = {}
@@ -233,9 +234,10 @@ def record_buckets(out, name, sizes, dtypes, limits, order, buckets):
 
 
 def assign_all():
-    out = RefFile(here("parallel_buckets.txt"),
-                  "buckets of DistributedDataParallel and pieces of torch.chunk; written by make_parallel.py, described "
-                  "in README.md", "made with " + versions())
+    out = RefFile(
+        here("parallel_buckets.txt"),
+        "buckets of DistributedDataParallel, pieces of torch.chunk; written by make_parallel.py; see README.md",
+        "made with " + versions())
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method="file://%s/meet" % folder, rank=0, world_size=1)
         for name, sizes in MODELS.items():
