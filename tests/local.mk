@@ -148,7 +148,7 @@ if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-distributed.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
-comm_tests   += tests/unit/test-parallel-reference.c
+comm_tests   += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c
 endif
 endif
 endif
