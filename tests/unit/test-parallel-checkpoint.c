@@ -36,11 +36,25 @@ static const char *folder;
 static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_AUTO(module) here = NULL;
-    ctrt_manual_seed(7);
+    /* Without random numbers, because threads share the generator of the cpu. */
     CTRT_TRY(ctrt_sequential_new(&here, CTRT_MODULES(
         CTRT_NEW(linear, FEATURES, 8, true, cpu), CTRT_NEW(tanh), CTRT_NEW(linear, 8, 8, false, cpu),
         canonical ? CTRT_NEW(batch_norm1d, 8, 0, 0, true, cpu) : CTRT_NEW(sigmoid),
         CTRT_NEW(linear, 8, CLASSES, true, cpu))));
+    for (size_t p = 0; p < ctrt_module_parameter_count(here); p++) {
+        float values[FEATURES * 8 + 8 * 8];
+        CTRT_AUTO(tensor) from = NULL;
+        ctrt_tensor *to;
+        ctrt_status status = ctrt_module_parameter(NULL, &to, here, p);
+        for (size_t i = 0; i < COUNT(values); i++)
+            values[i] = 0.4f * (float)sin((double)(p * 1000 + i));
+        if (status == CTRT_OK)
+            status = ctrt_from_data(&from, values, ctrt_tensor_numel(to),
+                                    ctrt_ints_of(ctrt_tensor_shape(to), ctrt_tensor_ndim(to)), CTRT_F32, cpu);
+        if (status == CTRT_OK)
+            ctrt_no_grad status = ctrt_copy_(to, from);
+        CTRT_TRY(status);
+    }
     return ctrt_module_copy(out, here, device);
 }
 
