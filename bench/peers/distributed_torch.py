@@ -82,17 +82,19 @@ def measure(name, model, batch, rows, steps, distributed, tuned):
         net = DistributedDataParallel(net, gradient_as_bucket_view=tuned)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.01, fused=tuned)
     x, y = batch(rows // dist.get_world_size())
-    samples = []
+    samples, used = [], []
     for _ in range(SAMPLES + 1):
         dist.barrier()
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), time.process_time()
         for _ in range(steps):
             optimizer.zero_grad()
             F.cross_entropy(net(x).flatten(0, -2), y.flatten()).backward()
             optimizer.step()
         samples.append((time.perf_counter() - begin) / steps * 1e9)
-    if dist.get_rank() == 0:
-        print("%s%s %.0f" % (name, "" if distributed else ".local", sorted(samples[1:])[SAMPLES // 2]), flush=True)
+        used.append((time.process_time() - before) / steps * 1e9)
+    for what, values in ("", samples), (".cpu", used):
+        if dist.get_rank() == 0:
+            print("%s%s%s %.0f" % (name, "" if distributed else ".local", what, sorted(values[1:])[SAMPLES // 2]))
 
 
 def worker(rank, size, folder, tuned, only):
