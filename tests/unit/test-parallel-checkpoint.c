@@ -36,11 +36,13 @@ static const char *folder;
 static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_AUTO(module) here = NULL;
+    ctrt_device *host = NULL;
+    CTRT_TRY(ctrt_device_get(&host, "cpu"));
     /* Without random numbers, because threads share the generator of the cpu. */
     CTRT_TRY(ctrt_sequential_new(&here, CTRT_MODULES(
-        CTRT_NEW(linear, FEATURES, 8, true, cpu), CTRT_NEW(tanh), CTRT_NEW(linear, 8, 8, false, cpu),
-        canonical ? CTRT_NEW(batch_norm1d, 8, 0, 0, true, cpu) : CTRT_NEW(sigmoid),
-        CTRT_NEW(linear, 8, CLASSES, true, cpu))));
+        CTRT_NEW(linear, FEATURES, 8, true, host), CTRT_NEW(tanh), CTRT_NEW(linear, 8, 8, false, host),
+        canonical ? CTRT_NEW(batch_norm1d, 8, 0, 0, true, host) : CTRT_NEW(sigmoid),
+        CTRT_NEW(linear, 8, CLASSES, true, host))));
     for (size_t p = 0; p < ctrt_module_parameter_count(here); p++) {
         float values[FEATURES * 8 + 8 * 8];
         CTRT_AUTO(tensor) from = NULL;
@@ -50,7 +52,7 @@ static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
             values[i] = 0.4f * (float)sin((double)(p * 1000 + i));
         if (status == CTRT_OK)
             status = ctrt_from_data(&from, values, ctrt_tensor_numel(to),
-                                    ctrt_ints_of(ctrt_tensor_shape(to), ctrt_tensor_ndim(to)), CTRT_F32, cpu);
+                                    ctrt_ints_of(ctrt_tensor_shape(to), ctrt_tensor_ndim(to)), CTRT_F32, host);
         if (status == CTRT_OK)
             ctrt_no_grad status = ctrt_copy_(to, from);
         CTRT_TRY(status);
@@ -89,7 +91,6 @@ static bool trainer_new(struct trainer *t, const struct runner *runner, struct r
     ctrt_device *devices[4] = { rank != NULL ? rank->device : NULL };
     *t = (struct trainer){ .runner = runner, .rank = rank != NULL ? rank->number : 0,
                            .size = rank != NULL ? rank->size : 1 };
-    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
     for (int i = 0; rank == NULL && i < runner->devices; i++)
         devices[i] = device_of(ON_SIM, i);
     t->device = devices[0];

@@ -255,7 +255,7 @@ static bool agrees(const struct training *t, bool ranks, int parts)
 static void train_all(const char *strategy, ctrt_comm *comm, ctrt_device *const *devices, int count, int parts,
                       bool buffers)
 {
-    EACH(t, trainings) {
+    for (const struct training *t = trainings; t < trainings + COUNT(trainings); t++) {
         CTRT_AUTO(module) module = NULL, net = NULL;
         bool uses_gate = false;
         if (!agrees(t, strategy == NULL || strcmp(strategy, "distributed") == 0, parts)
