@@ -28,7 +28,7 @@ EXTRA_PROGRAMS            += bench-distributed
 bench_distributed_SOURCES  = bench/distributed.c bench/timing.h
 bench_distributed_LDADD    = libctrt.la
 CLEANFILES                += bench-distributed
-EXTRA_DIST                += bench/peers/distributed_torch.py
+EXTRA_DIST                += bench/peers/distributed_torch.py bench/results/2026-11-distributed.md
 
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
