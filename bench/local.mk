@@ -29,6 +29,11 @@ EXTRA_PROGRAMS        += bench-comm-mpi
 bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h
 bench_comm_mpi_LDADD   = libctrt.la -ldl
 CLEANFILES            += bench-comm-mpi
+EXTRA_PROGRAMS            += bench-distributed
+bench_distributed_SOURCES  = bench/distributed.c bench/timing.h
+bench_distributed_LDADD    = libctrt.la
+CLEANFILES                += bench-distributed
+EXTRA_DIST                += bench/peers/distributed_torch.py bench/results/2026-11-distributed.md
 
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
@@ -37,8 +42,8 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-comm-growth bench-comm-mpi bench-gpu bench-hostmem bench-memory bench-memory-trace \
-       bench-overhead bench-smallstep bench-startup bench-train
+bench: all bench-comm bench-comm-growth bench-comm-mpi bench-distributed bench-gpu bench-hostmem bench-memory \
+       bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

@@ -51,7 +51,8 @@ EXTRA_DIST += \
     tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
     tests/reference/hooks.txt tests/reference/make_hooks.py tests/reference/make_nn.py tests/reference/make_ops.py \
-    tests/reference/make_optim.py \
+    tests/reference/make_optim.py tests/reference/make_parallel.py tests/reference/parallel_buckets.txt \
+    tests/reference/parallel_train.txt \
     tests/reference/make_printing.py tests/reference/make_promotion.py tests/reference/make_training.py \
     tests/reference/op_dtypes.txt tests/reference/ops_activation.txt tests/reference/ops_attention.txt \
     tests/reference/ops_cast.txt tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt \
@@ -154,7 +155,8 @@ if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
-comm_tests   += tests/unit/test-sync-batch-norm.c
+comm_tests   += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
+    tests/unit/test-sync-batch-norm.c
 endif
 endif
 endif

@@ -4,7 +4,6 @@
 
 #include "comm_job.h"
 #include "ctrt/strategy_plugin.h"
-#include "plugins/strategy/distributed/buckets.c"
 
 enum { FEATURES = 6, MOST_RANKS = 4, MOST_STEPS = 8, MOST_ROWS = 24 };
 
@@ -190,41 +189,6 @@ static ctrt_optimizer *optimizer_of(ctrt_module *net)
     ctrt_optimizer *optimizer = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, net, &options));
     return optimizer;
-}
-
-/* ---- buckets ---- */
-
-static void test_buckets(void)
-{
-    static const double bytes[8] = { 4e6, 4e3, 4e6, 4e3, 16e6, 16e3, 16e6, 4e3 };
-    static const size_t observed[8] = { 7, 6, 5, 4, 3, 2, 1, 0 };
-    struct bucket_item items[8];
-    size_t order[8], ends[8];
-    for (int i = 0; i < 8; i++)
-        items[i] = (struct bucket_item){ .bytes = (uint64_t)bytes[i], .dtype = CTRT_F32 };
-    /* PyTorch's result: [[7], [1..6], [0]], then, rebuilt, [[7, 6], [5, 4, 3, 2, 1, 0]]. */
-    CHECK_EQ(buckets_assign(order, ends, items, 8, NULL, 1 << 20, 25 << 20), 3);
-    static const size_t want[8] = { 7, 1, 2, 3, 4, 5, 6, 0 };
-    for (int i = 0; i < 8; i++)
-        CHECK_EQ(order[i], want[i]);
-    CHECK_EQ(ends[0], 1);
-    CHECK_EQ(ends[1], 7);
-    CHECK_EQ(ends[2], 8);
-    CHECK_EQ(buckets_assign(order, ends, items, 8, observed, 1 << 20, 25 << 20), 2);
-    for (int i = 0; i < 8; i++)
-        CHECK_EQ(order[i], observed[i]);
-    CHECK_EQ(ends[0], 2);
-    CHECK_EQ(ends[1], 8);
-
-    /* A bucket has one dtype, and each dtype begins with a small one. */
-    for (int i = 0; i < 8; i++)
-        items[i] = (struct bucket_item){ .bytes = 600, .dtype = i % 2 ? CTRT_F32 : CTRT_F64 };
-    CHECK_EQ(buckets_assign(order, ends, items, 8, NULL, 1000, 2000), 4);
-    static const size_t mixed[8] = { 5, 7, 4, 6, 1, 3, 0, 2 };
-    for (int i = 0; i < 8; i++)
-        CHECK_EQ(order[i], mixed[i]);
-    for (int i = 0; i < 4; i++)
-        CHECK_EQ(ends[i], 2 * (i + 1));
 }
 
 /* ---- training ---- */
@@ -508,9 +472,6 @@ enum { TESTED_KINDS = KINDS, FIRST_SIZE = 1, SIZE_STEP = 1 };
 
 TEST_MAIN
 {
-    group("buckets");
-    IN_CHILD("CTRT_NUM_THREADS=1")
-        test_buckets();
     for (enum kind kind = 0; kind < (enum kind)TESTED_KINDS; kind++) {
         group("%s: training", kind_names[kind]);
         EACH(plan, plans)
