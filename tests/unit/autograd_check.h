@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
@@ -25,8 +26,7 @@ static inline double sum_of(ctrt_tensor *t)
     CTRT_AUTO(tensor) s = NULL;
     double value = NAN;
     ctrt_no_grad {
-        CHECK_OK(ctrt_sum(&s, t, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_item(&value, s));
+        OK(ctrt_sum(&s, t, CTRT_ALL_DIMS), ctrt_item(&value, s));
     }
     return value;
 }
@@ -49,8 +49,7 @@ static inline ctrt_status backward_of_sum(ctrt_tensor *t)
 
 static inline void nothing_left(void)
 {
-    CHECK_EQ(ctrt_autograd_live_nodes(), 0);
-    CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
+    EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0));
 }
 
 /* Runs the TESTs. Each must leave no graph. */

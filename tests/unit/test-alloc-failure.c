@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <math.h>
 
+#include "calls.h"
 #include "base/host_alloc.h"
 #include "child.h"
 #include "dryrun_models.h"
@@ -107,9 +108,7 @@ static void test_lives(void)
             group("%s, created, trained and released: each allocation fails, %s", model->name, policies[p]);
             IN_CHILD(policies[p]) {
                 double loss = 0;
-                CHECK_OK(ctrt_device_get(&device, "cpu"));
-                CHECK_OK(life(model, &loss));
-                CHECK_OK(life(model, &loss));
+                OK(ctrt_device_get(&device, "cpu"), life(model, &loss), life(model, &loss));
                 const uint64_t once = fail_lives(model, false, loss), all = fail_lives(model, true, loss);
                 CHECK(once >= 100 && all == once, "%llu and %llu allocations failed", (unsigned long long)once,
                       (unsigned long long)all);
@@ -148,8 +147,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 {
     struct training *run = user;
     CTRT_AUTO(tensor) loss = NULL;
-    CTRT_TRY(training_forward_rows(&loss, run, from, to));
-    CTRT_TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
+    TRY(training_forward_rows(&loss, run, from, to), ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
     return ctrt_backward(loss);
 }
 
@@ -182,8 +180,7 @@ static ctrt_status with_replicas(struct training *run)
     if (status == CTRT_OK)
         status = ctrt_backward(y);
     for (int i = 0; i < 2; i++) {
-        ctrt_tensor_release(&parts[i]);
-        ctrt_tensor_release(&outputs[i]);
+        RELEASE(parts[i], outputs[i]);
         ctrt_module_release(&replicas[i]);
     }
     return status;
@@ -194,10 +191,8 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
     struct training run;
     double loss;
     group("%s of %s on %s: each allocation fails", what, model->name, ctrt_device_name(device));
-    CHECK_OK(training_begin(&run, model, device));
-    CHECK_OK(training_step(&loss, &run));
-    CHECK_OK(step(&run));
-    CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+    OK(training_begin(&run, model, device), training_step(&loss, &run), step(&run),
+       ctrt_optimizer_zero_grad(run.optimizer, true));
     const struct alive before = alive();
     uint64_t n = 1, failures = 0;
     for (; n < 100000; n++) {
@@ -211,8 +206,7 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
             check_failure(status, n);
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
         check_alive(&before, n, forever);
-        CHECK_OK(step(&run));
-        CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+        OK(step(&run), ctrt_optimizer_zero_grad(run.optimizer, true));
     }
     CHECK(n > 50 && failures > n / 4, "only %llu of %llu allocations failed", (unsigned long long)failures,
           (unsigned long long)n);

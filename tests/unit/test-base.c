@@ -3,6 +3,7 @@
  * failures, arrays, pointer tables, locks, SHA-256, parameters. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "base/array.h"
 #include "base/intern.h"
 #include "base/lock.h"
@@ -148,8 +149,7 @@ static void check_number(int64_t want, bool is_set)
 {
     ctrt_param_value value = { 0 };
     CHECK_OK(param_read(&value, &number, "test"));
-    CHECK_EQ(value.integer, want);
-    CHECK_EQ(value.is_set, is_set);
+    EQUALS((value.integer, want), (value.is_set, is_set));
 }
 
 TEST(test_param_origins, NULL)
@@ -172,8 +172,7 @@ TEST(test_param_origins, NULL)
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
         check_number(6, true);
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
-        CHECK_OK(param_read(&value, &text_param, "test"));
+        OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"), param_read(&value, &text_param, "test"));
         CHECK_STR(value.text, "");
         CHECK_TRUE(value.is_set);
     }
@@ -186,9 +185,8 @@ TEST(test_param_origins, NULL)
         for (int i = 0; i < 2; i++)
             CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
                         "CTRT_TEST_NUMBER=six: expected an integer");
-        CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        FAILS(INVALID_ARGUMENT, (param_read(NULL, &number, "test"), NULL), (param_read(&value, NULL, "test"), NULL),
+              (param_read(&value, &small, "test"), NULL));
         CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
     }
     group("parameters are listed");
@@ -261,8 +259,7 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_EQ(strlen(ctrt_error_message()), 4095);
     CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
     ctrt_context(CTRT_ERR_IO, "before");
-    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    EQUALS((strncmp(ctrt_error_message(), "before: xxx", 11), 0), (strlen(ctrt_error_message()), 4095));
     ctrt_fail(CTRT_ERR_IO, NULL);
     CHECK_STR(ctrt_error_message(), "input or output failed");
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
@@ -456,8 +453,7 @@ TEST(test_locks, "recursive locks exclude other threads and are free in a forked
         lock_enter(&test_lock);
         lock_leave(&test_lock);
         lock_leave(&test_lock);
-        CHECK_EQ(test_lock.depth, 0);
-        CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
+        EQUALS((test_lock.depth, 0), (pthread_mutex_trylock(&test_lock.mutex), 0));
     }
     lock_leave(&test_lock);
 }

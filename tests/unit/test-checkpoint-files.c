@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "folder.h"
 #include "tensors.h"
 
@@ -229,8 +230,7 @@ TEST(moving, "a save to a relative path completes when the working directory cha
     CHECK(pthread_create(&thread, NULL, leave_folder, NULL) == 0, "no thread");
     CHECK_OK(save("relative", 1 << 24));
     CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
-    CHECK_EQ(folder_files(folder), files_before + 1);
-    CHECK_EQ(saved(in_folder("relative")), 1 << 24);
+    EQUALS((folder_files(folder), files_before + 1), (saved(in_folder("relative")), 1 << 24));
     CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
 
     group("a path can be saved although the path of its temporary file would be too long");
@@ -254,9 +254,7 @@ TEST(shrinking, "reading a file that was truncated after it was opened gives CTR
     CTRT_AUTO(tensor_file) file = NULL;
     CTRT_AUTO(tensor) t = NULL;
     const char *path = in_folder("shrinks");
-    CHECK_OK(save(path, 1 << 20));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
+    OK(save(path, 1 << 20), ctrt_tensor_file_open(&file, path), ctrt_tensor_file_read(&t, file, NAME, cpu));
     CHECK(truncate(path, 4000) == 0, "truncate: %s", strerror(errno));
     CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "truncated");
     CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
@@ -266,10 +264,7 @@ TEST(shrinking, "reading a file that was truncated after it was opened gives CTR
     CHECK_EQ(ctrt_tensor_numel(t), 1 << 20);            /* a failed read leaves its output as it was */
 
     group("an open file that is replaced is still read as it was when opened");
-    CHECK_OK(save(path, 3));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK_OK(save(path, 5));
-    CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
+    OK(save(path, 3), ctrt_tensor_file_open(&file, path), save(path, 5), ctrt_tensor_file_read(&t, file, NAME, cpu));
     CHECK_EQ(ctrt_tensor_numel(t), 3);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "folder.h"
 #include "small_net.h"
 
@@ -212,9 +213,8 @@ TEST(bad_sizes, "corrupt header lengths are errors")
     CHECK(refused > (int)strlen(header) * 4, "only %d of %zu flips were refused", refused, size * 8);
 
     group("paths that are no regular files are errors");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("nothing")), CTRT_ERR_IO, "No such file");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, folder), CTRT_ERR_IO, "regular");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, "/dev/zero"), CTRT_ERR_IO, "regular");
+    FAILS(IO, (ctrt_tensor_file_open(&file, in_folder("nothing")), "No such file"),
+          (ctrt_tensor_file_open(&file, folder), "regular"), (ctrt_tensor_file_open(&file, "/dev/zero"), "regular"));
     if (CHECK(mkfifo(in_folder("pipe"), 0600) == 0, "mkfifo: %s", strerror(errno)))
         CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("pipe")), CTRT_ERR_IO, "regular");
     unlink(in_folder("pipe"));
@@ -241,8 +241,7 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
     CHECK_OK(ctrt_scalar_tensor(&list[n], ctrt_int(-5), CTRT_I64, cpu));
     names[n++] = "scalar";
     const char *path = in_folder("tensors.safetensors");
-    CHECK_OK(ctrt_save_tensors(path, names, list, n));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    OK(ctrt_save_tensors(path, names, list, n), ctrt_tensor_file_open(&file, path));
     CHECK_EQ(ctrt_tensor_file_count(file), n);
     for (size_t i = 0; i < n; i++) {
         CTRT_AUTO(tensor) t = NULL;
@@ -281,8 +280,7 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
         CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), c->names, (ctrt_tensor *[]){ t, t }, 2),
                     CTRT_ERR_INVALID_ARGUMENT, c->words);
     CHECK_EQ(folder_files(folder), before);
-    CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
-    CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
+    OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0), ctrt_tensor_file_open(&file, in_folder("empty")));
     CHECK_EQ(ctrt_tensor_file_count(file), 0);
     tensors_release(list, (int)n);
 }
@@ -292,8 +290,7 @@ TEST(failing, "a failed write keeps the old file")
     CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(3), CTRT_F32, cpu);
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("kept.safetensors"), *name = "t";
-    CHECK_OK(ctrt_save_tensors(path, &name, &t, 1));
-    CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
+    OK(ctrt_save_tensors(path, &name, &t, 1), ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
     size_t before = folder_files(folder);
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);
@@ -305,8 +302,7 @@ TEST(failing, "a failed write keeps the old file")
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
     CHECK_EQ(folder_files(folder), before);         /* the temporary file was removed */
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
+    OK(ctrt_tensor_file_open(&file, path), ctrt_tensor_file_read(&t, file, name, cpu));
     SHAPE_IS(t, 3);
     CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot open the folder");
     CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "Is a directory");
@@ -328,15 +324,11 @@ TEST(modules, "a module is saved and loaded")
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("module.safetensors");
-    CHECK_OK(small_net_new(&a));
-    CHECK_OK(small_net_new(&b));
-    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
+    OK(small_net_new(&a), small_net_new(&b), ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, a, x));               /* changes the running statistics */
-    CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
-    CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
+    OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu), ctrt_module_add_buffer(a, "scratch", scratch, false));
     CHECK(!same_modules(a, b), "two new networks have equal values");
-    CHECK_OK(ctrt_save(a, path));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    OK(ctrt_save(a, path), ctrt_tensor_file_open(&file, path));
     CHECK_EQ(ctrt_tensor_file_count(file), 3 + 2 + 3);      /* parameters and persistent buffers */
     CHECK_OK(ctrt_load(b, path));
     CHECK(same_modules(b, a), "the loaded module differs from the saved one");
@@ -348,8 +340,7 @@ TEST(modules, "a module is saved and loaded")
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
                                                       CTRT_NEW(linear, 4, 2, true, cpu))));
     double before[15];
-    CHECK_OK(ctrt_module_tensor(&w, other, "0.weight"));
-    CHECK_OK(ctrt_to_host(before, sizeof before, w, CTRT_F64));
+    OK(ctrt_module_tensor(&w, other, "0.weight"), ctrt_to_host(before, sizeof before, w, CTRT_F64));
     CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
                 "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
     CHECK_HAS(ctrt_error_message(), "not in the module: ");
@@ -358,8 +349,7 @@ TEST(modules, "a module is saved and loaded")
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
     CHECK(same_modules(b, a), "a failed load changed the module");
-    CHECK_OK(ctrt_save(a, path));
-    CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
+    OK(ctrt_save(a, path), ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
 }
 
@@ -376,20 +366,14 @@ static void load_optimizer(bool adamw)
     CTRT_AUTO(module) a = NULL, b = NULL, small = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, other = NULL;
     const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
-    CHECK_OK(small_net_new(&a));
-    CHECK_OK(small_net_new(&b));
-    CHECK_OK(small_net_optimizer(&first, a, adamw));
+    OK(small_net_new(&a), small_net_new(&b), small_net_optimizer(&first, a, adamw));
     CHECK_OK(ctrt_optimizer_save(first, path));     /* before the first step: no state yet */
     CHECK_OK(ctrt_optimizer_load(first, path));
     for (int turn = 0; turn < 3; turn++)
         CHECK_OK(small_net_step(a, first, cpu, turn));
-    CHECK_OK(ctrt_save(a, net_path));
-    CHECK_OK(ctrt_optimizer_save(first, path));
-    CHECK_OK(adamw ? ctrt_adamw_new(&second, b, NULL) : ctrt_sgd_new(&second, b, NULL));
-    CHECK_OK(ctrt_load(b, net_path));
-    CHECK_OK(ctrt_optimizer_load(second, path));
-    CHECK_OK(small_net_step(a, first, cpu, 3));
-    CHECK_OK(small_net_step(b, second, cpu, 3));
+    OK(ctrt_save(a, net_path), ctrt_optimizer_save(first, path),
+       adamw ? ctrt_adamw_new(&second, b, NULL) : ctrt_sgd_new(&second, b, NULL), ctrt_load(b, net_path),
+       ctrt_optimizer_load(second, path), small_net_step(a, first, cpu, 3), small_net_step(b, second, cpu, 3));
     CHECK(same_modules(a, b), "the resumed run differs from the continued run");
     CHECK_FAILS(ctrt_optimizer_load(second, net_path), CTRT_ERR_STATE, "no optimizer");
     EACH(c, wrong) {
@@ -436,18 +420,15 @@ TEST(state_dtypes, "optimizer state of another dtype is converted")
             memcpy(data + 40, files[f].one, files[f].bytes);
             const char *path = in_folder("state.safetensors");
             write_bytes(path, bytes, size);
-            CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
-            CHECK_OK(ctrt_module_to(net, NULL, *c));
-            CHECK_OK(ctrt_sgd_new(&optimizer, net, NULL));
-            CHECK_OK(ctrt_optimizer_load(optimizer, path));
-            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
+            OK(ctrt_linear_new(&net, 1, 1, false, cpu), ctrt_module_to(net, NULL, *c),
+               ctrt_sgd_new(&optimizer, net, NULL), ctrt_optimizer_load(optimizer, path),
+               ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
             CHECK(ctrt_tensor_dtype(state) == (*c == CTRT_F64 ? CTRT_F64 : CTRT_F32), "%s for %s became %s",
                   files[f].dtype, ctrt_dtype_name(*c), ctrt_dtype_name(ctrt_tensor_dtype(state)));
             CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
             grad_with(w, DOUBLES(0));
-            CHECK_OK(ctrt_optimizer_step(optimizer));
-            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
-            CHECK_OK(ctrt_item(&value, state));
+            OK(ctrt_optimizer_step(optimizer), ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"),
+               ctrt_item(&value, state));
             CHECK(value == 0.5, "%s for %s: %g after a step of momentum 0.5", files[f].dtype,
                   ctrt_dtype_name(*c), value);
         }

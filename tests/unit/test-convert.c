@@ -267,10 +267,9 @@ static ctrt_status several_copies(ctrt_tensor *t, ctrt_tensor *there)
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, d = NULL;
     ctrt_tensor *both[2] = { t, t };
     double values[12];
-    CTRT_TRY(ctrt_to(&a, t, devices[TOY_FULL], CTRT_F64, false, CTRT_CONTIGUOUS_FORMAT));
-    CTRT_TRY(ctrt_to(&b, there, cpu, CTRT_I32, false, CTRT_CONTIGUOUS_FORMAT));
-    CTRT_TRY(ctrt_stack(&c, both, 2, 0));
-    CTRT_TRY(ctrt_reshape(&d, t, CTRT_SHAPE(12)));
+    TRY(ctrt_to(&a, t, devices[TOY_FULL], CTRT_F64, false, CTRT_CONTIGUOUS_FORMAT),
+        ctrt_to(&b, there, cpu, CTRT_I32, false, CTRT_CONTIGUOUS_FORMAT), ctrt_stack(&c, both, 2, 0),
+        ctrt_reshape(&d, t, CTRT_SHAPE(12)));
     return ctrt_to_host(values, sizeof values, there, CTRT_F64);
 }
 

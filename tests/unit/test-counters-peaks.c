@@ -40,6 +40,7 @@ static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
     (stopped(), _Generic((cell), _Atomic uint32_t *: plain_add32, default: plain_add)(cell, value))
 #define atomic_exchange_explicit(cell, value, order) (stopped(), plain_exchange(cell, value))
 
+#include "calls.h"
 #include "memory/counters.c"
 
 #include "tap.h"
@@ -140,8 +141,7 @@ static void test_publishing(void)
     int64_t seen = 0;
     for (const struct thread_counters *each = counters.threads; each != NULL; each = each->next)
         seen += counter_load(&each->seen[COUNTER_SMALL][COUNTER_COUNT]);
-    CHECK_EQ(counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2);
-    CHECK_EQ(seen, 2);
+    EQUALS((counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2), (seen, 2));
     counters_update_peaks(&counters, counters_here(&counters));
     CHECK_EQ(peak_of(PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)), 3);
     counters_free(&counters, 64, 64);
@@ -160,8 +160,7 @@ static void test_folding(void)
     stop = alloc_meanwhile;
     CHECK_EQ(peak_of(bytes), 1000);
     CHECK_TRUE(other_does(FREE));
-    CHECK_EQ(peak_of(bytes), 1000);
-    CHECK_EQ(peak_of(bytes), 0);
+    EQUALS((peak_of(bytes), 1000), (peak_of(bytes), 0));
     end_test();
 }
 

@@ -3,6 +3,7 @@
  * bf16, and type promotion against PyTorch's results for all pairs of operands (tests/reference/promotion.txt). */
 #include <math.h>
 
+#include "calls.h"
 #include "tensor/shape.h"
 #include "tensors.h"
 
@@ -24,8 +25,7 @@ TEST(names, "names, sizes and categories, in the order of the list")
         CHECK_EQ(dtype, c->dtype);
         CHECK_STR(name, c->name);
         CHECK_STR(ctrt_dtype_name(dtype), c->name);
-        CHECK_EQ(ctrt_dtype_size(dtype), c->bytes);
-        CHECK_EQ(ctrt_dtype_is_floating(dtype), c->floating);
+        EQUALS((ctrt_dtype_size(dtype), c->bytes), (ctrt_dtype_is_floating(dtype), c->floating));
     }
     CHECK_FAILS(ctrt_dtype_get(NULL, NULL, COUNT_OF(cases)), CTRT_ERR_NOT_FOUND, "there are 10 data types");
     CHECK_STR(ctrt_dtype_name(CTRT_DTYPE_DEFAULT), "?");
@@ -64,8 +64,7 @@ TEST(the_default, "the default dtype")
     EACH(c, refused)
         CHECK_FAILS(ctrt_set_default_dtype(*c), CTRT_ERR_DTYPE, "not a floating type");
     CHECK_DTYPE(ctrt_default_dtype(), CTRT_BF16);
-    CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
-    CHECK_OK(dtype_resolve(&got, "test", CTRT_DTYPE_DEFAULT));
+    OK(ctrt_set_default_dtype(CTRT_F32), dtype_resolve(&got, "test", CTRT_DTYPE_DEFAULT));
     CHECK_DTYPE(got, CTRT_F32);
     CHECK_FAILS(dtype_resolve(&got, "test", (ctrt_dtype)77), CTRT_ERR_DTYPE, "77");
 }
@@ -242,8 +241,7 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
     CTRT_AUTO(tensor) integers = operand(true, CTRT_I32);
     ctrt_scalar value = ctrt_float(1);
     ctrt_dtype got;
-    CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
-    CHECK_OK(ctrt_result_type(&got, &integers, 1, &value));
+    OK(ctrt_set_default_dtype(CTRT_F64), ctrt_result_type(&got, &integers, 1, &value));
     CHECK_DTYPE(got, CTRT_F64);                         /* a floating number takes the default dtype */
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
     ctrt_tensor *none[2] = { NULL, NULL };

@@ -2,6 +2,7 @@
 /* Memory of fake devices: the syntax of CTRT_MEMORY, policies, sums of statistics, out of memory, threads and fork. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "base/host_alloc.h"
 #include "fake_pool.h"
 #include "memory/policy.h"
@@ -213,8 +214,7 @@ static void test_churn(void)
             CHECK_EQ(taken_on(device), 0);
             check_no_current(device);
             CHECK_OK(ctrt_memory_get_stats(&after, device));
-            CHECK_EQ(after.num_device_alloc, after.num_device_free);
-            CHECK_EQ(churned(memory, 2, 500), 0);
+            EQUALS((after.num_device_alloc, after.num_device_free), (churned(memory, 2, 500), 0));
         }
     }
 }

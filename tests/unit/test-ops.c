@@ -384,8 +384,7 @@ static void itself(void)
     CHECK_EQ(count, 2);
     CHECK_OK(ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
     VALUES_ARE(pieces[1], 484, 81);
-    ctrt_tensor_release(&pieces[0]);
-    ctrt_tensor_release(&pieces[1]);
+    RELEASE(pieces[0], pieces[1]);
     CHECK_OK(ctrt_var(&x, x, CTRT_ALL_DIMS, 1, false));
     VALUES_ARE(x, 81204.5);
 }

@@ -130,8 +130,7 @@ static void test_limit(void)
         metrics_have("reserved", 20 * MIB);
         FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
               (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
+        RELEASE(a, b);
         CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         CHECK_EQ(ctrt_memory_reserved(device), 0);

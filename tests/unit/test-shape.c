@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the arithmetic of shapes and strides: text, strides, dimensions, broadcasting, inferred sizes, views. */
+#include "calls.h"
 #include "tensor/create.h"
 #include "tap.h"
 
@@ -42,8 +43,7 @@ TEST(texts, "shape_text formats shapes and truncates long ones")
 TEST(checks, "shape_check accepts the largest shapes, and names what is wrong")
 {
     const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-    CHECK_OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32));
-    CHECK_OK(shape_check("test", LIST(INT64_MAX), CTRT_I8));
+    OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32), shape_check("test", LIST(INT64_MAX), CTRT_I8));
     CHECK_FAILS(shape_check("test", ctrt_ints_of(nine, -1), CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "-1 dimensions");
     CHECK_FAILS(shape_check("test", LIST(2, -3), CTRT_F32), CTRT_ERR_SHAPE,
                 "negative size -3 at dimension 1 of shape [2, -3]");
@@ -79,9 +79,8 @@ TEST(strides, "row-major and channels-last strides, and the flags of a view")
     };
     EACH(c, views) {
         const ctrt_view view = view_with(c->ndim, c->shape, c->strides);
-        CHECK_EQ(view.numel, c->numel);
-        CHECK_EQ(!!(view.flags & CTRT_VIEW_CONTIGUOUS), c->contiguous);
-        CHECK_EQ(!!(view.flags & CTRT_VIEW_CHANNELS_LAST), c->channels_last);
+        EQUALS((view.numel, c->numel), (!!(view.flags & CTRT_VIEW_CONTIGUOUS), c->contiguous),
+               (!!(view.flags & CTRT_VIEW_CHANNELS_LAST), c->channels_last));
         CHECK_TRUE(view.flags & CTRT_VIEW_HOST_SCALAR);
     }
 }
@@ -156,8 +155,7 @@ TEST(inferring, "sizes that cannot be inferred")
     int64_t got[CTRT_MAX_DIMS];
     EACH(c, bad)
         CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(c->wanted, c->ndim), c->numel), CTRT_ERR_SHAPE, c->words);
-    CHECK_OK(shape_infer(got, "test", LIST(0, INT64_MAX, INT64_MAX), 0));
-    CHECK_OK(shape_infer(got, "test", LIST(-1, 3), 0));
+    OK(shape_infer(got, "test", LIST(0, INT64_MAX, INT64_MAX), 0), shape_infer(got, "test", LIST(-1, 3), 0));
     CHECK_EQ(got[0], 0);
 }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "calls.h"
 #include "child.h"
 #include "sim_host.h"
 
@@ -191,20 +192,15 @@ static ctrt_status use_device(void *device, void **event)
     void *queue = NULL, *block = NULL, *pinned = NULL, *range = NULL;
     static float one;                       /* copies that are not waited for after a failure still read it */
     one = 1;
-    CTRT_TRY(sim->queue->create(device, &queue, 0));
-    CTRT_TRY(sim->queue->event_create(device, event, false));
-    CTRT_TRY(sim->memory->alloc(device, &block, 4));
-    CTRT_TRY(sim->memory->host_alloc(device, &pinned, 100));
+    TRY(sim->queue->create(device, &queue, 0), sim->queue->event_create(device, event, false),
+        sim->memory->alloc(device, &block, 4), sim->memory->host_alloc(device, &pinned, 100));
     sim->memory->host_free(device, pinned, 100);
     CTRT_TRY(sim->memory->reserve(device, &range, 2 << 20));
     sim->memory->unreserve(device, range, 2 << 20);
     ctrt_view x = sim_vector(block, 1);
-    CTRT_TRY(sim->memory->copy(device, queue, block, &one, 4, CTRT_COPY_TO_DEVICE));
-    CTRT_TRY(sim_add(device, queue, 1, &x, 1));
-    CTRT_TRY(sim->queue->event_record(device, *event, queue));
-    CTRT_TRY(sim->queue->wait_event(device, NULL, *event));
-    CTRT_TRY(sim->memory->copy(device, NULL, &one, block, 4, CTRT_COPY_TO_HOST));
-    CTRT_TRY(sim->queue->synchronize(device, NULL));
+    TRY(sim->memory->copy(device, queue, block, &one, 4, CTRT_COPY_TO_DEVICE), sim_add(device, queue, 1, &x, 1),
+        sim->queue->event_record(device, *event, queue), sim->queue->wait_event(device, NULL, *event),
+        sim->memory->copy(device, NULL, &one, block, 4, CTRT_COPY_TO_HOST), sim->queue->synchronize(device, NULL));
     return one == 2 ? CTRT_OK : CTRT_ERR_INTERNAL;
 }
 

@@ -248,7 +248,6 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     RUN_ALL(reshaping, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties, joining);
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&y);
+    RELEASE(x, y);
     return done();
 }
