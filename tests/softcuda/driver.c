@@ -211,11 +211,6 @@ static uint64_t live_bytes(int device)
     return device_of(device) != NULL ? devices[device].live : 0;
 }
 
-static uint64_t live_blocks(int device)
-{
-    return device_of(device) != NULL ? devices[device].live_blocks : 0;
-}
-
 static bool context_active(int device)
 {
     return device_of(device) != NULL && devices[device].retained > 0;
@@ -282,7 +277,7 @@ static void inject_clear(void)
 
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
-    .live_blocks = live_blocks, .live_handles = live_handles, .context_active = context_active,
+    .live_handles = live_handles, .context_active = context_active,
     .launches = function_launches, .peek = peek, .inject_kernel = inject_kernel, .faults = faults,
     .fault_text = fault_text, .print_faults = print_faults,
 };

@@ -84,7 +84,7 @@ struct device {                         /* a pointer to it is a CUcontext */
     uint32_t peers;                     /* bit mask of the devices whose memory its kernels may access */
     struct stream *streams;
     struct blocks *blocks;              /* memory.c */
-    atomic_ullong live, live_blocks;
+    atomic_ullong live;
 };
 
 extern struct device devices[DEVICES];

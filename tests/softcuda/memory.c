@@ -64,7 +64,6 @@ result memory_alloc(struct device *device, address *out, size_t bytes, void *own
         memory_release(device, memory_rounded(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    device->live_blocks++;
     order_forget(found, bytes);
     space_fill(found, 0xff, bytes);
     space_poison(found, memory_rounded(bytes));
@@ -83,7 +82,6 @@ result memory_free(struct device *device, address begin, struct range *freed)
     space_mark(begin, freed->bytes, false);
     space_renew(begin, memory_rounded(freed->bytes));
     memory_release(device, memory_rounded(freed->bytes));
-    device->live_blocks--;
     return CUDA_SUCCESS;
 }
 

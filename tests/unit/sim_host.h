@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/sim/control.h"
+#include "calls.h"
 #include "fake_host.h"
 #include "folder.h"
 
@@ -46,8 +47,9 @@ FAKE void sim_reload(void)
     }
 }
 
-/* Requires that `call` succeeds. */
-#define MUST(call) fake_must((call), #call)
+/* Requires that each call succeeds. */
+#define MUST(...)            EACH_ARG(MUST_ONE, , , __VA_ARGS__)
+#define MUST_ONE(a, b, call) fake_must((call), #call)
 
 /* Requires that `call` returns `status` with a message that contains `words`. */
 #define MUST_FAIL(call, status, words)                                                                        \

@@ -219,10 +219,7 @@ FAKE_TEST(history)
         CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
               count_of(text, word), want[i].count);
     }
-    CHECK_HAS(text, "\"text\": \"half time\"");
-    CHECK_HAS(text, "\"device_free\": ");
-    CHECK_HAS(text, "\"watch\": \"all\"");
-    CHECK_HAS(text, "\"segments\": []");
+    HAS(text, "\"text\": \"half time\"", "\"device_free\": ", "\"watch\": \"all\"", "\"segments\": []");
 }
 
 static void test_history_setting(void)
@@ -306,8 +303,7 @@ FAKE_TEST(frames)
     const char *text = snapshot_of(device);
     check_json(text, "a snapshot with frames");
     CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
-    CHECK_HAS(text, "\"watch\": \"frames\"");
-    CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
+    HAS(text, "\"watch\": \"frames\"", "run-internal\", \"line\": 0, \"offset\": ");
     /* A block has the stack of its allocation event. */
     const char *state = strstr(text, "\"active_allocated\""),
         *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
@@ -354,8 +350,7 @@ FAKE_TEST(oom_report)
     ctrt_memory_label_push("encoder");
     take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
     ctrt_memory_label_pop();
-    CHECK_HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB");
-    CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device");
+    HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB", "14.00 MiB of 64.00 MiB free on the device");
     EQUALS((calls.count, 1), (calls.bytes, 20 * MIB), (calls.nested, CTRT_ERR_OUT_OF_MEMORY));
     check_json(calls.report, "the report");
     static const char *const words[] = {
@@ -394,9 +389,7 @@ FAKE_TEST(oom_others)
     CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
     take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
     CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
-    CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
-    CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
-    CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
+    HAS(last_oom_of(device), "\"others\": 41943040", "\"kind\": \"device\"", "\"refused_by_limit\": false");
     take_fails(memory, 70 * MIB, "The block is larger than the device");
     CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
     take_fails(memory, 11 * MIB, "The request alone exceeds the limit");

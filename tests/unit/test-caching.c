@@ -105,18 +105,6 @@ static void test_options(void)
     CHECK_HAS(host_logged, "cannot map pages");
 }
 
-static void oversize(struct fixture *f)
-{
-    ctrt_block block = alloc_block(f, 100 * MIB, 1);
-    EQUALS((stats_of(f).oversize_segment.current, 1), (stats_of(f).max_split, 40 * MIB));
-    for (size_t asked = 81; asked >= 80; asked--) {             /* less than 20 MiB may be unused */
-        free_after(f, &block, NULL);
-        block = alloc_block(f, asked * MIB, 1);
-        CHECK_EQ(block.bytes, (asked == 81 ? 100 : 80) * MIB);
-    }
-    free_after(f, &block, NULL);
-}
-
 /* ---- fences ---- */
 
 static bool has_work(const struct fake_fence *fence, uint32_t work)
@@ -125,43 +113,6 @@ static bool has_work(const struct fake_fence *fence, uint32_t work)
         if (fence->work == work)
             return true;
     return false;
-}
-
-/* Checks that the block is at `address` and still used by the work items `first` to `last`; frees its fence. */
-static void check_fence(struct fixture *f, ctrt_block *block, const void *address, uint32_t first, uint32_t last)
-{
-    CHECK_EQ(ADDRESS(block->address), ADDRESS(address));
-    for (uint32_t work = first; work <= last; work++)
-        CHECK(has_work(block->fence, work), "the block's fence lacks work %u", work);
-    source_fence_free(&f->source, block->fence);
-    block->fence = NULL;
-}
-
-static void fences(struct fixture *f)
-{
-    struct fake_source *source = &f->source;
-    ctrt_block a = alloc_block(f, 4096, 1), b = alloc_block(f, 4096, 1), c = alloc_block(f, 4096, 1);
-    char *where = a.address;
-    free_after(f, &a, source_work(source));                            /* work 1 */
-    a = alloc_block(f, 4096, 1);
-    check_fence(f, &a, where, 1, 1);
-    CHECK_TRUE(!source_waits(source, 1, HOST_WAITS));
-    free_after(f, &a, source_work(source));                            /* 2 */
-    free_after(f, &b, source_work(source));                            /* 3 */
-    a = alloc_block(f, 8192, 1);
-    check_fence(f, &a, where, 2, 3);
-    free_after(f, &a, source_work(source));                            /* 4 */
-    a = alloc_block(f, 1024, 1);                                       /* split: the queue waits for the fence */
-    check_fence(f, &a, where, 4, 4);
-    CHECK_TRUE(source_waits(source, 4, 1));
-    b = alloc_block(f, 7168, 1);
-    CHECK_EQ(ADDRESS(b.address), ADDRESS(where + 1024));
-    CHECK_TRUE(b.fence == NULL);
-    free_after(f, &a, source_work(source));                            /* 5 */
-    free_blocks(f, (ctrt_block[]){ b, c }, 2);
-    caching->trim(f->policy);
-    CHECK_EQ(source->used, 0);
-    CHECK_TRUE(source_waits(source, 5, HOST_WAITS));
 }
 
 static void other_fences(struct fixture *f)
@@ -481,16 +432,12 @@ static void test_host_memory(void)
 TEST_MAIN
 {
     static const struct fixture_case cases[] = {
-        { "fences are returned with reused blocks, joined on merge, and waited for before memory is freed",
-          &caching, "", 64 * MIB, 0, fences },
         { "fences with direct", &direct, "", 1024 * MIB, 0, other_fences },
         { "fences with arena", &arena, "", 1024 * MIB, 0, other_fences },
         { "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
           &caching, "expandable=true", 256 * MIB, 2 * MIB, expandable },
         { "expandable segments: when the device is full, free pages are unmapped, then single pages are mapped",
           &caching, "expandable=true", 50 * MIB, 2 * MIB, expandable_full },
-        { "max_split: larger blocks are counted and serve only requests of similar size",
-          &caching, "max_split=40m", 1024 * MIB, 0, oversize },
         { "expandable segments: a child forked during trim keeps the pages still mapped and can map the others again",
           &caching, "expandable=true", 256 * MIB, 2 * MIB, forked },
         { "a block that is freed and reused counts as an inactive split in between",

@@ -333,40 +333,6 @@ TEST(loading_meanwhile, "a module is loaded completely or not at all from a file
     CHECK(weights_are(net, 1), "the weights are not 1 after loading the file");
 }
 
-/* Comparing every name of the file with every name of the module would take more than 10^9 comparisons, several
- * seconds. */
-TEST(many_names, "loading a file with many names that the module does not have is fast")
-{
-    enum { N = 40000, CHILDREN = 200 };
-    static char names[N][16];
-    static const char *list[N];
-    static ctrt_tensor *tensors[N];
-    CTRT_AUTO(module) net = NULL;
-    CTRT_AUTO(tensor) one = OP(ones, CTRT_SHAPE(1), CTRT_F32, cpu);
-    CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
-    for (int i = 0; i < CHILDREN; i++) {
-        ctrt_module *child = CTRT_NEW(sequential, CTRT_NO_MODULES);
-        for (int k = 0; k < N / CHILDREN; k++) {
-            CTRT_AUTO(tensor) own = OP(clone, one);
-            char name[16];
-            snprintf(name, sizeof name, "b%d", k);
-            CHECK_OK(ctrt_module_add_buffer(child, name, own, true));
-        }
-        CHECK_OK(ctrt_sequential_add(net, child));
-    }
-    for (int i = 0; i < N; i++) {
-        snprintf(names[i], sizeof names[i], "surplus%d", i);
-        list[i] = names[i], tensors[i] = one;
-    }
-    CHECK_OK(ctrt_save_tensors(in_folder("names"), list, tensors, N));
-    const clock_t before = clock();
-    CHECK_FAILS(ctrt_load(net, in_folder("names")), CTRT_ERR_STATE, "not in the module: surplus0, surplus1");
-    CHECK_HAS(ctrt_error_message(), " more");
-    const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
-    printf("# %.2f s\n", seconds);
-    CHECK(seconds < 2, "ctrt_load took %.1f s, expected less than 2 s", seconds);
-}
-
 TEST_MAIN
 {
     folder = folder_new();

@@ -101,14 +101,11 @@ TEST(bad_files, "corrupt headers are errors")
 {
     static const struct file_case { const char *header; size_t data; const char *words; } cases[] = {
         { "", 0, "expected '{'" },
-        { " {}", 0, "expected '{'" },
-        { "[]", 0, "expected '{'" },
         { "{", 0, "expected '\"'" },
         { "{}}", 0, "byte 10: there is text after" },
-        { "{},", 0, "text after" }, { "{\"a\"}", 0, "expected ':'" },
+        { "{\"a\"}", 0, "expected ':'" },
         { "{\"a\":1}", 0, "expected '{'" },
         { "{\"a\":{}}", 0, "expected '\"'" }, { "{a:{}}", 0, "expected '\"'" },
-        { "{\"a\":null}", 0, "expected '{'" },
         { "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", 0, "unknown key" },
         { ONE(F32_2 "\"data_offsets\":[0,8],"), 8, "expected '\"'" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},}", 8, "expected '\"'" },
@@ -121,18 +118,14 @@ TEST(bad_files, "corrupt headers are errors")
         { ONE("\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]"), 8, "integer" },
         { ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "not negative" },
         { ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "integer" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "integer" },
         { ONE("\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, "leading zero" },
         { ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "64 bits" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,8]"), 8, "64 bits" },
         { ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, "2^63" },
         { ONE("\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]"), 0, "2^63" },
         { ONE(F32_2 "\"data_offsets\":[0,4]"), 4, "take 8 bytes, data_offsets span 4" },
         { ONE(F32_2 "\"data_offsets\":[8,0]"), 8, "[8, 0]" },
         { ONE(F32_2 "\"data_offsets\":[0,16]"), 8, "are not inside the 8 bytes" },
-        { ONE(F32_2 "\"data_offsets\":[0,9223372036854775807]"), 8, "are not inside" },
         { ONE(F32_2 "\"data_offsets\":[0]"), 8, "expected ','" },
-        { ONE(F32_2 "\"data_offsets\":[0,8,8]"), 8, "expected ']'" },
         { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, "after the end of the previous one" },
         { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, "1 bytes follow the last tensor" }, { "{}", 1, "1 bytes follow" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12,
@@ -148,14 +141,11 @@ TEST(bad_files, "corrupt headers are errors")
         { "{\"__metadata__\":{\"k\":1}}", 0, "expected '\"'" }, { "{\"__metadata__\":{\"k\":{}}}", 0, "expected '\"'" },
         { "{\"__metadata__\":[]}", 0, "expected '{'" },
         { "{\"a", 0, "without end" },
-        { "{\"a\\", 0, "unknown escape" },
         { "{\"\\x61\":", 0, "unknown escape" },
         { "{\"\\u12g4\":", 0, "hexadecimal" },
-        { "{\"\\u12", 0, "hexadecimal" },
         { "{\"\\u0000\":", 0, "zero character" },
         { "{\"\\ud834\":", 0, "surrogate" },
         { "{\"\\ud834\\u0041\":", 0, "surrogate" },
-        { "{\"\\udd1e\":", 0, "surrogate" },
         { "{\"a\nb\":", 0, "control character" },
         { "{\"\x80\":", 0, "not UTF-8" },                 /* continuation byte without a start */
         { "{\"\xc0\xaf\":", 0, "not UTF-8" },              /* overlong */
@@ -196,21 +186,6 @@ TEST(bad_sizes, "corrupt header lengths are errors")
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "header length 18446744073709551615 exceeds");
     changed[0] = (unsigned char)(size - 7), memset(changed + 1, 0, 7);
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "exceeds the file's size");
-
-    group("a file with one flipped bit is read or rejected");
-    int refused = 0;
-    for (size_t bit = 0; bit < size * 8; bit++) {
-        memcpy(changed, bytes, size);
-        changed[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        ctrt_status status = open_bytes(&file, changed, size);
-        CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "flipped bit %zu: %s",
-              bit, ctrt_error_message());
-        for (size_t i = 0; status == CTRT_OK && i < ctrt_tensor_file_count(file); i++) {
-            CTRT_AUTO(tensor) t = OP(tensor_file_read, file, ctrt_tensor_file_name(file, i), cpu);
-        }
-        refused += status != CTRT_OK;
-    }
-    CHECK(refused > (int)strlen(header) * 4, "only %d of %zu flips were refused", refused, size * 8);
 
     group("paths that are no regular files are errors");
     FAILS(IO, (ctrt_tensor_file_open(&file, in_folder("nothing")), "No such file"),
@@ -341,10 +316,8 @@ TEST(modules, "a module is saved and loaded")
                                                       CTRT_NEW(linear, 4, 2, true, cpu))));
     double before[15];
     OK(ctrt_module_tensor(&w, other, "0.weight"), ctrt_to_host(before, sizeof before, w, CTRT_F64));
-    CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
-                "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
-    CHECK_HAS(ctrt_error_message(), "not in the module: ");
-    CHECK_HAS(ctrt_error_message(), "1.running_mean");
+    FAILS(STATE, (ctrt_load(other, path), "0.weight is f32[4, 3] in the file and f32[5, 3] in the module"));
+    HAS(ctrt_error_message(), "not in the module: ", "1.running_mean");
     check_values("0.weight after a failed load", __LINE__, w, before, 15);
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");

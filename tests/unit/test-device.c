@@ -199,8 +199,7 @@ TEST(test_choice, NULL)
         group("automatic selection with %s; devices with index 1 do not open", c->setting);
         IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", c->setting) {
             if (c->status == CTRT_OK) {
-                CHECK_STR(selected(NULL), c->device);
-                CHECK_STR(fallback(), c->device);
+                STRINGS((selected(NULL), c->device), (fallback(), c->device));
                 CHECK_TRUE(ctrt_is_available("auto", NULL));
             } else {
                 CHECK_FAILS(ctrt_device_auto(&device), c->status, c->words);
@@ -382,8 +381,7 @@ TEST(test_current, "the current device: per thread, restored by guards")
         OK(ctrt_device_push(fake), ctrt_device_push(better));
         CHECK_STR(selected("fake"), "fake:2");
         OK(ctrt_device_pop(), ctrt_device_pop());
-        CHECK_STR(selected("fake"), "fake:0");
-        CHECK_STR(selected("better"), "better:0");
+        STRINGS((selected("fake"), "fake:0"), (selected("better"), "better:0"));
         CHECK_OK(ctrt_set_default_device(fake));
         CHECK_STR(fallback(), "fake:2");
         CHECK_OK(ctrt_set_default_device(NULL));

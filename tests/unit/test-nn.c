@@ -205,8 +205,7 @@ TEST(expressions, "nested constructor expressions release all modules after a fa
     const char *name;
     ctrt_module *child;
     CHECK_OK(ctrt_module_child(&name, &child, net, 1));
-    CHECK_STR(name, "1");
-    CHECK_STR(ctrt_module_kind(child), "Sequential");
+    STRINGS((name, "1"), (ctrt_module_kind(child), "Sequential"));
     ctrt_module_release(&net);
     CHECK_EQ(probes_destroyed, 2);
 
@@ -219,14 +218,12 @@ TEST(expressions, "nested constructor expressions release all modules after a fa
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu),
                                                        CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
                 CTRT_ERR_OUT_OF_MEMORY, "the constructor fails");
-    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY,
-                "constructor fails");
+    FAILS(OUT_OF_MEMORY, (ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), "constructor fails"));
     CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT,
                 "in_features is -1");
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(NULL)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     probes_destroyed = 0;
-    CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT,
-                "out");
+    FAILS(INVALID_ARGUMENT, (ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), "out"));
     CHECK_EQ(probes_destroyed, 1);
 
     probes_destroyed = 0;

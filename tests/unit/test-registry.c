@@ -265,8 +265,7 @@ TEST(test_params, NULL)
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
         if (CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"))) {
-            CHECK_STR(info.value, "7");
-            CHECK_STR(info.origin, "program");
+            STRINGS((info.value, "7"), (info.origin, "program"));
             CHECK_HAS(info.owner, "backend-");
         }
     }

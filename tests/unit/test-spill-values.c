@@ -31,8 +31,7 @@ static void copy_out_dropped(ctrt_device *device)
     CTRT_AUTO(tensor) more = NULL;
     make(16, device);
     break_stream(15);
-    CHECK_FAILS(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), CTRT_ERR_BACKEND,
-                "cannot be moved from sim:0");
+    FAILS(BACKEND, (ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), "cannot be moved from sim:0"));
     reset(device);
     check_values_kept(15, "spilling to the host failed");
     CHECK_OK(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));

@@ -353,11 +353,9 @@ static void test_numbers(void)
                   (long long)want[i]);
         }
         most = 0;
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
-                    "100 rows in 100 pieces");
+        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
         CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
-                    "100 rows in 3 pieces");
+        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
         most = 1;
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
         CHECK_EQ(result.pieces, 1);

@@ -55,9 +55,7 @@ static void test_message(const char *history, bool sites)
         snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
         CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
         const char *message = ctrt_error_message();
-        CHECK_HAS(message, "call 57");
-        CHECK_HAS(message, where);
-        CHECK_HAS(message, "called in epoch 3/0.0");
+        HAS(message, "call 57", where, "called in epoch 3/0.0");
         CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == sites,
               "wrong presence of the call site: %s", message);
     }

@@ -291,11 +291,7 @@ static void test_sites(void)
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
-        CHECK_HAS(report, here);
-        CHECK_HAS(report, there);
-        CHECK_HAS(report, "reads");
-        CHECK_HAS(report, "writes");
-        CHECK_HAS(report, "[1000]");
+        HAS(report, here, there, "reads", "writes", "[1000]");
         const char *call = strstr(report, "run-public(");
         CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
               "the report lacks the two call sites: %s", report);

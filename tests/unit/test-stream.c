@@ -231,9 +231,7 @@ static void test_forgotten_copy(void)
     rewind(output);
     text[fread(text, 1, sizeof text - 1, output)] = '\0';
     fclose(output);
-    CHECK_HAS(text, "host read memory of sim:0");
-    CHECK_HAS(text, "matmul");
-    CHECK_HAS(text, "encoder.layer1");
+    HAS(text, "host read memory of sim:0", "matmul", "encoder.layer1");
 }
 
 #define WAITS(call, count)                                                                                     \
