@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The base layer of core: error messages, log, free lists, pointer tables, SHA-256, parameters. */
+/* The base layer of core: error messages, log, free lists, pointer tables, SHA-256, parameters, and shapes in
+ * messages. */
 #include <pthread.h>
 
 #include "calls.h"
@@ -8,6 +9,7 @@
 #include "base/ptr_map.h"
 #include "base/sha256.h"
 #include "child.h"
+#include "tensor/shape.h"
 
 static void *run_thread(void *(*body)(void *), void *argument)
 {
@@ -386,6 +388,17 @@ TEST(test_param_values, "parameter values are parsed, and invalid ones are error
     param.type = CTRT_PARAM_ENUM;
     param.words = NULL;
     CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
+}
+
+/* Callers check the number of dimensions first. */
+TEST(test_shape_text, "a list longer than any tensor's shape is truncated in messages")
+{
+    char text[SHAPE_TEXT_BYTES];
+    int64_t many[100];
+    for (int i = 0; i < 100; i++)
+        many[i] = INT64_MIN;
+    CHECK_HAS(shape_text(text, many, 100), ", ...]");
+    CHECK(strstr(shape_text(text, many, 8), "...") == NULL, "the longest shape of a tensor is truncated: %s", text);
 }
 
 TEST_MAIN

@@ -18,10 +18,7 @@
     fake_must(fake_run(op, dtype, FAKE_VIEWS out, COUNT(FAKE_VIEWS out), FAKE_VIEWS in, COUNT(FAKE_VIEWS in),   \
                        attributes), op)
 
-static fake_tensor new_f32(int ndim, const int64_t *shape)
-{
-    return fake_new(CTRT_F32, FAKE_CONTIGUOUS, ndim, shape);
-}
+static fake_tensor new_f32(int ndim, const int64_t *shape) { return fake_new(CTRT_F32, FAKE_CONTIGUOUS, ndim, shape); }
 
 /* ---- threads ---- */
 
@@ -231,6 +228,24 @@ static void accuracy(void)
     fake_free(&in);
 }
 
+/* No op of the core adds integers at indices. */
+static void integer_sums(void)
+{
+    static const int64_t slots[] = { 1, 2, 1 }, items[] = { 1, 3, 1 };
+    static const struct { ctrt_dtype dtype; double sum; } sums[] = {
+        { CTRT_I8, 44 }, { CTRT_U8, 44 }, { CTRT_I16, 300 }, { CTRT_I32, 300 }, { CTRT_I64, 300 },
+    };
+    group("index_add and scatter_add of integers wrap");
+    for (size_t k = 0; k < 2 * COUNT(sums); k++) {
+        const ctrt_dtype dtype = sums[k / 2].dtype;
+        AUTO dx = fake_new(dtype, FAKE_CONTIGUOUS, 3, slots);
+        AUTO dy = fake_filled(dtype, FAKE_CONTIGUOUS, 3, items, 100, 100);
+        AUTO index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, k & 1 ? 3 : 1, k & 1 ? items : &items[1], 1, 1);
+        RUN(k & 1 ? "scatter_add" : "index_add", dtype, (&dx.view), (&dy.view, &index.view), NULL);
+        EQUALS((fake_get(&dx.view, 0), 0), (fake_get(&dx.view, 1), sums[k / 2].sum));
+    }
+}
+
 static void bad_indices(void)
 {
     group("index_add and scatter_add name an index out of range, which the core checks in the forward pass");
@@ -382,6 +397,24 @@ static void *product_without_memory(void *unused)
     return NULL;
 }
 
+static void many_shapes(void)
+{
+    group("more shapes than a code cache holds");
+    use("onednn");
+    for (int64_t n = 1; n < 400; n++)
+        CHECK(good_product(2, n, 3), "[2, 3] x [3, %lld] is wrong", (long long)n);
+}
+
+/* The core refuses such devices itself. */
+static void only_one_device(void)
+{
+    group("the backend has no second device");
+    void *device = NULL;
+    ctrt_device_info info = { .size = sizeof info };
+    EQUALS((fake_backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE),
+           (fake_backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE));
+}
+
 static void no_memory(void)
 {
     group("a product without memory for packed blocks fails, and a later one succeeds");
@@ -417,7 +450,7 @@ TEST_MAIN
     for (int isa = 0; isa < FAKE_ISAS; isa++)
         large_results(fake_isas[isa]);
     fake_load("auto");
-    RUN_ALL(accuracy, bad_indices, errors, negative_strides);
-    RUN_ALL(many_threads, no_memory, after_fork);
+    RUN_ALL(accuracy, integer_sums, bad_indices, errors, negative_strides);
+    RUN_ALL(only_one_device, many_threads, many_shapes, no_memory, after_fork);
     return done();
 }

@@ -2,6 +2,7 @@
 /* Memory of fake devices: the syntax of CTRT_MEMORY, policies, sums of statistics, out of memory, threads and fork. */
 #include <pthread.h>
 
+#include "base/host_alloc.h"
 #include "calls.h"
 #include "fake_pool.h"
 #include "memory/policy.h"
@@ -248,10 +249,7 @@ struct worker {
     long wrong;
 };
 
-static size_t kept_size(int i)
-{
-    return (size_t)100 << (i % 12);
-}
+static size_t kept_size(int i) { return (size_t)100 << (i % 12); }
 
 static void free_kept(struct worker *worker)
 {
@@ -363,6 +361,23 @@ static void test_fork(void)
     }
 }
 
+/* Failures of later allocations are tested in test-alloc-failure.c and test-caching.c. */
+static void test_failures(void)
+{
+    group("a failure of the n-th allocation, for every n, while a device opens returns a status");
+    for (uint64_t n = 1; n < 60; n++) {
+        IN_FAKE(n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching", "CTRT_LOG=error") {
+            ctrt_device *device = NULL;
+            alloc_fail_at(n, false);
+            const ctrt_status status = ctrt_device_get(&device, "fake:1");
+            alloc_fail_at(0, false);
+            CHECK((status == CTRT_OK && device != NULL) || (status == CTRT_ERR_OUT_OF_MEMORY && device == NULL),
+                  "n %d: status %d: %s", (int)n, (int)status, ctrt_error_message());
+            CHECK_OK(ctrt_device_get(&device, "fake:1"));
+        }
+    }
+}
+
 TEST_MAIN
 {
     static const char many[] = "statistics are exact with many threads that free each other's blocks";
@@ -378,6 +393,7 @@ TEST_MAIN
     run_fake_cases(cases, COUNT(cases));
     test_choice();
     test_churn();
+    test_failures();
     test_fork();
     test_grammar();
     folder_remove(folder);

@@ -81,6 +81,7 @@ static void squeezing(void)
     CHECK_FAILS(ctrt_unsqueeze(&y, x, 5), CTRT_ERR_SHAPE, "out of range [-5, 4]");
     CHECK(strstr(ctrt_error_message(), "5 dimensions") == NULL, "x has 4 dimensions: %s", ctrt_error_message());
     CHECK_FAILS(ctrt_unsqueeze(&y, eight, 0), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, -2)), CTRT_ERR_INVALID_ARGUMENT, "a list of -2 dimensions");
     view_of(counting_of(NO_DIMS, CTRT_F32));
     VIEW_IS(ctrt_squeeze(&y, x, CTRT_DIMS(-1)), NO_DIMS, NO_DIMS);
 }
