@@ -84,8 +84,7 @@ public_tests += \
     tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c \
-    tests/unit/test-shape.c
+    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Process groups.

@@ -3,8 +3,8 @@
 # Compares the types of members and the signatures of functions in the plugin headers with those of the current minor
 # version (plugin-1.0/), with abidiff (libabigail). test-abi.c compares only offsets.
 #
-#   abidiff.sh --update     replaces the reference headers, after a change that only appends members and increments
-#                           CTRT_PLUGIN_ABI_MINOR (or before the version is released)
+#   abidiff.sh --update     replaces the reference headers, which have no comments, after a change that only appends
+#                           members and increments CTRT_PLUGIN_ABI_MINOR (or before the version is released)
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
 CC=${CC:-cc}
@@ -14,7 +14,8 @@ reference=$srcdir/tests/abi/$version
 if [ "${1:-}" = --update ]; then
     mkdir -p "$reference/ctrt"
     for file in plugin.h types.h status.def dtype.def; do
-        cp "$srcdir/include/ctrt/$file" "$reference/ctrt/" || exit 1
+        { echo '/* SPDX-License-Identifier: Apache-2.0 */'
+          $CC -w -x c -fpreprocessed -dD -E -P "$srcdir/include/ctrt/$file" | sed 's/ *$//'; } >"$reference/ctrt/$file" || exit 1
     done
     exit
 fi

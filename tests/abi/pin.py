@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 include = sys.argv[1]
 source = "".join(open(os.path.join(include, "ctrt", name)).read() for name in ("types.h", "plugin.h"))
@@ -54,4 +55,7 @@ with tempfile.TemporaryDirectory() as folder:
     subprocess.check_call([os.environ.get("CC", "cc"), "-I", include, program, "-o", os.path.join(folder, "pin")])
     print("/* SPDX-License-Identifier: Apache-2.0 */")
     print("/* Made by pin.py; never changed once the version is released. */")
-    print(subprocess.check_output([os.path.join(folder, "pin")], text=True), end="")
+    pins = subprocess.check_output([os.path.join(folder, "pin")], text=True).replace(", ", ",~")
+    structs, constants = re.fullmatch(r"(.*?)(^CONSTANT.*)", pins, flags=re.S | re.M).groups()
+    for paragraph in re.split(r"\n(?=FIXED|GROWS)", structs) + [constants]:
+        print(textwrap.fill(paragraph, 118, break_on_hyphens=False).replace("~", " "))

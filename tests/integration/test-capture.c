@@ -2,6 +2,7 @@
 /* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "tests/unit/tensors.h"
 
 #define STEPS 6
@@ -53,16 +54,13 @@ static void training_new(struct training *t, const struct kind *kind)
         CTRT_NEW(multihead_attention, 8, 2, 0, true, true, NULL), CTRT_NEW(linear, 8, 16, true, NULL),
         CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL), CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout),
         CTRT_NEW(linear, 16, 4, true, NULL))));
-    CHECK_OK(optimizer_new(&t->optimizer, t->model, kind->optimizer));
-    CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device));
-    CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
+    OK(optimizer_new(&t->optimizer, t->model, kind->optimizer), ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device),
+       ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
 }
 
 static void training_free(struct training *t)
 {
-    ctrt_tensor_release(&t->x);
-    ctrt_tensor_release(&t->y);
-    ctrt_tensor_release(&t->loss);
+    RELEASE(t->x, t->y, t->loss);
     ctrt_optimizer_release(&t->optimizer);
     ctrt_module_release(&t->model);
 }
@@ -75,17 +73,14 @@ static void batch(struct training *t, int n)
         x[i] = (float)((i * 37 + n * 11) % 17) / 8 - 1;
     for (int i = 0; i < 5; i++)
         y[i] = (i + n) % 4;
-    CHECK_OK(ctrt_from_host_(t->x, x, 40, CTRT_F32));
-    CHECK_OK(ctrt_from_host_(t->y, y, 5, CTRT_I64));
+    OK(ctrt_from_host_(t->x, x, 40, CTRT_F32), ctrt_from_host_(t->y, y, 5, CTRT_I64));
 }
 
 static ctrt_status step(struct training *t)
 {
     CTRT_AUTO(tensor) h = NULL;
-    CTRT_TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
-    CTRT_TRY(ctrt_forward(&h, t->model, t->x));
-    CTRT_TRY(ctrt_cross_entropy(&t->loss, h, t->y, NULL));
-    CTRT_TRY(ctrt_backward(t->loss));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_forward(&h, t->model, t->x),
+        ctrt_cross_entropy(&t->loss, h, t->y, NULL), ctrt_backward(t->loss));
     return ctrt_optimizer_step(t->optimizer);
 }
 
@@ -121,9 +116,8 @@ static void prepare(struct training *t, int n)
 {
     ctrt_tensor *first = NULL;
     batch(t, n);
-    CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02));
-    CHECK_OK(ctrt_module_parameter(NULL, &first, t->model, 0));
-    CHECK_OK(ctrt_tensor_require_grad(first, n > 0));
+    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->model, 0),
+       ctrt_tensor_require_grad(first, n > 0));
 }
 
 /* Runs the steps with a capture of step 2, and compares each loss with `want`. */
@@ -138,8 +132,7 @@ static void run_captured(struct training *t, const double *want)
         } else if (n == 2) {
             CHECK_OK(ctrt_capture_begin(device));
             CHECK(ctrt_capture_running(device), "no capture is running");
-            CHECK_OK(step(t));
-            CHECK_OK(ctrt_capture_end(&graph, device));
+            OK(step(t), ctrt_capture_end(&graph, device));
             CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture is still running");
         }
         if (n >= 2)
@@ -165,8 +158,7 @@ static void test_training(void)
         training_new(&plain, &kinds[k]);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
-            CHECK_OK(step(&plain));
-            CHECK_OK(ctrt_item(&losses[n], plain.loss));
+            OK(step(&plain), ctrt_item(&losses[n], plain.loss));
         }
         CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
         training_new(&captured, &kinds[k]);
@@ -175,8 +167,7 @@ static void test_training(void)
         CHECK_EQ(offset, plain_offset);
         /* Eager steps after the release of the graph continue its step count. */
         prepare(&plain, STEPS);
-        CHECK_OK(step(&plain));
-        CHECK_OK(ctrt_generator_set(device, 7, plain_offset));
+        OK(step(&plain), ctrt_generator_set(device, 7, plain_offset));
         prepare(&captured, STEPS);
         CHECK_OK(step(&captured));
         check_same(&plain, &captured);
@@ -205,8 +196,7 @@ static double element(ctrt_tensor *x, int64_t index)
 {
     CTRT_AUTO(tensor) at = NULL;
     double value = -1;
-    CHECK_OK(ctrt_select(&at, x, 0, index));
-    CHECK_OK(ctrt_item(&value, at));
+    OK(ctrt_select(&at, x, 0, index), ctrt_item(&value, at));
     return value;
 }
 
@@ -217,8 +207,7 @@ static void test_memory(void)
     CTRT_AUTO(tensor) x = full(1, N), y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     const uint64_t before = ctrt_memory_allocated(device);
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(ctrt_add(&y, x, x));
+    OK(ctrt_capture_begin(device), ctrt_add(&y, x, x));
     for (int i = 0; i < 20; i++)
         CHECK_OK(ctrt_add(&y, y, x));               /* two blocks, used alternately */
     CHECK_OK(ctrt_capture_end(&graph, device));
@@ -226,8 +215,7 @@ static void test_memory(void)
     CHECK(kept >= 2u << 20 && kept <= 24u << 20, "21 results of 1 MiB take %llu bytes", (unsigned long long)kept);
     CHECK_EQ(ctrt_memory_allocated(device), before + kept);
     for (int i = 1; i <= 3; i++) {
-        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
-        CHECK_OK(ctrt_capture_replay(graph));
+        OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
         CTRT_AUTO(tensor) other = full(-1, N);      /* must not overlap the graph's memory */
         CHECK_EQ(element(y, N - 1), 22 * i);
     }
@@ -244,19 +232,13 @@ static void test_index(void)
     CTRT_AUTO(tensor) x = NULL, index = NULL, y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(stream) stream = NULL;
-    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(5, 0), CTRT_F32, device));
-    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(4), CTRT_I64, device));
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(ctrt_index_select(&y, x, 0, index));
-    CHECK_OK(ctrt_embedding(&y, x, index, -1));
-    CHECK_OK(ctrt_capture_end(&graph, device));
-    CHECK_OK(ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_device_synchronize(device));
-    CHECK_OK(ctrt_fill_(index, ctrt_int(5)));
-    CHECK_OK(ctrt_capture_replay(graph));
+    OK(ctrt_zeros(&x, CTRT_SHAPE(5, 0), CTRT_F32, device),
+       ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(4), CTRT_I64, device), ctrt_capture_begin(device),
+       ctrt_index_select(&y, x, 0, index), ctrt_embedding(&y, x, index, -1), ctrt_capture_end(&graph, device),
+       ctrt_capture_replay(graph), ctrt_device_synchronize(device), ctrt_fill_(index, ctrt_int(5)),
+       ctrt_capture_replay(graph));
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "[0, 5)");
-    CHECK_OK(ctrt_stream_default(&stream, device));
-    CHECK_OK(ctrt_stream_reset(stream));
+    OK(ctrt_stream_default(&stream, device), ctrt_stream_reset(stream));
 }
 
 /* ---- streams ---- */
@@ -270,34 +252,21 @@ static void test_streams(void)
     CTRT_AUTO(tensor) x = full(1, 4096), y = NULL, z = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(event) event = NULL;
-    CHECK_OK(ctrt_stream_default(&first, device));
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(ctrt_add(&y, x, x));
-    CHECK_OK(ctrt_stream_push(side));
+    OK(ctrt_stream_default(&first, device), ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_stream_push(side));
     CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "make the stream join the capture first");
-    CHECK_OK(ctrt_event_new(&event, device, false));
-    CHECK_OK(ctrt_event_record(event, first));
-    CHECK_OK(ctrt_stream_wait_event(side, event));
+    OK(ctrt_event_new(&event, device, false), ctrt_event_record(event, first), ctrt_stream_wait_event(side, event));
     CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_STATE, "recorded in a capture");
     CHECK_OK(ctrt_mul(&z, y, y));
     CHECK(ctrt_capture_running(device), "the other stream has not joined");
-    CHECK_OK(ctrt_stream_pop());
-    CHECK_OK(ctrt_capture_end(&graph, device));
+    OK(ctrt_stream_pop(), ctrt_capture_end(&graph, device));
     for (int i = 1; i <= 5; i++) {
-        CHECK_OK(ctrt_stream_push(other));
-        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_capture_replay(graph));
-        CHECK_OK(ctrt_stream_push(other));
-        CHECK_OK(ctrt_clone(&copy, z));
+        OK(ctrt_stream_push(other), ctrt_fill_(x, ctrt_float(i)), ctrt_stream_pop(), ctrt_capture_replay(graph),
+           ctrt_stream_push(other), ctrt_clone(&copy, z));
         CHECK_EQ(element(copy, 4095), 4 * i * i);
         CHECK_OK(ctrt_stream_pop());
     }
     ctrt_graph_release(&graph);
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&y);
-    ctrt_tensor_release(&z);
-    ctrt_tensor_release(&copy);
+    RELEASE(x, y, z, copy);
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
@@ -309,18 +278,13 @@ static void test_readers(void)
     CTRT_AUTO(stream) reader = new_stream();
     CTRT_AUTO(tensor) x = full(1, N), y = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(ctrt_add(&y, x, x));
-    CHECK_OK(ctrt_capture_end(&graph, device));
-    CHECK_OK(ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_stream_push(reader));
+    OK(ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_capture_end(&graph, device), ctrt_capture_replay(graph),
+       ctrt_stream_push(reader));
     for (int i = 0; i < 20; i++)
         CHECK_OK(ctrt_exp(&copy, y));                               /* keeps the stream busy */
-    CHECK_OK(ctrt_clone(&copy, y));
-    CHECK_OK(ctrt_stream_pop());
+    OK(ctrt_clone(&copy, y), ctrt_stream_pop());
     ctrt_tensor_release(&y);
-    CHECK_OK(ctrt_fill_(x, ctrt_float(50)));
-    CHECK_OK(ctrt_capture_replay(graph));
+    OK(ctrt_fill_(x, ctrt_float(50)), ctrt_capture_replay(graph));
     CHECK_EQ(element(copy, N - 1), 2);
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "shutdown");
 }
@@ -331,16 +295,14 @@ enum { DRAWN = 77 };
 
 static ctrt_status draw(ctrt_tensor *x, ctrt_tensor *y, ctrt_tensor **ints)
 {
-    CTRT_TRY(ctrt_uniform_(x, -1, 1));
-    CTRT_TRY(ctrt_normal_(y, 0, 2));
+    TRY(ctrt_uniform_(x, -1, 1), ctrt_normal_(y, 0, 2));
     return ctrt_randint(ints, -5, 1000, CTRT_SHAPE(DRAWN), CTRT_I64, device);
 }
 
 static void read_drawn(double out[3][DRAWN], ctrt_tensor *x, ctrt_tensor *y, ctrt_tensor *ints)
 {
-    CHECK_OK(ctrt_to_host(out[0], sizeof out[0], x, CTRT_F64));
-    CHECK_OK(ctrt_to_host(out[1], sizeof out[1], y, CTRT_F64));
-    CHECK_OK(ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
+    OK(ctrt_to_host(out[0], sizeof out[0], x, CTRT_F64), ctrt_to_host(out[1], sizeof out[1], y, CTRT_F64),
+       ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
 }
 
 static void test_random(void)
@@ -350,21 +312,17 @@ static void test_random(void)
     CTRT_AUTO(tensor) x = full(0, DRAWN), y = full(0, DRAWN), ints = NULL;
     CTRT_AUTO(graph) graph = NULL;
     double got[3][DRAWN], want[3][DRAWN];
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(draw(x, y, &ints));
-    CHECK_OK(ctrt_capture_end(&graph, device));
+    OK(ctrt_capture_begin(device), draw(x, y, &ints), ctrt_capture_end(&graph, device));
     ctrt_manual_seed(11);
     for (int i = 0; i < REPLAYS; i++)
         CHECK_OK(ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_uniform_(x, 0, 1));
-    CHECK_OK(ctrt_capture_replay(graph));
+    OK(ctrt_uniform_(x, 0, 1), ctrt_capture_replay(graph));
     read_drawn(got, x, y, ints);
     ctrt_graph_release(&graph);
     ctrt_manual_seed(11);
     for (int i = 0; i < REPLAYS; i++)
         CHECK_OK(draw(x, y, &ints));
-    CHECK_OK(ctrt_uniform_(x, 0, 1));
-    CHECK_OK(draw(x, y, &ints));
+    OK(ctrt_uniform_(x, 0, 1), draw(x, y, &ints));
     read_drawn(want, x, y, ints);
     CHECK(memcmp(got, want, sizeof got) == 0, "the numbers differ");
 }
@@ -387,11 +345,7 @@ static void test_optimizer(void)
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_FAILS(step(&t), CTRT_ERR_STATE, "every replay would initialise it again");
     CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before the capture");
-    CHECK_OK(step(&t));
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(step(&t));
-    CHECK_OK(step(&t));
-    CHECK_OK(ctrt_capture_end(&graph, device));
+    OK(step(&t), ctrt_capture_begin(device), step(&t), step(&t), ctrt_capture_end(&graph, device));
     ctrt_optimizer_release(&t.optimizer);
     for (int i = 0; i < 2; i++)
         CHECK_OK(ctrt_capture_replay(graph));
@@ -416,27 +370,18 @@ static void test_counts(void)
     ctrt_tensor *p = NULL;
     training_new(&t, &adamw);
     batch(&t, 0);
-    CHECK_OK(step(&t));
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_OK(step(&t));
-    CHECK_OK(ctrt_capture_end(&graph, device));
-    CHECK_OK(ctrt_save(t.model, model));
-    CHECK_OK(ctrt_optimizer_save(t.optimizer, state));
-    CHECK_OK(ctrt_capture_replay(graph));
+    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.model, model),
+       ctrt_optimizer_save(t.optimizer, state), ctrt_capture_replay(graph));
     read_parameters(&once, &t);
     CHECK_OK(ctrt_capture_replay(graph));
     /* With parameters and state restored, a replay must repeat the same step. */
-    CHECK_OK(ctrt_load(t.model, model));
-    CHECK_OK(ctrt_optimizer_load(t.optimizer, state));
-    CHECK_OK(ctrt_capture_replay(graph));
+    OK(ctrt_load(t.model, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
     read_parameters(&again, &t);
     CHECK(memcmp(&once, &again, sizeof once) == 0, "the graph did not use the loaded state");
     /* A step of one parameter only. */
-    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
-    CHECK_OK(ctrt_module_parameter(NULL, &p, t.model, 0));
-    CHECK_OK(ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL));
-    CHECK_OK(ctrt_tensor_set_grad(p, gradient));
-    CHECK_OK(ctrt_optimizer_step(t.optimizer));
+    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.model, 0),
+       ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(p, gradient),
+       ctrt_optimizer_step(t.optimizer));
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(model);
     remove(state);
@@ -453,20 +398,15 @@ static void test_refused(void)
     CTRT_AUTO(graph) graph = NULL;
     ctrt_dry_run *dryrun = NULL;
     double value = 0;
-    CHECK_OK(ctrt_select(&at, w, 0, 0));
-    CHECK_OK(ctrt_capture_begin(device));
+    OK(ctrt_select(&at, w, 0, 0), ctrt_capture_begin(device));
     CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "already being captured");
     CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
-    CHECK_FAILS(ctrt_item(&value, at), CTRT_ERR_STATE, "is being captured");
-    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "is being captured");
-    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "a capture is running on");
+    FAILS(STATE, (ctrt_item(&value, at), "is being captured"), (ctrt_device_synchronize(device), "is being captured"),
+          (ctrt_dry_run_begin(&dryrun, device), "a capture is running on"));
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "is not being captured");
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
-    CHECK_OK(ctrt_mul(&loss, w, w));
-    CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_device_synchronize(device));
+    OK(ctrt_tensor_require_grad(w, true), ctrt_mul(&loss, w, w), ctrt_sum(&loss, loss, CTRT_ALL_DIMS),
+       ctrt_capture_replay(graph), ctrt_device_synchronize(device));
     CHECK_FAILS(ctrt_backward(loss), CTRT_ERR_AUTOGRAD, "");
     ctrt_tensor_release(&loss);
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
@@ -498,8 +438,7 @@ static void test_other_thread(void)
     CTRT_AUTO(stream) stream = NULL;
     pthread_t thread;
     double got = 0;
-    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(64, 64), CTRT_F32, device));
-    CHECK_OK(ctrt_stream_default(&stream, device));
+    OK(ctrt_ones(&x, CTRT_SHAPE(64, 64), CTRT_F32, device), ctrt_stream_default(&stream, device));
     CHECK_EQ(pthread_create(&thread, NULL, busy, x), 0);
     for (int i = 0; i < 60; i++) {
         CTRT_AUTO(graph) graph = NULL;
@@ -511,9 +450,7 @@ static void test_other_thread(void)
     }
     atomic_store(&enough, true);
     pthread_join(thread, NULL);
-    CHECK_OK(ctrt_stream_reset(stream));
-    CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_item(&got, y));
+    OK(ctrt_stream_reset(stream), ctrt_sum(&y, x, CTRT_ALL_DIMS), ctrt_item(&got, y));
     CHECK_EQ(got, 4096);
 }
 

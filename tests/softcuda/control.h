@@ -23,7 +23,6 @@ struct softcuda_control {
     /* Symbols of functions by number, from 0; NULL after the last. For tests that let each function fail once. */
     const char *(*name)(int number);
     uint64_t (*live_bytes)(int device);         /* allocated device memory */
-    uint64_t (*live_blocks)(int device);
     /* `kind`: "stream", "event", "library", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
      * others. */
     uint64_t (*live_handles)(const char *kind);

@@ -201,25 +201,11 @@ static int64_t calls_of(const char *name)
     return sum;
 }
 
-static const char *name_of(int number)
-{
-    return number >= 0 && number < n_entries ? entries[number].symbol : NULL;
-}
+static const char *name_of(int number) { return number >= 0 && number < n_entries ? entries[number].symbol : NULL; }
 
-static uint64_t live_bytes(int device)
-{
-    return device_of(device) != NULL ? devices[device].live : 0;
-}
+static uint64_t live_bytes(int device) { return device_of(device) != NULL ? devices[device].live : 0; }
 
-static uint64_t live_blocks(int device)
-{
-    return device_of(device) != NULL ? devices[device].live_blocks : 0;
-}
-
-static bool context_active(int device)
-{
-    return device_of(device) != NULL && devices[device].retained > 0;
-}
+static bool context_active(int device) { return device_of(device) != NULL && devices[device].retained > 0; }
 
 static uint64_t live_handles(const char *kind)
 {
@@ -241,15 +227,9 @@ static bool peek(address from, void *to, size_t bytes)
 static atomic_ullong faults_seen;
 static char last_fault[512];
 
-static uint64_t faults(void)
-{
-    return faults_seen;
-}
+static uint64_t faults(void) { return faults_seen; }
 
-static const char *fault_text(void)
-{
-    return last_fault;
-}
+static const char *fault_text(void) { return last_fault; }
 
 void fault_report(const char *text)
 {
@@ -260,10 +240,7 @@ void fault_report(const char *text)
         fprintf(stderr, "softcuda: %s\n", text);
 }
 
-static void print_faults(bool on)
-{
-    options.quiet = !on;
-}
+static void print_faults(bool on) { options.quiet = !on; }
 
 static bool inject(const char *name, int64_t at, int error, bool on)
 {
@@ -275,14 +252,11 @@ static void inject_kernel(const char *kernel, int skip, int error)
     fault_add(kernel, skip, error, false, true, true);
 }
 
-static void inject_clear(void)
-{
-    fault_clear(true);
-}
+static void inject_clear(void) { fault_clear(true); }
 
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
-    .live_blocks = live_blocks, .live_handles = live_handles, .context_active = context_active,
+    .live_handles = live_handles, .context_active = context_active,
     .launches = function_launches, .peek = peek, .inject_kernel = inject_kernel, .faults = faults,
     .fault_text = fault_text, .print_faults = print_faults,
 };

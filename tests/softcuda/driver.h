@@ -25,10 +25,7 @@ static inline pthread_mutex_t *lock_take(pthread_mutex_t *mutex)
     return mutex;
 }
 
-static inline void lock_release(pthread_mutex_t *const *mutex)
-{
-    pthread_mutex_unlock(*mutex);
-}
+static inline void lock_release(pthread_mutex_t *const *mutex) { pthread_mutex_unlock(*mutex); }
 
 /* ---- driver.c: entry of all functions ---- */
 
@@ -84,7 +81,7 @@ struct device {                         /* a pointer to it is a CUcontext */
     uint32_t peers;                     /* bit mask of the devices whose memory its kernels may access */
     struct stream *streams;
     struct blocks *blocks;              /* memory.c */
-    atomic_ullong live, live_blocks;
+    atomic_ullong live;
 };
 
 extern struct device devices[DEVICES];

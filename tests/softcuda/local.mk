@@ -83,12 +83,10 @@ CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(soft
     $(soft)/nvml.soft.o
 
 # Tests of softcuda itself: one test program, in addition to those of libctrt (tests/local.mk).
-softcuda_own_tests = tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
-    tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c tests/softcuda/test-softcuda-streams.c
+softcuda_own_tests = tests/softcuda/test-softcuda-errors.c tests/softcuda/test-softcuda-facts.c
 TESTS          += $(softcuda_own_tests)
 check_PROGRAMS += run-softcuda
-run_softcuda_SOURCES  = $(TEST_RUNNER) $(softcuda_own_tests) tests/softcuda/fixture.h \
-    tests/softcuda/facts-backend.c tests/softcuda/facts.def
+run_softcuda_SOURCES  = $(TEST_RUNNER) $(softcuda_own_tests) tests/softcuda/facts-backend.c tests/softcuda/facts.def
 run_softcuda_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit $(CUDA_HEADERS) \
                         -D_GNU_SOURCE -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
 run_softcuda_CFLAGS   = $(TEST_CFLAGS)

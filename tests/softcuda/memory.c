@@ -37,10 +37,7 @@ bool memory_reserve(struct device *device, size_t bytes)
     return true;
 }
 
-void memory_release(struct device *device, size_t bytes)
-{
-    device->live -= bytes;
-}
+void memory_release(struct device *device, size_t bytes) { device->live -= bytes; }
 
 static address place_block(struct device *device, size_t bytes, void *owner)
 {
@@ -64,7 +61,6 @@ result memory_alloc(struct device *device, address *out, size_t bytes, void *own
         memory_release(device, memory_rounded(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    device->live_blocks++;
     order_forget(found, bytes);
     space_fill(found, 0xff, bytes);
     space_poison(found, memory_rounded(bytes));
@@ -83,7 +79,6 @@ result memory_free(struct device *device, address begin, struct range *freed)
     space_mark(begin, freed->bytes, false);
     space_renew(begin, memory_rounded(freed->bytes));
     memory_release(device, memory_rounded(freed->bytes));
-    device->live_blocks--;
     return CUDA_SUCCESS;
 }
 

@@ -12,36 +12,6 @@ SOFTCUDA_KERNEL(vector_add, struct vector_args, 1024)
         a.out[i] = a.a[i] + a.b[i];
 }
 
-/* The result of each warp operation in each lane: out[which * 32 + lane]. For one warp. */
-SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
-{
-    const unsigned lane = threadIdx.x, all = 0xffffffffu;
-    uint64_t *out = a.out + lane;
-    out[32 * 0] = (uint64_t)__shfl_up_sync(all, (int)lane, 3);
-    out[32 * 1] = (uint64_t)__shfl_xor_sync(all, (double)lane, 9);
-    out[32 * 2] = (uint64_t)(__any_sync(all, lane == 7) + 2 * __any_sync(all, lane == 32));
-    out[32 * 3] = __match_any_sync(all, lane / 4);
-    /* Each half of the warp takes its own branch. */
-    if (lane < 16)
-        out[32 * 4] = (uint64_t)__shfl_xor_sync(0x0000ffffu, (int)lane, 1);
-    else
-        out[32 * 4] = __match_any_sync(0xffff0000u, lane & 1);
-    /* Some lanes have exited. */
-    if (lane >= 20)
-        return;
-    out[32 * 5] = __match_any_sync(all, 1);
-    out[32 * 6] = (uint64_t)(unsigned)__shfl_xor_sync(all, (int)lane, 16);
-}
-
-/* Accesses an element of a neighbouring thread; only __syncwarp orders the accesses. */
-SOFTCUDA_KERNEL(warp_neighbours, struct number_args, 64)
-{
-    __shared__ uint64_t shared[64];
-    shared[threadIdx.x] = threadIdx.x;
-    __syncwarp();
-    a.out[threadIdx.x] = shared[threadIdx.x ^ 1];
-}
-
 SOFTCUDA_KERNEL(spin, struct number_args, 1)
 {
     for (volatile int64_t i = 0; i < a.n; i = i + 1)

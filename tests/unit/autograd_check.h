@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
@@ -25,8 +26,7 @@ static inline double sum_of(ctrt_tensor *t)
     CTRT_AUTO(tensor) s = NULL;
     double value = NAN;
     ctrt_no_grad {
-        CHECK_OK(ctrt_sum(&s, t, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_item(&value, s));
+        OK(ctrt_sum(&s, t, CTRT_ALL_DIMS), ctrt_item(&value, s));
     }
     return value;
 }
@@ -47,16 +47,9 @@ static inline ctrt_status backward_of_sum(ctrt_tensor *t)
     static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **dx, UNUSED int n_in,   \
                             UNUSED ctrt_tensor *const *dy, UNUSED int n_out)
 
-static inline void nothing_left(void)
-{
-    CHECK_EQ(ctrt_autograd_live_nodes(), 0);
-    CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
-}
+static inline void nothing_left(void) { EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0)); }
 
 /* Runs the TESTs. Each must leave no graph. */
-static inline int run_autograd_tests(void)
-{
-    return cpu_opened() ? run_tests_and(nothing_left) : done();
-}
+static inline int run_autograd_tests(void) { return cpu_opened() ? run_tests_and(nothing_left) : done(); }
 
 #endif

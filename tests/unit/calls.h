@@ -4,11 +4,14 @@
  *     OK(ctrt_t(&a, a), ctrt_exp(&b, a));                  each call returns CTRT_OK
  *     FAILS(SHAPE, (ctrt_t(&y, x), "[2, 3, 4]"), ...);     each returns CTRT_ERR_SHAPE and a message with this text
  *     EQUALS((a, 1), (b, 2), ...);                         CHECK_EQ of each pair
+ *     STRINGS((a, "x"), ...); HAS(text, "x", "y");         CHECK_STR of each pair; CHECK_HAS of each part of the text
  *     GIVES(ctrt_exp(&y, x), 1, 1, 1);                     the call returns CTRT_OK, and y has these values
  *     GIVES_SHAPE(ctrt_t(&y, x), 3, 2);                    this shape; or GIVES_STRIDES
+ *     TRY(ctrt_t(&a, a), ctrt_exp(&b, a));                 returns the first status that is no CTRT_OK
+ *     RELEASE(a, b);                                       releases these tensors
  *     RUN_ALL(test_sizes, test_copies);                    calls these functions in this order
  *
- * EACH_ARG(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first. */
+ * EACH_ARG(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b, which are expanded first. */
 #ifndef CTRT_TESTS_CALLS_H
 #define CTRT_TESTS_CALLS_H
 
@@ -37,10 +40,25 @@
 #define FAILS_CHECK(status, call, words) CHECK_FAILS(call, CTRT_ERR_##status, words)
 #define EQUALS(...)              EACH_ARG(EQUALS_ONE, , , __VA_ARGS__)
 #define EQUALS_ONE(a, b, pair)   CHECK_EQ pair
+#define STRINGS(...)             EACH_ARG(STRINGS_ONE, , , __VA_ARGS__)
+#define STRINGS_ONE(a, b, pair)  CHECK_STR pair
+#define HAS(text, ...)           EACH_ARG(HAS_ONE, text, , __VA_ARGS__)
+#define HAS_ONE(text, b, part)   CHECK_HAS(text, part)
 #define CALLS_PAIR(...)          __VA_ARGS__
 #define GIVES(call, ...)         (tap_ok((call), __FILE__, __LINE__, #call), VALUES_ARE(y, __VA_ARGS__))
 #define GIVES_SHAPE(call, ...)   (tap_ok((call), __FILE__, __LINE__, #call), SHAPE_IS(y, __VA_ARGS__))
 #define GIVES_STRIDES(call, ...) (tap_ok((call), __FILE__, __LINE__, #call), STRIDES_ARE(y, __VA_ARGS__))
+
+#define TRY(...)                                    \
+    do {                                            \
+        ctrt_status status_ = CTRT_OK;              \
+        EACH_ARG(TRY_ONE, , , __VA_ARGS__);         \
+        if (status_ != CTRT_OK)                     \
+            return status_;                         \
+    } while (0)
+#define TRY_ONE(a, b, call)       (status_ = status_ != CTRT_OK ? status_ : (call))
+#define RELEASE(...)              EACH_ARG(RELEASE_ONE, , , __VA_ARGS__)
+#define RELEASE_ONE(a, b, tensor) ctrt_tensor_release(&tensor)
 
 #define RUN_ALL(...)                                                            \
     do {                                                                        \

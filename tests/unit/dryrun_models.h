@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_DRYRUN_MODELS_H
 #define CTRT_TESTS_DRYRUN_MODELS_H
 
+#include "calls.h"
 #include "ctrt/ctrt.h"
 
 enum stage { FORWARD, BACKWARD, STEP };             /* the last stage of a step; FORWARD records no graph */
@@ -100,8 +101,7 @@ static inline void training_end(struct training *run)
 {
     ctrt_module_release(&run->net);
     ctrt_optimizer_release(&run->optimizer);
-    ctrt_tensor_release(&run->x);
-    ctrt_tensor_release(&run->y);
+    RELEASE(run->x, run->y);
     (void)ctrt_device_synchronize(run->device);         /* the process must not end while the device works */
 }
 
@@ -115,9 +115,8 @@ static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *
 static inline ctrt_status training_forward_rows(ctrt_tensor **loss, struct training *run, int64_t from, int64_t to)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    CTRT_TRY(ctrt_slice(&x, run->x, 0, from, to, 1));
-    CTRT_TRY(ctrt_slice(&y, run->y, 0, from, to, 1));
-    CTRT_TRY(ctrt_forward(loss, run->net, x));
+    TRY(ctrt_slice(&x, run->x, 0, from, to, 1), ctrt_slice(&y, run->y, 0, from, to, 1),
+        ctrt_forward(loss, run->net, x));
     return ctrt_cross_entropy(loss, *loss, y, NULL);
 }
 
@@ -132,9 +131,7 @@ static inline ctrt_status training_step(double *value, struct training *run)
         CTRT_TRY(status);
         return ctrt_item(value, loss);
     }
-    CTRT_TRY(ctrt_optimizer_zero_grad(run->optimizer, true));
-    CTRT_TRY(training_forward(&loss, run));
-    CTRT_TRY(ctrt_backward(loss));
+    TRY(ctrt_optimizer_zero_grad(run->optimizer, true), training_forward(&loss, run), ctrt_backward(loss));
     if (run->model->clip)
         CTRT_TRY(ctrt_clip_grad_norm_(&norm, run->net, 0.01));
     if (run->model->stage == STEP)
@@ -148,18 +145,12 @@ static inline ctrt_status training_on_streams(double *losses, int steps, struct 
 {
     CTRT_AUTO(tensor) loss = NULL;
     CTRT_AUTO(stream) even = NULL, odd = NULL;
-    CTRT_TRY(ctrt_stream_new(&even, run->device, 0));
-    CTRT_TRY(ctrt_stream_new(&odd, run->device, 0));
+    TRY(ctrt_stream_new(&even, run->device, 0), ctrt_stream_new(&odd, run->device, 0));
     for (int step = 0; step < steps; step++) {
-        CTRT_TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? odd : even));
-        CTRT_TRY(training_forward(&loss, run));
-        CTRT_TRY(ctrt_stream_pop());
-        CTRT_TRY(ctrt_optimizer_zero_grad(run->optimizer, true));
-        CTRT_TRY(ctrt_backward(loss));
-        CTRT_TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? even : odd));
-        CTRT_TRY(ctrt_optimizer_step(run->optimizer));
-        CTRT_TRY(ctrt_stream_pop());
-        CTRT_TRY(ctrt_item(&losses[step], loss));
+        TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? odd : even), training_forward(&loss, run), ctrt_stream_pop(),
+            ctrt_optimizer_zero_grad(run->optimizer, true), ctrt_backward(loss),
+            ctrt_stream_push(!streams ? NULL : step % 2 ? even : odd), ctrt_optimizer_step(run->optimizer),
+            ctrt_stream_pop(), ctrt_item(&losses[step], loss));
     }
     return CTRT_OK;
 }

@@ -10,16 +10,14 @@
 #include <unistd.h>
 
 #include "backends/sim/control.h"
+#include "calls.h"
 #include "fake_host.h"
 #include "folder.h"
 
 static const ctrt_backend *sim;
 static const sim_control *control;
 
-FAKE const struct ctrt_backend *sim_lend(const char *name)
-{
-    return strcmp(name, "cpu") == 0 ? fake_backend : NULL;
-}
+FAKE const struct ctrt_backend *sim_lend(const char *name) { return strcmp(name, "cpu") == 0 ? fake_backend : NULL; }
 
 FAKE bool sim_describe(char *text, size_t bytes, const void *address)
 {
@@ -46,8 +44,9 @@ FAKE void sim_reload(void)
     }
 }
 
-/* Requires that `call` succeeds. */
-#define MUST(call) fake_must((call), #call)
+/* Requires that each call succeeds. */
+#define MUST(...)            EACH_ARG(MUST_ONE, , , __VA_ARGS__)
+#define MUST_ONE(a, b, call) fake_must((call), #call)
 
 /* Requires that `call` returns `status` with a message that contains `words`. */
 #define MUST_FAIL(call, status, words)                                                                        \

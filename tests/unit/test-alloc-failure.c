@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the n-th host allocation fail, for every n, while networks are created, trained and released, and in steps,
- * predicted steps and steps in micro-batches of one network.
+/* Makes the n-th host allocation fail, for every n, in steps, predicted steps, steps in micro-batches and steps with
+ * replicas of one network. test-nn-memory does it while a network is created, converted, saved and loaded.
  *
  * Each failure must give CTRT_ERR_OUT_OF_MEMORY and a message, must not leak storages, graph nodes or host memory, must
  * keep the statistics exact, and the next run must succeed. */
-#include <malloc.h>
 #include <math.h>
 
+#include "calls.h"
 #include "base/host_alloc.h"
-#include "child.h"
 #include "dryrun_models.h"
 #include "memory_checks.h"
 
@@ -58,74 +57,6 @@ static void check_failure(ctrt_status status, uint64_t n)
           (unsigned long long)n, ctrt_status_string(status), ctrt_error_message());
 }
 
-/* ---- creation, two training steps, release ---- */
-
-static ctrt_status life(const struct model *model, double *loss)
-{
-    struct training run;
-    ctrt_manual_seed(1);
-    ctrt_status status = training_begin(&run, model, device);
-    for (int step = 0; step < 2 && status == CTRT_OK; step++)
-        status = training_step(loss, &run);             /* the second step reuses momentum and caches */
-    training_end(&run);
-    return status;
-}
-
-/* Returns the number of allocations that failed. */
-static uint64_t fail_lives(const struct model *model, bool forever, double loss)
-{
-    const struct alive before = alive();
-    for (uint64_t n = 1; n < 100000; n++) {
-        double got = 0;
-        alloc_fail_at(n, forever);
-        ctrt_status status = life(model, &got);
-        const uint64_t counted = alloc_fail_at(0, false);
-        if (status != CTRT_OK) {
-            check_failure(status, n);
-            check_alive(&before, n, forever);
-        }
-        if (status == CTRT_OK && counted < n) {
-            CHECK_EQ(got, loss);
-            return n - 1;
-        }
-        if (status != CTRT_OK && n % 16 == 0)
-            CHECK_OK(life(model, &got));
-        if (status == CTRT_OK || n % 16 == 0)           /* a failed allocation that is optional changes nothing */
-            CHECK(got == loss, "after allocation %llu failed, the loss is %.9g, not %.9g", (unsigned long long)n, got,
-                  loss);
-    }
-    CHECK(false, "more than 100000 allocations");
-    return 0;
-}
-
-static void test_lives(void)
-{
-    static const char *const policies[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct" };
-    for (int i = 0; i < SMALL_MODELS; i++)
-        for (size_t p = 0; p < 2; p++) {
-            const struct model *model = &small_models[i];
-            group("%s, created, trained and released: each allocation fails, %s", model->name, policies[p]);
-            IN_CHILD(policies[p]) {
-                double loss = 0;
-                CHECK_OK(ctrt_device_get(&device, "cpu"));
-                CHECK_OK(life(model, &loss));
-                CHECK_OK(life(model, &loss));
-                const uint64_t once = fail_lives(model, false, loss), all = fail_lives(model, true, loss);
-                CHECK(once >= 100 && all == once, "%llu and %llu allocations failed", (unsigned long long)once,
-                      (unsigned long long)all);
-                /* If a repeated pass makes the heap grow, the pass leaks. (Sanitizers use their own heaps and report
-                 * leaks themselves.) uordblks includes freed blocks in malloc's thread cache, which are a few
-                 * kilobytes; one object leaked by each run is more than that. With the direct policy uordblks is not
-                 * usable, because its aligned blocks keep fragmenting the heap. */
-                const size_t heap = mallinfo2().uordblks;
-                fail_lives(model, true, loss);
-                if (p == 0)
-                    CHECK(mallinfo2().uordblks <= heap + 40 * once, "the heap grew by %zu bytes",
-                          mallinfo2().uordblks - heap);
-            }
-        }
-}
-
 /* ---- steps of one network ---- */
 
 static ctrt_status plain(struct training *run)
@@ -148,8 +79,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 {
     struct training *run = user;
     CTRT_AUTO(tensor) loss = NULL;
-    CTRT_TRY(training_forward_rows(&loss, run, from, to));
-    CTRT_TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
+    TRY(training_forward_rows(&loss, run, from, to), ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
     return ctrt_backward(loss);
 }
 
@@ -182,8 +112,7 @@ static ctrt_status with_replicas(struct training *run)
     if (status == CTRT_OK)
         status = ctrt_backward(y);
     for (int i = 0; i < 2; i++) {
-        ctrt_tensor_release(&parts[i]);
-        ctrt_tensor_release(&outputs[i]);
+        RELEASE(parts[i], outputs[i]);
         ctrt_module_release(&replicas[i]);
     }
     return status;
@@ -194,10 +123,8 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
     struct training run;
     double loss;
     group("%s of %s on %s: each allocation fails", what, model->name, ctrt_device_name(device));
-    CHECK_OK(training_begin(&run, model, device));
-    CHECK_OK(training_step(&loss, &run));
-    CHECK_OK(step(&run));
-    CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+    OK(training_begin(&run, model, device), training_step(&loss, &run), step(&run),
+       ctrt_optimizer_zero_grad(run.optimizer, true));
     const struct alive before = alive();
     uint64_t n = 1, failures = 0;
     for (; n < 100000; n++) {
@@ -211,8 +138,7 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
             check_failure(status, n);
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
         check_alive(&before, n, forever);
-        CHECK_OK(step(&run));
-        CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+        OK(step(&run), ctrt_optimizer_zero_grad(run.optimizer, true));
     }
     CHECK(n > 50 && failures > n / 4, "only %llu of %llu allocations failed", (unsigned long long)failures,
           (unsigned long long)n);
@@ -246,7 +172,6 @@ TEST_MAIN
     setenv("CTRT_LOG", "error", 1);
     /* One thread, because most of the time of so many small steps would be spent in waking threads. */
     setenv("CTRT_NUM_THREADS", "1", 1);
-    test_lives();
     test_steps();
     return done();
 }

@@ -3,6 +3,7 @@
  * are not reported. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "autograd_check.h"
 #include "ctrt/memory.h"
 
@@ -23,10 +24,7 @@ enum sum {
     ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, MAXIMUM, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN
 };
 
-FORWARD(adder_forward)
-{
-    return ctrt_add(out, in[0], in[1]);
-}
+FORWARD(adder_forward) { return ctrt_add(out, in[0], in[1]); }
 
 BACKWARD(adder_backward)
 {
@@ -75,9 +73,7 @@ static void train(int steps, enum sum sum)
             CHECK_OK(ctrt_grad(&grad, loss, &w, 1, NULL, true, false, false));
         else
             CHECK_OK(ctrt_backward_with(loss, NULL, sum == RETAIN, false));
-        CHECK_OK(ctrt_memory_label_push("epoch"));
-        CHECK_OK(add_up(&total, loss, sum));
-        CHECK_OK(ctrt_memory_label_pop());
+        OK(ctrt_memory_label_push("epoch"), add_up(&total, loss, sum), ctrt_memory_label_pop());
     }
 }
 
@@ -139,8 +135,7 @@ TEST_MAIN
     ctrt_log_set_callback(count_warning, NULL);
     group("growth is not reported by default");
     train(30, ADD);
-    CHECK_EQ(warnings, 0);
-    CHECK_EQ(ctrt_autograd_growth_found(), 0);
+    EQUALS((warnings, 0), (ctrt_autograd_growth_found(), 0));
     EACH(c, cases) {
         group("%s", c->name);
         const uint64_t before = ctrt_autograd_growth_found();
@@ -157,8 +152,7 @@ TEST_MAIN
         CHECK_TRUE(ctrt_autograd_growth_found() >= before + 22);
         char words[64];
         snprintf(words, sizeof words, "a result of %s (epoch) spans 8 backward passes", c->op);
-        CHECK_HAS(warning, words);
-        CHECK_HAS(warning, "ctrt_item(loss)");
+        HAS(warning, words, "ctrt_item(loss)");
     }
     group("a graph that two threads build in turn is not reported");
     test_threads();

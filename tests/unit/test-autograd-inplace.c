@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In-place writes: which ones are errors, how changes of saved tensors are detected, and the histories of views.
  * test-autograd-rules checks the values of the gradients. */
+#include "calls.h"
 #include "autograd_check.h"
 
 static ctrt_tensor *filled(double value, bool grad)
@@ -13,15 +14,13 @@ static ctrt_tensor *filled(double value, bool grad)
 TEST(leaves, "in-place writes to leaves that require grad are errors")
 {
     CTRT_AUTO(tensor) x = filled(1, true), v = NULL;
-    CHECK_FAILS(ctrt_add_scalar_(x, ctrt_float(1)), CTRT_ERR_AUTOGRAD, "leaf");
-    CHECK_FAILS(ctrt_zero_(x), CTRT_ERR_AUTOGRAD, "ctrt_no_grad");
-    CHECK_FAILS(ctrt_normal_(x, 0, 1), CTRT_ERR_AUTOGRAD, "leaf");
+    FAILS(AUTOGRAD, (ctrt_add_scalar_(x, ctrt_float(1)), "leaf"), (ctrt_zero_(x), "ctrt_no_grad"),
+          (ctrt_normal_(x, 0, 1), "leaf"));
     CHECK_OK(ctrt_select(&v, x, 0, 0));
     CHECK_FAILS(ctrt_mul_(v, v), CTRT_ERR_AUTOGRAD, "view of a leaf");
     CHECK_EQ(sum_of(x), 6);
     ctrt_no_grad {
-        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
-        CHECK_OK(ctrt_mul_(v, v));
+        OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_mul_(v, v));
     }
     CHECK_EQ(sum_of(x), 18);
     CHECK_TRUE(ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x));
@@ -40,11 +39,10 @@ TEST(former_leaves, "in-place writes that turn a leaf of a graph into a result")
             CHECK_OK(ctrt_narrow(&leaf, base, 0, 0, 1));
         else
             ctrt_tensor_assign(&leaf, base);
-        CHECK_OK(ctrt_tensor_require_grad(leaf, true));
-        CHECK_OK(ctrt_mul_scalar(&e, leaf, ctrt_float(2)));
-        CHECK_OK(ctrt_tensor_require_grad(leaf, written == BASE));
-        CHECK_OK(written == VIEW ? ctrt_select(&v, leaf, 0, 1) : (ctrt_tensor_assign(&v, base), CTRT_OK));
-        CHECK_OK(written == VIEW ? ctrt_select(&k, w, 0, 1) : (ctrt_tensor_assign(&k, w), CTRT_OK));
+        OK(ctrt_tensor_require_grad(leaf, true), ctrt_mul_scalar(&e, leaf, ctrt_float(2)),
+           ctrt_tensor_require_grad(leaf, written == BASE),
+           written == VIEW ? ctrt_select(&v, leaf, 0, 1) : (ctrt_tensor_assign(&v, base), CTRT_OK),
+           written == VIEW ? ctrt_select(&k, w, 0, 1) : (ctrt_tensor_assign(&k, w), CTRT_OK));
         const bool was = ctrt_set_grad_enabled(written != WITHOUT_GRAD_MODE);
         CHECK_OK(ctrt_mul_(v, k));
         ctrt_set_grad_enabled(was);
@@ -63,11 +61,9 @@ TEST(no_grad_views, "writes to views made without grad mode and to expanded tens
     CHECK_FAILS(ctrt_mul_(v, y), CTRT_ERR_SHAPE, NULL);
     CHECK_OK(ctrt_select(&k, x, 0, 1));
     CHECK_FAILS(ctrt_mul_(v, k), CTRT_ERR_AUTOGRAD, "made under ctrt_no_grad");
-    CHECK_OK(ctrt_select(&e, v, 0, 1));
-    CHECK_OK(ctrt_select(&k, k, 0, 1));
+    OK(ctrt_select(&e, v, 0, 1), ctrt_select(&k, k, 0, 1));
     CHECK_FAILS(ctrt_mul_(e, k), CTRT_ERR_AUTOGRAD, "made under ctrt_no_grad");
-    CHECK_OK(ctrt_select(&v, y, 0, 0));
-    CHECK_OK(ctrt_expand(&e, v, CTRT_SHAPE(4, 3)));
+    OK(ctrt_select(&v, y, 0, 0), ctrt_expand(&e, v, CTRT_SHAPE(4, 3)));
     CHECK_FAILS(ctrt_add_scalar_(e, ctrt_float(1)), CTRT_ERR_INVALID_ARGUMENT, "share memory");
 }
 
@@ -90,8 +86,7 @@ TEST(versions, "backward detects changes of saved operands and results, also thr
 
     for (int detached = 0; detached < 2; detached++) {          /* through a view, through a detached tensor */
         CHECK_OK(ctrt_exp(&y, x));
-        CHECK_OK(detached ? ctrt_detach(&v, y) : ctrt_select(&v, y, 0, 1));
-        CHECK_OK(ctrt_zero_(v));
+        OK(detached ? ctrt_detach(&v, y) : ctrt_select(&v, y, 0, 1), ctrt_zero_(v));
         CHECK_EQ(ctrt_tensor_version(y), 1);
         CHECK_FAILS(backward_of_sum(y), CTRT_ERR_AUTOGRAD, "backward of exp");
     }
@@ -100,9 +95,7 @@ TEST(versions, "backward detects changes of saved operands and results, also thr
     CHECK_FAILS(backward_of_sum(y), CTRT_ERR_AUTOGRAD, "operand 2");
 
     CHECK_OK(ctrt_add(&y, x, w));                       /* saves nothing, so changes are allowed */
-    CHECK_OK(ctrt_zero_(w));
-    CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(3)));
-    CHECK_OK(backward_of_sum(y));
+    OK(ctrt_zero_(w), ctrt_mul_scalar_(y, ctrt_float(3)), backward_of_sum(y));
     CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 18);
 }
 
@@ -125,12 +118,9 @@ TEST(constants, "an in-place write gives constants and their views a history")
     ctrt_tensor_release(&c);
 
     c = filled(3, false);
-    CHECK_OK(ctrt_select(&v, c, 0, 0));
-    CHECK_OK(ctrt_select(&w, c, 0, 0));
-    CHECK_OK(ctrt_select(&y, x, 0, 0));
+    OK(ctrt_select(&v, c, 0, 0), ctrt_select(&w, c, 0, 0), ctrt_select(&y, x, 0, 0));
     CHECK_OK(ctrt_mul_(v, y));                          /* a write to a view changes c and its other views */
-    CHECK_STR(ctrt_tensor_grad_fn(c), "copy_slices");
-    CHECK_STR(ctrt_tensor_grad_fn(v), "as_strided");
+    STRINGS((ctrt_tensor_grad_fn(c), "copy_slices"), (ctrt_tensor_grad_fn(v), "as_strided"));
     CHECK_TRUE(ctrt_tensor_requires_grad(w) && !ctrt_tensor_is_leaf(w));
     CHECK_OK(ctrt_mul(&w, w, w));                       /* (3 x)^2 */
     CHECK_OK(backward_of_sum(w));
@@ -144,28 +134,18 @@ TEST(hooks, "hooks and retained gradients of a tensor that is written in place")
     double before = 0, after = 0;
     uint64_t id;
     CTRT_AUTO(tensor) x = filled(2, true), v = NULL, y = OP(mul_scalar, x, ctrt_float(2));
-    CHECK_OK(ctrt_tensor_add_hook(y, add_sum, &before, &id));
-    CHECK_OK(ctrt_tensor_retain_grad(y));
-    CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(5)));
-    CHECK_OK(ctrt_tensor_add_hook(y, add_sum, &after, NULL));
-    CHECK_OK(ctrt_mul_scalar(&v, y, ctrt_float(7)));
-    CHECK_OK(ctrt_sum(&v, v, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_backward_with(v, NULL, true, false));
-    CHECK_EQ(before, 6 * 35);
-    CHECK_EQ(after, 6 * 7);
-    CHECK_EQ(sum_of(ctrt_tensor_grad(y)), 42);
-    CHECK_OK(ctrt_tensor_remove_hook(y, id));
-    CHECK_OK(ctrt_backward(v));
-    CHECK_EQ(before, 6 * 35);
-    CHECK_EQ(after, 2 * 6 * 7);
+    OK(ctrt_tensor_add_hook(y, add_sum, &before, &id), ctrt_tensor_retain_grad(y), ctrt_mul_scalar_(y, ctrt_float(5)),
+       ctrt_tensor_add_hook(y, add_sum, &after, NULL), ctrt_mul_scalar(&v, y, ctrt_float(7)),
+       ctrt_sum(&v, v, CTRT_ALL_DIMS), ctrt_backward_with(v, NULL, true, false));
+    EQUALS((before, 6 * 35), (after, 6 * 7), (sum_of(ctrt_tensor_grad(y)), 42));
+    OK(ctrt_tensor_remove_hook(y, id), ctrt_backward(v));
+    EQUALS((before, 6 * 35), (after, 2 * 6 * 7));
 }
 
 TEST(overwritten, "an overwritten tensor loses its history")
 {
     CTRT_AUTO(tensor) x = filled(2, true), y = OP(exp, x);
-    CHECK_OK(ctrt_mul_scalar(&y, y, ctrt_float(1)));
-    CHECK_OK(ctrt_uniform_(y, 0, 1));
-    CHECK_OK(backward_of_sum(y));
+    OK(ctrt_mul_scalar(&y, y, ctrt_float(1)), ctrt_uniform_(y, 0, 1), backward_of_sum(y));
     VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0);
 }
 
@@ -178,15 +158,9 @@ FORWARD(same_forward)
     return CTRT_OK;
 }
 
-FORWARD(part_forward)
-{
-    return ctrt_slice(&out[0], in[0], 0, 0, 2, 1);
-}
+FORWARD(part_forward) { return ctrt_slice(&out[0], in[0], 0, 0, 2, 1); }
 
-BACKWARD(no_backward)
-{
-    return CTRT_OK;
-}
+BACKWARD(no_backward) { return CTRT_OK; }
 
 static const ctrt_function same_function = { sizeof same_function, "same", same_forward, no_backward, NULL };
 static const ctrt_function part_function = { sizeof part_function, "part", part_forward, no_backward, NULL };
@@ -263,12 +237,7 @@ static void begin_view(struct view_tensors *t, const struct view_case *c)
         CHECK_OK(take_step(t, c->steps[i], i > 0 && c->steps[i - 1] == X));
 }
 
-static void end_view(struct view_tensors *t)
-{
-    ctrt_tensor_release(&t->x);
-    ctrt_tensor_release(&t->y);
-    ctrt_tensor_release(&t->v);
-}
+static void end_view(struct view_tensors *t) { RELEASE(t->x, t->y, t->v); }
 
 /* Writes of v. */
 static ctrt_status w_add(ctrt_tensor *v) { return ctrt_add_scalar_(v, ctrt_float(1)); }
@@ -317,8 +286,7 @@ TEST(views, NULL)
             continue;
         CTRT_AUTO(tensor) z = NULL;
         begin_view(&t, c);
-        CHECK_OK(ctrt_mul_scalar(&z, t.v, ctrt_float(2)));
-        CHECK_OK(ctrt_mul_scalar_(t.y, ctrt_float(3)));
+        OK(ctrt_mul_scalar(&z, t.v, ctrt_float(2)), ctrt_mul_scalar_(t.y, ctrt_float(3)));
         CHECK_FAILS(ctrt_mul_scalar(&z, t.v, ctrt_float(2)), CTRT_ERR_AUTOGRAD, "changed in place since");
         ctrt_no_grad CHECK_OK(ctrt_mul_scalar(&z, t.v, ctrt_float(2)));
         end_view(&t);

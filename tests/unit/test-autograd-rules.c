@@ -6,6 +6,7 @@
  * differences of L. Second derivatives: with fixed v, M = sum(v dL/dx); the gradient of M by create_graph is
  * compared with differences of M. In those differences dL/dx comes from a backward pass without create_graph, so
  * fused kernels and derivatives composed of ops are compared with each other too. */
+#include "calls.h"
 #include "autograd_check.h"
 
 enum { INPUTS = 3, W = INPUTS };
@@ -59,8 +60,7 @@ F(reshape_copy,
 F(strided_overlap, return ctrt_as_strided(out, in[0], CTRT_SHAPE(3, 4), CTRT_SHAPE(2, 1), 1);)
 F(strided_view,
   CTRT_AUTO(tensor) t = NULL;
-  CTRT_TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1));
-  CTRT_TRY(ctrt_transpose(&t, t, 0, 1));
+  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1), ctrt_transpose(&t, t, 0, 1));
   return ctrt_as_strided(out, t, CTRT_SHAPE(3, 2), CTRT_SHAPE(3, 1), 4);)
 F(strided_expanded,
   CTRT_AUTO(tensor) t = NULL;
@@ -85,13 +85,11 @@ IN_PLACE(clamp_, CTRT_TRY(ctrt_mul_scalar_(y, ctrt_float(1.5))); return ctrt_cla
 IN_PLACE(mul_itself_, return ctrt_mul_(y, y);)
 IN_PLACE(four_changes_,
          CTRT_TRY(ctrt_mul_(y, in[1]));
-         CTRT_TRY(ctrt_add_(y, in[1]));
-         CTRT_TRY(ctrt_mul_scalar_(y, ctrt_float(0.7)));
+         TRY(ctrt_add_(y, in[1]), ctrt_mul_scalar_(y, ctrt_float(0.7)));
          return ctrt_exp_(y);)
 IN_PLACE(copy_,
          CTRT_AUTO(tensor) t = NULL;
-         CTRT_TRY(ctrt_mul(out, y, in[0]));
-         CTRT_TRY(ctrt_slice(&t, *out, 0, 0, 2, 1));
+         TRY(ctrt_mul(out, y, in[0]), ctrt_slice(&t, *out, 0, 0, 2, 1));
          return ctrt_copy_(t, in[1]);)
 IN_PLACE(masked_fill_,
          CTRT_AUTO(tensor) mask = NULL;
@@ -99,44 +97,30 @@ IN_PLACE(masked_fill_,
          return ctrt_masked_fill_(y, mask, ctrt_float(3));)
 IN_PLACE(fill_row_,
          CTRT_AUTO(tensor) row = NULL;
-         CTRT_TRY(ctrt_select(&row, y, 0, 1));
-         CTRT_TRY(ctrt_fill_(row, ctrt_float(2)));
+         TRY(ctrt_select(&row, y, 0, 1), ctrt_fill_(row, ctrt_float(2)));
          return ctrt_mul(out, y, in[0]);)
 /* Changes the views a and b of y. b is selected from c, a view created before y was changed. */
 IN_PLACE(views_,
          CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, product = NULL;
-         CTRT_TRY(ctrt_select(&a, y, 0, 0));
-         CTRT_TRY(ctrt_transpose(&c, y, 0, 1));
-         CTRT_TRY(ctrt_mul_(a, in[1]));
-         CTRT_TRY(ctrt_select(&b, c, 1, 1));
-         CTRT_TRY(ctrt_add_(b, a));
-         CTRT_TRY(ctrt_exp_(b));
-         CTRT_TRY(ctrt_mul(&b, b, a));
-         CTRT_TRY(ctrt_mul(&product, y, b));
+         TRY(ctrt_select(&a, y, 0, 0), ctrt_transpose(&c, y, 0, 1), ctrt_mul_(a, in[1]), ctrt_select(&b, c, 1, 1),
+             ctrt_add_(b, a), ctrt_exp_(b), ctrt_mul(&b, b, a), ctrt_mul(&product, y, b));
          return ctrt_add(out, product, y);)
 IN_PLACE(row_by_row_,
          CTRT_AUTO(tensor) a = NULL, b = NULL;
-         CTRT_TRY(ctrt_select(&a, y, 0, 0));
-         CTRT_TRY(ctrt_select(&b, y, 0, 1));
+         TRY(ctrt_select(&a, y, 0, 0), ctrt_select(&b, y, 0, 1));
          return ctrt_mul_(a, b);)
 /* A change of the view v of a constant makes the constant require grad. The view w, created before the change, must
  * require grad too. */
 F(into_constant,
   CTRT_AUTO(tensor) base = NULL, v = NULL, w = NULL;
-  CTRT_TRY(ctrt_ones(&base, CTRT_SHAPE(3, 4), CTRT_F64, NULL));
-  CTRT_TRY(ctrt_slice(&v, base, 0, 0, 2, 1));
-  CTRT_TRY(ctrt_select(&w, base, 1, 2));
-  CTRT_TRY(ctrt_mul_(v, in[0]));
-  CTRT_TRY(ctrt_mul(&w, w, w));
-  CTRT_TRY(ctrt_unsqueeze(&w, w, 1));
+  TRY(ctrt_ones(&base, CTRT_SHAPE(3, 4), CTRT_F64, NULL), ctrt_slice(&v, base, 0, 0, 2, 1), ctrt_select(&w, base, 1, 2),
+      ctrt_mul_(v, in[0]), ctrt_mul(&w, w, w), ctrt_unsqueeze(&w, w, 1));
   return ctrt_mul(out, base, w);)
 /* The base is dense but not contiguous, because it is computed from a transposed tensor. */
 F(strided_base,
   CTRT_AUTO(tensor) t = NULL, v = NULL;
-  CTRT_TRY(ctrt_transpose(&t, in[0], 0, 1));
-  CTRT_TRY(ctrt_mul_scalar(&t, t, ctrt_float(2)));
-  CTRT_TRY(ctrt_slice(&v, t, 0, 1, 3, 1));
-  CTRT_TRY(ctrt_mul_(v, v));
+  TRY(ctrt_transpose(&t, in[0], 0, 1), ctrt_mul_scalar(&t, t, ctrt_float(2)), ctrt_slice(&v, t, 0, 1, 3, 1),
+      ctrt_mul_(v, v));
   return ctrt_mul(out, t, t);)
 
 /* ---- the cases ---- */
@@ -231,9 +215,7 @@ static ctrt_status loss(ctrt_tensor **out, struct check *c, bool second, bool re
     for (int i = 0; i < c->leaves; i++) {
         if (grads[i] == NULL)
             continue;
-        CTRT_TRY(ctrt_mul(&term, grads[i], c->v[i]));
-        CTRT_TRY(ctrt_sum(&term, term, CTRT_ALL_DIMS));
-        CTRT_TRY(ctrt_add(out, *out, term));
+        TRY(ctrt_mul(&term, grads[i], c->v[i]), ctrt_sum(&term, term, CTRT_ALL_DIMS), ctrt_add(out, *out, term));
         ctrt_tensor_release(&grads[i]);
     }
     return CTRT_OK;
@@ -318,16 +300,11 @@ static void padding(void)
     static const int64_t index[] = { 2, 0, 2, 1, 0 };
     CTRT_AUTO(tensor) w = NULL, at = NULL, y = NULL, d = NULL;
     group("embedding: the padding row gets no gradient");
-    CHECK_OK(ctrt_full(&w, CTRT_SHAPE(3, 2), ctrt_float(1.5), CTRT_F64, NULL));
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
-    CHECK_OK(ctrt_from_data(&at, index, 5, CTRT_SHAPE(5, 1), CTRT_I64, NULL));
-    CHECK_OK(ctrt_embedding(&y, w, at, 2));
-    CHECK_OK(ctrt_mul(&y, y, y));
-    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_grad(&d, y, &w, 1, NULL, true, true, false));
+    OK(ctrt_full(&w, CTRT_SHAPE(3, 2), ctrt_float(1.5), CTRT_F64, NULL), ctrt_tensor_require_grad(w, true),
+       ctrt_from_data(&at, index, 5, CTRT_SHAPE(5, 1), CTRT_I64, NULL), ctrt_embedding(&y, w, at, 2),
+       ctrt_mul(&y, y, y), ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_grad(&d, y, &w, 1, NULL, true, true, false));
     VALUES_ARE(d, 6, 6, 3, 3, 0, 0);
-    CHECK_OK(ctrt_sum(&d, d, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_grad(&d, d, &w, 1, NULL, false, false, false));
+    OK(ctrt_sum(&d, d, CTRT_ALL_DIMS), ctrt_grad(&d, d, &w, 1, NULL, false, false, false));
     VALUES_ARE(d, 4, 4, 2, 2, 0, 0);
 }
 

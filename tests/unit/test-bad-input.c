@@ -33,10 +33,7 @@ static struct function *function_of(const char *name, size_t length)
     return added;
 }
 
-static const char *name_end(const char *at)
-{
-    return at + strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
-}
+static const char *name_end(const char *at) { return at + strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_"); }
 
 /* Finds every "ctrt_NAME(" in the text, counts a call of it if `count` is set, and returns the first function. */
 static struct function *each_call(const char *text, bool count)
@@ -55,10 +52,7 @@ static struct function *each_call(const char *text, bool count)
     return first;
 }
 
-void count_call(const char *expression)
-{
-    each_call(expression, true);
-}
+void count_call(const char *expression) { each_call(expression, true); }
 
 __attribute__((format(printf, 2, 3)))
 static void fail(const char *expression, const char *format, ...)
@@ -158,18 +152,14 @@ static void read_headers(void)
 static ctrt_status objects_make(void)
 {
     static const int64_t two[2] = { 0, 1 };
-    CTRT_TRY(ctrt_device_get(&p.cpu, "cpu"));
-    CTRT_TRY(ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_tensor_require_grad(p.leaf, true));
-    CTRT_TRY(ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu));
-    CTRT_TRY(ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
+    TRY(ctrt_device_get(&p.cpu, "cpu"), ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu),
+        ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu),
+        ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu),
+        ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu),
+        ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu), ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu),
+        ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu), ctrt_tensor_require_grad(p.leaf, true),
+        ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu),
+        ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu), ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
     CTRT_TRY(ctrt_sgd_new(&p.sgd, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
     /* The device of a test plugin whose memory the host cannot read. */
     CTRT_TRY(ctrt_device_get(&p.other, "fake:0"));

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The base layer of core: error messages, log, edit distance, interned strings, free lists, injected allocation
- * failures, arrays, pointer tables, locks, SHA-256, parameters. */
+/* The base layer of core: error messages, log, free lists, pointer tables, SHA-256, parameters, and shapes in
+ * messages. */
 #include <pthread.h>
 
-#include "base/array.h"
-#include "base/intern.h"
-#include "base/lock.h"
+#include "calls.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
 #include "base/ptr_map.h"
 #include "base/sha256.h"
 #include "child.h"
+#include "tensor/shape.h"
 
 static void *run_thread(void *(*body)(void *), void *argument)
 {
@@ -148,8 +147,7 @@ static void check_number(int64_t want, bool is_set)
 {
     ctrt_param_value value = { 0 };
     CHECK_OK(param_read(&value, &number, "test"));
-    CHECK_EQ(value.integer, want);
-    CHECK_EQ(value.is_set, is_set);
+    EQUALS((value.integer, want), (value.is_set, is_set));
 }
 
 TEST(test_param_origins, NULL)
@@ -172,8 +170,7 @@ TEST(test_param_origins, NULL)
     IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
         check_number(6, true);
         CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "is already in use as \"6\"");
-        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
-        CHECK_OK(param_read(&value, &text_param, "test"));
+        OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"), param_read(&value, &text_param, "test"));
         CHECK_STR(value.text, "");
         CHECK_TRUE(value.is_set);
     }
@@ -186,9 +183,8 @@ TEST(test_param_origins, NULL)
         for (int i = 0; i < 2; i++)
             CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
                         "CTRT_TEST_NUMBER=six: expected an integer");
-        CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
-        CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        FAILS(INVALID_ARGUMENT, (param_read(NULL, &number, "test"), NULL), (param_read(&value, NULL, "test"), NULL),
+              (param_read(&value, &small, "test"), NULL));
         CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
     }
     group("parameters are listed");
@@ -261,8 +257,7 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_EQ(strlen(ctrt_error_message()), 4095);
     CHECK_STR(ctrt_error_message() + 4095 - 3, "...");
     ctrt_context(CTRT_ERR_IO, "before");
-    CHECK_EQ(strncmp(ctrt_error_message(), "before: xxx", 11), 0);
-    CHECK_EQ(strlen(ctrt_error_message()), 4095);
+    EQUALS((strncmp(ctrt_error_message(), "before: xxx", 11), 0), (strlen(ctrt_error_message()), 4095));
     ctrt_fail(CTRT_ERR_IO, NULL);
     CHECK_STR(ctrt_error_message(), "input or output failed");
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
@@ -285,36 +280,8 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_STR(name, "CTRT_ERR_COMM");
     CHECK_EQ(value, CTRT_ERR_COMM);
     CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 20 status codes");
-    CHECK_STR(ctrt_status_string(CTRT_OK), "success");
-    CHECK_STR(ctrt_status_string((ctrt_status)-1000), "unknown status");
+    STRINGS((ctrt_status_string(CTRT_OK), "success"), (ctrt_status_string((ctrt_status)-1000), "unknown status"));
     CHECK_HAS(ctrt_version(), ".");
-}
-
-TEST(test_nearest, "nearest_word returns the candidate with the smallest edit distance")
-{
-    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
-    static const struct { const char *word, *want; } cases[] = {
-        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" },
-        { "cachign", "caching" }, { "caching", "caching" }, { "nccl_multi", "nccl-multi" },
-        { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL }, { NULL, NULL },
-        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
-    };
-    EACH(c, cases) {
-        const char *got = nearest_word(c->word, known, COUNT_OF(known));
-        CHECK_STR(got != NULL ? got : "none", c->want != NULL ? c->want : "none");
-    }
-    CHECK_TRUE(nearest_word("cpu", known, 0) == NULL);
-}
-
-TEST(test_intern, "equal strings are interned once")
-{
-    char text[] = "a text";
-    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
-    CHECK_TRUE(a != NULL && a != text && a == b);
-    text[0] = 'b';
-    CHECK_STR(a, "a text");
-    CHECK_TRUE(intern_string(text) != a);
-    CHECK_TRUE(intern_string(NULL) == NULL);
 }
 
 /* ---- memory ---- */
@@ -339,48 +306,9 @@ TEST(test_memory, "free lists are bounded and are freed with their thread")
     void *again = free_list_take(FREE_TENSOR, 64);
     CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
     free_list_put(FREE_TENSOR, again);
-
-    group("alloc_fail_at makes the n-th allocation, or all from the n-th on, fail");
-    alloc_fail_at(3, false);
-    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x");
-    void *four = free_list_take(FREE_TENSOR, 64);
-    CHECK_TRUE(one && two && !three && four);
-    CHECK_EQ(alloc_fail_at(2, true), 4);
-    void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
-    CHECK_TRUE(five && !six && !seven);
-    CHECK_EQ(alloc_fail_at(0, false), 3);
-    void *eight = host_alloc(0);
-    CHECK_TRUE(eight != NULL && !alloc_fault_due());
-    host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
 }
 
-/* ---- arrays and tables ---- */
-
-TEST(test_array, "an array grows; a failed allocation leaves it unchanged")
-{
-    struct { uint32_t number, unused[4]; } *items = NULL;
-    size_t capacity = 0, count = 0, failed = 0;
-    for (size_t i = 0; i < 1000; i++) {
-        alloc_fail_at(i % 3 == 0, true);
-        const size_t before = capacity;
-        const bool grown = ARRAY_GROW(items, capacity, count);
-        failed += !grown;
-        CHECK(grown ? count < capacity : capacity == before, "capacity %zu for %zu items, previously %zu", capacity,
-              count, before);
-        if (grown)
-            items[count].number = (uint32_t)count, count++;
-    }
-    alloc_fail_at(1, true);
-    capacity = count;
-    CHECK_FAILS(ARRAY_RESERVE(items, capacity, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
-    alloc_fail_at(0, false);
-    for (size_t i = 0; i < count; i++)
-        CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
-    capacity = UINT32_MAX / 2 + 1;
-    CHECK_TRUE(failed > 0);
-    CHECK_TRUE(!ARRAY_GROW(items, capacity, capacity));         /* no array of 2^32 items */
-    host_free(items);
-}
+/* ---- tables ---- */
 
 /* Adds and removes items with random keys and compares each lookup with an array. */
 TEST(test_ptr_map, "a pointer table contains the items that were added and not removed, also after failed allocations")
@@ -424,44 +352,6 @@ TEST(test_ptr_map, "a pointer table contains the items that were added and not r
     }
 }
 
-/* ---- locks ---- */
-
-LOCK_DEFINE(test_lock, LOCK_DEVICE);
-static int shared_number;
-
-static void *count_up(void *argument)
-{
-    (void)argument;
-    for (int i = 0; i < 5000; i++) {
-        lock_enter(&test_lock);
-        lock_enter(&test_lock);
-        shared_number++;
-        lock_leave(&test_lock);
-        lock_leave(&test_lock);
-    }
-    return NULL;
-}
-
-TEST(test_locks, "recursive locks exclude other threads and are free in a forked child")
-{
-    pthread_t threads[4];
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, count_up, NULL);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
-    CHECK_EQ(shared_number, 20000);
-    lock_enter(&test_lock);
-    IN_CHILD("CTRT_X=1") {
-        alarm(20);
-        lock_enter(&test_lock);
-        lock_leave(&test_lock);
-        lock_leave(&test_lock);
-        CHECK_EQ(test_lock.depth, 0);
-        CHECK_EQ(pthread_mutex_trylock(&test_lock.mutex), 0);
-    }
-    lock_leave(&test_lock);
-}
-
 TEST(test_param_values, "parameter values are parsed, and invalid ones are errors")
 {
     static const struct { ctrt_param_type type; const char *text; int64_t want; } good[] = {
@@ -498,6 +388,17 @@ TEST(test_param_values, "parameter values are parsed, and invalid ones are error
     param.type = CTRT_PARAM_ENUM;
     param.words = NULL;
     CHECK_FAILS(param_parse(&value, &param, "x"), CTRT_ERR_INVALID_ARGUMENT, "expected one of");
+}
+
+/* Callers check the number of dimensions first. */
+TEST(test_shape_text, "a list longer than any tensor's shape is truncated in messages")
+{
+    char text[SHAPE_TEXT_BYTES];
+    int64_t many[100];
+    for (int i = 0; i < 100; i++)
+        many[i] = INT64_MIN;
+    CHECK_HAS(shape_text(text, many, 100), ", ...]");
+    CHECK(strstr(shape_text(text, many, 8), "...") == NULL, "the longest shape of a tensor is truncated: %s", text);
 }
 
 TEST_MAIN

@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 
+#include "calls.h"
 #include "base/host_alloc.h"
 #include "fake_pool.h"
 #include "memory_stats/history.h"
@@ -65,8 +66,7 @@ static ctrt_block take_labelled(struct device_memory *memory, const char *label,
 FAKE_TEST(labels)
 {
     CHECK_STR(ctrt_memory_label(), "");
-    CHECK_OK(ctrt_memory_label_push("encoder"));
-    CHECK_OK(ctrt_memory_label_push("attention"));
+    OK(ctrt_memory_label_push("encoder"), ctrt_memory_label_push("attention"));
     const char *kept = ctrt_memory_label();
     CHECK_STR(kept, "encoder/attention");
     CHECK_OK(ctrt_memory_label_pop());
@@ -77,8 +77,7 @@ FAKE_TEST(labels)
     char longest[1000];
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    CHECK_OK(ctrt_memory_label_push(longest));
-    CHECK_OK(ctrt_memory_label_push(longest));
+    OK(ctrt_memory_label_push(longest), ctrt_memory_label_push(longest));
     CHECK_EQ(strlen(ctrt_memory_label()), 1999);
 }
 
@@ -91,8 +90,7 @@ FAKE_TEST(forgotten_labels)
         label_enter(&label, label_here(), "module");
         CHECK_OK(ctrt_memory_label_push("a"));
         label_enter(&inner, label_here(), "child");
-        CHECK_OK(ctrt_memory_label_push("b"));
-        CHECK_OK(ctrt_memory_label_push("c"));
+        OK(ctrt_memory_label_push("b"), ctrt_memory_label_push("c"));
         label_leave(&inner);
         CHECK_STR(ctrt_memory_label(), "outer/module/a");
         label_leave(&label);
@@ -178,20 +176,15 @@ static void test_model(void)
         uint64_t all;
         if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
             exit(1);
-        CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))));
-        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu),
-                                                        ctrt_module_retain(inner))));
+        OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))),
+           ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu), ctrt_module_retain(inner))));
         CHECK_TRUE(owner_bytes(cpu, "Linear/weight", "uniform", &all) >= weights);
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu));
-        CHECK_OK(ctrt_memory_label_push("step"));
-        CHECK_OK(ctrt_forward(&y, net, x));
-        CHECK_OK(ctrt_memory_label_pop());
+        OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu), ctrt_memory_label_push("step"), ctrt_forward(&y, net, x),
+           ctrt_memory_label_pop());
         CHECK_TRUE(owner_bytes(cpu, "step/0", "linear", &all) >= outputs);          /* saved for backward */
         CHECK_TRUE(owner_bytes(cpu, "step/1.1", "relu", &all) >= outputs);
         CHECK_EQ(all, ctrt_memory_allocated(cpu));
-        CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_adamw_new(&optimizer, net, NULL));
-        CHECK_OK(ctrt_backward(loss));
+        OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS), ctrt_adamw_new(&optimizer, net, NULL), ctrt_backward(loss));
         CHECK_TRUE(owner_bytes(cpu, "backward", "matmul", &all) >= weights);        /* gradients */
         CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK_TRUE(owner_bytes(cpu, "optimizer", "", &all) >= 2 * weights);         /* moments */
@@ -226,10 +219,7 @@ FAKE_TEST(history)
         CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
               count_of(text, word), want[i].count);
     }
-    CHECK_HAS(text, "\"text\": \"half time\"");
-    CHECK_HAS(text, "\"device_free\": ");
-    CHECK_HAS(text, "\"watch\": \"all\"");
-    CHECK_HAS(text, "\"segments\": []");
+    HAS(text, "\"text\": \"half time\"", "\"device_free\": ", "\"watch\": \"all\"", "\"segments\": []");
 }
 
 static void test_history_setting(void)
@@ -275,9 +265,8 @@ FAKE_TEST(snapshot_files)
     snprintf(path, sizeof path, "%s/snapshot.json", folder);
     CHECK_OK(ctrt_memory_snapshot_write(path, device));
     CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
-    CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
-    CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
-                "/nowhere/at/all.json: No such file");
+    FAILS(IO, (ctrt_memory_snapshot_write(folder, device), "directory"),
+          (ctrt_memory_snapshot_write("/nowhere/at/all.json", device), "/nowhere/at/all.json: No such file"));
     fflush(stdout);
     int terminal = dup(1);
     FILE *file = freopen(path, "w", stdout);
@@ -314,8 +303,7 @@ FAKE_TEST(frames)
     const char *text = snapshot_of(device);
     check_json(text, "a snapshot with frames");
     CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
-    CHECK_HAS(text, "\"watch\": \"frames\"");
-    CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
+    HAS(text, "\"watch\": \"frames\"", "run-internal\", \"line\": 0, \"offset\": ");
     /* A block has the stack of its allocation event. */
     const char *state = strstr(text, "\"active_allocated\""),
         *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
@@ -325,8 +313,7 @@ FAKE_TEST(frames)
     }
     for (int i = 0; i < 40; i++)
         give(memory, &blocks[i], 5000);
-    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
-    CHECK_OK(allocate_for_frames(memory, &blocks[0]));
+    OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500), allocate_for_frames(memory, &blocks[0]));
     text = snapshot_of(device);
     CHECK_TRUE(strstr(text, "\"stack\"") == NULL);
     CHECK_HAS(text, "\"stacks\": {}");
@@ -363,11 +350,8 @@ FAKE_TEST(oom_report)
     ctrt_memory_label_push("encoder");
     take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
     ctrt_memory_label_pop();
-    CHECK_HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB");
-    CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device");
-    CHECK_EQ(calls.count, 1);
-    CHECK_EQ(calls.bytes, 20 * MIB);
-    CHECK_EQ(calls.nested, CTRT_ERR_OUT_OF_MEMORY);
+    HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB", "14.00 MiB of 64.00 MiB free on the device");
+    EQUALS((calls.count, 1), (calls.bytes, 20 * MIB), (calls.nested, CTRT_ERR_OUT_OF_MEMORY));
     check_json(calls.report, "the report");
     static const char *const words[] = {
         "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
@@ -389,9 +373,8 @@ FAKE_TEST(oom_report)
     give(memory, &loss, 40 * MIB);
     ctrt_block more = take(memory, 20 * MIB);                   /* later allocations succeed */
     give(memory, &more, 20 * MIB);
-    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
-                "tensors still hold 10.00 MiB on fake:0, most of them of decoder");
-    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
+    FAILS(STATE, (ctrt_memory_release_all(device), "tensors still hold 10.00 MiB on fake:0, most of them of decoder"),
+          (ctrt_shutdown(), "fake:0"));
     give(memory, &decoder, 10 * MIB);
     CHECK_OK(ctrt_memory_release_all(device));
     CHECK_EQ(taken_on(device), 0);
@@ -406,9 +389,7 @@ FAKE_TEST(oom_others)
     CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
     take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
     CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
-    CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
-    CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
-    CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
+    HAS(last_oom_of(device), "\"others\": 41943040", "\"kind\": \"device\"", "\"refused_by_limit\": false");
     take_fails(memory, 70 * MIB, "The block is larger than the device");
     CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
     take_fails(memory, 11 * MIB, "The request alone exceeds the limit");

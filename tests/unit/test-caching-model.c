@@ -9,6 +9,7 @@
  * no reference, only the other checks.
  *
  * Several threads: blocks do not overlap, and another thread may free them. The sums are exact at the end. */
+#include "calls.h"
 #include "tap.h"
 
 #include "caching_reference.h"
@@ -52,10 +53,7 @@ static struct {                         /* per granule: number of the work that 
     uintptr_t base;
 } granules;
 
-static uint32_t *granule_at(uintptr_t address)
-{
-    return &granules.work[(address - granules.base) / GRANULE];
-}
+static uint32_t *granule_at(uintptr_t address) { return &granules.work[(address - granules.base) / GRANULE]; }
 
 static void granules_clear(uintptr_t base)
 {
@@ -119,18 +117,12 @@ static bool check_state(bool referenced)
     const ctrt_memory_policy_stats stats = stats_of(&test.f);
     uint64_t split = 0, split_bytes = 0;
     ref_split(&test.ref, &split, &split_bytes);
-    CHECK_EQ(walk.wrong, 0);
-    CHECK_EQ(walk.unmerged, 0);
-    CHECK_EQ(walk.active, test.active);
-    CHECK_EQ(walk.active_blocks, test.blocks);
-    CHECK_EQ(walk.reserved, stats.reserved_bytes);
-    CHECK_EQ(walk.reserved, test.f.source.used);
-    CHECK_EQ(walk.free_bytes, stats.cached_bytes);
-    CHECK_EQ(walk.segments, stats.segment[CTRT_POOL_ALL].current);
-    CHECK_EQ(stats.source_allocs, test.f.source.allocs);
-    CHECK_EQ(stats.source_frees, test.f.source.frees);
-    CHECK_EQ(stats.inactive_split[CTRT_POOL_ALL].current, split);
-    CHECK_EQ(stats.inactive_split_bytes[CTRT_POOL_ALL].current, split_bytes);
+    EQUALS((walk.wrong, 0), (walk.unmerged, 0), (walk.active, test.active), (walk.active_blocks, test.blocks),
+           (walk.reserved, stats.reserved_bytes), (walk.reserved, test.f.source.used),
+           (walk.free_bytes, stats.cached_bytes), (walk.segments, stats.segment[CTRT_POOL_ALL].current),
+           (stats.source_allocs, test.f.source.allocs), (stats.source_frees, test.f.source.frees),
+           (stats.inactive_split[CTRT_POOL_ALL].current, split),
+           (stats.inactive_split_bytes[CTRT_POOL_ALL].current, split_bytes));
     CHECK_EQ(stats.reserved[CTRT_POOL_ALL].peak, test.peak);
     return !referenced || CHECK_EQ(stats.retries, test.ref.retries);
 }
@@ -314,9 +306,8 @@ static void test_threads(uint64_t bytes)
         pthread_join(threads[i], NULL);
     for (uint64_t i = 0; i < THREADS * OWN; i++)
         put(NULL, i, &seed);
-    CHECK_EQ(atomic_load(&overlaps), 0);
-    CHECK_EQ(stats_of(&team).cached_bytes + first.bytes, team.source.used);
-    CHECK_EQ(stats_of(&team).reserved_bytes, team.source.used);
+    EQUALS((atomic_load(&overlaps), 0), (stats_of(&team).cached_bytes + first.bytes, team.source.used),
+           (stats_of(&team).reserved_bytes, team.source.used));
     free_after(&team, &first, NULL);
     caching->trim(team.policy);
     CHECK_EQ(team.source.used, 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
  * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
+#include "calls.h"
 #include "child.h"
 #include "memory_host.h"
 
@@ -43,19 +44,14 @@ static void test_sizes(void)
         ctrt_memory_policy_stats stats = stats_of(&f);
         const int pool = cases[i].bytes > MIB ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
         const size_t rest = cases[i].segment - cases[i].bytes;
-        CHECK_EQ(block.bytes, cases[i].bytes);
-        CHECK_EQ(stats.reserved_bytes, cases[i].segment);
-        CHECK_EQ(f.source.used, cases[i].segment);
-        CHECK_EQ(stats.segment[pool].current, 1);
-        CHECK_EQ(stats.cached_bytes, rest);
-        CHECK_EQ(stats.largest_free, rest);
-        CHECK_EQ(stats.inactive_split_bytes[pool].current, rest);
+        EQUALS((block.bytes, cases[i].bytes), (stats.reserved_bytes, cases[i].segment),
+               (f.source.used, cases[i].segment), (stats.segment[pool].current, 1), (stats.cached_bytes, rest),
+               (stats.largest_free, rest), (stats.inactive_split_bytes[pool].current, rest));
         free_after(&f, &block, NULL);
         CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
         caching->trim(f.policy);
         stats = stats_of(&f);
-        CHECK_EQ(stats.reserved[pool].freed, cases[i].segment);
-        CHECK_EQ(f.source.used, 0);
+        EQUALS((stats.reserved[pool].freed, cases[i].segment), (f.source.used, 0));
         fixture_end(&f);
     }
 }
@@ -109,19 +105,6 @@ static void test_options(void)
     CHECK_HAS(host_logged, "cannot map pages");
 }
 
-static void oversize(struct fixture *f)
-{
-    ctrt_block block = alloc_block(f, 100 * MIB, 1);
-    CHECK_EQ(stats_of(f).oversize_segment.current, 1);
-    CHECK_EQ(stats_of(f).max_split, 40 * MIB);
-    for (size_t asked = 81; asked >= 80; asked--) {             /* less than 20 MiB may be unused */
-        free_after(f, &block, NULL);
-        block = alloc_block(f, asked * MIB, 1);
-        CHECK_EQ(block.bytes, (asked == 81 ? 100 : 80) * MIB);
-    }
-    free_after(f, &block, NULL);
-}
-
 /* ---- fences ---- */
 
 static bool has_work(const struct fake_fence *fence, uint32_t work)
@@ -132,50 +115,12 @@ static bool has_work(const struct fake_fence *fence, uint32_t work)
     return false;
 }
 
-/* Checks that the block is at `address` and still used by the work items `first` to `last`; frees its fence. */
-static void check_fence(struct fixture *f, ctrt_block *block, const void *address, uint32_t first, uint32_t last)
-{
-    CHECK_EQ(ADDRESS(block->address), ADDRESS(address));
-    for (uint32_t work = first; work <= last; work++)
-        CHECK(has_work(block->fence, work), "the block's fence lacks work %u", work);
-    source_fence_free(&f->source, block->fence);
-    block->fence = NULL;
-}
-
-static void fences(struct fixture *f)
-{
-    struct fake_source *source = &f->source;
-    ctrt_block a = alloc_block(f, 4096, 1), b = alloc_block(f, 4096, 1), c = alloc_block(f, 4096, 1);
-    char *where = a.address;
-    free_after(f, &a, source_work(source));                            /* work 1 */
-    a = alloc_block(f, 4096, 1);
-    check_fence(f, &a, where, 1, 1);
-    CHECK_TRUE(!source_waits(source, 1, HOST_WAITS));
-    free_after(f, &a, source_work(source));                            /* 2 */
-    free_after(f, &b, source_work(source));                            /* 3 */
-    a = alloc_block(f, 8192, 1);
-    check_fence(f, &a, where, 2, 3);
-    free_after(f, &a, source_work(source));                            /* 4 */
-    a = alloc_block(f, 1024, 1);                                       /* split: the queue waits for the fence */
-    check_fence(f, &a, where, 4, 4);
-    CHECK_TRUE(source_waits(source, 4, 1));
-    b = alloc_block(f, 7168, 1);
-    CHECK_EQ(ADDRESS(b.address), ADDRESS(where + 1024));
-    CHECK_TRUE(b.fence == NULL);
-    free_after(f, &a, source_work(source));                            /* 5 */
-    free_blocks(f, (ctrt_block[]){ b, c }, 2);
-    caching->trim(f->policy);
-    CHECK_EQ(source->used, 0);
-    CHECK_TRUE(source_waits(source, 5, HOST_WAITS));
-}
-
 static void other_fences(struct fixture *f)
 {
     const bool caches = f->table == arena;                      /* direct frees */
     ctrt_block a = alloc_block(f, 4096, 3);
     free_after(f, &a, source_work(&f->source));
-    CHECK_EQ(source_waits(&f->source, 1, HOST_WAITS), !caches);
-    CHECK_EQ(f->source.used > 0, caches);
+    EQUALS((source_waits(&f->source, 1, HOST_WAITS), !caches), (f->source.used > 0, caches));
     a = alloc_block(f, 4096, 3);
     CHECK(source_waits(&f->source, 1, 3) || has_work(a.fence, 1), "the fence was lost");
     if (a.fence != NULL)
@@ -188,29 +133,22 @@ static void other_fences(struct fixture *f)
 static void expandable(struct fixture *f)
 {
     ctrt_block a = alloc_block(f, 100, 1);
-    CHECK_EQ(f->source.used, 2 * MIB);
-    CHECK_EQ(f->source.reserved_ranges, 1);
+    EQUALS((f->source.used, 2 * MIB), (f->source.reserved_ranges, 1));
     ctrt_block b = alloc_block(f, 15 * MIB, 1), c = alloc_block(f, 10 * MIB, 1), d = alloc_block(f, 30 * MIB, 1);
     char *start = b.address;
-    CHECK_EQ(ADDRESS(c.address), ADDRESS(start + 15 * MIB));
-    CHECK_EQ(ADDRESS(d.address), ADDRESS(start + 25 * MIB));
-    CHECK_EQ(f->source.used, 62 * MIB);
-    CHECK_EQ(f->source.maps, 4);
-    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
-    CHECK_EQ(stats_of(f).reserved_bytes, 62 * MIB);
-    CHECK_EQ(stats_of(f).inactive_split[CTRT_POOL_ALL].current, 0);
+    EQUALS((ADDRESS(c.address), ADDRESS(start + 15 * MIB)), (ADDRESS(d.address), ADDRESS(start + 25 * MIB)),
+           (f->source.used, 62 * MIB), (f->source.maps, 4), (stats_of(f).segment[CTRT_POOL_LARGE].current, 1),
+           (stats_of(f).reserved_bytes, 62 * MIB), (stats_of(f).inactive_split[CTRT_POOL_ALL].current, 0));
     free_after(f, &b, NULL);
     ctrt_block e = alloc_block(f, 16 * MIB, 1);                /* fits no hole: the tail grows */
-    CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 55 * MIB));
-    CHECK_EQ(f->source.used, 82 * MIB);
+    EQUALS((ADDRESS(e.address), ADDRESS(start + 55 * MIB)), (f->source.used, 82 * MIB));
     free_after(f, &e, NULL);
     b = alloc_block(f, 4 * MIB, 1);
     CHECK_EQ(ADDRESS(b.address), ADDRESS(start));
     /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
      * 80 MiB those from 56 to 80. */
     caching->trim(f->policy);
-    CHECK_EQ(f->source.used, 2 * MIB + (80 - 10 - 24) * MIB);
-    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
+    EQUALS((f->source.used, 2 * MIB + (80 - 10 - 24) * MIB), (stats_of(f).segment[CTRT_POOL_LARGE].current, 2));
     e = alloc_block(f, 9 * MIB, 1);
     CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 4 * MIB));
     free_blocks(f, (ctrt_block[]){ e, a, b, c, d }, 5);
@@ -221,12 +159,10 @@ static void expandable_full(struct fixture *f)
     ctrt_block a = alloc_block(f, 19 * MIB, 1), b = alloc_block(f, 19 * MIB, 1), c, d;
     CHECK_EQ(f->source.used, 40 * MIB);
     c = alloc_block(f, 11 * MIB, 1);           /* the tail has 2 MiB, the device 10: less than one step of 20 MiB */
-    CHECK_EQ(f->source.used, 50 * MIB);
-    CHECK_EQ(stats_of(f).retries, 1);
+    EQUALS((f->source.used, 50 * MIB), (stats_of(f).retries, 1));
     free_after(f, &a, NULL);
     d = alloc_block(f, 12 * MIB, 2);           /* free pages of queue 1 are unmapped for queue 2 */
-    CHECK_EQ(f->source.used, 44 * MIB);
-    CHECK_EQ(stats_of(f).retries, 2);
+    EQUALS((f->source.used, 44 * MIB), (stats_of(f).retries, 2));
     free_blocks(f, (ctrt_block[]){ b, c, d }, 3);
 }
 
@@ -237,15 +173,13 @@ static int unmapped_runs;
 static void check_child(struct fixture *f)
 {
     const uint64_t maps = f->source.maps;
-    CHECK_EQ(stats_of(f).reserved_bytes, 3 * 20 * MIB);
-    CHECK_EQ(walk_of(f).reserved, 3 * 20 * MIB);
-    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
+    EQUALS((stats_of(f).reserved_bytes, 3 * 20 * MIB), (walk_of(f).reserved, 3 * 20 * MIB),
+           (stats_of(f).segment[CTRT_POOL_LARGE].current, 2));
     for (uint64_t i = 0; i < 3; i++) {
         alloc_block(f, 20 * MIB, 1);
         CHECK_EQ(f->source.maps, maps + i);
     }
-    CHECK_EQ(stats_of(f).reserved_bytes, 5 * 20 * MIB);
-    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
+    EQUALS((stats_of(f).reserved_bytes, 5 * 20 * MIB), (stats_of(f).segment[CTRT_POOL_LARGE].current, 1));
 }
 
 /* Forks at the second of three unmaps: the first run of pages is unmapped, the third has not been begun. */
@@ -335,11 +269,9 @@ static void test_walk(void)
         for (int k = 0; k < 30; k += 4)
             free_after(&f, &blocks[k], source_work(&f.source));
         const struct walk walk = walk_of(&f);
-        CHECK_EQ(walk.wrong, 0);
-        CHECK_EQ(walk.reserved, stats_of(&f).reserved_bytes);
-        CHECK_EQ(walk.segments, stats_of(&f).segment[CTRT_POOL_ALL].current);
-        CHECK_EQ(walk.active_blocks, 22);
-        CHECK_EQ(walk.awaiting > 0, cases[i].table != direct);
+        EQUALS((walk.wrong, 0), (walk.reserved, stats_of(&f).reserved_bytes),
+               (walk.segments, stats_of(&f).segment[CTRT_POOL_ALL].current), (walk.active_blocks, 22),
+               (walk.awaiting > 0, cases[i].table != direct));
         free_blocks(&f, blocks, 30);
         fixture_end(&f);
     }
@@ -407,8 +339,7 @@ static void arena_chunks(struct fixture *f)
         for (int k = 0; k < 20; k++)
             free_after(f, &blocks[(k * 7) % 20], NULL);
     }
-    CHECK_EQ(f->source.allocs, 3);
-    CHECK_EQ(f->source.used, 24 * MIB);
+    EQUALS((f->source.allocs, 3), (f->source.used, 24 * MIB));
     /* A live block pins its chunk up to its own end; the space after it is reused. */
     ctrt_block keep = alloc_block(f, MIB, 1), after = alloc_block(f, MIB, 1);
     free_after(f, &after, NULL);
@@ -416,13 +347,11 @@ static void arena_chunks(struct fixture *f)
     CHECK_EQ(ADDRESS(after.address), ADDRESS(keep.address) + MIB);
     free_after(f, &after, NULL);
     ctrt_block big = alloc_block(f, 30 * MIB, 1);
-    CHECK_EQ(big.bytes, 30 * MIB);
-    CHECK_EQ(f->source.used, 54 * MIB);
+    EQUALS((big.bytes, 30 * MIB), (f->source.used, 54 * MIB));
     free_after(f, &big, NULL);
     big = alloc_block(f, 40 * MIB, 2);         /* does not fit until empty chunks are freed */
-    CHECK_EQ(f->source.used, 48 * MIB);
-    CHECK_EQ(stats_of(f).retries, 1);
-    CHECK_EQ(arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY);
+    EQUALS((f->source.used, 48 * MIB), (stats_of(f).retries, 1),
+           (arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY));
     free_blocks(f, (ctrt_block[]){ keep, big }, 2);
 }
 
@@ -465,10 +394,8 @@ static void test_real_memory(void)
         CHECK(caching->alloc(policy, &blocks[i], 4, NULL) == CTRT_OK, "%s", host_error);
         memset(blocks[i].address, i, 4);
         lines |= 1u << ADDRESS(blocks[i].address) / 64 % 8;
-        CHECK_EQ(blocks[i].bytes, 512);
-        CHECK_EQ(ADDRESS(blocks[i].address) % 64, 0);
-        CHECK_EQ(POISONED(blocks[i].address), false);
-        CHECK_EQ(POISONED((char *)blocks[i].address + 4), POISONS);
+        EQUALS((blocks[i].bytes, 512), (ADDRESS(blocks[i].address) % 64, 0), (POISONED(blocks[i].address), false),
+               (POISONED((char *)blocks[i].address + 4), POISONS));
     }
     CHECK(lines == 0xff, "the cache lines (modulo 8) of tiny blocks are %#x, expected 0xff", lines);
     for (int i = 0; i < 32; i++) {
@@ -505,16 +432,12 @@ static void test_host_memory(void)
 TEST_MAIN
 {
     static const struct fixture_case cases[] = {
-        { "fences are returned with reused blocks, joined on merge, and waited for before memory is freed",
-          &caching, "", 64 * MIB, 0, fences },
         { "fences with direct", &direct, "", 1024 * MIB, 0, other_fences },
         { "fences with arena", &arena, "", 1024 * MIB, 0, other_fences },
         { "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
           &caching, "expandable=true", 256 * MIB, 2 * MIB, expandable },
         { "expandable segments: when the device is full, free pages are unmapped, then single pages are mapped",
           &caching, "expandable=true", 50 * MIB, 2 * MIB, expandable_full },
-        { "max_split: larger blocks are counted and serve only requests of similar size",
-          &caching, "max_split=40m", 1024 * MIB, 0, oversize },
         { "expandable segments: a child forked during trim keeps the pages still mapped and can map the others again",
           &caching, "expandable=true", 256 * MIB, 2 * MIB, forked },
         { "a block that is freed and reused counts as an inactive split in between",

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "folder.h"
 #include "small_net.h"
 
@@ -100,14 +101,11 @@ TEST(bad_files, "corrupt headers are errors")
 {
     static const struct file_case { const char *header; size_t data; const char *words; } cases[] = {
         { "", 0, "expected '{'" },
-        { " {}", 0, "expected '{'" },
-        { "[]", 0, "expected '{'" },
         { "{", 0, "expected '\"'" },
         { "{}}", 0, "byte 10: there is text after" },
-        { "{},", 0, "text after" }, { "{\"a\"}", 0, "expected ':'" },
+        { "{\"a\"}", 0, "expected ':'" },
         { "{\"a\":1}", 0, "expected '{'" },
         { "{\"a\":{}}", 0, "expected '\"'" }, { "{a:{}}", 0, "expected '\"'" },
-        { "{\"a\":null}", 0, "expected '{'" },
         { "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", 0, "unknown key" },
         { ONE(F32_2 "\"data_offsets\":[0,8],"), 8, "expected '\"'" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},}", 8, "expected '\"'" },
@@ -120,18 +118,14 @@ TEST(bad_files, "corrupt headers are errors")
         { ONE("\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]"), 8, "integer" },
         { ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "not negative" },
         { ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "integer" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "integer" },
         { ONE("\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, "leading zero" },
         { ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "64 bits" },
-        { ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,8]"), 8, "64 bits" },
         { ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, "2^63" },
         { ONE("\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]"), 0, "2^63" },
         { ONE(F32_2 "\"data_offsets\":[0,4]"), 4, "take 8 bytes, data_offsets span 4" },
         { ONE(F32_2 "\"data_offsets\":[8,0]"), 8, "[8, 0]" },
         { ONE(F32_2 "\"data_offsets\":[0,16]"), 8, "are not inside the 8 bytes" },
-        { ONE(F32_2 "\"data_offsets\":[0,9223372036854775807]"), 8, "are not inside" },
         { ONE(F32_2 "\"data_offsets\":[0]"), 8, "expected ','" },
-        { ONE(F32_2 "\"data_offsets\":[0,8,8]"), 8, "expected ']'" },
         { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, "after the end of the previous one" },
         { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, "1 bytes follow the last tensor" }, { "{}", 1, "1 bytes follow" },
         { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12,
@@ -147,14 +141,11 @@ TEST(bad_files, "corrupt headers are errors")
         { "{\"__metadata__\":{\"k\":1}}", 0, "expected '\"'" }, { "{\"__metadata__\":{\"k\":{}}}", 0, "expected '\"'" },
         { "{\"__metadata__\":[]}", 0, "expected '{'" },
         { "{\"a", 0, "without end" },
-        { "{\"a\\", 0, "unknown escape" },
         { "{\"\\x61\":", 0, "unknown escape" },
         { "{\"\\u12g4\":", 0, "hexadecimal" },
-        { "{\"\\u12", 0, "hexadecimal" },
         { "{\"\\u0000\":", 0, "zero character" },
         { "{\"\\ud834\":", 0, "surrogate" },
         { "{\"\\ud834\\u0041\":", 0, "surrogate" },
-        { "{\"\\udd1e\":", 0, "surrogate" },
         { "{\"a\nb\":", 0, "control character" },
         { "{\"\x80\":", 0, "not UTF-8" },                 /* continuation byte without a start */
         { "{\"\xc0\xaf\":", 0, "not UTF-8" },              /* overlong */
@@ -196,25 +187,9 @@ TEST(bad_sizes, "corrupt header lengths are errors")
     changed[0] = (unsigned char)(size - 7), memset(changed + 1, 0, 7);
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "exceeds the file's size");
 
-    group("a file with one flipped bit is read or rejected");
-    int refused = 0;
-    for (size_t bit = 0; bit < size * 8; bit++) {
-        memcpy(changed, bytes, size);
-        changed[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        ctrt_status status = open_bytes(&file, changed, size);
-        CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "flipped bit %zu: %s",
-              bit, ctrt_error_message());
-        for (size_t i = 0; status == CTRT_OK && i < ctrt_tensor_file_count(file); i++) {
-            CTRT_AUTO(tensor) t = OP(tensor_file_read, file, ctrt_tensor_file_name(file, i), cpu);
-        }
-        refused += status != CTRT_OK;
-    }
-    CHECK(refused > (int)strlen(header) * 4, "only %d of %zu flips were refused", refused, size * 8);
-
     group("paths that are no regular files are errors");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("nothing")), CTRT_ERR_IO, "No such file");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, folder), CTRT_ERR_IO, "regular");
-    CHECK_FAILS(ctrt_tensor_file_open(&file, "/dev/zero"), CTRT_ERR_IO, "regular");
+    FAILS(IO, (ctrt_tensor_file_open(&file, in_folder("nothing")), "No such file"),
+          (ctrt_tensor_file_open(&file, folder), "regular"), (ctrt_tensor_file_open(&file, "/dev/zero"), "regular"));
     if (CHECK(mkfifo(in_folder("pipe"), 0600) == 0, "mkfifo: %s", strerror(errno)))
         CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("pipe")), CTRT_ERR_IO, "regular");
     unlink(in_folder("pipe"));
@@ -241,8 +216,7 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
     CHECK_OK(ctrt_scalar_tensor(&list[n], ctrt_int(-5), CTRT_I64, cpu));
     names[n++] = "scalar";
     const char *path = in_folder("tensors.safetensors");
-    CHECK_OK(ctrt_save_tensors(path, names, list, n));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    OK(ctrt_save_tensors(path, names, list, n), ctrt_tensor_file_open(&file, path));
     CHECK_EQ(ctrt_tensor_file_count(file), n);
     for (size_t i = 0; i < n; i++) {
         CTRT_AUTO(tensor) t = NULL;
@@ -281,8 +255,7 @@ TEST(tensors, "named tensors of all dtypes are saved and read")
         CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), c->names, (ctrt_tensor *[]){ t, t }, 2),
                     CTRT_ERR_INVALID_ARGUMENT, c->words);
     CHECK_EQ(folder_files(folder), before);
-    CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
-    CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
+    OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0), ctrt_tensor_file_open(&file, in_folder("empty")));
     CHECK_EQ(ctrt_tensor_file_count(file), 0);
     tensors_release(list, (int)n);
 }
@@ -292,8 +265,7 @@ TEST(failing, "a failed write keeps the old file")
     CTRT_AUTO(tensor) t = OP(ones, CTRT_SHAPE(3), CTRT_F32, cpu);
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("kept.safetensors"), *name = "t";
-    CHECK_OK(ctrt_save_tensors(path, &name, &t, 1));
-    CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
+    OK(ctrt_save_tensors(path, &name, &t, 1), ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
     size_t before = folder_files(folder);
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);
@@ -305,8 +277,7 @@ TEST(failing, "a failed write keeps the old file")
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
     CHECK_EQ(folder_files(folder), before);         /* the temporary file was removed */
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
-    CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
+    OK(ctrt_tensor_file_open(&file, path), ctrt_tensor_file_read(&t, file, name, cpu));
     SHAPE_IS(t, 3);
     CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot open the folder");
     CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "Is a directory");
@@ -328,15 +299,11 @@ TEST(modules, "a module is saved and loaded")
     CTRT_AUTO(tensor) x = NULL, scratch = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
     const char *path = in_folder("module.safetensors");
-    CHECK_OK(small_net_new(&a));
-    CHECK_OK(small_net_new(&b));
-    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
+    OK(small_net_new(&a), small_net_new(&b), ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
     CHECK_OK(ctrt_forward(&x, a, x));               /* changes the running statistics */
-    CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
-    CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
+    OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu), ctrt_module_add_buffer(a, "scratch", scratch, false));
     CHECK(!same_modules(a, b), "two new networks have equal values");
-    CHECK_OK(ctrt_save(a, path));
-    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    OK(ctrt_save(a, path), ctrt_tensor_file_open(&file, path));
     CHECK_EQ(ctrt_tensor_file_count(file), 3 + 2 + 3);      /* parameters and persistent buffers */
     CHECK_OK(ctrt_load(b, path));
     CHECK(same_modules(b, a), "the loaded module differs from the saved one");
@@ -348,18 +315,14 @@ TEST(modules, "a module is saved and loaded")
     CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu),
                                                       CTRT_NEW(linear, 4, 2, true, cpu))));
     double before[15];
-    CHECK_OK(ctrt_module_tensor(&w, other, "0.weight"));
-    CHECK_OK(ctrt_to_host(before, sizeof before, w, CTRT_F64));
-    CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE,
-                "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
-    CHECK_HAS(ctrt_error_message(), "not in the module: ");
-    CHECK_HAS(ctrt_error_message(), "1.running_mean");
+    OK(ctrt_module_tensor(&w, other, "0.weight"), ctrt_to_host(before, sizeof before, w, CTRT_F64));
+    FAILS(STATE, (ctrt_load(other, path), "0.weight is f32[4, 3] in the file and f32[5, 3] in the module"));
+    HAS(ctrt_error_message(), "not in the module: ", "1.running_mean");
     check_values("0.weight after a failed load", __LINE__, w, before, 15);
     CHECK_OK(ctrt_save(other, path));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
     CHECK(same_modules(b, a), "a failed load changed the module");
-    CHECK_OK(ctrt_save(a, path));
-    CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
+    OK(ctrt_save(a, path), ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
 }
 
@@ -376,20 +339,14 @@ static void load_optimizer(bool adamw)
     CTRT_AUTO(module) a = NULL, b = NULL, small = NULL;
     CTRT_AUTO(optimizer) first = NULL, second = NULL, other = NULL;
     const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
-    CHECK_OK(small_net_new(&a));
-    CHECK_OK(small_net_new(&b));
-    CHECK_OK(small_net_optimizer(&first, a, adamw));
+    OK(small_net_new(&a), small_net_new(&b), small_net_optimizer(&first, a, adamw));
     CHECK_OK(ctrt_optimizer_save(first, path));     /* before the first step: no state yet */
     CHECK_OK(ctrt_optimizer_load(first, path));
     for (int turn = 0; turn < 3; turn++)
         CHECK_OK(small_net_step(a, first, cpu, turn));
-    CHECK_OK(ctrt_save(a, net_path));
-    CHECK_OK(ctrt_optimizer_save(first, path));
-    CHECK_OK(adamw ? ctrt_adamw_new(&second, b, NULL) : ctrt_sgd_new(&second, b, NULL));
-    CHECK_OK(ctrt_load(b, net_path));
-    CHECK_OK(ctrt_optimizer_load(second, path));
-    CHECK_OK(small_net_step(a, first, cpu, 3));
-    CHECK_OK(small_net_step(b, second, cpu, 3));
+    OK(ctrt_save(a, net_path), ctrt_optimizer_save(first, path),
+       adamw ? ctrt_adamw_new(&second, b, NULL) : ctrt_sgd_new(&second, b, NULL), ctrt_load(b, net_path),
+       ctrt_optimizer_load(second, path), small_net_step(a, first, cpu, 3), small_net_step(b, second, cpu, 3));
     CHECK(same_modules(a, b), "the resumed run differs from the continued run");
     CHECK_FAILS(ctrt_optimizer_load(second, net_path), CTRT_ERR_STATE, "no optimizer");
     EACH(c, wrong) {
@@ -436,18 +393,15 @@ TEST(state_dtypes, "optimizer state of another dtype is converted")
             memcpy(data + 40, files[f].one, files[f].bytes);
             const char *path = in_folder("state.safetensors");
             write_bytes(path, bytes, size);
-            CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
-            CHECK_OK(ctrt_module_to(net, NULL, *c));
-            CHECK_OK(ctrt_sgd_new(&optimizer, net, NULL));
-            CHECK_OK(ctrt_optimizer_load(optimizer, path));
-            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
+            OK(ctrt_linear_new(&net, 1, 1, false, cpu), ctrt_module_to(net, NULL, *c),
+               ctrt_sgd_new(&optimizer, net, NULL), ctrt_optimizer_load(optimizer, path),
+               ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
             CHECK(ctrt_tensor_dtype(state) == (*c == CTRT_F64 ? CTRT_F64 : CTRT_F32), "%s for %s became %s",
                   files[f].dtype, ctrt_dtype_name(*c), ctrt_dtype_name(ctrt_tensor_dtype(state)));
             CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
             grad_with(w, DOUBLES(0));
-            CHECK_OK(ctrt_optimizer_step(optimizer));
-            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
-            CHECK_OK(ctrt_item(&value, state));
+            OK(ctrt_optimizer_step(optimizer), ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"),
+               ctrt_item(&value, state));
             CHECK(value == 0.5, "%s for %s: %g after a step of momentum 0.5", files[f].dtype,
                   ctrt_dtype_name(*c), value);
         }

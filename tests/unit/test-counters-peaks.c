@@ -19,20 +19,11 @@ static void stopped(void)
 }
 
 /* With the plain operations, which the macros below do not replace. */
-static inline int64_t plain_add(_Atomic int64_t *value, int64_t add)
-{
-    return atomic_fetch_add(value, add);
-}
+static inline int64_t plain_add(_Atomic int64_t *value, int64_t add) { return atomic_fetch_add(value, add); }
 
-static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add)
-{
-    return atomic_fetch_add(value, add);
-}
+static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add) { return atomic_fetch_add(value, add); }
 
-static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
-{
-    return atomic_exchange(value, next);
-}
+static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next) { return atomic_exchange(value, next); }
 
 #undef atomic_fetch_add_explicit
 #undef atomic_exchange_explicit
@@ -40,6 +31,7 @@ static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
     (stopped(), _Generic((cell), _Atomic uint32_t *: plain_add32, default: plain_add)(cell, value))
 #define atomic_exchange_explicit(cell, value, order) (stopped(), plain_exchange(cell, value))
 
+#include "calls.h"
 #include "memory/counters.c"
 
 #include "tap.h"
@@ -93,15 +85,9 @@ static bool other_does(int what)
 
 static bool published;
 
-static void publish_meanwhile(void)
-{
-    published = other_does(PUBLISH);
-}
+static void publish_meanwhile(void) { published = other_does(PUBLISH); }
 
-static void alloc_meanwhile(void)
-{
-    (void)other_does(ALLOC);
-}
+static void alloc_meanwhile(void) { (void)other_does(ALLOC); }
 
 static int64_t peak_of(int peak)
 {
@@ -140,8 +126,7 @@ static void test_publishing(void)
     int64_t seen = 0;
     for (const struct thread_counters *each = counters.threads; each != NULL; each = each->next)
         seen += counter_load(&each->seen[COUNTER_SMALL][COUNTER_COUNT]);
-    CHECK_EQ(counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2);
-    CHECK_EQ(seen, 2);
+    EQUALS((counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2), (seen, 2));
     counters_update_peaks(&counters, counters_here(&counters));
     CHECK_EQ(peak_of(PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)), 3);
     counters_free(&counters, 64, 64);
@@ -160,8 +145,7 @@ static void test_folding(void)
     stop = alloc_meanwhile;
     CHECK_EQ(peak_of(bytes), 1000);
     CHECK_TRUE(other_does(FREE));
-    CHECK_EQ(peak_of(bytes), 1000);
-    CHECK_EQ(peak_of(bytes), 0);
+    EQUALS((peak_of(bytes), 1000), (peak_of(bytes), 0));
     end_test();
 }
 

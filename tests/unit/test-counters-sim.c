@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory accounting on simulated devices, through the public API: sizes, peaks, ops in reports, advice and the
  * snapshot of the caching policy. */
+#include "calls.h"
 #include "memory_checks.h"
 #include "sims.h"
 
@@ -20,8 +21,7 @@ static void peaks(ctrt_device *device)
     for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
         CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
         CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
-        ctrt_tensor_release(&small);
-        ctrt_tensor_release(&large);
+        RELEASE(small, large);
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_TRUE(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB));
         ctrt_memory_reset_peak(device);
@@ -43,20 +43,17 @@ static void ops(ctrt_device *device)
     ctrt_memory_owner *owners = NULL;
     size_t count = 0;
     uint64_t sum = 0, of_exp = 0;
-    CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
-    CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
-    CHECK_OK(ctrt_exp(&made, row));
-    CHECK_OK(ctrt_memory_owners(&owners, &count, device));
+    OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device),
+       ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device), ctrt_exp(&made, row),
+       ctrt_memory_owners(&owners, &count, device));
     for (size_t i = 0; i < count; i++) {
         sum += owners[i].bytes;
         of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
     }
     free(owners);
-    CHECK_EQ(sum, ctrt_memory_allocated(device));
-    CHECK_EQ(of_exp, 32 * KIB);
+    EQUALS((sum, ctrt_memory_allocated(device)), (of_exp, 32 * KIB));
     CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
-    CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
-    CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
+    HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"", "\"op\": \"exp\"");
     CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
     CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
     empty_fails(1 << 25, device, "");
@@ -109,9 +106,8 @@ static void test_advice(void)
 static void snapshot(ctrt_device *device)
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-    CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
-    CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
-    CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
+    OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device), ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device),
+       ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
     ctrt_tensor_release(&a);
     const char *text = snapshot_of(device);
     unsigned long long segments = 0, active = 0, size;
@@ -121,10 +117,8 @@ static void snapshot(ctrt_device *device)
     for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
         if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
             && strcmp(state, "active_allocated") == 0) active += size;
-    CHECK_EQ(segments, ctrt_memory_reserved(device));
-    CHECK_EQ(active, ctrt_memory_allocated(device));
-    CHECK_HAS(text, "\"state\": \"inactive\"");
-    CHECK_HAS(text, "\"segment_type\": \"small\"");
+    EQUALS((segments, ctrt_memory_reserved(device)), (active, ctrt_memory_allocated(device)));
+    HAS(text, "\"state\": \"inactive\"", "\"segment_type\": \"small\"");
 }
 
 TEST_MAIN

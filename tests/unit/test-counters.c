@@ -3,6 +3,7 @@
  * Sums over random blocks and threads are in test-memory.c. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "base/strbuf.h"
 #include "fake_pool.h"
 #include "memory/quota.h"
@@ -63,8 +64,7 @@ FAKE_TEST(stats)
     CHECK_STAT(device, "requested_bytes.all.freed", 100 + 2 * mib + 1 + 3);
     ctrt_memory_stats stats;
     CHECK_OK(ctrt_memory_get_stats(&stats, device));
-    CHECK_EQ(stats.allocation[CTRT_POOL_ALL].allocated, 4);
-    CHECK_EQ(stats.num_device_alloc, 4);
+    EQUALS((stats.allocation[CTRT_POOL_ALL].allocated, 4), (stats.num_device_alloc, 4));
 }
 
 /* ---- scopes ---- */
@@ -289,8 +289,7 @@ static void test_limit_types(void)
             if (cases[i].error != NULL) {
                 CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].error);
             } else {
-                CHECK_OK(ctrt_device_get(&device, "fake:0"));
-                CHECK_OK(ctrt_device_get(&second, "fake:1"));
+                OK(ctrt_device_get(&device, "fake:0"), ctrt_device_get(&second, "fake:1"));
                 CHECK_EQ(ctrt_memory_limit(device), 8 * MIB);
                 if (cases[i].warning == NULL)
                     CHECK_STR(logged, "");
@@ -337,16 +336,13 @@ FAKE_TEST(metrics)
     ctrt_block block = take(memory, 5 * MIB);
     give(memory, &block, 5 * MIB);
     text = metrics_as(CTRT_METRICS_PROMETHEUS);
-    CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes"), 0);
-    CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 5 * MIB);
-    CHECK_EQ(metric(text, "ctrt_memory_reserved_bytes_max"), 5 * MIB);
-    CHECK_EQ(metric(text, "ctrt_memory_blocks_max"), 1);
-    CHECK_EQ(metric(text, "ctrt_memory_allocations_total"), 1);
+    EQUALS((metric(text, "ctrt_memory_allocated_bytes"), 0), (metric(text, "ctrt_memory_allocated_bytes_max"), 5 * MIB),
+           (metric(text, "ctrt_memory_reserved_bytes_max"), 5 * MIB), (metric(text, "ctrt_memory_blocks_max"), 1),
+           (metric(text, "ctrt_memory_allocations_total"), 1));
     text = metrics_as(CTRT_METRICS_PROMETHEUS);
     CHECK_EQ(metric(text, "ctrt_memory_allocated_bytes_max"), 0);           /* each peak is reported once */
     CHECK_EQ(ctrt_memory_max_allocated(device), 5 * MIB);
-    CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"device\": \"fake:0\"");
-    CHECK_HAS(metrics_as(CTRT_METRICS_JSON), "\"allocations_total\": 1");
+    HAS(metrics_as(CTRT_METRICS_JSON), "\"device\": \"fake:0\"", "\"allocations_total\": 1");
 }
 
 static _Atomic bool stop;

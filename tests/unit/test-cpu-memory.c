@@ -65,10 +65,7 @@ static long mapping_bytes(const void *address, const char *name)
     return proc_bytes("/proc/self/smaps", name, address);
 }
 
-static long status_bytes(const char *name)
-{
-    return proc_bytes("/proc/self/status", name, NULL);
-}
+static long status_bytes(const char *name) { return proc_bytes("/proc/self/status", name, NULL); }
 
 static void load_with(const char *name, const char *value)
 {
@@ -280,8 +277,7 @@ static void test_pinned(void)
         void *first = pin(size, locked);
         CHECK_STR(host_logged, "");
         void *second = pin(size, locked);
-        CHECK_HAS(host_logged, "RLIMIT_MEMLOCK is 1048576");
-        CHECK_HAS(host_logged, "1 blocks, 614400 bytes");
+        HAS(host_logged, "RLIMIT_MEMLOCK is 1048576", "1 blocks, 614400 bytes");
         memory->host_free(NULL, first, size);
         CHECK_EQ(status_bytes("VmLck:"), before);
         void *large = pin(8 * MIB, before);

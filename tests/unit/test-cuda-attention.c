@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of the cuda backend: which kernels are used under which settings, strides of the results, memory use
  * (measured and predicted), deterministic results and injected failures. The conformance suite checks the values. */
+#include "calls.h"
 #include "soft_begin.h"
 
 /* Creates a tensor of values in (-1, 1) on the GPU, the same values each time. */
@@ -169,12 +170,10 @@ static void test_same_bits(void)
 static ctrt_status small_step(double *value)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, dy = NULL, dx = NULL;
-    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu));
-    CTRT_TRY(ctrt_tensor_require_grad(x, true));
-    CTRT_TRY(ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0));
-    CTRT_TRY(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu));
-    CTRT_TRY(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
-    CTRT_TRY(ctrt_sum(&dx, dx, CTRT_ALL_DIMS));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_tensor_require_grad(x, true),
+        ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0),
+        ctrt_ones(&dy, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
+        ctrt_sum(&dx, dx, CTRT_ALL_DIMS));
     return ctrt_item(value, dx);
 }
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "calls.h"
 #include "soft_begin.h"
 
 /* Must be called before any other function of the library. */
@@ -20,12 +21,9 @@ static void load(void)
 static ctrt_status copy_there_and_back(const char *name, double *sum)
 {
     CTRT_AUTO(tensor) x = NULL;
-    CTRT_TRY(ctrt_device_get(&gpu, name));
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
-    CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1 << 16), ctrt_float(0.5), CTRT_F32, cpu));
-    CTRT_TRY(ctrt_to_device(&x, x, gpu));
-    CTRT_TRY(ctrt_to_device(&x, x, cpu));
-    CTRT_TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
+    TRY(ctrt_device_get(&gpu, name), ctrt_device_get(&cpu, "cpu"),
+        ctrt_full(&x, CTRT_SHAPE(1 << 16), ctrt_float(0.5), CTRT_F32, cpu), ctrt_to_device(&x, x, gpu),
+        ctrt_to_device(&x, x, cpu), ctrt_sum(&x, x, CTRT_ALL_DIMS));
     return ctrt_item(sum, x);
 }
 

@@ -2,6 +2,7 @@
 /* Makes each function of the software CUDA driver fail once, while a device is opened and during a step. The failure
  * must give a status with a message, and the next step must be correct unless the device is lost. Also tests
  * out-of-memory errors, faulting kernels and replays. */
+#include "calls.h"
 #include "soft_begin.h"
 
 #define OUT_OF_MEMORY   2                   /* error codes of the CUDA driver */
@@ -13,17 +14,14 @@ static ctrt_status step(double *value)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL, host = NULL;
     CTRT_AUTO(stream) side = NULL;
-    CTRT_TRY(ctrt_stream_new(&side, gpu, 0));
-    CTRT_TRY(ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu));
-    CTRT_TRY(ctrt_to_device(&x, host, gpu));
-    CTRT_TRY(ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu));
-    CTRT_TRY(ctrt_add_scalar_(y, ctrt_float(1)));
+    TRY(ctrt_stream_new(&side, gpu, 0), ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu),
+        ctrt_to_device(&x, host, gpu), ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu),
+        ctrt_add_scalar_(y, ctrt_float(1)));
     CTRT_TRY(ctrt_matmul(&z, x, y));                        /* every element is 8 */
     CTRT_TRY(ctrt_stream_push(side));
     const ctrt_status status = ctrt_sub_scalar_(z, ctrt_float(2));      /* every element is 6; runs on another stream */
     (void)ctrt_stream_pop();
-    CTRT_TRY(status);
-    CTRT_TRY(ctrt_sum(&z, z, CTRT_ALL_DIMS));
+    TRY(status, ctrt_sum(&z, z, CTRT_ALL_DIMS));
     return ctrt_item(value, z);
 }
 
@@ -151,9 +149,8 @@ static void test_illegal(void)
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
         soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);
-        CHECK_FAILS(ctrt_item(&value, y != NULL ? y : x), CTRT_ERR_DEVICE_LOST, "restart the process");
-        CHECK_FAILS(ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
-        CHECK_FAILS(ctrt_device_synchronize(gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
+        FAILS(DEVICE_LOST, (ctrt_item(&value, y != NULL ? y : x), "restart the process"),
+              (ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), "cuda:0"), (ctrt_device_synchronize(gpu), "cuda:0"));
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* other devices still work */
         CHECK_OK(ctrt_item(&value, x));
         CHECK_EQ(value, 5.0);

@@ -2,6 +2,7 @@
 /* Stream-ordered memory of the cuda backend (CTRT_CUDA_POOL) on the software driver, which detects unordered uses of
  * memory. Tests waits between streams, trimming of the pool, graph capture, devices without pools, and a failure of
  * each driver function that the pool calls. */
+#include "calls.h"
 #include "soft_begin.h"
 
 #define ORDERED "CTRT_CUDA_POOL=yes", "CTRT_MEMORY=direct"
@@ -20,8 +21,7 @@ static ctrt_status chain(double *value)
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
     for (int i = 0; i < 10; i++) {
-        CTRT_TRY(ctrt_add_scalar(&y, x, ctrt_float(3)));
-        CTRT_TRY(ctrt_add_scalar(&x, y, ctrt_float(0.9)));
+        TRY(ctrt_add_scalar(&y, x, ctrt_float(3)), ctrt_add_scalar(&x, y, ctrt_float(0.9)));
     }
     CTRT_TRY(ctrt_mean(&x, x, CTRT_ALL_DIMS));
     return ctrt_item(value, x);
@@ -59,8 +59,7 @@ static void test_order(void)
             OK(ctrt_exp(&y, x), ctrt_log(&x, y));
         }
         EQUALS((waits(), waited), (calls("cuMemAllocFromPoolAsync"), allocs + 101), (calls("cuMemAlloc"), others));
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&y);
+        RELEASE(x, y);
         close_clean("order");
     }
 
@@ -74,8 +73,7 @@ static void test_order(void)
             CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
             CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu));        /* written on another stream */
             OK(ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)));
-            CHECK_OK(ctrt_stream_push(i % 2 == 0 ? b : a));
-            CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
+            OK(ctrt_stream_push(i % 2 == 0 ? b : a), ctrt_sum(&y, x, CTRT_ALL_DIMS));
             ctrt_tensor_release(&x);
             OK(ctrt_stream_pop(), ctrt_item(&value, y));
             CHECK_EQ(value, i * 65536.0);
@@ -97,8 +95,7 @@ static void test_memory(void)
         OK(ctrt_stream_new(&side, gpu, 0), ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
         OK(ctrt_stream_push(side), ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu), ctrt_stream_pop());
-        ctrt_tensor_release(&b);
-        ctrt_tensor_release(&a);
+        RELEASE(b, a);
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(60 * MIB), CTRT_F32, gpu));
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_device_synchronize(gpu));
@@ -163,9 +160,7 @@ static void test_pieces(void)
         check_all(a, 4, "the first of 30 MiB");
         check_all(b, 3, "the second of 30 MiB");
         CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
-        ctrt_tensor_release(&small);
+        RELEASE(a, b, small);
         close_clean("pieces");
     }
 }

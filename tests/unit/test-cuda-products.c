@@ -518,22 +518,20 @@ static void count_report(void *user, ctrt_device *device, size_t bytes, const ch
     ++*(int *)user;
 }
 
+#define DEVICE_OF(memory) "SOFTCUDA=devices=1,memory=" #memory
+#define ASKS(mib)         "SOFTCUDA_DNN=workspace=" #mib
+
 static void test_workspace(void)
 {
     /* MiB that cuDNN requests and that other tensors hold, and the workspace it gets. */
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; bool capture; } cases[] = {
-        { "less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0,
-          100, false },
-        { "more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0,
-          0, false },
-        { "more than 1 GiB", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0, false },
-        { "64 MiB allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0,
-          0, false },
-        { "200 MiB allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100",
-          "CTRT_CUDA_WORKSPACE=200m", 0, 100, false },
-        { "60 MiB free", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0, false },
-        { "84 MiB free in a capture", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100",
-          "CTRT_MEMORY=caching", 940, -1, true },
+        { "less than an eighth of the device", DEVICE_OF(1g), ASKS(100), NULL, 0, 100, false },
+        { "more than an eighth of the device", DEVICE_OF(512m), ASKS(100), NULL, 0, 0, false },
+        { "more than 1 GiB", DEVICE_OF(16g), ASKS(1100), NULL, 0, 0, false },
+        { "64 MiB allowed", DEVICE_OF(1g), ASKS(100), "CTRT_CUDA_WORKSPACE=64m", 0, 0, false },
+        { "200 MiB allowed", DEVICE_OF(512m), ASKS(100), "CTRT_CUDA_WORKSPACE=200m", 0, 100, false },
+        { "60 MiB free", DEVICE_OF(1g), ASKS(100), NULL, 964, 0, false },
+        { "84 MiB free in a capture", DEVICE_OF(1g), ASKS(100), "CTRT_MEMORY=caching", 940, -1, true },
     };
     group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free "
           "memory, an algorithm that needs less");
@@ -556,8 +554,7 @@ static void test_workspace(void)
             }
             const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
             CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what,
-                  (long long)used,
-                  (long long)cases[i].workspace);
+                  (long long)used, (long long)cases[i].workspace);
             CHECK(calls(FORWARD) == 1, "%s: the convolution did not run in cuDNN", cases[i].what);
             check_sum(y, CONVOLVED, cases[i].what);
             CHECK(reports == 0, "%s: %d out-of-memory callbacks, expected 0", cases[i].what, reports);

@@ -3,6 +3,7 @@
  * backends are fake plugins, so no hardware is needed. */
 #include <pthread.h>
 
+#include "calls.h"
 #include "base/base.h"
 #include "child.h"
 #include "ctrt/device.h"
@@ -139,8 +140,7 @@ TEST(test_visible_lists, "lists of visible devices")
         if (c->want != NULL)
             CHECK_STR(got, c->want);
     }
-    CHECK_EQ(visible_parse(few, 2, "0,1,2", 3, NULL), 2);
-    CHECK_EQ(few[1], 1);
+    EQUALS((visible_parse(few, 2, "0,1,2", 3, NULL), 2), (few[1], 1));
 }
 
 TEST(test_visible_devices, NULL)
@@ -199,8 +199,7 @@ TEST(test_choice, NULL)
         group("automatic selection with %s; devices with index 1 do not open", c->setting);
         IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", c->setting) {
             if (c->status == CTRT_OK) {
-                CHECK_STR(selected(NULL), c->device);
-                CHECK_STR(fallback(), c->device);
+                STRINGS((selected(NULL), c->device), (fallback(), c->device));
                 CHECK_TRUE(ctrt_is_available("auto", NULL));
             } else {
                 CHECK_FAILS(ctrt_device_auto(&device), c->status, c->words);
@@ -328,8 +327,7 @@ TEST(test_properties, "device properties, before and after opening the device")
         CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
         CHECK_OK(ctrt_device_get_properties(&p, NULL));
         for (size_t i = 0; i < COUNT_OF(order); i++) {
-            CHECK_OK(ctrt_device_list(&spec, i));
-            CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
+            OK(ctrt_device_list(&spec, i), ctrt_device_format(text, sizeof text, &spec));
             CHECK_STR(text, order[i]);
         }
         CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
@@ -363,12 +361,9 @@ TEST(test_current, "the current device: per thread, restored by guards")
         pthread_join(thread, NULL);
         CHECK_STR(in_thread, "fake:0");
 
-        CHECK_OK(ctrt_device_push(two));
-        CHECK_OK(ctrt_device_push(NULL));
-        CHECK_OK(ctrt_device_push(zero));
+        OK(ctrt_device_push(two), ctrt_device_push(NULL), ctrt_device_push(zero));
         CHECK_STR(current("fake"), "fake:0");
-        CHECK_OK(ctrt_device_pop());
-        CHECK_OK(ctrt_device_pop());
+        OK(ctrt_device_pop(), ctrt_device_pop());
         CHECK_STR(current("fake"), "fake:2");
         CHECK_OK(ctrt_device_pop());
         CHECK_STR(current("fake"), "fake:1");
@@ -383,13 +378,10 @@ TEST(test_current, "the current device: per thread, restored by guards")
     group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(several, NULL)) {
         ctrt_device *const fake = get("fake:2"), *const better = get("better:1");
-        CHECK_OK(ctrt_device_push(fake));
-        CHECK_OK(ctrt_device_push(better));
+        OK(ctrt_device_push(fake), ctrt_device_push(better));
         CHECK_STR(selected("fake"), "fake:2");
-        CHECK_OK(ctrt_device_pop());
-        CHECK_OK(ctrt_device_pop());
-        CHECK_STR(selected("fake"), "fake:0");
-        CHECK_STR(selected("better"), "better:0");
+        OK(ctrt_device_pop(), ctrt_device_pop());
+        STRINGS((selected("fake"), "fake:0"), (selected("better"), "better:0"));
         CHECK_OK(ctrt_set_default_device(fake));
         CHECK_STR(fallback(), "fake:2");
         CHECK_OK(ctrt_set_default_device(NULL));
@@ -411,13 +403,11 @@ TEST(test_fork, "a device opened before the fork gives an error in the child and
         ctrt_device *const device = get("fake:0");
         CHECK_OK(ctrt_set_default_device(device));
         IN_FORK {
-            CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
-            CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
-            CHECK_FAILS(ctrt_device_push(device), CTRT_ERR_FORKED, "fake:0");
-            CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, "fake:0");
-            CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_FORKED, "fake:0");
-            CHECK_FAILS(ctrt_default_device(&other), CTRT_ERR_FORKED, "fake:0");
-            CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
+            FAILS(FORKED, (ctrt_device_get(&other, "fake:0"), "was opened by process"),
+                  (ctrt_device_set_current(device), "fake:0"), (ctrt_device_push(device), "fake:0"),
+                  (ctrt_device_synchronize(device), "fake:0"),
+                  (ctrt_device_memory_info(device, &bytes, &bytes), "fake:0"), (ctrt_default_device(&other), "fake:0"),
+                  (ctrt_memory_empty_cache(device), "fake:0"));
             get("fake:1");
             CHECK_TRUE(ctrt_is_available("fake", NULL));
         }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dry runs: the predicted peak of a step equals the measured peak, and a dry run has no side effects. */
+#include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
 #include "memory_checks.h"
@@ -15,8 +16,7 @@ static ctrt_memory_prediction predict_within(uint64_t limit, struct training *ru
     CHECK_OK(training_step(loss, run));
     const bool fits = ctrt_dry_run_fits(dryrun);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-    CHECK_EQ(found.fits, fits);
-    CHECK_EQ(found.fits, found.failed_bytes == 0);
+    EQUALS((found.fits, fits), (found.fits, found.failed_bytes == 0));
     return found;
 }
 
@@ -194,8 +194,7 @@ static float element(ctrt_tensor *x)
 {
     float value = -1;
     CTRT_AUTO(tensor) first = NULL;
-    CHECK_OK(ctrt_slice(&first, x, 0, 0, 1, 1));
-    CHECK_OK(ctrt_to_host(&value, sizeof value, first, CTRT_F32));
+    OK(ctrt_slice(&first, x, 0, 0, 1, 1), ctrt_to_host(&value, sizeof value, first, CTRT_F32));
     return value;
 }
 
@@ -213,24 +212,16 @@ static void tensors(ctrt_device *device)
     const int64_t frees = stat_of(device, "allocation.all.freed");
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CHECK_EQ(ctrt_memory_allocated(device), allocated);
-    CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
-    CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
-    CHECK_OK(ctrt_zero_(kept));
-    CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
-    CHECK_OK(ctrt_add(&fresh, kept, kept));
+    OK(ctrt_add_scalar_(kept, ctrt_float(1)), ctrt_fill_(kept, ctrt_float(9)), ctrt_zero_(kept),
+       ctrt_from_host_(kept, thousand, 1000, CTRT_F32), ctrt_add(&fresh, kept, kept));
     CHECK_EQ(element(fresh), 0);
-    CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
-    CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
+    OK(ctrt_slice(&cut, gone, 0, 0, 16, 2), ctrt_to_host(host, sizeof host, cut, CTRT_F32));
     CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
-    CHECK_OK(ctrt_copy_(kept, fresh));
-    CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
-    CHECK_OK(ctrt_to_device(&back, there, cpu));
-    ctrt_tensor_release(&gone);
-    ctrt_tensor_release(&cut);
-    ctrt_tensor_release(&back);
+    OK(ctrt_copy_(kept, fresh), ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device),
+       ctrt_to_device(&back, there, cpu));
+    RELEASE(gone, cut, back);
     CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
-    CHECK_OK(ctrt_memory_empty_cache(device));
-    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    OK(ctrt_memory_empty_cache(device), ctrt_dry_run_end(&found, &dryrun));
     CHECK_EQ(found.left_blocks, 2);
     CHECK_TRUE(found.left_bytes >= 4032);
     CHECK_STATS(device, { "allocation.all.allocated", allocs }, { "allocation.all.freed", frees + 1 });
@@ -247,8 +238,7 @@ static void tensors(ctrt_device *device)
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     ctrt_tensor_release(&fresh);            /* freed in another dry run */
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-    CHECK_EQ(found.left_blocks, 0);
-    CHECK_EQ(found.peak_allocated, found.allocated_before);
+    EQUALS((found.left_blocks, 0), (found.peak_allocated, found.allocated_before));
     ctrt_tensor_release(&there);            /* freed outside any dry run */
     ctrt_tensor_release(&kept);
     CHECK_EQ(ctrt_memory_allocated(device), 0);
@@ -266,33 +256,26 @@ static void beyond(ctrt_device *device)
     uint64_t before = 0;
     for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
         const sim_counters counters = sim_read(0);
-        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-        CHECK_OK(ctrt_memory_label_push("giants"));
+        OK(ctrt_dry_run_begin(&dryrun, device), ctrt_memory_label_push("giants"));
         for (int i = 0; i < 10; i++)
             CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
-        CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-        CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
-        CHECK_OK(ctrt_matmul(&c, a, b));
-        CHECK_OK(ctrt_memory_label_pop());
+        OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device),
+           ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device), ctrt_matmul(&c, a, b), ctrt_memory_label_pop());
         CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
         for (int i = 0; i < 10; i++)
             ctrt_tensor_release(&many[i]);
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
+        RELEASE(a, b);
         CHECK_OK(ctrt_relu(&c, c));
         ctrt_tensor_release(&c);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        CHECK_EQ(sim_read(0).allocs, counters.allocs);
-        CHECK_EQ(sim_read(0).launches, counters.launches);
+        EQUALS((sim_read(0).allocs, counters.allocs), (sim_read(0).launches, counters.launches));
         CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
         CHECK_STR(found.failed_label, "giants");
         CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
-        CHECK_STR(found.peak_op, "matmul");
-        CHECK_STR(found.peak_label, "giants");
+        STRINGS((found.peak_op, "matmul"), (found.peak_label, "giants"));
         CHECK_EQ(found.largest_request, matrix);
         CHECK_TRUE(found.allocations >= 14);
-        CHECK_EQ(found.allocated_after, before);
-        CHECK_EQ(found.left_blocks, 0);
+        EQUALS((found.allocated_after, before), (found.left_blocks, 0));
         if (held == NULL)
             held = full(3, 30 << 18, device);
         before = 30 * mib;
@@ -335,10 +318,8 @@ static void test_moving(void)
             ctrt_dry_run *dryrun = NULL;
             ctrt_memory_prediction found;
             uint64_t predicted = 0, measured = 0;
-            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
-            CHECK_OK(use_and_take(&predicted, use, device));
-            CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-            CHECK_OK(use_and_take(&measured, use, device));
+            OK(ctrt_dry_run_begin(&dryrun, device), use_and_take(&predicted, use, device),
+               ctrt_dry_run_end(&found, &dryrun), use_and_take(&measured, use, device));
             CHECK(predicted == measured && measured == (use < 4 ? 6 << 20 : 4 << 20) + (700 << 12),
                   "case %d: %llu bytes predicted, %llu measured", use, (unsigned long long)predicted,
                   (unsigned long long)measured);
@@ -360,10 +341,7 @@ static void too_large_op(ctrt_device *device)
     CHECK_OK(ctrt_add(&c, a, b));
     CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
     CHECK_OK(ctrt_exp(&later, b));
-    ctrt_tensor_release(&a);
-    ctrt_tensor_release(&b);
-    ctrt_tensor_release(&c);
-    ctrt_tensor_release(&later);
+    RELEASE(a, b, c, later);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
     CHECK_STR(found.failed_op, "add");
     CHECK_EQ(found.failed_bytes, 4 << 20);
@@ -382,12 +360,10 @@ static void *run_dry_runs(void *argument)
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         CHECK_OK(ctrt_dry_run_begin(&other_dryrun, cpu));
         for (int i = 0; i < 20; i++) {
-            CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000 + 10 * i), ctrt_float(1), CTRT_F32, cpu));
-            CHECK_OK(ctrt_exp(&y, x));
+            OK(ctrt_full(&x, CTRT_SHAPE(1000 + 10 * i), ctrt_float(1), CTRT_F32, cpu), ctrt_exp(&y, x));
             atomic_fetch_add(&ops_done, 1);
         }
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&y);
+        RELEASE(x, y);
         CHECK_OK(ctrt_dry_run_end(NULL, &other_dryrun));
     }
     return NULL;
@@ -401,8 +377,7 @@ static void check_works(void)
     ctrt_memory_prediction found;
     CHECK_OK(ctrt_exp(&x, x));
     CHECK_EQ(element(x), 1);
-    CHECK_OK(ctrt_dry_run_begin(&dryrun, cpu));
-    CHECK_OK(ctrt_exp(&x, x));
+    OK(ctrt_dry_run_begin(&dryrun, cpu), ctrt_exp(&x, x));
     CHECK_EQ(element(x), 0);
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));

@@ -3,6 +3,7 @@
  * themselves are tested by the conformance suite. */
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 /* ---- helpers ---- */
@@ -11,8 +12,7 @@
 static ctrt_tensor *numbers(ctrt_ints shape)
 {
     ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_empty(&tensor, shape, CTRT_F32, cpu));
-    CHECK_OK(ctrt_uniform_(tensor, -1, 1));
+    OK(ctrt_empty(&tensor, shape, CTRT_F32, cpu), ctrt_uniform_(tensor, -1, 1));
     return tensor;
 }
 
@@ -80,8 +80,7 @@ TEST(linear, "Linear")
     two[0] = NULL;
     CHECK_FAILS(ctrt_forward_n(&y, module, two, 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_OK(ctrt_linear_new(&module, 0, 2, true, cpu));            /* y equals the bias, which is 0 without inputs */
-    CHECK_OK(ctrt_zeros(&none, CTRT_SHAPE(1, 0), CTRT_F32, cpu));
-    CHECK_OK(ctrt_forward(&y, module, none));
+    OK(ctrt_zeros(&none, CTRT_SHAPE(1, 0), CTRT_F32, cpu), ctrt_forward(&y, module, none));
     VALUES_ARE(y, 0, 0);
 }
 
@@ -93,8 +92,7 @@ TEST(conv2d, "Conv2d")
     CHECK_OK(ctrt_conv2d_new(&module, 4, 6, 3, 2, &options, true, cpu));
     SHAPE_IS(tensor_of(module, "weight"), 6, 2, 3, 2);
     RUNS_AS(module, x, ctrt_conv2d(&want, x, tensor_of(module, "weight"), tensor_of(module, "bias"), &options));
-    CHECK_OK(ctrt_conv2d_new(&module, 1, 7, 5, 5, NULL, true, cpu));
-    CHECK_OK(ctrt_forward(&y, module, image));
+    OK(ctrt_conv2d_new(&module, 1, 7, 5, 5, NULL, true, cpu), ctrt_forward(&y, module, image));
     SHAPE_IS(y, 1, 7, 5, 5);
 }
 
@@ -109,9 +107,8 @@ TEST(embedding, "Embedding")
         CHECK(at(weight, 2 * 3 + i) == 0 && at(weight, 4 * 3 + i) != 0, "padding row 2 is not 0, or row 4 has a 0");
     CHECK_OK(ctrt_from_data(&index, rows, 4, CTRT_SHAPE(2, 2), CTRT_I64, cpu));
     RUNS_AS(module, index, ctrt_embedding(&want, weight, index, -1));
-    CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_backward(loss));
-    CHECK_OK(ctrt_sum_dims(&ones, ctrt_tensor_grad(weight), CTRT_DIMS(1), false));
+    OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS), ctrt_backward(loss),
+       ctrt_sum_dims(&ones, ctrt_tensor_grad(weight), CTRT_DIMS(1), false));
     VALUES_ARE(ones, 3, 0, 0, 0, 3);                    /* none for row 2 */
     CHECK_OK(ctrt_from_data(&index, &outside, 1, CTRT_SHAPE(1), CTRT_I64, cpu));
     CHECK_FAILS(ctrt_forward(&y, module, index), CTRT_ERR_INVALID_ARGUMENT, "Embedding: ");
@@ -124,8 +121,7 @@ TEST(layer_norm, "LayerNorm")
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(4, 2, 3)), y = NULL;
     CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), 0.01, true, cpu));
-    CHECK_EQ(at(tensor_of(module, "weight"), 5), 1.0);
-    CHECK_EQ(at(tensor_of(module, "bias"), 5), 0.0);
+    EQUALS((at(tensor_of(module, "weight"), 5), 1.0), (at(tensor_of(module, "bias"), 5), 0.0));
     randomize(module);
     RUNS_AS(module, x, ctrt_layer_norm(&want, x, CTRT_SHAPE(2, 3), tensor_of(module, "weight"),
                                        tensor_of(module, "bias"), 0.01));
@@ -143,10 +139,8 @@ static void batch_norm(const char *what, double momentum, double factor)
     CHECK_OK(ctrt_batch_norm2d_new(&module, 2, 0, momentum, true, cpu));
     CHECK_EQ(ctrt_module_buffer_count(module), 3);
     ctrt_tensor *batches = tensor_of(module, "num_batches_tracked");
-    CHECK_EQ(ctrt_tensor_dtype(batches), CTRT_I64);
-    CHECK_EQ(ctrt_tensor_ndim(batches), 0);
-    CHECK_OK(ctrt_zeros(&mean, CTRT_SHAPE(2), CTRT_F32, cpu));
-    CHECK_OK(ctrt_ones(&var, CTRT_SHAPE(2), CTRT_F32, cpu));
+    EQUALS((ctrt_tensor_dtype(batches), CTRT_I64), (ctrt_tensor_ndim(batches), 0));
+    OK(ctrt_zeros(&mean, CTRT_SHAPE(2), CTRT_F32, cpu), ctrt_ones(&var, CTRT_SHAPE(2), CTRT_F32, cpu));
     randomize(module);
     for (int batch = 1; batch <= BATCHES + 1; batch++) {
         const bool training = batch <= BATCHES;
@@ -165,12 +159,10 @@ TEST(batch_norm_shapes, "BatchNorm rejects bad shapes")
     CTRT_AUTO(module) one = NULL, two = NULL;
     CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2)), image = numbers(CTRT_SHAPE(4, 2, 3, 3)),
         single = numbers(CTRT_SHAPE(1, 2));
-    CHECK_OK(ctrt_batch_norm1d_new(&one, 2, 0, 0, true, cpu));
-    CHECK_OK(ctrt_batch_norm2d_new(&two, 2, 0, 0, false, cpu));
+    OK(ctrt_batch_norm1d_new(&one, 2, 0, 0, true, cpu), ctrt_batch_norm2d_new(&two, 2, 0, 0, false, cpu));
     CHECK_EQ(ctrt_module_parameter_count(two), 0);
     CHECK_OK(ctrt_forward(&y, one, flat));
-    CHECK_FAILS(ctrt_forward(&y, one, image), CTRT_ERR_SHAPE, "BatchNorm1d: ");
-    CHECK_FAILS(ctrt_forward(&y, two, flat), CTRT_ERR_SHAPE, "BatchNorm2d: ");
+    FAILS(SHAPE, (ctrt_forward(&y, one, image), "BatchNorm1d: "), (ctrt_forward(&y, two, flat), "BatchNorm2d: "));
     /* The variance of one value per channel is undefined, so training mode rejects it. */
     CHECK_FAILS(ctrt_forward(&y, one, single), CTRT_ERR_SHAPE, "BatchNorm1d: ");
     ctrt_module_train(one, false);
@@ -181,8 +173,7 @@ static double mean_square(ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) mean = OP(square, tensor);
     double value = NAN;
-    CHECK_OK(ctrt_mean(&mean, mean, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_item(&value, mean));
+    OK(ctrt_mean(&mean, mean, CTRT_ALL_DIMS), ctrt_item(&value, mean));
     return value;
 }
 
@@ -192,9 +183,8 @@ TEST(zero_options, "epsilon and scale: 0 selects the default, CTRT_ZERO selects 
     CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(1e-5)));         /* a variance far below the default epsilon, 1e-5 */
     for (int zero = 0; zero < 2; zero++) {
         CTRT_AUTO(module) layer = NULL, batch = NULL;
-        CHECK_OK(ctrt_layer_norm_new(&layer, CTRT_SHAPE(3), zero ? CTRT_ZERO : 0, false, cpu));
-        CHECK_OK(ctrt_batch_norm1d_new(&batch, 3, zero ? CTRT_ZERO : 0, 0, false, cpu));
-        CHECK_OK(ctrt_forward(&y, layer, x));
+        OK(ctrt_layer_norm_new(&layer, CTRT_SHAPE(3), zero ? CTRT_ZERO : 0, false, cpu),
+           ctrt_batch_norm1d_new(&batch, 3, zero ? CTRT_ZERO : 0, 0, false, cpu), ctrt_forward(&y, layer, x));
         CHECK_NEAR(mean_square(y), zero, 1e-3);
         CHECK_OK(ctrt_forward(&y, batch, x));
         CHECK_NEAR(mean_square(y), zero, 1e-3);
@@ -231,21 +221,17 @@ TEST(shapes, "Flatten, MaxPool2d, Dropout")
 {
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 4, 4)), y = NULL, ones = NULL, sum = NULL;
-    CHECK_OK(ctrt_flatten_new(&module, 1, -1));
-    CHECK_OK(ctrt_forward(&y, module, x));
+    OK(ctrt_flatten_new(&module, 1, -1), ctrt_forward(&y, module, x));
     SHAPE_IS(y, 2, 48);
 
     const ctrt_pool2d_options options = { .kernel = { 3, 2 }, .stride = { 1, 2 }, .padding = { 1, 0 } };
     CHECK_OK(ctrt_max_pool2d_new(&module, &options));
     RUNS_AS(module, x, ctrt_max_pool2d(&want, NULL, x, &options));
-    CHECK_OK(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }));
-    CHECK_OK(ctrt_forward(&y, module, x));
+    OK(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), ctrt_forward(&y, module, x));
     SHAPE_IS(y, 2, 3, 2, 2);                            /* the default stride is the kernel's size */
 
-    CHECK_OK(ctrt_dropout_new(&module, 0.25));
-    CHECK_OK(ctrt_ones(&ones, CTRT_SHAPE(4000), CTRT_F32, cpu));
-    CHECK_OK(ctrt_forward(&y, module, ones));
-    CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+    OK(ctrt_dropout_new(&module, 0.25), ctrt_ones(&ones, CTRT_SHAPE(4000), CTRT_F32, cpu),
+       ctrt_forward(&y, module, ones), ctrt_sum(&sum, y, CTRT_ALL_DIMS));
     CHECK_NEAR(at(sum, 0), 4000, 200);                  /* about 3000 are 4/3 */
     CHECK_NEAR(mean_square(y) * 4000, at(sum, 0) * 4 / 3, 1e-2);
     ctrt_module_train(module, false);
@@ -291,8 +277,7 @@ static void attention(bool bias, bool causal)
         mask = OP(ones, CTRT_SHAPE(T, T), CTRT_BOOL, cpu);
     CTRT_AUTO(tensor) plain = NULL, other = numbers(CTRT_SHAPE(T, EMBED + 1));
     ctrt_tensor *inputs[] = { q, k, v, NULL };
-    CHECK_OK(ctrt_tril(&mask, mask, 1));
-    CHECK_OK(ctrt_multihead_attention_new(&module, EMBED, HEADS, 0, bias, causal, cpu));
+    OK(ctrt_tril(&mask, mask, 1), ctrt_multihead_attention_new(&module, EMBED, HEADS, 0, bias, causal, cpu));
     CHECK_EQ(ctrt_module_parameter_count(module), bias ? 4 : 2);
     CHECK(!bias || (at(tensor_of(module, "in_proj_bias"), 0) == 0 && at(tensor_of(module, "out_proj.bias"), 0) == 0),
           "the initial biases are not 0");
@@ -304,8 +289,7 @@ static void attention(bool bias, bool causal)
         SAME(y, attend(&want, module, inputs, inputs[3], causal));
     }
 
-    CHECK_OK(ctrt_squeeze(&plain, q, CTRT_DIMS(0)));
-    CHECK_OK(ctrt_forward(&y, module, plain));
+    OK(ctrt_squeeze(&plain, q, CTRT_DIMS(0)), ctrt_forward(&y, module, plain));
     SHAPE_IS(y, T, EMBED);
     CHECK_FAILS(ctrt_forward(&y, module, other), CTRT_ERR_SHAPE, "[..., T, 6]");
     CHECK_FAILS(ctrt_forward_n(&y, module, inputs, 2), CTRT_ERR_INVALID_ARGUMENT, "got 2");
@@ -384,8 +368,7 @@ TEST(initial, "initial values")
         { "uniform(2, 4)", uniform, 1, 3, 1 / 3.0, 4 }, { "normal(5, 0.1)", normal, 0.1, 5, 0.01, 0 },
     };
     double largest, mean, variance;
-    CHECK_OK(ctrt_zeros(&w, CTRT_SHAPE(200, 50, 2, 2), CTRT_F32, cpu));
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    OK(ctrt_zeros(&w, CTRT_SHAPE(200, 50, 2, 2), CTRT_F32, cpu), ctrt_tensor_require_grad(w, true));
     EACH(c, cases) {
         CHECK_OK(c->init(w, c->argument));
         moments(&largest, &mean, &variance, w);
@@ -417,9 +400,8 @@ TEST(initial, "initial values")
     CTRT_AUTO(tensor) vector = numbers(CTRT_SHAPE(3)), none = NULL, integers = NULL;
     CHECK_FAILS(ctrt_init_xavier_uniform_(vector, 1), CTRT_ERR_SHAPE, "2 dimensions");
     CHECK_FAILS(ctrt_init_kaiming_normal_(vector, 1), CTRT_ERR_SHAPE, "2 dimensions");
-    CHECK_OK(ctrt_zeros(&none, CTRT_SHAPE(0, 3), CTRT_F32, cpu));
-    CHECK_OK(ctrt_init_kaiming_uniform_(none, 0));
-    CHECK_OK(ctrt_zeros(&integers, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
+    OK(ctrt_zeros(&none, CTRT_SHAPE(0, 3), CTRT_F32, cpu), ctrt_init_kaiming_uniform_(none, 0),
+       ctrt_zeros(&integers, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
     CHECK_FAILS(ctrt_init_kaiming_uniform_(integers, 0), CTRT_ERR_DTYPE, NULL);
 }
 

@@ -4,6 +4,7 @@
  * trains other networks. */
 #include <unistd.h>
 
+#include "calls.h"
 #include "autograd_check.h"
 #include "base/host_alloc.h"
 #include "small_net.h"
@@ -26,21 +27,13 @@ static ctrt_status training(void)
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     double value;
-    CTRT_TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu));
-    CTRT_TRY(ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
-    CTRT_TRY(attention_new(&net));
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
-    CTRT_TRY(ctrt_forward(&loss, net, x));
-    CTRT_TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
-    CTRT_TRY(ctrt_backward(loss));
-    CTRT_TRY(ctrt_clip_grad_norm_(&value, net, 0.01));
-    CTRT_TRY(ctrt_optimizer_step(optimizer));
-    CTRT_TRY(ctrt_save(net, net_path));
-    CTRT_TRY(ctrt_load(net, net_path));
-    CTRT_TRY(ctrt_optimizer_save(optimizer, optimizer_path));
-    CTRT_TRY(ctrt_optimizer_load(optimizer, optimizer_path));
-    CTRT_TRY(ctrt_module_to(net, NULL, CTRT_F64));
-    CTRT_TRY(ctrt_optimizer_step(optimizer));
+    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu),
+        ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu), attention_new(&net),
+        ctrt_adamw_new(&optimizer, net, NULL), ctrt_forward(&loss, net, x), ctrt_cross_entropy(&loss, loss, y, NULL),
+        ctrt_backward(loss), ctrt_clip_grad_norm_(&value, net, 0.01), ctrt_optimizer_step(optimizer),
+        ctrt_save(net, net_path), ctrt_load(net, net_path), ctrt_optimizer_save(optimizer, optimizer_path));
+    TRY(ctrt_optimizer_load(optimizer, optimizer_path), ctrt_module_to(net, NULL, CTRT_F64),
+        ctrt_optimizer_step(optimizer));
     return ctrt_module_zero_grad(net, false);
 }
 
@@ -52,17 +45,15 @@ static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
 
 FORWARD(twice_forward)
 {
-    CTRT_TRY(ctrt_mul(&out[0], in[0], in[0]));
-    CTRT_TRY(ctrt_function_save(context, in[0]));
+    TRY(ctrt_mul(&out[0], in[0], in[0]), ctrt_function_save(context, in[0]));
     return ctrt_function_save(context, out[0]);
 }
 
 BACKWARD(twice_backward)
 {
     ctrt_tensor *x, *y;
-    CTRT_TRY(ctrt_function_saved(&x, context, 0));
-    CTRT_TRY(ctrt_function_saved(&y, context, 1));
-    CTRT_TRY(ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
+    TRY(ctrt_function_saved(&x, context, 0), ctrt_function_saved(&y, context, 1),
+        ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
     return ctrt_mul(&dx[0], dx[0], dy[0]);
 }
 static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL };
@@ -72,41 +63,26 @@ static ctrt_status layers(void)
     CTRT_AUTO(tensor) x = NULL, w = NULL, b = NULL, h = NULL, u = NULL, y = NULL;
     ctrt_tensor *pieces[3] = { NULL };
     int n;
-    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL));
-    CTRT_TRY(ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL));
-    CTRT_TRY(ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL));
-    CTRT_TRY(ctrt_tensor_require_grad(w, true));
-    CTRT_TRY(ctrt_tensor_require_grad(b, true));
-    CTRT_TRY(ctrt_linear(&h, x, w, b));
-    CTRT_TRY(ctrt_tanh(&h, h));
-    CTRT_TRY(ctrt_tensor_add_hook(h, double_gradient, NULL, NULL));
-    CTRT_TRY(ctrt_tensor_retain_grad(h));
-    CTRT_TRY(ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5));
-    CTRT_TRY(ctrt_softmax(&u, u, 1));
-    CTRT_TRY(ctrt_mul(&u, u, h));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL), ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL),
+        ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL), ctrt_tensor_require_grad(w, true),
+        ctrt_tensor_require_grad(b, true), ctrt_linear(&h, x, w, b), ctrt_tanh(&h, h),
+        ctrt_tensor_add_hook(h, double_gradient, NULL, NULL), ctrt_tensor_retain_grad(h),
+        ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5), ctrt_softmax(&u, u, 1), ctrt_mul(&u, u, h));
     CTRT_TRY(ctrt_chunk(pieces, &n, u, 3, 1));
     ctrt_status status = ctrt_cat(&y, pieces, 3, 0);
     tensors_release(pieces, 3);
-    CTRT_TRY(status);
-    CTRT_TRY(ctrt_function_apply(&twice, NULL, &y, 1, &y, 1));
-    CTRT_TRY(ctrt_mean(&y, y, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_backward_with(y, NULL, true, false));
+    TRY(status, ctrt_function_apply(&twice, NULL, &y, 1, &y, 1), ctrt_mean(&y, y, CTRT_ALL_DIMS),
+        ctrt_backward_with(y, NULL, true, false));
     return ctrt_backward(y);
 }
 
 static ctrt_status in_place(void)
 {
     CTRT_AUTO(tensor) x = NULL, base = NULL, a = NULL, b = NULL, y = NULL, d = NULL;
-    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL));
-    CTRT_TRY(ctrt_tensor_require_grad(x, true));
-    CTRT_TRY(ctrt_mul_scalar(&base, x, ctrt_float(2)));
-    CTRT_TRY(ctrt_transpose(&b, base, 0, 1));
-    CTRT_TRY(ctrt_select(&a, base, 0, 1));
-    CTRT_TRY(ctrt_mul_(a, a));
-    CTRT_TRY(ctrt_sigmoid_(a));
-    CTRT_TRY(ctrt_sum(&y, b, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_grad(&d, y, &x, 1, NULL, false, true, false));
-    CTRT_TRY(ctrt_sum(&d, d, CTRT_ALL_DIMS));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL), ctrt_tensor_require_grad(x, true),
+        ctrt_mul_scalar(&base, x, ctrt_float(2)), ctrt_transpose(&b, base, 0, 1), ctrt_select(&a, base, 0, 1),
+        ctrt_mul_(a, a), ctrt_sigmoid_(a), ctrt_sum(&y, b, CTRT_ALL_DIMS),
+        ctrt_grad(&d, y, &x, 1, NULL, false, true, false), ctrt_sum(&d, d, CTRT_ALL_DIMS));
     return ctrt_backward(d);
 }
 
@@ -156,12 +132,9 @@ static size_t bytes_of(unsigned char *to, size_t capacity, ctrt_module *net)
 static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_AUTO(tensor) turned = NULL, flags = NULL;
-    CTRT_TRY(small_net_new(out));
-    CTRT_TRY(ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
-    CTRT_TRY(ctrt_t(&turned, turned));
-    CTRT_TRY(ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu));
-    CTRT_TRY(ctrt_module_add_parameter(*out, "turned", turned));
-    CTRT_TRY(ctrt_module_add_buffer(*out, "flags", flags, true));
+    TRY(small_net_new(out), ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu), ctrt_t(&turned, turned),
+        ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu), ctrt_module_add_parameter(*out, "turned", turned),
+        ctrt_module_add_buffer(*out, "flags", flags, true));
     return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
 }
 

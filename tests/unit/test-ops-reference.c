@@ -7,6 +7,7 @@
 #include <fnmatch.h>
 #include <math.h>
 
+#include "calls.h"
 #include "../reference/ref.h"
 #include "tensors.h"
 
@@ -524,8 +525,7 @@ static void run_case(const struct ref_file *file, const char *name, const struct
     for (int k = 0; k < CASE_RESULTS; k++)
         ctrt_tensor_release(&c.out[k]);
     for (int k = 0; k < CASE_INPUTS; k++) {
-        ctrt_tensor_release(&c.in[k]);
-        ctrt_tensor_release(&c.leaf[k]);
+        RELEASE(c.in[k], c.leaf[k]);
     }
 }
 

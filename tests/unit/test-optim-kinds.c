@@ -7,6 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "../reference/ref.h"
 #include "base/host_alloc.h"
 #include "memory/pool.h"
@@ -143,8 +144,7 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
     for (int64_t step = 0; step < grads->dims[0]; step++) {
         double got[8] = { 0 };
         grad_with(tensor, grads->f + step * p->numel);
-        CHECK_OK(ctrt_optimizer_step(optimizer));
-        CHECK_OK(ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
+        OK(ctrt_optimizer_step(optimizer), ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
         for (int64_t i = 0; i < p->numel; i++) {
             const double expected = want->f[step * p->numel + i];
             CHECK(fabs(got[i] - expected) <= tolerance * fmax(1, fabs(expected)),
@@ -189,8 +189,7 @@ static void half(const struct entry *entry, ctrt_device *device)
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_with(&start, CTRT_SHAPE(1), dtypes[d], device);
         double got;
-        CHECK_OK(entry->make(&optimizer, NULL, NULL));
-        CHECK_OK(ctrt_optimizer_add(optimizer, &p, 1));
+        OK(entry->make(&optimizer, NULL, NULL), ctrt_optimizer_add(optimizer, &p, 1));
         grad_with(p, &grad);
         for (int step = 0; step < 3; step++)
             CHECK_OK(ctrt_optimizer_step(optimizer));
@@ -290,13 +289,11 @@ static void bad_options(const struct entry *entry)
             CHECK_FAILS(load_spoiled(saved, &mark, &c->value), CTRT_ERR_FORMAT, words);
         }
         optim_option_set(&options, option, CTRT_ZERO);
-        CHECK_OK(entry->make(&optimizer, NULL, &options));
-        CHECK_OK(ctrt_optimizer_option(&value, optimizer, 0, option->name));
+        OK(entry->make(&optimizer, NULL, &options), ctrt_optimizer_option(&value, optimizer, 0, option->name));
         CHECK(value == 0, "CTRT_ZERO for %s gives %g", option->name, value);
         ctrt_optimizer_release(&optimizer);
         const double least = option->range == OPTIM_FINITE ? -1 : 0;
-        CHECK_OK(load_spoiled(saved, &mark, &least));
-        CHECK_OK(ctrt_optimizer_option(&value, saved, 0, option->name));
+        OK(load_spoiled(saved, &mark, &least), ctrt_optimizer_option(&value, saved, 0, option->name));
         CHECK(value == least, "%g for %s in a file gives %g", least, option->name, value);
     }
     if (option_named(entry->kind, "nesterov") != NULL) {
@@ -343,8 +340,7 @@ static ctrt_tensor *parameter(int which, ctrt_device *device)
 static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
 {
     double x[SIZE] = { 0 }, y[SIZE] = { 0 };
-    CHECK_OK(ctrt_to_host(x, sizeof x, a, CTRT_F64));
-    CHECK_OK(ctrt_to_host(y, sizeof y, b, CTRT_F64));
+    OK(ctrt_to_host(x, sizeof x, a, CTRT_F64), ctrt_to_host(y, sizeof y, b, CTRT_F64));
     CHECK(memcmp(x, y, sizeof x) == 0, "%s: %g %g %g, expected %g %g %g", what, x[0], x[1], x[2], y[0], y[1], y[2]);
 }
 
@@ -357,23 +353,17 @@ static void groups(const struct entry *entry, ctrt_device *device)
     ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
                 *q[2] = { parameter(0, device), parameter(1, device) };
     double lr;
-    CHECK_OK(entry->make(&both, NULL, NULL));
-    CHECK_OK(entry->make(&one, NULL, NULL));
-    CHECK_OK(entry->make(&two, NULL, &options));
-    CHECK_OK(ctrt_optimizer_add(both, &p[0], 1));
-    CHECK_OK(ctrt_optimizer_add(one, &q[0], 1));
-    CHECK_OK(ctrt_optimizer_add(two, &q[1], 1));
+    OK(entry->make(&both, NULL, NULL), entry->make(&one, NULL, NULL), entry->make(&two, NULL, &options),
+       ctrt_optimizer_add(both, &p[0], 1), ctrt_optimizer_add(one, &q[0], 1), ctrt_optimizer_add(two, &q[1], 1));
     CHECK_FAILS(entry->add_group(both, p, 2, &options), CTRT_ERR_STATE, "already");
-    CHECK_FAILS(entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options),
-                CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    FAILS(INVALID_ARGUMENT, (entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options), "NULL"));
     CHECK_EQ(ctrt_optimizer_group_count(both), 1);              /* a failed call adds no group */
     for (int step = 0; step < STEPS; step++) {
         if (step == 2)
             CHECK_OK(entry->add_group(both, &p[1], 1, &options));
         if (step == 3) {
-            CHECK_OK(ctrt_optimizer_set_group_lr(both, 1, 0.25));
-            CHECK_OK(ctrt_optimizer_set_lr(two, 0.25));
-            CHECK_OK(ctrt_optimizer_option(&lr, both, 1, "lr"));
+            OK(ctrt_optimizer_set_group_lr(both, 1, 0.25), ctrt_optimizer_set_lr(two, 0.25),
+               ctrt_optimizer_option(&lr, both, 1, "lr"));
             CHECK_EQ(lr, 0.25);
             CHECK_TRUE(ctrt_optimizer_lr(both) != 0.25);
         }
@@ -415,11 +405,9 @@ static void late(const struct entry *entry, ctrt_device *device)
         p[i] = parameter(i, device);
         q[i] = parameter(i, device);
         CHECK_TRUE(!ctrt_to_dtype(&p[i], p[i], dtypes[i]) && !ctrt_to_dtype(&q[i], q[i], dtypes[i]));
-        CHECK_OK(entry->make(&alone[i], NULL, &options));
-        CHECK_OK(ctrt_optimizer_add(alone[i], &q[i], 1));
+        OK(entry->make(&alone[i], NULL, &options), ctrt_optimizer_add(alone[i], &q[i], 1));
     }
-    CHECK_OK(entry->make(&all, NULL, &options));
-    CHECK_OK(ctrt_optimizer_add(all, p, N));
+    OK(entry->make(&all, NULL, &options), ctrt_optimizer_add(all, p, N));
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(ctrt_optimizer_zero_grad(all, true));
         for (int i = 0; i < N; i++) {
@@ -433,8 +421,7 @@ static void late(const struct entry *entry, ctrt_device *device)
         for (int i = 0; i < N; i++)
             check_same("parameter", p[i], q[i]);
     }
-    CHECK_OK(ctrt_optimizer_state(&state, all, 1, state_name));
-    CHECK_OK(ctrt_optimizer_state(&own, alone[1], 0, state_name));
+    OK(ctrt_optimizer_state(&state, all, 1, state_name), ctrt_optimizer_state(&own, alone[1], 0, state_name));
     check_same(state_name, state, own);
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 3, state_name), CTRT_ERR_NOT_FOUND,
                 state_name);  /* never had a gradient */
@@ -458,21 +445,16 @@ static void files(const struct entry *entry, ctrt_device *device)
     ctrt_tensor *p[3], *q[3] = { NULL };
     for (int i = 0; i < 3; i++)
         p[i] = parameter(i, device);
-    CHECK_OK(entry->make(&first, NULL, &options));
-    CHECK_OK(ctrt_optimizer_add(first, p, 1));
-    CHECK_OK(entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }));
-    CHECK_OK(entry->add_group(first, &p[2], 1, &options));
-    CHECK_OK(ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
+    OK(entry->make(&first, NULL, &options), ctrt_optimizer_add(first, p, 1),
+       entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }),
+       entry->add_group(first, &p[2], 1, &options), ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
     for (int step = 0; step < 3; step++)
         step_with(first, p, 3, step);
     CHECK_OK(ctrt_optimizer_save(first, path));
     for (int i = 0; i < 3; i++)
         ctrt_no_grad CHECK_OK(ctrt_clone(&q[i], p[i]));
-    CHECK_OK(entry->make(&second, NULL, NULL));
-    CHECK_OK(ctrt_optimizer_add(second, q, 1));
-    CHECK_OK(entry->add_group(second, &q[1], 1, NULL));
-    CHECK_OK(entry->add_group(second, &q[2], 1, NULL));
-    CHECK_OK(ctrt_optimizer_load(second, path));
+    OK(entry->make(&second, NULL, NULL), ctrt_optimizer_add(second, q, 1), entry->add_group(second, &q[1], 1, NULL),
+       entry->add_group(second, &q[2], 1, NULL), ctrt_optimizer_load(second, path));
     for (size_t g = 0; g < 3; g++)
         for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
             double want = NAN, got = NAN;
@@ -487,14 +469,10 @@ static void files(const struct entry *entry, ctrt_device *device)
             check_same("after loading", q[i], p[i]);
     }
     /* An optimizer with another division into groups rejects the file. */
-    CHECK_OK(entry->make(&wrong, NULL, NULL));
-    CHECK_OK(ctrt_optimizer_add(wrong, q, 2));
-    CHECK_OK(entry->add_group(wrong, NULL, 0, NULL));
-    CHECK_OK(entry->add_group(wrong, &q[2], 1, NULL));
-    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
-                "parameter.1 is in group 1 in the file, and in group 0");
-    CHECK_OK(entry->make(&wrong, NULL, NULL));
-    CHECK_OK(ctrt_optimizer_add(wrong, q, 3));
+    OK(entry->make(&wrong, NULL, NULL), ctrt_optimizer_add(wrong, q, 2), entry->add_group(wrong, NULL, 0, NULL),
+       entry->add_group(wrong, &q[2], 1, NULL));
+    FAILS(STATE, (ctrt_optimizer_load(wrong, path), "parameter.1 is in group 1 in the file, and in group 0"));
+    OK(entry->make(&wrong, NULL, NULL), ctrt_optimizer_add(wrong, q, 3));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "group");
     tensors_release(p, 3);
     tensors_release(q, 3);
@@ -509,8 +487,7 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
     struct values values;
     memset(&values, 0, sizeof values);
     /* creates the state before the first step */
-    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));
-    CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
+    OK(optim_state_ready(optimizer, &optimizer->slots[slot]), ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
     for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
         ctrt_tensor *state = NULL;
         if (ctrt_optimizer_state(&state, optimizer, slot, optimizer->kind->states[i].name) == CTRT_OK)

@@ -3,6 +3,7 @@
  * every kind of optimizer: PyTorch's values, late gradients, half precision, options, groups, files. */
 #include <math.h>
 
+#include "calls.h"
 #include "tensors.h"
 
 #define VALUES_NEAR(tolerance, x, ...) \
@@ -38,16 +39,13 @@ TEST(strides, "steps with gradients and parameters that are not contiguous")
         plain = tensor_with(values, CTRT_SHAPE(3, 2), CTRT_F64, cpu),
         grad = tensor_with(grads, CTRT_SHAPE(2, 3), CTRT_F64, cpu);
     CHECK_OK(ctrt_t(&turned, base));                                /* a [3, 2] parameter with strides {1, 3} */
-    CHECK_OK(ctrt_t(&grad, grad));
-    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.5 }));
-    CHECK_OK(ctrt_optimizer_add(optimizer, (ctrt_tensor *[]){ turned, plain }, 2));
-    CHECK_OK(ctrt_tensor_set_grad(turned, grad));
-    CHECK_OK(ctrt_tensor_set_grad(plain, grad));
+    OK(ctrt_t(&grad, grad), ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.5 }),
+       ctrt_optimizer_add(optimizer, (ctrt_tensor *[]){ turned, plain }, 2), ctrt_tensor_set_grad(turned, grad),
+       ctrt_tensor_set_grad(plain, grad));
     STRIDES_ARE(turned, 1, 3);
     STRIDES_ARE(ctrt_tensor_grad(plain), 1, 3);
     const uint32_t before = ctrt_tensor_version(plain), turned_before = ctrt_tensor_version(turned);
-    CHECK_OK(ctrt_optimizer_step(optimizer));
-    CHECK_OK(ctrt_optimizer_step(optimizer));
+    OK(ctrt_optimizer_step(optimizer), ctrt_optimizer_step(optimizer));
     CHECK_EQ(ctrt_tensor_version(plain), before + 2);
     CHECK_TRUE(ctrt_tensor_version(turned) > turned_before);
     /* momentum buffers g, then 0.5 g + g; so p - 0.5 (g + 1.5 g) */
@@ -92,6 +90,7 @@ TEST(rates, "set_lr changes the learning rate; zero_grad fills with zeros or dro
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
     CHECK(ctrt_tensor_grad(w) == NULL, "zero_grad did not drop the gradient");
     CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
+    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2);
 }
 
 TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
@@ -105,10 +104,8 @@ TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
     EACH(c, nesterov)
         CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, c), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
     CHECK(optimizer == NULL, "a failed constructor set its output");
-    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
-    CHECK_OK(ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu));
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
-    CHECK_OK(ctrt_mul(&result, w, w));
+    OK(ctrt_sgd_new(&optimizer, NULL, NULL), ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu),
+       ctrt_tensor_require_grad(w, true), ctrt_mul(&result, w, w));
     CHECK_FAILS(ctrt_optimizer_add(optimizer, &integers, 1), CTRT_ERR_DTYPE, "i32");
     CHECK_FAILS(ctrt_optimizer_add(optimizer, &result, 1), CTRT_ERR_AUTOGRAD, "leaves");
     ctrt_tensor *list[] = { w, NULL };
@@ -118,37 +115,6 @@ TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
     CHECK_FAILS(ctrt_optimizer_add(optimizer, list, -1), CTRT_ERR_INVALID_ARGUMENT, "count is -1");
 }
 
-TEST(zeros, "an option of 0 is the default, and CTRT_ZERO is 0")
-{
-    /* One step from 2 with gradient 0.5; expected values computed with PyTorch. */
-    static const struct {
-        bool adam, buffer;
-        ctrt_adamw_options adamw;
-        ctrt_sgd_options sgd;
-        double want;
-    } cases[] = {
-        { .adam = true, .want = 1.99900000002 }, { .want = 1.9995 },
-        { .adam = true, .adamw = { .lr = 0.1, .beta1 = CTRT_ZERO, .epsilon = CTRT_ZERO }, .want = 1.9 },
-        { .adam = true, .adamw = { .lr = 0.1, .beta2 = CTRT_ZERO, .epsilon = 0.5, .weight_decay = CTRT_ZERO },
-          .want = 1.95 },
-        { .sgd = { .lr = CTRT_ZERO }, .want = 2 }, { .sgd = { .lr = 1, .momentum = CTRT_ZERO }, .want = 1.5 },
-        { .sgd = { .lr = 1, .momentum = 0.5, .dampening = CTRT_ZERO, .nesterov = true }, .want = 1.25, .buffer = true },
-    };
-    EACH(c, cases) {
-        CTRT_AUTO(optimizer) optimizer = NULL;
-        CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F64, cpu);
-        ctrt_tensor *buffer = NULL;
-        CHECK_OK(c->adam ? ctrt_adamw_new(&optimizer, NULL, &c->adamw) : ctrt_sgd_new(&optimizer, NULL, &c->sgd));
-        CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
-        grad_with(w, DOUBLES(0.5));
-        CHECK_OK(ctrt_optimizer_step(optimizer));
-        check_values_within("w", __LINE__, w, &c->want, 1, 5e-14);
-        CHECK_EQ(ctrt_optimizer_state(&buffer, optimizer, 0, "momentum_buffer") == CTRT_OK, c->buffer);
-    }
-    CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO);
-    CHECK_TRUE(ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)));
-}
-
 TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the norm")
 {
     static const struct { double max_norm, factor; } cases[] = {
@@ -156,9 +122,8 @@ TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the 
     };
     CTRT_AUTO(module) net = NULL;
     ctrt_tensor *w = NULL, *b = NULL;
-    CHECK_OK(ctrt_linear_new(&net, 2, 1, true, cpu));
-    CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
-    CHECK_OK(ctrt_module_tensor(&b, net, "bias"));
+    OK(ctrt_linear_new(&net, 2, 1, true, cpu), ctrt_module_tensor(&w, net, "weight"),
+       ctrt_module_tensor(&b, net, "bias"));
     double norm = -1;
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
     CHECK_EQ(norm, 0.0);

@@ -130,8 +130,7 @@ static void test_limit(void)
         metrics_have("reserved", 20 * MIB);
         FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
               (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
-        ctrt_tensor_release(&a);
-        ctrt_tensor_release(&b);
+        RELEASE(a, b);
         CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
         CHECK_EQ(ctrt_memory_reserved(device), 0);
@@ -149,11 +148,9 @@ static void test_limit(void)
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
-        CHECK_HAS(ctrt_error_message(), "Release pinned tensors");
-        CHECK_HAS(ctrt_error_message(), "832.00 KiB of the host pinned");
+        HAS(ctrt_error_message(), "Release pinned tensors", "832.00 KiB of the host pinned");
         EQUALS((report.calls, 1), (report.bytes, 416 * KIB));
-        CHECK_HAS(report.text, "\"kind\": \"pinned\"");
-        CHECK_HAS(report.text, "\"pinned\": 851968");
+        HAS(report.text, "\"kind\": \"pinned\"", "\"pinned\": 851968");
         CHECK_STR(last_oom_of(device), report.text);
         CHECK_STAT(device, "num_ooms", 1);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));

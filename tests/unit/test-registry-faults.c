@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "calls.h"
 #include "child.h"
 #include "ctrt/device.h"
 #include "folder.h"
@@ -93,8 +94,7 @@ static void inject(int function, int error, bool harmless)
             fault->function = function, fault->nth = n, fault->error = error;
             first_use(n, !harmless);
             fault->nth = 0;
-            CHECK_OK(ctrt_device_get(&device, "fake:1"));
-            CHECK_OK(first_use(n, false));
+            OK(ctrt_device_get(&device, "fake:1"), first_use(n, false));
         }
     } while (fault->injected > 0 && n < 200);
     if (n == 1)

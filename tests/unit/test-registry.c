@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "calls.h"
 #include "base/base.h"
 #include "base/param.h"
 #include "child.h"
@@ -16,10 +17,7 @@
 
 static const struct component *component;       /* result of the last use() */
 
-static ctrt_status use(const char *backend)
-{
-    return registry_use(&component, CTRT_COMPONENT_BACKEND, backend);
-}
+static ctrt_status use(const char *backend) { return registry_use(&component, CTRT_COMPONENT_BACKEND, backend); }
 
 /* Checks and returns the listing's entry whose path ends with `file`. */
 static ctrt_plugin_info check_listed(const char *file, const char *state, const char *reason)
@@ -187,9 +185,7 @@ TEST(test_versions, "a plugin of a later minor version is accepted, and an overl
 {
     char *folder = FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra");
     IN_CHILD(folder_path(folder, NULL)) {
-        CHECK_OK(use("grown"));
-        CHECK_OK(use("grown-too"));
-        CHECK_OK(use("probe-long"));
+        OK(use("grown"), use("grown-too"), use("probe-long"));
         CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
         const ctrt_kernel_table *tables[3] = { NULL };
         size_t count = 0;
@@ -261,14 +257,12 @@ TEST(test_params, NULL)
     }
     group("parameters of plugins that are not loaded yet can be set and listed");
     IN_CHILD(folder_path(valid, NULL), QUIET) {
-        CHECK_OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"));
-        CHECK_OK(use("fake"));
+        OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"), use("fake"));
         CHECK_EQ(ctrt_device_count("fake"), 7);
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
         if (CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"))) {
-            CHECK_STR(info.value, "7");
-            CHECK_STR(info.origin, "program");
+            STRINGS((info.value, "7"), (info.origin, "program"));
             CHECK_HAS(info.owner, "backend-");
         }
     }
@@ -303,8 +297,7 @@ static void *use_all(void *unused)
 {
     const struct component *found;
     ctrt_plugin_info info;
-    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"));
-    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
+    OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"), registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
         CHECK_TRUE(info.state != NULL);
     CHECK_TRUE(registry_use(&found, CTRT_COMPONENT_BACKEND, "init-fails") != CTRT_OK);
@@ -394,8 +387,7 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             alarm(60);
             const pthread_t other = start_use("init-forks");
-            CHECK_OK(use(*c));
-            CHECK_OK(join_use(other));
+            OK(use(*c), join_use(other));
         }
     }
     for (int opened = 0; opened <= 1; opened++) {

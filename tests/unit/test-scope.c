@@ -1,39 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests tensor scopes: the end of a scope frees every tensor that was not exported and that no other tensor needs. A
  * later use of a freed tensor reports an error. */
+#include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
 
 static ctrt_device *device;
 
-static void begins(void)
-{
-    CHECK_OK(ctrt_scope_begin());
-}
+static void begins(void) { CHECK_OK(ctrt_scope_begin()); }
 
-static void ends(void)
-{
-    CHECK_OK(ctrt_scope_end());
-}
+static void ends(void) { CHECK_OK(ctrt_scope_end()); }
 
 static bool has_ended(ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) copy = NULL;
     return ctrt_clone(&copy, tensor) == CTRT_ERR_STATE && strstr(ctrt_error_message(), "scope that has ended") != NULL;
 }
-
-static void release_all(ctrt_tensor **tensors, int count)
-{
-    for (int i = 0; i < count; i++)
-        ctrt_tensor_release(&tensors[i]);
-}
-
-#define RELEASE(...)                                                                                        \
-    do {                                                                                                    \
-        ctrt_tensor **const all_[] = { __VA_ARGS__ };                                                       \
-        for (size_t i_ = 0; i_ < COUNT(all_); i_++)                                                         \
-            ctrt_tensor_release(all_[i_]);                                                                  \
-    } while (0)
 
 /* The memory and the graph nodes that exist; check_left compares them at the end of a test. */
 struct existing {
@@ -49,8 +31,7 @@ static struct existing existing(void)
 static void nothing_left(struct existing before)
 {
     const struct existing now = existing();
-    CHECK_EQ(now.bytes, before.bytes);
-    CHECK_EQ(now.nodes, before.nodes);
+    EQUALS((now.bytes, before.bytes), (now.nodes, before.nodes));
 }
 
 /* test_many has nested scopes and exports. */
@@ -61,9 +42,7 @@ static void test_views(void)
         CHECK_OK(ctrt_tensor_require_grad(w, with_grad));
         begins();
         gone = full(2, 1000, device);
-        CHECK_OK(ctrt_mul_scalar(&base, w, ctrt_float(2)));
-        CHECK_OK(ctrt_slice(&view, base, 0, 0, 10, 1));
-        CHECK_OK(ctrt_scope_export(view));
+        OK(ctrt_mul_scalar(&base, w, ctrt_float(2)), ctrt_slice(&view, base, 0, 0, 10, 1), ctrt_scope_export(view));
         ends();
         CHECK_TRUE(has_ended(gone) && !has_ended(base) && !has_ended(view) && !has_ended(w));
         CHECK_TRUE(ctrt_tensor_ndim(gone) == 1 && ctrt_tensor_numel(gone) == 1000);
@@ -75,7 +54,7 @@ static void test_views(void)
             CHECK_OK(ctrt_backward(y));
             CHECK_EQ(total(ctrt_tensor_grad(w)), 100);
         }
-        RELEASE(&y, &view, &base, &gone, &w);
+        RELEASE(y, view, base, gone, w);
     }
 }
 
@@ -99,31 +78,17 @@ static void test_uses(void)
     CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, device));
     ends();
-#define REFUSED(call) check_refused((call), #call)
-    REFUSED(ctrt_add(&out, ended, other));
-    REFUSED(ctrt_add(&out, other, ended));
-    REFUSED(ctrt_add_(other, ended));
-    REFUSED(ctrt_add_(ended, other));
-    REFUSED(ctrt_add(&out, other, scalar));
-    REFUSED(ctrt_relu(&out, ended));
-    REFUSED(ctrt_relu_(ended));
-    REFUSED(ctrt_zero_(ended));
-    REFUSED(ctrt_fill_(ended, ctrt_float(1.5)));
-    REFUSED(ctrt_uniform_(ended, 0, 1));
-    REFUSED(ctrt_copy_(ended, other));
-    REFUSED(ctrt_copy_(other, ended));
-    REFUSED(ctrt_sum(&out, ended, CTRT_ALL_DIMS));
-    REFUSED(ctrt_softmax(&out, ended, 0));
-    REFUSED(ctrt_matmul(&out, ended, ended));
-    REFUSED(ctrt_cat(&out, (ctrt_tensor *[]){ other, ended }, 2, 0));
-    REFUSED(ctrt_index_select(&out, other, 0, index));
-    REFUSED(ctrt_to_device(&out, ended, cpu));
-    REFUSED(ctrt_to_dtype(&out, ended, CTRT_F64));
-    REFUSED(ctrt_item(&value, scalar));
-    REFUSED(ctrt_to_host(host, sizeof host, ended, CTRT_F32));
-    REFUSED(ctrt_from_host_(ended, host, 6, CTRT_F32));
-    REFUSED(ctrt_tensor_format(&text, ended));
-    REFUSED(ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
+#define REFUSED(...)              EACH_ARG(REFUSED_ONE, , , __VA_ARGS__)
+#define REFUSED_ONE(a, b, call) check_refused((call), #call)
+    REFUSED(ctrt_add(&out, ended, other), ctrt_add(&out, other, ended), ctrt_add_(other, ended),
+            ctrt_add_(ended, other), ctrt_add(&out, other, scalar), ctrt_relu(&out, ended), ctrt_relu_(ended),
+            ctrt_zero_(ended), ctrt_fill_(ended, ctrt_float(1.5)), ctrt_uniform_(ended, 0, 1), ctrt_copy_(ended, other),
+            ctrt_copy_(other, ended));
+    REFUSED(ctrt_sum(&out, ended, CTRT_ALL_DIMS), ctrt_softmax(&out, ended, 0), ctrt_matmul(&out, ended, ended),
+            ctrt_cat(&out, (ctrt_tensor *[]){ other, ended }, 2, 0), ctrt_index_select(&out, other, 0, index),
+            ctrt_to_device(&out, ended, cpu), ctrt_to_dtype(&out, ended, CTRT_F64), ctrt_item(&value, scalar),
+            ctrt_to_host(host, sizeof host, ended, CTRT_F32), ctrt_from_host_(ended, host, 6, CTRT_F32),
+            ctrt_tensor_format(&text, ended), ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
     begins();
     REFUSED(ctrt_scope_export(ended));
@@ -139,9 +104,7 @@ static void test_uses(void)
 static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
 {
     kept[0] = full(2, 100, device);
-    CHECK_OK(ctrt_mul(&kept[1], w, kept[0]));
-    CHECK_OK(ctrt_square(&kept[2], kept[1]));
-    CHECK_OK(ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
+    OK(ctrt_mul(&kept[1], w, kept[0]), ctrt_square(&kept[2], kept[1]), ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
 }
 
 static void test_graphs(void)
@@ -164,7 +127,7 @@ static void test_graphs(void)
         ctrt_tensor_release(&made);
         if (exported == 1) {
             CHECK_TRUE(!has_ended(y) && has_ended(kept[2]));
-            release_all(kept, 1);
+            tensors_release(kept, 1);
             CHECK_OK(ctrt_backward(y));
         } else {
             CHECK_TRUE(has_ended(y) && has_ended(kept[0]) && has_ended(kept[1]) && has_ended(kept[2]));
@@ -173,8 +136,8 @@ static void test_graphs(void)
         }
         if (exported > 0)                           /* dy/dw = 2 w x^2 = 24 */
             CHECK_EQ(total(ctrt_tensor_grad(w)), 2400);
-        release_all(kept, 3);
-        RELEASE(&y, &w);
+        tensors_release(kept, 3);
+        RELEASE(y, w);
     }
 }
 
@@ -183,17 +146,13 @@ static void test_graphs(void)
 static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view, bool saves_w)
 {
     ctrt_tensor *to = NULL, *from = NULL;
-    CHECK_OK(ctrt_mul_scalar(u, w, ctrt_float(2)));
-    CHECK_OK(ctrt_mul(y, *u, saves_w ? w : *u));
+    OK(ctrt_mul_scalar(u, w, ctrt_float(2)), ctrt_mul(y, *u, saves_w ? w : *u));
     if (by_view) {
-        CHECK_OK(ctrt_slice(&to, *u, 0, 0, 10, 1));
-        CHECK_OK(ctrt_slice(&from, *y, 0, 0, 10, 1));
-        CHECK_OK(ctrt_add_(to, from));
+        OK(ctrt_slice(&to, *u, 0, 0, 10, 1), ctrt_slice(&from, *y, 0, 0, 10, 1), ctrt_add_(to, from));
     } else {
         CHECK_OK(ctrt_add_(*u, *y));
     }
-    ctrt_tensor_release(&to);
-    ctrt_tensor_release(&from);
+    RELEASE(to, from);
 }
 
 /* What survives the scope: nothing, a result that needs the cycle, or a parameter that was created in the scope (a
@@ -218,8 +177,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
     }
     cycle(&u, &y, w, by_view, survivor >= PARAMETER);
     if (survivor == RESULT) {
-        CHECK_OK(ctrt_mul(&z, u, w));
-        CHECK_OK(ctrt_scope_export(z));
+        OK(ctrt_mul(&z, u, w), ctrt_scope_export(z));
     }
     ends();
     if (survivor == RESULT) {
@@ -232,7 +190,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
         if (CHECK_TRUE(!has_ended(w) && (base == NULL || !has_ended(base))))
             CHECK_EQ(total(w), survivor == PARAMETER_VIEW ? 150 : 300);
     }
-    RELEASE(&u, &y, &z, &w, &base);
+    RELEASE(u, y, z, w, base);
     nothing_left(before);
     ctrt_tensor_release(&outer);
 }
@@ -261,18 +219,15 @@ static void test_training(void)
                 begins();                           /* modules and optimizers outlive the scope */
             CHECK_OK(training_begin(&run, &models[which[m]], device));
             if (scoped) {
-                CHECK_OK(ctrt_scope_export(run.x));
-                CHECK_OK(ctrt_scope_export(run.y));
+                OK(ctrt_scope_export(run.x), ctrt_scope_export(run.y));
                 ends();
             }
             for (int step = 0; step < 6; step++) {
                 if (scoped)
                     begins();
-                CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
-                CHECK_OK(training_forward(&leaked[step], &run));
-                CHECK_OK(ctrt_backward(leaked[step]));
-                CHECK_OK(ctrt_optimizer_step(run.optimizer));
-                CHECK_OK(ctrt_item(&losses[scoped], leaked[step]));
+                OK(ctrt_optimizer_zero_grad(run.optimizer, true), training_forward(&leaked[step], &run),
+                   ctrt_backward(leaked[step]), ctrt_optimizer_step(run.optimizer),
+                   ctrt_item(&losses[scoped], leaked[step]));
                 if (!scoped)
                     continue;
                 ends();
@@ -282,7 +237,7 @@ static void test_training(void)
                 else if (step > 1)
                     CHECK_EQ(ctrt_memory_allocated(device), after_first);
             }
-            release_all(leaked, 6);
+            tensors_release(leaked, 6);
             training_end(&run);
             nothing_left(before);
         }
@@ -315,9 +270,8 @@ static void test_threads(void)
     pthread_join(thread, &left);
     ends();
     ctrt_tensor *of_scope = left;
-    CHECK_EQ(total(passed), 700);
-    CHECK_EQ(total(of_scope), 800);
-    RELEASE(&passed, &of_scope);
+    EQUALS((total(passed), 700), (total(of_scope), 800));
+    RELEASE(passed, of_scope);
 }
 
 /* Ends the scope of this depth: depth_of of its tensors becomes `ended`. */

@@ -2,6 +2,7 @@
 /* ctrt_shutdown closes devices, frees their resources, and devices can be opened again. */
 #include <sys/resource.h>
 
+#include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
 
@@ -23,10 +24,9 @@ static double work(ctrt_device *const devices[2])
         for (int step = 0; step < 3; step++)
             CHECK_OK(training_step(&loss, &run));
         ON_STREAM(stream, training_step(&loss, &run));
-        CHECK_OK(ctrt_event_record(event, stream));
-        CHECK_OK(ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]));
-        CHECK_OK(ctrt_to_non_blocking(&there, host, devices[d], &asynchronous));
-        CHECK_OK(ctrt_to_device(&there, there, devices[1 - d]));
+        OK(ctrt_event_record(event, stream), ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]),
+           ctrt_to_non_blocking(&there, host, devices[d], &asynchronous),
+           ctrt_to_device(&there, there, devices[1 - d]));
         training_end(&run);
     }
     return loss;
@@ -52,14 +52,12 @@ static void rounds(ctrt_device *first_device)
             CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
             CHECK_OK(ctrt_device_get(&devices[d], names[d]));
             CHECK(devices[d] == before, "a reopened device has another handle");
-            CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
-            CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
+            EQUALS((ctrt_memory_allocated(devices[d]), 0), (ctrt_memory_reserved(devices[d]), 0));
         }
         CHECK_EQ(work(devices), first);
         CHECK(THREADS > threads, "no worker thread runs");
         CHECK_OK(ctrt_shutdown());
-        CHECK_EQ(THREADS, threads);
-        CHECK_EQ(FILES, files);
+        EQUALS((THREADS, threads), (FILES, files));
     }
     CHECK_OK(ctrt_shutdown());              /* no device is open */
 }
@@ -72,25 +70,19 @@ static void closed(ctrt_device *device)
     ctrt_dry_run *dryrun = NULL;
     ctrt_memory_stats stats;
     char *text = NULL;
-    CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
-    CHECK_OK(ctrt_shutdown());
-    CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "sim:0 was closed by ctrt_shutdown");
-    CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "closed");
-    CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+    OK(ctrt_memory_set_limit(device, 10 << 20), ctrt_shutdown());
+    FAILS(STATE, (ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), "sim:0 was closed by ctrt_shutdown"),
+          (ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), "closed"), (ctrt_stream_new(&stream, device, 0), "closed"),
+          (ctrt_event_new(&event, device, false), "closed"), (ctrt_device_synchronize(device), "closed"),
+          (ctrt_device_memory_info(device, NULL, NULL), "closed"), (ctrt_device_set_current(device), "closed"),
+          (ctrt_memory_release_all(device), "closed"), (ctrt_dry_run_begin(&dryrun, device), "closed"),
+          (ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), "closed"));
     CHECK_OK(ctrt_stream_default(&stream, device));
     CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
     ctrt_stream_release(&stream);
     (void)ctrt_add(&y, empty, empty);
     (void)ctrt_memory_empty_cache(device);
-    CHECK_OK(ctrt_memory_get_stats(&stats, device));
-    CHECK_OK(ctrt_memory_summary(&text, device, false));
+    OK(ctrt_memory_get_stats(&stats, device), ctrt_memory_summary(&text, device, false));
     free(text);
     CHECK_OK(ctrt_memory_snapshot(&text, device));
     free(text);
@@ -118,8 +110,7 @@ static void alive(ctrt_device *device)
     CTRT_AUTO(stream) stream = new_stream(device);
     CTRT_AUTO(event) event = new_event(device, false);
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
-    CHECK_OK(ctrt_event_record(event, stream));
-    CHECK_OK(ctrt_event_synchronize(event));
+    OK(ctrt_event_record(event, stream), ctrt_event_synchronize(event));
     ctrt_event_release(&event);
     CHECK_OK(ctrt_stream_set_current(stream));      /* the variable counts as a use, the current stream does not */
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
@@ -129,8 +120,7 @@ static void alive(ctrt_device *device)
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a dry run is running");
-    CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
-    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
+    OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device), ctrt_dry_run_end(NULL, &dryrun));
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
     ctrt_tensor_release(&left);
     CHECK_OK(ctrt_shutdown());
@@ -148,11 +138,9 @@ static void test_failed(const char *fault)
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = full(3, 1000, device), y = NULL;
-        CHECK_OK(ctrt_device_synchronize(device));
-        CHECK_OK(sim->inject(0, fault));
+        OK(ctrt_device_synchronize(device), sim->inject(0, fault));
         (void)ctrt_exp(&y, x);
-        ctrt_tensor_release(&x);
-        ctrt_tensor_release(&y);
+        RELEASE(x, y);
         CHECK_TRUE(ctrt_shutdown() != CTRT_OK);
         CHECK_HAS(ctrt_error_message(), fault);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
@@ -180,8 +168,7 @@ static void reopening_fails(ctrt_device *device)
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    CHECK_OK(ctrt_device_get(&device, "sim:0"));
-    CHECK_OK(ctrt_shutdown());
+    OK(ctrt_device_get(&device, "sim:0"), ctrt_shutdown());
 }
 
 #define TWO "CTRT_SIM=devices=2,memory=64m"

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "calls.h"
 #include "child.h"
 #include "sim_host.h"
 
@@ -65,8 +66,7 @@ static int access_memory(int access)
     if (access == READ_FREED)
         sim->memory->free(device, address, 1000);
     if (access == READ_PAGE) {
-        MUST(sim->memory->reserve(device, (void **)&address, 4 << 20));
-        MUST(sim->memory->map(device, address, 2 << 20));
+        MUST(sim->memory->reserve(device, (void **)&address, 4 << 20), sim->memory->map(device, address, 2 << 20));
     }
     if (access == READ_NAMED)
         control->set_namer(name_tensor);
@@ -110,12 +110,10 @@ static void host_accesses(void)
 
 /* ---- fork ---- */
 
-#define FORKED(call) CHECK_EQ(call, CTRT_ERR_FORKED)
+#define FORKED(...)            EACH_ARG(FORKED_ONE, , , __VA_ARGS__)
+#define FORKED_ONE(a, b, call) CHECK_EQ(call, CTRT_ERR_FORKED)
 
-static void no_call(void *argument)
-{
-    (void)argument;
-}
+static void no_call(void *argument) { (void)argument; }
 
 /* Calls every function in a child process with the parent's device, queue, event and vector. */
 static void every_slot(void *d, void *q, void *e, ctrt_view *vector)
@@ -129,31 +127,18 @@ static void every_slot(void *d, void *q, void *e, ctrt_view *vector)
     ctrt_device_info info = { .size = sizeof info };
     alarm(60);
     one = 1;
-    MUST(sim->device->count(&count));
-    MUST(sim->device->describe(0, &info));
+    MUST(sim->device->count(&count), sim->device->describe(0, &info));
     CHECK_TRUE(count == 1 && info.total_memory == 1 << 20);
     FORKED(sim->device->memory_info(d, &n, &n));
     CHECK_HAS(host_error, "sim:0 was opened by process");
-    FORKED(sim->memory->alloc(d, &out, 512));
-    FORKED(sim->memory->copy(d, q, x, &one, 1, CTRT_COPY_TO_DEVICE));
-    FORKED(sim->memory->fill(d, q, x, 0, 4));
-    FORKED(sim->memory->host_alloc(d, &out, 512));
-    FORKED(sim->memory->reserve(d, &out, 2 << 20));
-    FORKED(sim->memory->map(d, x, 2 << 20));
-    FORKED(sim->queue->create(d, &out, 0));
-    FORKED(sim->queue->synchronize(d, q));
-    FORKED(sim->queue->synchronize(d, NULL));
-    FORKED(sim->queue->query(d, q, &yes));
-    FORKED(sim->queue->host_call(d, q, no_call, NULL));
-    FORKED(sim->queue->event_create(d, &out, false));
-    FORKED(sim->queue->event_record(d, e, q));
-    FORKED(sim->queue->wait_event(d, q, e));
-    FORKED(sim->queue->event_query(d, e, &yes));
-    FORKED(sim->queue->event_synchronize(d, e));
-    FORKED(sim->queue->event_elapsed(d, e, e, &ms));
-    FORKED(sim->queue->error(d, q, &n));
-    FORKED(sim->queue->reset(d, q));
-    FORKED(sim_add(d, q, 1, vector, 1));
+    FORKED(sim->memory->alloc(d, &out, 512), sim->memory->copy(d, q, x, &one, 1, CTRT_COPY_TO_DEVICE),
+           sim->memory->fill(d, q, x, 0, 4), sim->memory->host_alloc(d, &out, 512),
+           sim->memory->reserve(d, &out, 2 << 20), sim->memory->map(d, x, 2 << 20), sim->queue->create(d, &out, 0),
+           sim->queue->synchronize(d, q), sim->queue->synchronize(d, NULL), sim->queue->query(d, q, &yes),
+           sim->queue->host_call(d, q, no_call, NULL), sim->queue->event_create(d, &out, false));
+    FORKED(sim->queue->event_record(d, e, q), sim->queue->wait_event(d, q, e), sim->queue->event_query(d, e, &yes),
+           sim->queue->event_synchronize(d, e), sim->queue->event_elapsed(d, e, e, &ms), sim->queue->error(d, q, &n),
+           sim->queue->reset(d, q), sim_add(d, q, 1, vector, 1));
     sim->memory->free(d, x, 4);
     sim->queue->event_destroy(d, e);
     sim->queue->destroy(d, q);
@@ -191,20 +176,15 @@ static ctrt_status use_device(void *device, void **event)
     void *queue = NULL, *block = NULL, *pinned = NULL, *range = NULL;
     static float one;                       /* copies that are not waited for after a failure still read it */
     one = 1;
-    CTRT_TRY(sim->queue->create(device, &queue, 0));
-    CTRT_TRY(sim->queue->event_create(device, event, false));
-    CTRT_TRY(sim->memory->alloc(device, &block, 4));
-    CTRT_TRY(sim->memory->host_alloc(device, &pinned, 100));
+    TRY(sim->queue->create(device, &queue, 0), sim->queue->event_create(device, event, false),
+        sim->memory->alloc(device, &block, 4), sim->memory->host_alloc(device, &pinned, 100));
     sim->memory->host_free(device, pinned, 100);
     CTRT_TRY(sim->memory->reserve(device, &range, 2 << 20));
     sim->memory->unreserve(device, range, 2 << 20);
     ctrt_view x = sim_vector(block, 1);
-    CTRT_TRY(sim->memory->copy(device, queue, block, &one, 4, CTRT_COPY_TO_DEVICE));
-    CTRT_TRY(sim_add(device, queue, 1, &x, 1));
-    CTRT_TRY(sim->queue->event_record(device, *event, queue));
-    CTRT_TRY(sim->queue->wait_event(device, NULL, *event));
-    CTRT_TRY(sim->memory->copy(device, NULL, &one, block, 4, CTRT_COPY_TO_HOST));
-    CTRT_TRY(sim->queue->synchronize(device, NULL));
+    TRY(sim->memory->copy(device, queue, block, &one, 4, CTRT_COPY_TO_DEVICE), sim_add(device, queue, 1, &x, 1),
+        sim->queue->event_record(device, *event, queue), sim->queue->wait_event(device, NULL, *event),
+        sim->memory->copy(device, NULL, &one, block, 4, CTRT_COPY_TO_HOST), sim->queue->synchronize(device, NULL));
     return one == 2 ? CTRT_OK : CTRT_ERR_INTERNAL;
 }
 

@@ -2,6 +2,7 @@
 /* Tests the simulated devices: options, memory, virtual memory pages, invalid addresses, delays, host calls and faults.
  * What the library itself does with them (order of work, copies between devices, pinned memory, lost devices, values)
  * is tested through the public API. */
+#include "calls.h"
 #include "sim_host.h"
 
 #define MIB ((size_t)1 << 20)
@@ -164,35 +165,6 @@ static void fresh_memory(void *device, int want)
 static void fresh_zeros(void *device) { fresh_memory(device, 0); }
 static void fresh_poison(void *device) { fresh_memory(device, 0xff); }
 
-/* Compares random allocations with a simple model: blocks do not overlap and the sums are equal. */
-static void memory_at_random(void *device)
-{
-    enum { SLOTS = 64 };
-    struct { char *at; size_t bytes; } slot[SLOTS] = { { NULL, 0 } };
-    size_t live = 0;
-    for (int step = 0; step < 20000; step++) {
-        int i = (int)(fake_random() % SLOTS);
-        if (slot[i].at != NULL) {
-            sim->memory->free(device, slot[i].at, slot[i].bytes);
-            live -= slot[i].bytes;
-            slot[i].at = NULL;
-        } else {
-            size_t bytes = 512 * (1 + fake_random() % 24);
-            void *at = NULL;
-            if (sim->memory->alloc(device, &at, bytes) == CTRT_OK) {
-                slot[i].at = at, slot[i].bytes = bytes;
-                for (int k = 0; k < SLOTS; k++)
-                    REQUIRE(k == i || slot[k].at == NULL || slot[i].at >= slot[k].at + slot[k].bytes
-                            || slot[k].at >= slot[i].at + bytes, "step %d: a block overlaps another", step);
-                live += bytes;
-            } else if (256 * 1024 - live > 2 * 1024 * SLOTS) {
-                FAIL("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, host_error);
-            }
-        }
-        info_is(device, 256 * 1024 - live, 256 * 1024);
-    }
-}
-
 static void pages(void *device)
 {
     const size_t page = 2 * MIB;
@@ -296,16 +268,14 @@ static void delays(void *device)
     MUST(sim->queue->event_record(device, begin, queue));
     for (int i = 0; i < 40; i++)                                /* sleeping too long does not shorten later work */
         MUST(sim_add(device, queue, 1, &x, 1));
-    MUST(sim->queue->event_record(device, end, queue));
-    MUST(sim->queue->synchronize(device, queue));
+    MUST(sim->queue->event_record(device, end, queue), sim->queue->synchronize(device, queue));
     double took = sim_seconds() - start;
     MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
     REQUIRE(took >= 0.0399 && milliseconds >= 39.9 && milliseconds <= took * 1e3 + 1,
             "40 times 1 ms took %g ms, by the events %g ms", took * 1e3, milliseconds);
 
     /* Copies 1 MiB at 20 MiB/s. */
-    MUST(control->set_latency(0, 0));
-    MUST(control->set_bandwidth(0, 20 * MIB));
+    MUST(control->set_latency(0, 0), control->set_bandwidth(0, 20 * MIB));
     char *host = calloc(MIB, 1), *there = sim_alloc(device, MIB);
     start = sim_seconds();
     MUST(sim->memory->copy(device, queue, there, host, MIB, CTRT_COPY_TO_DEVICE));
@@ -322,30 +292,23 @@ static void event_recorded_again(void *device)
     void *event = NULL;
     void *first = sim_queue(device), *waiting = sim_queue(device), *idle = sim_queue(device);
     ctrt_view x = sim_number(device, 0);
-    MUST(sim->queue->event_create(device, &event, false));
-    MUST(sim_add(device, first, 1, &x, 100));
-    MUST(sim->queue->event_record(device, event, first));
-    MUST(sim->queue->wait_event(device, waiting, event));
-    MUST(sim->queue->event_record(device, event, idle));
+    MUST(sim->queue->event_create(device, &event, false), sim_add(device, first, 1, &x, 100),
+         sim->queue->event_record(device, event, first), sim->queue->wait_event(device, waiting, event),
+         sim->queue->event_record(device, event, idle));
     sim->queue->event_destroy(device, event);
-    MUST(control->set_latency(0, 0));
-    MUST(sim_apply(device, waiting, 1, "mul", &x, 2));
+    MUST(control->set_latency(0, 0), sim_apply(device, waiting, 1, "mul", &x, 2));
     sim->queue->destroy(device, waiting);
     MUST(sim->queue->synchronize(device, NULL));
     REQUIRE_EQ(sim_value(device, &x), 200);
 }
 
-static void set_true(void *flag)
-{
-    atomic_store((atomic_bool *)flag, true);
-}
+static void set_true(void *flag) { atomic_store((atomic_bool *)flag, true); }
 
 static void host_calls(void *device)
 {
     atomic_bool called = false;
     ctrt_view x = sim_number(device, 0);
-    MUST(sim_add(device, NULL, 1, &x, 1));
-    MUST(sim->queue->host_call(device, NULL, set_true, &called));
+    MUST(sim_add(device, NULL, 1, &x, 1), sim->queue->host_call(device, NULL, set_true, &called));
     REQUIRE_EQ(atomic_load(&called), false);                    /* in order: after the op */
     MUST(sim->queue->synchronize(device, NULL));
     REQUIRE_EQ(atomic_load(&called), true);
@@ -372,12 +335,10 @@ static void allocations_fail(void)
     MUST(sim->memory->reserve(device, (void **)&range, 4 << 20));
     for (int i = 0; i < 3; i++)
         MUST_FAIL_OOM(sim->memory->map(device, range, 2 << 20), "fault alloc:2+");
-    MUST(control->clear(1));
-    MUST(sim->memory->map(device, range, 2 << 20));
+    MUST(control->clear(1), sim->memory->map(device, range, 2 << 20));
     REQUIRE_EQ(sim_counted(1).allocs, 3);
     REQUIRE_EQ(sim_counted(1).live_bytes, 3 * 512 + (2 << 20));
-    MUST(control->inject(1, "event:2"));
-    MUST(sim->queue->event_record(device, event, NULL));
+    MUST(control->inject(1, "event:2"), sim->queue->event_record(device, event, NULL));
     MUST_FAIL_OOM(sim->queue->event_record(device, event, NULL), "sim:1: no event can be recorded (fault event:2)");
     MUST(sim->queue->event_record(device, event, NULL));
     sim_close(device);
@@ -394,13 +355,10 @@ static void ops_fail(void *device)
     ctrt_view x = sim_number(device, 0), y = sim_number(device, 0);
     for (uint64_t call = 56; call <= 58; call++)                /* call 57 fails; the error is not reported yet */
         MUST(sim_add(device, bad, call, &x, 1));
-    MUST(sim->queue->host_call(device, bad, set_true, &called));
-    MUST(sim->queue->event_record(device, event, bad));
+    MUST(sim->queue->host_call(device, bad, set_true, &called), sim->queue->event_record(device, event, bad));
     MUST(sim->queue->wait_event(device, good, event));          /* passes although the queue failed */
-    MUST(sim_add(device, good, 1, &y, 5));
-    MUST(sim->queue->synchronize(device, good));
-    MUST(sim->queue->event_synchronize(device, event));
-    MUST(sim->queue->event_query(device, event, &done));
+    MUST(sim_add(device, good, 1, &y, 5), sim->queue->synchronize(device, good),
+         sim->queue->event_synchronize(device, event), sim->queue->event_query(device, event, &done));
     REQUIRE_EQ(done, true);
     REQUIRE_EQ(sim_value(device, &x), 1);                       /* the first op ran, later ones were dropped */
     REQUIRE_EQ(atomic_load(&called), false);
@@ -463,7 +421,6 @@ TEST_MAIN
         { "free bytes suffice for a page", "devices=1,memory=4m", pages_without_holes },
         { "freed memory does not keep its contents", "devices=1,memory=8m", fresh_zeros },
         { "freed memory is poisoned", "devices=1,memory=8m,poison=yes", fresh_poison },
-        { "random allocations do not overlap", "devices=1,memory=256k", memory_at_random },
         { "pages are reserved, mapped and unmapped", "devices=1,memory=8m", pages },
         { "work with invalid addresses fails", "devices=2,memory=4m,peers=none", invalid_addresses },
         { "latency and bandwidth delay the work", "devices=1,memory=4m,latency=1ms", delays },

@@ -2,6 +2,7 @@
 /* Tests the errors of the memory policy `spill`: bad options, blocks that cannot fit, too little pinned memory, failing
  * allocations, work that fails after the call. Each error must give its status, keep the values of all tensors
  * and leak nothing. */
+#include "calls.h"
 #include "spill_check.h"
 
 #define SIM "CTRT_SIM=devices=1,memory=16m,poison=yes"
@@ -35,12 +36,10 @@ static void too_large(ctrt_device *device)
     b = full(2, 6 * N, device);
     /* The sum needs all three tensors on the device at the same time. */
     CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, "in use and cannot be moved");
-    CHECK_EQ(total(a), 6.0 * N);
-    CHECK_EQ(total(b), 12.0 * N);
+    EQUALS((total(a), 6.0 * N), (total(b), 12.0 * N));
     CHECK_OK(ctrt_add_(a, b));
     CHECK_EQ(total(a), 18.0 * N);
-    ctrt_tensor_release(&a);
-    ctrt_tensor_release(&b);
+    RELEASE(a, b);
     check_empty(device, 0, "too large");
 }
 
@@ -52,11 +51,8 @@ static void addresses(ctrt_device *device)
     CHECK_HAS(ctrt_error_message(), "spill+caching of sim:0 moves tensors");
     CHECK_TRUE(ctrt_to_dlpack(&exported, a) != CTRT_OK);
     /* Strided operands are copied to temporary memory, which no tensor owns. */
-    CHECK_OK(ctrt_reshape(&view, a, CTRT_SHAPE(10, 10)));
-    CHECK_OK(ctrt_transpose(&view, view, 0, 1));
-    CHECK_OK(ctrt_matmul(&copy, view, view));
-    CHECK_EQ(total(copy), 9000.0);
-    CHECK_EQ(total(view), 300.0);
+    OK(ctrt_reshape(&view, a, CTRT_SHAPE(10, 10)), ctrt_transpose(&view, view, 0, 1), ctrt_matmul(&copy, view, view));
+    EQUALS((total(copy), 9000.0), (total(view), 300.0));
 }
 
 static void little_pinned_memory(ctrt_device *device)

@@ -3,6 +3,7 @@
  * prefetching; also allocations of spare memory with caching and arena. */
 #include <time.h>
 
+#include "calls.h"
 #include "child.h"
 #include "memory_host.h"
 
@@ -173,9 +174,8 @@ static void test_two_devices(void)
 /* Checks that the policy's statistics equal those of the source. */
 static void check_stats(struct fixture *f)
 {
-    CHECK_EQ(stats_of(f).source_allocs, f->source.allocs);
-    CHECK_EQ(stats_of(f).source_frees, f->source.frees);
-    CHECK_EQ(stats_of(f).reserved_bytes, f->source.used);
+    EQUALS((stats_of(f).source_allocs, f->source.allocs), (stats_of(f).source_frees, f->source.frees),
+           (stats_of(f).reserved_bytes, f->source.used));
 }
 
 static void test_stats(void)
@@ -227,8 +227,7 @@ static void prefetch(struct fixture *f)
     }
     free_blocks(f, &blocks[3], 3);
     use_shortly(f, &blocks[0]);        /* blocks 0 and 1 are on the host, and memory is free */
-    CHECK_EQ(spare_allocs, 1);
-    CHECK_EQ(spare_failed, 0);
+    EQUALS((spare_allocs, 1), (spare_failed, 0));
     atomic_store(&source_allocs, 0);
     use_shortly(f, &blocks[1]);
     CHECK_EQ(atomic_load(&source_allocs), 0);           /* prefetched */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the spill policy with several threads that have their own streams. Their tensors need twice the memory of
  * the devices; all threads read some tensors, and others are copied between devices. */
+#include "calls.h"
 #include "spill_check.h"
 
 #define THREADS 4
@@ -54,8 +55,7 @@ static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *t
         w->value[a] = b;
         break;
     case 3:
-        CTRT_TRY(ctrt_to_device(&x, w->own[a], there));
-        CTRT_TRY(ctrt_to_device(&w->own[b], x, here));
+        TRY(ctrt_to_device(&x, w->own[a], there), ctrt_to_device(&w->own[b], x, here));
         w->value[b] = w->value[a];
         break;
     case 4:
@@ -75,8 +75,7 @@ static ctrt_status work(struct worker *w)
 {
     ctrt_device *here = devices[0], *there = devices[1];
     CTRT_AUTO(stream) stream = NULL;
-    CTRT_TRY(ctrt_stream_new(&stream, here, 0));
-    CTRT_TRY(ctrt_stream_set_current(stream));
+    TRY(ctrt_stream_new(&stream, here, 0), ctrt_stream_set_current(stream));
     for (int i = 0; i < OWN; i++) {
         CTRT_TRY(ctrt_full(&w->own[i], CTRT_SHAPE(HALF), ctrt_float(i), CTRT_F32, here));
         w->value[i] = i;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the memory policy `spill` when a queue fails and drops its copies: no tensor may lose its value, and no other
  * stream may read memory whose copy was dropped. Also tests its statistics and snapshots. */
+#include "calls.h"
 #include "spill_check.h"
 
 #define ALL 20                          /* tensors: 16 on the device and 4 on the host */
@@ -8,25 +9,18 @@
 static void make(int count, ctrt_device *device)
 {
     int made;
-    CHECK_OK(make_tensors(&made, count, device));
-    CHECK_OK(ctrt_device_synchronize(device));
+    OK(make_tensors(&made, count, device), ctrt_device_synchronize(device));
 }
 
 /* Makes the current stream fail: the op enqueued here fails when it runs. */
-static void break_stream(int victim)
-{
-    CHECK_OK(sim->inject(0, "op:1"));
-    CHECK_OK(ctrt_add_(tensors[victim], tensors[victim]));
-}
+static void break_stream(int victim) { OK(sim->inject(0, "op:1"), ctrt_add_(tensors[victim], tensors[victim])); }
 
 /* Checks that the default stream has failed, and resets it. */
 static void reset(ctrt_device *device)
 {
     CTRT_AUTO(stream) stream = NULL;
     CHECK_EQ(ctrt_device_synchronize(device), CTRT_ERR_BACKEND);
-    CHECK_OK(sim->clear(0));
-    CHECK_OK(ctrt_stream_default(&stream, device));
-    CHECK_OK(ctrt_stream_reset(stream));
+    OK(sim->clear(0), ctrt_stream_default(&stream, device), ctrt_stream_reset(stream));
 }
 
 static void copy_out_dropped(ctrt_device *device)
@@ -34,8 +28,7 @@ static void copy_out_dropped(ctrt_device *device)
     CTRT_AUTO(tensor) more = NULL;
     make(16, device);
     break_stream(15);
-    CHECK_FAILS(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), CTRT_ERR_BACKEND,
-                "cannot be moved from sim:0");
+    FAILS(BACKEND, (ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), "cannot be moved from sim:0"));
     reset(device);
     check_values_kept(15, "spilling to the host failed");
     CHECK_OK(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
@@ -83,8 +76,7 @@ static void read_by_another_stream(ctrt_device *device)
 {
     CTRT_AUTO(stream) other = NULL;
     CTRT_AUTO(tensor) read = NULL, y = NULL, a = NULL, b = NULL;
-    CHECK_OK(ctrt_stream_new(&other, device, 0));
-    CHECK_OK(ctrt_stream_push(other));
+    OK(ctrt_stream_new(&other, device, 0), ctrt_stream_push(other));
     a = full(50, N, device);
     b = full(51, N, device);
     CHECK_OK(ctrt_stream_pop());
@@ -158,8 +150,7 @@ static void snapshot_labels(ctrt_device *device)
     char *text = NULL;
     CHECK_OK(ctrt_memory_label_push("mine"));
     make(ALL, device);
-    CHECK_OK(ctrt_memory_label_pop());
-    CHECK_OK(ctrt_memory_snapshot(&text, device));
+    OK(ctrt_memory_label_pop(), ctrt_memory_snapshot(&text, device));
     const char *from = text != NULL ? strstr(text, "\"segments\"") : NULL;
     const char *to = text != NULL ? strstr(text, "\"device_traces\"") : NULL;
     if (CHECK(from != NULL && to != NULL, "no segments")) {

@@ -2,6 +2,7 @@
 /* A model that needs more memory than the device has trains under the policy `spill`, with bitwise equal results. */
 #include <math.h>
 
+#include "calls.h"
 #include "spill_check.h"
 #include "dryrun_models.h"
 
@@ -24,8 +25,7 @@ static ctrt_status make(ctrt_module **out, ctrt_device *device)
 {
     ctrt_module *layers[2 * PAIRS + 1] = { NULL };
     for (int i = 0; i < PAIRS; i++) {
-        CTRT_TRY(ctrt_linear_new(&layers[2 * i], WIDTH, WIDTH, true, device));
-        CTRT_TRY(ctrt_gelu_new(&layers[2 * i + 1], false));
+        TRY(ctrt_linear_new(&layers[2 * i], WIDTH, WIDTH, true, device), ctrt_gelu_new(&layers[2 * i + 1], false));
     }
     CTRT_TRY(ctrt_linear_new(&layers[2 * PAIRS], WIDTH, 10, true, device));
     return ctrt_sequential_new(out, (ctrt_module_list){ layers, 2 * PAIRS + 1 });
@@ -51,13 +51,11 @@ static uint64_t train_on(struct outcome *out, ctrt_device *device, int index, bo
     const sim_counters before = sim_read(index);
     memset(out, 0, sizeof *out);
     ctrt_manual_seed(5);
-    CHECK_OK(training_begin(&run, &model, device));
-    CHECK_OK(training_on_streams(out->losses, STEPS, &run, streams));
+    OK(training_begin(&run, &model, device), training_on_streams(out->losses, STEPS, &run, streams));
     read_values(out, run.net);
     training_end(&run);
     const sim_counters after = sim_read(index);
-    CHECK_EQ(out->count, VALUES);
-    CHECK_EQ(after.failures, 0);
+    EQUALS((out->count, VALUES), (after.failures, 0));
     check_empty(device, index, "after the training");
     return after.copy_bytes[CTRT_COPY_TO_HOST] - before.copy_bytes[CTRT_COPY_TO_HOST] - copied_by_test;
 }

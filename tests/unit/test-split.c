@@ -3,6 +3,7 @@
  * failed attempts leave no trace. */
 #include <math.h>
 
+#include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
 #include "memory_checks.h"
@@ -30,10 +31,8 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
           (long long)program->rows);
     if (++program->calls == program->fail_at)
         return program->failure;
-    CTRT_TRY(training_forward_rows(&loss, &program->run, from, to));
-    CTRT_TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
-    CTRT_TRY(ctrt_backward(loss));
-    CTRT_TRY(ctrt_item(&value, loss));
+    TRY(training_forward_rows(&loss, &program->run, from, to), ctrt_mul_scalar(&loss, loss, ctrt_float(weight)),
+        ctrt_backward(loss), ctrt_item(&value, loss));
     program->loss += value;
     program->weights += weight;
     program->rows = to;
@@ -138,8 +137,7 @@ static void gradients_of_pieces(ctrt_device *device)
     step_of(&whole, device, NULL, false, &loss);
     for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
         ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false, &piece_loss);
-        CHECK_EQ(result.pieces, pieces);
-        CHECK_EQ(result.failures, 0);
+        EQUALS((result.pieces, pieces), (result.failures, 0));
         CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
               "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
               loss - piece_loss);
@@ -210,9 +208,7 @@ static void small_device(ctrt_device *ample)
     whole = train(ample, &canonical);
     split = train(tight, &canonical);
     CHECK_STR(logged, "");
-    CHECK_EQ(whole.pieces, 16);
-    CHECK_EQ(split.pieces, 16);
-    CHECK_EQ(split.loss, whole.loss);
+    EQUALS((whole.pieces, 16), (split.pieces, 16), (split.loss, whole.loss));
 }
 
 /* ---- failures ---- */
@@ -240,9 +236,8 @@ static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double wei
         (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
         return ctrt_fail(CTRT_ERR_IO, "the program's own failure");
     }
-    CTRT_TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu));
-    CTRT_TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_item(&value, noise));
+    TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu), ctrt_sum(&noise, noise, CTRT_ALL_DIMS),
+        ctrt_item(&value, noise));
     outside->random += value;
     return rows(outside->program, from, to, weight);
 }
@@ -269,9 +264,8 @@ static void restores(ctrt_device *device)
     float before[6], now[6];
     CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
     begin(&program, &norms, device);
-    CHECK_OK(rows(&program, 0, ROWS, 1));
-    CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
-    CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
+    OK(rows(&program, 0, ROWS, 1), ctrt_module_tensor(&variance, program.run.net, "1.running_var"),
+       ctrt_to_host(before, sizeof before, variance, CTRT_F32));
     gradients(&first, program.run.net);
     CHECK_OK(ctrt_generator_get(device, NULL, &offset));
     new_split(&program, &(ctrt_split_options){ .pieces = 4 });
@@ -286,17 +280,13 @@ static void restores(ctrt_device *device)
         gradients(&again, program.run.net);
         CHECK_OK(ctrt_generator_get(device, NULL, &after));
         CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
-        CHECK_EQ(difference(&first, &again), 0);
-        CHECK_EQ(after, offset);
-        CHECK_EQ(ctrt_split_pieces(program.split), 4);
+        EQUALS((difference(&first, &again), 0), (after, offset), (ctrt_split_pieces(program.split), 4));
     }
 
     /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
     fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
     CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
-    CHECK_EQ(result.pieces, 8);
-    CHECK_EQ(result.failures, 1);
-    CHECK_EQ(program.calls, 3 + 8);
+    EQUALS((result.pieces, 8), (result.failures, 1), (program.calls, 3 + 8));
     gradients(&again, program.run.net);
     CHECK_TRUE(difference(&first, &again) > 1e-4);
     CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
@@ -309,8 +299,7 @@ static void restores(ctrt_device *device)
     for (size_t i = 0; i < COUNT(canonical); i++) {
         fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
         CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
-        CHECK_EQ(result.pieces, canonical[i].pieces);
-        CHECK_EQ(result.failures, 1);
+        EQUALS((result.pieces, canonical[i].pieces), (result.failures, 1));
     }
     CHECK_EQ(ctrt_split_pieces(program.split), 4);
     const double plain = random_sum(&outside, 0);
@@ -333,8 +322,7 @@ static void failed_restore(ctrt_device *device)
         CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
         CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
     }
-    CHECK_OK(ctrt_stream_current(&stream, device));
-    CHECK_OK(ctrt_stream_reset(stream));
+    OK(ctrt_stream_current(&stream, device), ctrt_stream_reset(stream));
     end(&program);
 }
 
@@ -353,11 +341,9 @@ static void test_numbers(void)
         CTRT_AUTO(split) split = NULL;
         ctrt_split_result result;
         int64_t most = 10;
-        CHECK_OK(ctrt_relu_new(&module));
-        CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }));
-        CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
-        CHECK_EQ(result.pieces, 16);
-        CHECK_EQ(result.failures, 4);
+        OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }),
+           ctrt_split_step(&result, split, 100, too_large, &most));
+        EQUALS((result.pieces, 16), (result.failures, 4));
         /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
         most = 30;
         const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
@@ -367,11 +353,9 @@ static void test_numbers(void)
                   (long long)want[i]);
         }
         most = 0;
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
-                    "100 rows in 100 pieces");
+        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
         CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
-        CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
-                    "100 rows in 3 pieces");
+        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
         most = 1;
         CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
         CHECK_EQ(result.pieces, 1);

@@ -2,6 +2,7 @@
 /* Tests the order of work on several streams and devices, also for memory that is reused, parts of one tensor,
  * gradients, threads and training. The simulated devices delay each piece of work, so that missing synchronization
  * gives wrong results. */
+#include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
 
@@ -49,9 +50,8 @@ static void one_stream(ctrt_device *device)
     for (int i = 0; i < 50; i++)
         CHECK_OK(ctrt_add(&y, x, y));
     CHECK_OK(ctrt_device_synchronize(device));
-    CHECK_EQ(sim_read(0).waits, before.waits);
-    CHECK_EQ(sim_read(0).records, before.records);
-    CHECK_EQ(sim_read(0).allocs, before.allocs);
+    EQUALS((sim_read(0).waits, before.waits), (sim_read(0).records, before.records),
+           (sim_read(0).allocs, before.allocs));
 }
 
 /* ---- memory ---- */
@@ -100,8 +100,7 @@ static void test_reuse(const char *policy, bool at_once)
                 CHECK_OK(ctrt_add_scalar_(busy, ctrt_float(1)));
             CHECK_OK(ctrt_clone(&copy, x));
             ctrt_tensor_release(&x);
-            CHECK_OK(ctrt_memory_empty_cache(device));
-            CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+            OK(ctrt_memory_empty_cache(device), ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
             CHECK_EQ(total(copy), 7 << 20);
         }
     }
@@ -116,8 +115,7 @@ static void record_stream(ctrt_device *device)
     CHECK_OK(ctrt_tensor_record_stream(x, recorded));
     ON_STREAM(reader, ctrt_clone(&copy, x));
     CHECK_EQ(total(copy), 4 * N);
-    CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
-    CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
+    OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device), ctrt_tensor_record_stream(nothing, recorded));
 }
 
 static void many_readers(ctrt_device *device)
@@ -152,8 +150,7 @@ static void backward(ctrt_device *device)
 {
     CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
     CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-    CHECK_OK(ctrt_tensor_require_grad(w, true));
-    CHECK_OK(ctrt_device_synchronize(device));
+    OK(ctrt_tensor_require_grad(w, true), ctrt_device_synchronize(device));
     for (int i = 0; i < 50; i++) {
         CHECK_OK(ctrt_stream_wait(s1, first));
         ON_STREAM(s1, ctrt_mul(&y, w, x));
@@ -177,14 +174,11 @@ static void devices(ctrt_device *d0)
     ctrt_device *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
     for (int i = 0; i < 50; i++) {
         CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
-        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
-        CHECK_OK(ctrt_to_device(&y, x, d1));
+        OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_to_device(&y, x, d1));
         CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
-        CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
-        CHECK_OK(ctrt_to_device(&z, y, d2));
+        OK(ctrt_mul_scalar_(y, ctrt_float(2)), ctrt_to_device(&z, y, d2));
         ctrt_tensor_release(&y);
-        CHECK_OK(ctrt_to_device(&y, z, d0));
-        CHECK_OK(ctrt_add(&y, y, x));
+        OK(ctrt_to_device(&y, z, d0), ctrt_add(&y, y, x));
         CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
     }
     if (strstr(getenv("CTRT_SIM"), "peers=all") != NULL)
@@ -202,8 +196,7 @@ static void broken_link(ctrt_device *d0)
 {
     CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
     ctrt_device *d1 = sim_open("sim:1");
-    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
-    CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
+    EQUALS((link_is_direct("sim:0", "sim:1"), 0), (link_is_direct("sim:1", "sim:0"), 1));
     CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
     CHECK_OK(ctrt_to_device(&y, x, d1));
     CHECK_EQ(total(y), 4 * N);
@@ -240,8 +233,7 @@ static void parts(ctrt_device *device)
     for (int i = 0; i < 200; i++) {
         CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
         pthread_t threads[2];
-        CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
-        CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
+        OK(ctrt_slice(&left, x, 0, 0, N, 1), ctrt_slice(&right, x, 0, N, 2 * N, 1));
         struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
         for (int t = 0; t < 2; t++)
             pthread_create(&threads[t], NULL, write_part, &jobs[t]);
@@ -271,17 +263,13 @@ static void *pass_around(void *argument)
         CTRT_AUTO(event) event = new_event(device, false);
         CTRT_AUTO(tensor) pinned = NULL;
         bool left;
-        CHECK_OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]));
-        CHECK_OK(ctrt_add(&x, x, shared_weights[d]));
-        CHECK_OK(ctrt_event_record(event, NULL));
-        CHECK_OK(ctrt_to_non_blocking(&pinned, x, cpu, &left));
-        CHECK_OK(ctrt_event_synchronize(event));
-        CHECK_OK(ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])));
-        CHECK_OK(ctrt_stream_pop());
+        OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]),
+           ctrt_add(&x, x, shared_weights[d]), ctrt_event_record(event, NULL),
+           ctrt_to_non_blocking(&pinned, x, cpu, &left), ctrt_event_synchronize(event),
+           ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])), ctrt_stream_pop());
         d = next;
     }
-    CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
-    CHECK_OK(ctrt_item(&value, sum));
+    OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS), ctrt_item(&value, sum));
     CHECK_EQ(value, 64 * (number + 4 * ROUNDS));
     return NULL;
 }
@@ -307,8 +295,7 @@ static void threads(ctrt_device *unused)
     for (int d = 0; d < DEVICES; d++) {
         ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
         ctrt_tensor_release(&shared_weights[d]);
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_EQ(sim_read(d).failures, 0);
+        EQUALS((ctrt_memory_allocated(device), 0), (sim_read(d).failures, 0));
     }
 }
 
@@ -320,8 +307,7 @@ static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_d
 {
     struct training run;
     ctrt_manual_seed(5);
-    CTRT_TRY(training_begin(&run, model, device));
-    CTRT_TRY(training_on_streams(losses, STEPS, &run, streams));
+    TRY(training_begin(&run, model, device), training_on_streams(losses, STEPS, &run, streams));
     training_end(&run);
     return CTRT_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the race detector, CTRT_STREAM_ORDER=check: correct programs give no report, programs with races give the
  * expected number of reports. */
+#include "calls.h"
 #include "sims.h"
 
 #define N 1000
@@ -17,10 +18,7 @@ static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
     ON_STREAM(stream, ctrt_sum(&sum, tensor, CTRT_ALL_DIMS));
 }
 
-static void writes(ctrt_stream *stream, ctrt_tensor *tensor)
-{
-    ON_STREAM(stream, ctrt_fill_(tensor, ctrt_float(2)));
-}
+static void writes(ctrt_stream *stream, ctrt_tensor *tensor) { ON_STREAM(stream, ctrt_fill_(tensor, ctrt_float(2))); }
 
 /* Returns a view of the elements begin, begin + step, ... of dimension `dim` of `of`. */
 static ctrt_tensor *part(ctrt_tensor *of, int dim, int64_t begin, int64_t end, int64_t step)
@@ -61,8 +59,7 @@ static void readers_beside_readers(void)
 static void readers_of_joined_parts(void)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
-    CHECK_OK(ctrt_stream_wait(a, b));
-    CHECK_OK(ctrt_stream_wait(b, a));
+    OK(ctrt_stream_wait(a, b), ctrt_stream_wait(b, a));
     reads(a, x);
     reads(b, x);
     reads(a, x);
@@ -79,9 +76,8 @@ static void columns_of_most_dimensions(void)
     for (int d = 0; d < CTRT_MAX_DIMS; d++)
         shape[d] = 3;
     CTRT_AUTO(tensor) y = NULL;
-    CHECK_OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device));
-    CHECK_OK(ctrt_stream_wait(a, first));
-    CHECK_OK(ctrt_stream_wait(b, first));
+    OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device), ctrt_stream_wait(a, first),
+       ctrt_stream_wait(b, first));
     for (int d = 0; d < CTRT_MAX_DIMS - 1; d++)
         CHECK_OK(ctrt_slice(&y, y, d, 0, 2, 1));
     write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
@@ -114,8 +110,7 @@ static void pipeline(bool waits_for_both)
     writes(a, left);
     CHECK_OK(ctrt_event_record(left_done, a));
     writes(a, right);
-    CHECK_OK(ctrt_event_record(right_done, a));
-    CHECK_OK(ctrt_stream_wait_event(b, left_done));
+    OK(ctrt_event_record(right_done, a), ctrt_stream_wait_event(b, left_done));
     reads(b, left);
     if (waits_for_both)
         CHECK_OK(ctrt_stream_wait_event(b, right_done));
@@ -239,11 +234,8 @@ static void begin(void)
     for (int i = 0; i < READERS; i++)
         readers[i] = new_stream(device);
     x = full(1, N, device);
-    CHECK_OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device));
-    CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
-    CHECK_OK(ctrt_add_scalar_(grid, ctrt_float(1)));
-    CHECK_OK(ctrt_stream_wait(a, first));
-    CHECK_OK(ctrt_stream_wait(b, first));
+    OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device), ctrt_add_scalar_(x, ctrt_float(1)),
+       ctrt_add_scalar_(grid, ctrt_float(1)), ctrt_stream_wait(a, first), ctrt_stream_wait(b, first));
     for (int i = 0; i < READERS; i++)
         CHECK_OK(ctrt_stream_wait(readers[i], first));
 }
@@ -252,8 +244,7 @@ static void begin(void)
 static void end(void)
 {
     CHECK_OK(ctrt_device_synchronize(device));
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&grid);
+    RELEASE(x, grid);
     ctrt_log_set_callback(NULL, NULL);
 }
 
@@ -291,18 +282,13 @@ static void test_sites(void)
         begin();
         CHECK_OK(ctrt_memory_label_push("loader"));
         writes(a, x);
-        CHECK_OK(ctrt_memory_label_pop());
-        CHECK_OK(ctrt_memory_label_push("encoder.0"));
+        OK(ctrt_memory_label_pop(), ctrt_memory_label_push("encoder.0"));
         reads(b, x);
         CHECK_OK(ctrt_memory_label_pop());
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
-        CHECK_HAS(report, here);
-        CHECK_HAS(report, there);
-        CHECK_HAS(report, "reads");
-        CHECK_HAS(report, "writes");
-        CHECK_HAS(report, "[1000]");
+        HAS(report, here, there, "reads", "writes", "[1000]");
         const char *call = strstr(report, "run-public(");
         CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
               "the report lacks the two call sites: %s", report);

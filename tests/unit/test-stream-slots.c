@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the reuse of stream slots: a process has 4096, and a new stream must not inherit anything from the stream that
  * had its slot before. */
+#include "calls.h"
 #include "sims.h"
 
 #define N 4096
@@ -75,9 +76,7 @@ static ctrt_tensor *work_on(ctrt_stream *s, int64_t n, ctrt_event *event, ctrt_s
     ctrt_tensor *x = full(7, n, ctrt_stream_device(s));
     for (int i = 0; i < 9; i++)
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(0)));
-    CHECK_OK(ctrt_event_record(event, s));
-    CHECK_OK(ctrt_stream_pop());
-    CHECK_OK(ctrt_stream_wait(reader, s));
+    OK(ctrt_event_record(event, s), ctrt_stream_pop(), ctrt_stream_wait(reader, s));
     return x;
 }
 
@@ -87,8 +86,7 @@ static ctrt_tensor *write_and_read(ctrt_stream *t, ctrt_stream *reader)
     CTRT_AUTO(tensor) z = NULL;
     CHECK_OK(ctrt_stream_push(t));
     ctrt_tensor *y = full(2, N, ctrt_stream_device(t));
-    CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
-    CHECK_OK(ctrt_stream_pop());
+    OK(ctrt_add_scalar_(y, ctrt_float(1)), ctrt_stream_pop());
     ON_STREAM(reader, ctrt_neg(&z, y));
     CHECK(total(z) == -3 * N, "y was read before it was written: the sum is %g", total(z));
     return y;
@@ -128,8 +126,7 @@ static void fresh(ctrt_device *device)
     CHECK_OK(sim->inject(1, "op:exp@1"));
     ON_STREAM(t, ctrt_exp(&z, y));
     CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
-    CHECK_OK(ctrt_event_synchronize(event));
-    CHECK_OK(ctrt_event_query(event, &done));
+    OK(ctrt_event_synchronize(event), ctrt_event_query(event, &done));
     CHECK_EQ(total(x), n);
     release_held(count);
 }

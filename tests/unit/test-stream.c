@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests streams and events: the current stream, ordering, and asynchronous calls. Runs on simulated devices, whose
  * work takes a configured time. */
+#include "calls.h"
 #include "sims.h"
 
 #define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
@@ -33,14 +34,11 @@ static void current_streams(ctrt_device *d0)
     pthread_create(&thread, NULL, current, d0);
     pthread_join(thread, &seen);
     CHECK(seen == first, "the current stream of a new thread is not the default stream");
-    CHECK_OK(ctrt_stream_pop());
-    CHECK_OK(ctrt_stream_pop());
-    CHECK_OK(ctrt_device_get_current(&now, "sim"));
+    OK(ctrt_stream_pop(), ctrt_stream_pop(), ctrt_device_get_current(&now, "sim"));
     CHECK(now == d0 && current(d1) != b, "pop did not restore the device and the stream");
     CHECK_OK(ctrt_device_push(d1));
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
-    CHECK_OK(ctrt_device_pop());
-    CHECK_OK(ctrt_stream_pop());
+    OK(ctrt_device_pop(), ctrt_stream_pop());
     CHECK(current(d0) == first, "the last pop did not restore the default stream");
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
     CHECK_OK(ctrt_stream_set_current(a));
@@ -59,18 +57,13 @@ static void asynchronous(ctrt_device *device)
     bool done = false;
     CHECK_OK(ctrt_event_query(plain, &done));
     CHECK(done, "an event that was never recorded is not done");
-    CHECK_OK(ctrt_event_synchronize(plain));
-    CHECK_OK(ctrt_stream_wait_event(side, plain));
+    OK(ctrt_event_synchronize(plain), ctrt_stream_wait_event(side, plain));
     CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not recorded");
     CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
-    CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
-    CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
+    FAILS(DEVICE, (ctrt_event_elapsed(&ms, from, foreign), "sim:1"), (ctrt_event_record(foreign, side), "sim:0"));
     CHECK_OK(ctrt_device_synchronize(device));
     const double start = seconds_now();
-    CHECK_OK(ctrt_event_record(from, NULL));
-    CHECK_OK(ctrt_add(&y, x, x));
-    CHECK_OK(ctrt_mul(&y, y, x));
-    CHECK_OK(ctrt_event_record(to, NULL));
+    OK(ctrt_event_record(from, NULL), ctrt_add(&y, x, x), ctrt_mul(&y, y, x), ctrt_event_record(to, NULL));
     const double enqueued = seconds_now() - start;
     CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
     CHECK_OK(ctrt_event_query(to, &done));
@@ -79,16 +72,13 @@ static void asynchronous(ctrt_device *device)
     CHECK(!done, "the stream is idle before its work is done");
     CHECK_OK(ctrt_event_synchronize(to));
     const double took = seconds_now() - start;
-    CHECK_OK(ctrt_stream_synchronize(first));
-    CHECK_OK(ctrt_stream_query(first, &done));
+    OK(ctrt_stream_synchronize(first), ctrt_stream_query(first, &done));
     CHECK(done, "the stream is busy after synchronize");
     CHECK(took >= 0.058, "two ops of 30 ms took %.1f ms", took * 1e3);
     CHECK(enqueued < 0.5 * took, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, took * 1e3);
     CHECK_OK(ctrt_event_elapsed(&ms, from, to));
     CHECK(ms >= 59 && ms < 3000, "two ops of 30 ms took %g ms", ms);
-    CHECK_OK(ctrt_event_record(to, NULL));
-    CHECK_OK(ctrt_stream_wait_event(side, to));
-    CHECK_OK(ctrt_stream_synchronize(side));
+    OK(ctrt_event_record(to, NULL), ctrt_stream_wait_event(side, to), ctrt_stream_synchronize(side));
     CHECK_EQ(total(y), 2000);
 }
 
@@ -111,8 +101,7 @@ static void non_blocking(ctrt_device *device)
     CHECK(seconds_now() - start >= 0.028, "the memory was written while the device read it");
     CHECK_EQ(total(there), 3000);
     /* Released memory must not be reused before the copy is done. */
-    CHECK_OK(ctrt_fill_(pinned, ctrt_float(5)));
-    CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
+    OK(ctrt_fill_(pinned, ctrt_float(5)), ctrt_to_non_blocking(&there, pinned, device, &left));
     ctrt_tensor_release(&pinned);
     CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(1000), CTRT_F32, device));
     memset(ctrt_tensor_data(pinned), 0xee, 4000);
@@ -122,11 +111,9 @@ static void non_blocking(ctrt_device *device)
     CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
     CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
     CHECK_EQ(total(back), 5000);
-    CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
-    CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
+    OK(ctrt_mul_scalar_(there, ctrt_float(2)), ctrt_copy_non_blocking_(back, there, &left));
     CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
-    CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
-    CHECK_OK(ctrt_item(&value, one));
+    OK(ctrt_narrow(&one, back, 0, 7, 1), ctrt_item(&value, one));
     CHECK_EQ(value, 10);
     CHECK_OK(ctrt_add(&back, back, back));
     CHECK_EQ(total(back), 20000);
@@ -143,21 +130,16 @@ static void test_cpu_only(void)
         double ms = -1;
         CHECK_OK(ctrt_pin_memory(&y, x, NULL));
         CHECK_TRUE(!ctrt_tensor_is_pinned(y));
-        CHECK_OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL));
-        CHECK_OK(ctrt_stream_push(side));
+        OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
         CHECK_TRUE(current(cpu) == side);
-        CHECK_OK(ctrt_event_record(from, NULL));
-        CHECK_OK(ctrt_to_non_blocking(&y, x, cpu, &left));
+        OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
         CHECK(!left, "the copy was asynchronous on a synchronous device");
-        CHECK_OK(ctrt_event_record(to, side));
-        CHECK_OK(ctrt_stream_query(side, &idle));
+        OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
         CHECK_EQ(idle, true);
         CHECK_OK(ctrt_event_elapsed(&ms, from, to));
         CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
-        CHECK_OK(ctrt_stream_wait_event(side, to));
-        CHECK_OK(ctrt_tensor_record_stream(x, side));
-        CHECK_OK(ctrt_stream_pop());
-        CHECK_OK(ctrt_stream_synchronize(side));
+        OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
+           ctrt_stream_synchronize(side));
     }
 }
 
@@ -173,19 +155,14 @@ static void in_forked_child(ctrt_device *device)
         double value;
         CHECK_FAILS(ctrt_add(&y, x, x), CTRT_ERR_FORKED, "fork");
         CHECK(ctrt_item(&value, x) != CTRT_OK, "the child read a value of the parent's device");
-        CHECK_FAILS(ctrt_stream_new(&fresh, device, 0), CTRT_ERR_FORKED, NULL);
-        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_FORKED, NULL);
-        CHECK_FAILS(ctrt_stream_query(stream, &idle), CTRT_ERR_FORKED, NULL);
-        CHECK_FAILS(ctrt_event_record(event, stream), CTRT_ERR_FORKED, NULL);
-        CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_FORKED, NULL);
-        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, NULL);
+        FAILS(FORKED, (ctrt_stream_new(&fresh, device, 0), NULL), (ctrt_stream_synchronize(stream), NULL),
+              (ctrt_stream_query(stream, &idle), NULL), (ctrt_event_record(event, stream), NULL),
+              (ctrt_event_synchronize(event), NULL), (ctrt_device_synchronize(device), NULL));
         CHECK_TRUE(ctrt_is_available("sim", NULL));
         ctrt_tensor_release(&x);                    /* updates only the child's statistics */
-        CHECK_EQ(ctrt_memory_allocated(device), 0);
-        CHECK_EQ(ctrt_memory_reserved(device), reserved);
+        EQUALS((ctrt_memory_allocated(device), 0), (ctrt_memory_reserved(device), reserved));
     }
-    CHECK_EQ(ctrt_memory_allocated(device), allocated);
-    CHECK_EQ(total(x), 10);
+    EQUALS((ctrt_memory_allocated(device), allocated), (total(x), 10));
 }
 
 static ctrt_stream *busy_stream;
@@ -245,10 +222,8 @@ static void test_forgotten_copy(void)
         dup2(fileno(output), STDERR_FILENO);
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) x = NULL, y = NULL;
-        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device));
-        CHECK_OK(ctrt_memory_label_push("encoder.layer1"));
-        CHECK_OK(ctrt_matmul(&y, x, x));
-        CHECK_OK(ctrt_device_synchronize(device));
+        OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device), ctrt_memory_label_push("encoder.layer1"),
+           ctrt_matmul(&y, x, x), ctrt_device_synchronize(device));
         _exit(*(volatile float *)ctrt_tensor_data(y) == 4 ? 0 : 0);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
@@ -256,9 +231,7 @@ static void test_forgotten_copy(void)
     rewind(output);
     text[fread(text, 1, sizeof text - 1, output)] = '\0';
     fclose(output);
-    CHECK_HAS(text, "host read memory of sim:0");
-    CHECK_HAS(text, "matmul");
-    CHECK_HAS(text, "encoder.layer1");
+    HAS(text, "host read memory of sim:0", "matmul", "encoder.layer1");
 }
 
 #define WAITS(call, count)                                                                                     \
@@ -275,8 +248,7 @@ static void waits_counted(ctrt_device *device)
     CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
     double value = 0;
     char *text = NULL;
-    CHECK_OK(ctrt_event_record(event, NULL));
-    CHECK_OK(ctrt_device_synchronize(device));
+    OK(ctrt_event_record(event, NULL), ctrt_device_synchronize(device));
     const uint64_t before = ctrt_device_synchronizations(device);
     WAITS(ctrt_add(&y, x, x), 0);
     WAITS(ctrt_item(&value, y), 1);

@@ -44,6 +44,30 @@ static void reshaping(void)
     CHECK_FAILS(ctrt_reshape(&y, zero, SIZES(0, INT64_MAX, INT64_MAX)), CTRT_ERR_OVERFLOW, NULL);
 }
 
+/* Which strides allow a view, and its strides, where `want` is not empty. The stride of a size of 1 is ignored. */
+static void reshaping_strides(void)
+{
+    static const struct { int in_ndim, ndim, want_ndim; int64_t shape[2], strides[2], to[4], want[4]; } cases[] = {
+        { 2, 3, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 } }, { 2, 1, 0, { 2, 3 }, { 1, 2 }, { 6 }, { 0 } },
+        /* every second element; without a gap between the rows they can be merged */
+        { 2, 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 } }, { 2, 2, 0, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 } },
+        { 2, 4, 4, { 2, 3 }, { 7, 1 }, { 2, 1, 1, 3 }, { 7, 3, 3, 1 } }, { 2, 1, 1, { 3, 1 }, { 2, 5 }, { 3 }, { 2 } },
+        { 2, 1, 0, { 3, 4 }, { 0, 1 }, { 12 }, { 0 } }, { 2, 3, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 } },
+        { 1, 2, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 } },
+    };
+    group("views of strided and expanded tensors with another shape");
+    CTRT_AUTO(tensor) storage = COUNTING(64);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(cases[i].shape, cases[i].in_ndim),
+                                 ctrt_ints_of(cases[i].strides, cases[i].in_ndim), 0));
+        const ctrt_ints to = ctrt_ints_of(cases[i].to, cases[i].ndim);
+        if (cases[i].want_ndim > 0)
+            VIEW_IS(ctrt_view_as(&y, x, to), to, ctrt_ints_of(cases[i].want, cases[i].want_ndim));
+        else
+            CHECK_FAILS(ctrt_view_as(&y, x, to), CTRT_ERR_SHAPE, "use ctrt_reshape");
+    }
+}
+
 static void squeezing(void)
 {
     group("squeeze and unsqueeze remove and add dimensions of size 1");
@@ -57,6 +81,7 @@ static void squeezing(void)
     CHECK_FAILS(ctrt_unsqueeze(&y, x, 5), CTRT_ERR_SHAPE, "out of range [-5, 4]");
     CHECK(strstr(ctrt_error_message(), "5 dimensions") == NULL, "x has 4 dimensions: %s", ctrt_error_message());
     CHECK_FAILS(ctrt_unsqueeze(&y, eight, 0), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, -2)), CTRT_ERR_INVALID_ARGUMENT, "a list of -2 dimensions");
     view_of(counting_of(NO_DIMS, CTRT_F32));
     VIEW_IS(ctrt_squeeze(&y, x, CTRT_DIMS(-1)), NO_DIMS, NO_DIMS);
 }
@@ -247,8 +272,8 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    RUN_ALL(reshaping, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties, joining);
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&y);
+    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties,
+            joining);
+    RELEASE(x, y);
     return done();
 }

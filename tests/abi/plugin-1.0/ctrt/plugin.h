@@ -1,426 +1,227 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/plugin.h: the plugin ABI: everything that the author of a plugin needs.
- *
- * A plugin is a shared object that exports one function, ctrt_plugin_v1. It needs no symbol of libctrt: the
- * functions that it may call are in the host table. Every table begins with its size, is passed by pointer and only
- * grows at its end. A slot may be called only if it lies within the size and is not NULL (CTRT_SLOT). Unless its
- * comment says otherwise, a slot returns CTRT_OK, or a negative status after host->fail(), and may be called from
- * any thread.
- *
- * Order of calls:
- *   dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)
- *   -> plugin init(host), once, before the first use of a component -> component slots. A plugin is never unloaded. */
 #ifndef CTRT_PLUGIN_H
 #define CTRT_PLUGIN_H
-
 #include "ctrt/types.h"
-
 CTRT_BEGIN_DECLS
-
-/* The ABI's version. Tables of equal major versions are compatible; the minor version counts additions. */
 #define CTRT_PLUGIN_ABI_MAJOR 1u
 #define CTRT_PLUGIN_ABI_MINOR 0u
-
-/* True if `table` is large enough to have slot `member` and the slot is not NULL. */
-#define CTRT_SLOT(table, member)                                                                                  \
-    ((table) != NULL                                                                                              \
-     && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table))                   \
+#define CTRT_SLOT(table,member) \
+    ((table) != NULL \
+     && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)) \
      && (table)->member != NULL)
-
-/* Like CTRT_SLOT, for members whose value 0 is meaningful: tests the size only. */
-#define CTRT_HAS(table, member)                                                                                   \
+#define CTRT_HAS(table,member) \
     ((table) != NULL && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)))
-
-/* ---- arguments of kernels --------------------------------------------------------------------------------------- */
-
-enum {                              /* ctrt_view.flags */
-    CTRT_VIEW_CONTIGUOUS = 1,       /* row-major without gaps */
-    CTRT_VIEW_CHANNELS_LAST = 2,    /* 4-d NCHW shape stored as NHWC without gaps */
-    CTRT_VIEW_HOST_SCALAR = 4,      /* one element in host memory with strides 0, on any device */
-    CTRT_VIEW_PINNED = 8            /* pinned host memory; the core waits for pending copies before a kernel gets it */
+enum {
+    CTRT_VIEW_CONTIGUOUS = 1,
+    CTRT_VIEW_CHANNELS_LAST = 2,
+    CTRT_VIEW_HOST_SCALAR = 4,
+    CTRT_VIEW_PINNED = 8
 };
-
-/* A tensor as a kernel gets it. Shapes and strides count elements; entries at index ndim and above are unspecified. */
 typedef struct ctrt_view {
-    void *data;                     /* address of element [0,0,...] on the device */
+    void *data;
     int64_t numel;
-    uint8_t dtype;                  /* ctrt_dtype */
+    uint8_t dtype;
     uint8_t ndim;
-    uint16_t flags;                 /* CTRT_VIEW_*; _CONTIGUOUS and _CHANNELS_LAST are set whenever they apply */
+    uint16_t flags;
     uint32_t reserved;
     int64_t shape[CTRT_MAX_DIMS];
     int64_t strides[CTRT_MAX_DIMS];
-    void *owner;                    /* for the core: the storage; kernels must not use it */
+    void *owner;
 } ctrt_view;
-
 struct ctrt_kernel;
-
-/* One execution of an op. Views of optional inputs may be NULL where the op's description says so. Inputs never
- * overlap outputs, except as the identical view of an in-place op (CTRT_KERNEL_INPLACE).
- *
- * On a device with queues, run() enqueues the work on `queue` and returns. Everything that the call points to
- * (views, arrays, attributes, elements of HOST_SCALAR views) is valid until run() returns; the memory of operands
- * and workspace is valid until the work is done. */
 typedef struct ctrt_call {
     size_t size;
-    void *device;                           /* handle from device->open() */
-    void *queue;                            /* queue to enqueue on; NULL on synchronous devices */
+    void *device;
+    void *queue;
     const ctrt_view *const *inputs;
-    const ctrt_view *const *outputs;        /* kernels write the data, not the view */
+    const ctrt_view *const *outputs;
     uint32_t n_inputs, n_outputs;
-    const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
-    void *workspace;                        /* memory of the size that workspace() requested; 64-byte aligned */
+    const void *attributes;
+    void *workspace;
     size_t workspace_bytes;
-    const struct ctrt_kernel *kernel;       /* the kernel that runs */
-    uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
+    const struct ctrt_kernel *kernel;
+    uint64_t sequence;
 } ctrt_call;
-
-enum {                              /* ctrt_kernel.flags */
-    CTRT_KERNEL_STRIDED = 1,        /* accepts any strides (also zero and negative); otherwise inputs are contiguous */
-    CTRT_KERNEL_INPLACE = 2,        /* output 0 may alias input 0 */
-    CTRT_KERNEL_CHANNELS_LAST = 4   /* 4-d operands may also be channels-last, all of them */
+enum {
+    CTRT_KERNEL_STRIDED = 1,
+    CTRT_KERNEL_INPLACE = 2,
+    CTRT_KERNEL_CHANNELS_LAST = 4
 };
-
 #define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
-
-/* A kernel: the code of one op on one backend for a set of dtypes. Among the kernels whose `dtypes` contain the op's
- * key dtype (see the table of ops below) and whose accepts() returns true, the one with the best score is selected;
- * the core caches the selection. */
 typedef struct ctrt_kernel {
     size_t size;
-    const char *op;                                 /* name in the table of ops below */
-    uint32_t dtypes;                                /* set of CTRT_DTYPE_BIT */
-    int32_t score;                                  /* 0 is normal; larger wins */
-    uint32_t flags;                                 /* CTRT_KERNEL_* */
+    const char *op;
+    uint32_t dtypes;
+    int32_t score;
+    uint32_t flags;
     uint32_t reserved;
-    ctrt_status (*run)(const ctrt_call *call);      /* required */
-    bool (*accepts)(const ctrt_call *call);         /* Optional: returns false for unsupported shapes or layouts.
-                                                     * Must not read the data. */
-    /* Optional: writes the bytes of workspace that run() needs. Must not read the data. call->workspace_bytes is 0,
-     * or a size that could not be allocated. In the latter case, a kernel that can run with less writes a smaller
-     * size (0: none); any other kernel writes the same size again, and the op fails. */
+    ctrt_status (*run)(const ctrt_call *call);
+    bool (*accepts)(const ctrt_call *call);
     ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);
 } ctrt_kernel;
-
-/* ---- attributes of ops ------------------------------------------------------------------------------------------ */
-
-typedef struct ctrt_reduce_attributes {     /* sum mean prod amax amin any all argmax argmin */
+typedef struct ctrt_reduce_attributes {
     size_t size;
-    uint32_t dims;                          /* bit d is set if dimension d of the input view is reduced */
+    uint32_t dims;
 } ctrt_reduce_attributes;
-
-typedef struct ctrt_range_attributes {      /* clamp: the limits if has_lo, has_hi; fill: lo; arange: lo = start, hi
-                                             * = step */
+typedef struct ctrt_range_attributes {
     size_t size;
     ctrt_scalar lo, hi;
     bool has_lo, has_hi;
 } ctrt_range_attributes;
-
-typedef struct ctrt_gelu_attributes {       /* gelu gelu_backward */
+typedef struct ctrt_gelu_attributes {
     size_t size;
-    bool tanh;                              /* use the tanh approximation instead of erf */
+    bool tanh;
 } ctrt_gelu_attributes;
-
-typedef struct ctrt_conv_attributes {       /* conv2d conv2d_input_grad conv2d_weight_grad */
+typedef struct ctrt_conv_attributes {
     size_t size;
-    int64_t stride[2], padding[2], dilation[2], groups;     /* stride, padding, dilation at most INT32_MAX */
+    int64_t stride[2], padding[2], dilation[2], groups;
 } ctrt_conv_attributes;
-
-typedef struct ctrt_pool_attributes {       /* max_pool2d max_pool2d_backward */
+typedef struct ctrt_pool_attributes {
     size_t size;
-    int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
 } ctrt_pool_attributes;
-
-typedef struct ctrt_norm_attributes {       /* layer_norm batch_norm and their gradients */
+typedef struct ctrt_norm_attributes {
     size_t size;
-    double epsilon, momentum;               /* momentum: batch_norm only: factor with which running_* move toward the
-                                             * batch's statistics, 0 to 1 */
-    bool training;                          /* batch_norm only */
+    double epsilon, momentum;
+    bool training;
 } ctrt_norm_attributes;
-
 typedef struct ctrt_cross_entropy_attributes {
     size_t size;
-    int64_t ignore_index;                   /* rows with this target do not contribute */
+    int64_t ignore_index;
     double label_smoothing;
 } ctrt_cross_entropy_attributes;
-
-typedef struct ctrt_attention_attributes {  /* attention attention_backward */
+typedef struct ctrt_attention_attributes {
     size_t size;
-    double scale;                           /* factor of the scores */
-    bool causal;                            /* row i attends to columns up to i */
+    double scale;
+    bool causal;
 } ctrt_attention_attributes;
-
-typedef struct ctrt_index_attributes {      /* index_add: index of a row without gradient; tril, triu: the diagonal */
+typedef struct ctrt_index_attributes {
     size_t size;
-    int64_t value;                          /* index_add: -1: none */
+    int64_t value;
 } ctrt_index_attributes;
-
-/* Random numbers are Philox4x32-10 (Salmon et al. 2011). Element i of the output uses word i%4 of the block with
- * counter {offset + i/4 (64 bit), 0, 0} and key `seed`, so the same seed generates the same numbers on every
- * backend.
- *
- * uniform: (word >> 8) * 2^-24, then * (hi - lo), + lo, each rounded to f32, then rounded to the output's dtype, and
- * lo if the result is not below hi (f64 outputs: block i/2, words 2(i%2) and 2(i%2)+1 as hi and lo, top 53 bits *
- * 2^-53, the rest in f64). normal: Box-Muller over word pairs (0,1) and (2,3): with u1 = ((w0>>8)+1) * 2^-24 and u2
- * = (w1>>8) * 2^-24, r = sqrt(-2 ln u1), even elements are r*cos(2 pi u2), odd ones r*sin(2 pi u2), computed in f32
- * (f64: from the 53-bit pairs, one block per two elements). randint: lo + (((uint64)word_pair) % range), block i/2,
- * as 64 bits (w_even << 32 | w_odd). bernoulli and dropout: the f32 uniform < p (dropout keeps an element if uniform
- * >= p). f16 and bf16 are rounded from f32. */
-typedef struct ctrt_random_attributes {     /* uniform normal randint bernoulli dropout */
+typedef struct ctrt_random_attributes {
     size_t size;
-    uint64_t seed, offset;                  /* the core advances offset by the number of blocks used */
-    double a, b;                            /* uniform: lo, hi; normal: mean, std; bernoulli, dropout: p */
-    int64_t lo, hi;                         /* randint: lo <= value < hi */
-    const uint64_t *place;                  /* in a capture: see below; otherwise NULL */
+    uint64_t seed, offset;
+    double a, b;
+    int64_t lo, hi;
+    const uint64_t *place;
 } ctrt_random_attributes;
-
-typedef struct ctrt_sgd_attributes {        /* sgd_step */
+typedef struct ctrt_sgd_attributes {
     size_t size;
     double lr, momentum, dampening, weight_decay;
-    bool nesterov, maximize, first;         /* first: set the momentum buffers to the gradient */
-    const double *replayed;                 /* in a capture: lr; see below */
+    bool nesterov, maximize, first;
+    const double *replayed;
 } ctrt_sgd_attributes;
-
-typedef struct ctrt_adam_attributes {       /* adam_step */
+typedef struct ctrt_adam_attributes {
     size_t size;
     double lr, beta1, beta2, epsilon, weight_decay;
-    bool decoupled;                         /* AdamW: p *= 1 - lr*weight_decay; otherwise weight_decay*p is added to
-                                             * the gradient */
+    bool decoupled;
     bool maximize;
-    int64_t step;                           /* 1 for the first step */
-    /* In a capture three values: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step);
-     * 1 / sqrt(1 - beta2^step). */
+    int64_t step;
     const double *replayed;
 } ctrt_adam_attributes;
-
-/* Values that change between replays of captured work are in device memory, and the kernel reads them there when it
- * runs, instead of the members next to the pointer. `place` points to the seed and to a number that is added to
- * `offset`. Only backends with a capture table receive such pointers. */
-
-/* ---- the table of ops ------------------------------------------------------------------------------------------
- *
- * The operands of each op's kernel. "like" means the same shape. The key dtype is that of input 0 unless another is
- * named. Floating-point work on f16 and bf16 accumulates in f32. NULL marks optional inputs. The core has broadcast
- * (strides 0), promoted, validated and allocated the operands.
- *
- * Elementwise; all views have one shape, with dimensions merged where possible:
- *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
- *   fill() -> out             value: range_attributes.lo; key: out.  Any strides if the kernel has CTRT_KERNEL_STRIDED
- *   NAME(x) -> out, NAME(a, b) -> out     every op of the form UNARY or BINARY in ctrt/ops.def, which says what it
- *       computes. Keys: floating if its promotion is TO_FLOAT, else its dtypes. out is bool if it is TO_BOOL or
- *       COMPARE, else of the key dtype. Of bool, add and maximum are or; mul and minimum are and
- *   clamp(x), range_attributes    any dtype but bool
- *   gelu(x)                       floating
- *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
- *   gelu_backward(dy, x)    silu_backward(dy, x)
- *   where(cond bool, a, b) (key: a)
- * Reductions; attributes: reduce. out has the input's ndim, with size 1 and stride 0 at reduced dimensions:
- *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
- *   amax amin(x) NaN wins     any all(x) -> bool
- *   argmax argmin(x) -> i64: row-major index in the reduced dimensions; first of ties, NaN wins
- * Matrices (strided; one of the last two strides of each input is 1):
- *   matmul(a[B,M,K], b[B,K,N]) -> out[B,M,N] contiguous; batch strides may be 0
- *   linear(x[M,K], w[N,K], bias[N] or NULL) -> out[M,N] contiguous
- *   A backend's kernels may also support an f32 out with f16 or bf16 operands (bias is f32 then), for overlays; the
- *   core does not use it
- * Convolution and pooling, NCHW shapes, contiguous or (with the flag) channels-last:
- *   conv2d(x[N,C,H,W], w[O,C/g,kh,kw], bias[O] or NULL) -> y
- *   conv2d_input_grad(dy, w) -> dx;   conv2d_weight_grad(dy, x) -> dw
- *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside)
- *   max_pool2d_backward(dy, indices) -> dx
- * Rows (contiguous):
- *   softmax log_softmax(x[O,N,I]) over the middle dimension;  softmax_backward log_softmax_backward(dy, y) likewise
- *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16),
- *       statistics of the loss's dtype[N,2]: the largest logit of each row and the sum of e^(logit - largest)
- *   cross_entropy_backward(logits, target, weight or NULL, statistics, dloss[N]) -> dlogits[N,C]
- *       A target outside [0,C) that is not ignore_index is an error whose message contains it
- *   layer_norm(x[M,N], weight[N] or NULL, bias[N] or NULL) -> y, mean[M], rstd[M] (f64 for f64, else f32)
- *   layer_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight[N] or NULL, dbias[N] or NULL
- *   batch_norm(x[N,C,S], weight[C] or NULL, bias or NULL, running_mean[C] or NULL, running_var or NULL)
- *       -> y, mean[C], rstd[C]
- *       In training: the batch's statistics; if running_* are present, outputs 3 and 4 are the same tensors, to be
- *       updated in place (unbiased variance). Otherwise running_* are used, and mean and rstd are computed from them.
- *       weight, bias and running_* may be f32 if x is f16 or bf16
- *   batch_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL
- * Attention (strided; the last stride of q, k, v, y and their gradients is 1; no size is 0). Optional for a device:
- * without it the core composes attention of other ops. If causal, column j of row i is masked where j > i; its
- * weight is 0. A row of weights whose scores are all -inf is NaN:
- *   attention(q[B,H,L,E], k[B,H,S,E], v[B,H,S,V]) -> y[B,H,L,V] = softmax(scale q k^T) v,
- *       logsumexp[B,H,L] of the rows of scale q k^T (f64 for f64, else f32; contiguous)
- *   attention_backward(dy, q, k, v, y, logsumexp) -> dq, dk, dv, each like its operand; with
- *       p = exp(scale q k^T - logsumexp) and ds = p (dy v^T - sum(dy y)):
- *       dv = p^T dy, dq = scale ds k, dk = scale ds^T q
- * Indexing (contiguous; an index out of range is an error whose message contains it):
- *   index_select(x[O,V,I], index i64[M]) -> out[O,M,I]
- *   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
- *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first
- *   tril triu(x[B,M,N]) -> out
- * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
- *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on n tensors in one call (contiguous; key: parameter); optional, else elementwise ops do the
- * step:
- *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
- *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
- *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
-
-/* ---- functions that the library provides to plugins ------------------------------------------------------------- */
-
 struct ctrt_backend;
-
-/* The value of a parameter. `text` is valid until the process ends; NULL if unset. */
 typedef struct ctrt_param_value {
     const char *text;
-    int64_t integer;            /* INT, BYTES (bytes), BOOL (0, 1), ENUM (position of the word) */
-    bool is_set;                /* set by the environment or the program, not by default */
+    int64_t integer;
+    bool is_set;
 } ctrt_param_value;
-
 typedef struct ctrt_host {
     size_t size;
     uint32_t abi_major, abi_minor;
-    /* Sets the calling thread's error message and returns `status`. */
     ctrt_status (*fail)(ctrt_status status, const char *format, ...) CTRT_PRINTF(2, 3);
     void (*log)(ctrt_log_level level, const char *component, const char *format, ...) CTRT_PRINTF(3, 4);
-    /* Host memory; failure injection can make alloc fail. alloc returns NULL if there is no memory. */
     void *(*alloc)(size_t bytes);
     void (*free)(void *pointer);
-    /* Declares `param` (repeated declarations are allowed) and reads its value. A malformed value is an error whose
-     * message contains it. */
     ctrt_status (*param)(ctrt_param_value *out, const ctrt_param *param);
-    /* Returns the tables of another backend, which is loaded if necessary; NULL if there is none. For overlays. */
     const struct ctrt_backend *(*backend)(const char *name);
-    /* Returns the calling thread's last error message, to pass an error on later or elsewhere; valid until its next
-     * failure. */
     const char *(*message)(void);
-    /* Writes a description of the owner of the device memory at `address` ("the result of matmul in encoder.0") and
-     * returns true, or returns false if it is not known. May be called in a signal handler: never
-     * blocks on a lock and does not allocate. */
     bool (*describe)(char *text, size_t bytes, const void *address);
-    /* Like pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
-     * the library has taken its own locks, which is the usual lock order; the other two run before the library releases
-     * them. */
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 } ctrt_host;
-
-/* ---- backends --------------------------------------------------------------------------------------------------- */
-
-enum {                                  /* ctrt_device_info.flags */
-    CTRT_DEVICE_HOST_MEMORY = 1,        /* the host can access the device's memory at the same addresses */
-    CTRT_DEVICE_ASYNCHRONOUS = 2        /* work runs asynchronously on queues */
+enum {
+    CTRT_DEVICE_HOST_MEMORY = 1,
+    CTRT_DEVICE_ASYNCHRONOUS = 2
 };
-
-/* Properties of a device, written by the backend. Unknown values are 0 or "". New members are appended. */
 typedef struct ctrt_device_info {
     size_t size;
-    char name[128];                     /* "AMD EPYC 9355" */
-    char uuid[64];                      /* "GPU-..." */
-    char pci[32];                       /* "0000:65:00.0" */
-    uint64_t total_memory;              /* bytes */
+    char name[128];
+    char uuid[64];
+    char pci[32];
+    uint64_t total_memory;
     int32_t compute_major, compute_minor;
-    int32_t processors;                 /* cores or multiprocessors that this process may use */
+    int32_t processors;
     int32_t clock_khz;
-    int32_t numa_node;                  /* -1: unknown */
-    uint32_t flags;                     /* CTRT_DEVICE_* */
-    int32_t ecc;                        /* 1 on, 0 off, -1 unknown */
+    int32_t numa_node;
+    uint32_t flags;
+    int32_t ecc;
     int32_t reserved;
-    char cpus[256];                     /* CPUs near the device: "0-31,64-95" */
+    char cpus[256];
 } ctrt_device_info;
-
-/* A process that has memory on a device. */
 typedef struct ctrt_device_process {
     int64_t pid;
-    uint64_t memory;                    /* bytes; UINT64_MAX: unknown */
+    uint64_t memory;
 } ctrt_device_process;
-
-/* Utilization of a device, over all processes. Unknown values are -1, or 0 for sizes in bytes. New members are
- * appended. */
 typedef struct ctrt_device_usage {
     size_t size;
-    uint64_t total_memory, used_memory, free_memory;    /* bytes */
-    int32_t busy, memory_busy;          /* percent of the last sampling period in which kernels ran, and in which
-                                         * memory was read or written */
-    int32_t temperature;                /* degrees Celsius */
-    int32_t power, power_limit;         /* milliwatts */
+    uint64_t total_memory, used_memory, free_memory;
+    int32_t busy, memory_busy;
+    int32_t temperature;
+    int32_t power, power_limit;
     int32_t clock_khz;
-    int32_t process_count;              /* number of processes; at most process_room of them are written */
-    int32_t process_room;               /* set by the caller, together with `processes` */
+    int32_t process_count;
+    int32_t process_room;
     ctrt_device_process *processes;
 } ctrt_device_usage;
-
-enum {                                  /* ctrt_device_link.kind: what connects two devices */
+enum {
     CTRT_LINK_UNKNOWN, CTRT_LINK_NVLINK, CTRT_LINK_BOARD, CTRT_LINK_SWITCH, CTRT_LINK_SWITCHES, CTRT_LINK_BRIDGE,
     CTRT_LINK_NODE, CTRT_LINK_SYSTEM
 };
-
-/* Interconnect from one device to another of its type. New members are appended. */
 typedef struct ctrt_device_link {
     size_t size;
-    int32_t direct;                     /* 1: it can access the other's memory; 0: copies go through host memory; -1:
-                                         * unknown */
-    int32_t kind;                       /* CTRT_LINK_*: one board, one PCI switch, several switches, a host bridge, a
-                                         * NUMA node, the whole machine */
-    int32_t links;                      /* NVLinks between the two; 0: none, or through switches */
+    int32_t direct;
+    int32_t kind;
+    int32_t links;
     int32_t reserved;
 } ctrt_device_link;
-
-typedef struct ctrt_device_table {      /* required; required slots: count, describe, open, close */
+typedef struct ctrt_device_table {
     size_t size;
-    ctrt_status (*count)(int32_t *count);                               /* opens no context; works after a fork */
-    ctrt_status (*describe)(int32_t index, ctrt_device_info *info);     /* likewise; the caller sets info->size */
-    ctrt_status (*open)(void **device, int32_t index);                  /* called once per device and process */
+    ctrt_status (*count)(int32_t *count);
+    ctrt_status (*describe)(int32_t index, ctrt_device_info *info);
+    ctrt_status (*open)(void **device, int32_t index);
     void (*close)(void *device);
     ctrt_status (*memory_info)(void *device, uint64_t *free_bytes, uint64_t *total_bytes);
-    /* Optional; must open nothing, like count and describe. The caller sets `size` and initialises all other members
-     * to "unknown". */
     ctrt_status (*usage)(int32_t index, ctrt_device_usage *usage);
     ctrt_status (*link)(int32_t index, int32_t peer, ctrt_device_link *link);
 } ctrt_device_table;
-
 enum ctrt_copy_kind { CTRT_COPY_TO_DEVICE, CTRT_COPY_TO_HOST, CTRT_COPY_ON_DEVICE };
-
-typedef struct ctrt_memory_table {      /* required; required slots: alloc, free, copy, fill */
+typedef struct ctrt_memory_table {
     size_t size;
-    ctrt_status (*alloc)(void *device, void **address, size_t bytes);   /* aligned to at least 64 bytes; bytes > 0 */
+    ctrt_status (*alloc)(void *device, void **address, size_t bytes);
     void (*free)(void *device, void *address, size_t bytes);
     ctrt_status (*copy)(void *device, void *queue, void *to, const void *from, size_t bytes, int kind);
     ctrt_status (*fill)(void *device, void *queue, void *address, int byte, size_t bytes);
-    /* Optional: pinned host memory for this device; peer-to-peer copies; sharing between processes. */
     ctrt_status (*host_alloc)(void *device, void **address, size_t bytes);
     void (*host_free)(void *device, void *address, size_t bytes);
     bool (*can_access_peer)(void *device, void *peer);
     ctrt_status (*copy_peer)(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
     ctrt_status (*export_memory)(void *device, void *address, size_t bytes, int *fd);
     ctrt_status (*import_memory)(void *device, void **address, size_t bytes, int fd);
-    /* Optional, all five or none: reserve allocates address ranges without memory, and map adds memory to a part of
-     * one. Offsets and sizes are multiples of page_bytes. Mapped memory has the properties of alloc's. */
     size_t page_bytes;
     ctrt_status (*reserve)(void *device, void **address, size_t bytes);
     void (*unreserve)(void *device, void *address, size_t bytes);
-    ctrt_status (*map)(void *device, void *address, size_t bytes);      /* CTRT_ERR_OUT_OF_MEMORY: nothing is mapped */
+    ctrt_status (*map)(void *device, void *address, size_t bytes);
     void (*unmap)(void *device, void *address, size_t bytes);
-    /* Optional, all four or none: stream-ordered allocation. `ordered` returns whether this device supports it; it is
-     * called when the device's memory is set up. If it returns true, alloc_on and free_on replace alloc and free.
-     * alloc_on: work enqueued on `queue` from now on may use the memory. Work on other queues may use the memory if it
-     * is ordered after all work that is on `queue` now. If `queue` is being captured, any work may use the memory.
-     * free_on: the memory is freed when all work that is on `queue` now is done; the caller has enqueued waits for
-     * other queues' work there. trim: releases the freed memory that the device caches, including that of pending
-     * frees. */
     bool (*ordered)(void *device);
     ctrt_status (*alloc_on)(void *device, void **address, size_t bytes, void *queue);
     void (*free_on)(void *device, void *address, size_t bytes, void *queue);
     void (*trim)(void *device);
 } ctrt_memory_table;
-
-/* Queues of work. The work of one queue runs in the order in which it was enqueued; queues run concurrently. A
- * failure of work, which is detected later, ends its queue: subsequent work on the queue is dropped, and
- * synchronize, query and error return the status with a message that names the work, until reset. Event records and
- * waits still take place, in order. Other queues continue. An event stands for all work that was on the queue when
- * the event was recorded. Recording it again replaces the record; earlier waits keep the old one. event_destroy may
- * be called directly after wait_event. */
-typedef struct ctrt_queue_table {       /* optional; without it, all work is complete when a slot returns */
+typedef struct ctrt_queue_table {
     size_t size;
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
     void (*destroy)(void *device, void *queue);
-    ctrt_status (*synchronize)(void *device, void *queue);              /* queue NULL: the whole device */
+    ctrt_status (*synchronize)(void *device, void *queue);
     ctrt_status (*query)(void *device, void *queue, bool *idle);
     ctrt_status (*wait_event)(void *device, void *queue, void *event);
     ctrt_status (*host_call)(void *device, void *queue, void (*function)(void *), void *argument);
@@ -430,36 +231,24 @@ typedef struct ctrt_queue_table {       /* optional; without it, all work is com
     ctrt_status (*event_query)(void *device, void *event, bool *done);
     ctrt_status (*event_synchronize)(void *device, void *event);
     ctrt_status (*event_elapsed)(void *device, void *from, void *to, double *milliseconds);
-    /* Optional. error: returns the failure of a queue, if it is known already; *sequence receives ctrt_call.sequence
-     * of the op that failed, 0 for other work. reset: makes the queue usable again after a failure;
-     * CTRT_ERR_DEVICE_LOST if the device itself is lost. */
     ctrt_status (*error)(void *device, void *queue, uint64_t *sequence);
     ctrt_status (*reset)(void *device, void *queue);
 } ctrt_queue_table;
-
-typedef struct ctrt_kernel_table {      /* optional; without it every op needs the CPU fallback */
+typedef struct ctrt_kernel_table {
     size_t size;
     const ctrt_kernel *kernels;
     size_t count;
-    size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
-    /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
+    size_t stride;
     ctrt_status (*prepare)(void *device);
 } ctrt_kernel_table;
-
-/* Not specified yet; reserves the table's place in ctrt_backend. */
 typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
-/* Graph capture: work of queues, recorded as a graph that can be enqueued repeatedly. Between begin and end, work
- * that is enqueued on `queue` is recorded and does not run. Queues that wait for an event of it in the meantime join
- * the capture, and `queue` waits for them before end. Memory may be allocated in the meantime. */
-typedef struct ctrt_capture_table {     /* all slots or none */
+typedef struct ctrt_capture_table {
     size_t size;
     ctrt_status (*begin)(void *device, void *queue);
-    /* also called after a failure; then no graph is returned */
     ctrt_status (*end)(void *device, void *queue, void **graph);
     ctrt_status (*replay)(void *device, void *graph, void *queue);
     void (*destroy)(void *device, void *graph);
 } ctrt_capture_table;
-
 typedef struct ctrt_backend {
     size_t size;
     const ctrt_device_table *device;
@@ -468,221 +257,135 @@ typedef struct ctrt_backend {
     const ctrt_kernel_table *kernels;
     const ctrt_comm_table *comm;
     const ctrt_capture_table *capture;
-    const char *default_memory;         /* default memory policy of this backend's devices if CTRT_MEMORY is not set;
-                                         * NULL: direct */
-    /* Optional: this backend's devices are another backend's under a second name: device i is base:i, with its
-     * memory, streams and allocator. `kernels` takes precedence over the base's kernels; the other tables are
-     * ignored and may be NULL. */
+    const char *default_memory;
     const char *base;
-    uint32_t float_default;             /* default ctrt_dtype of tensors created on these devices; 0: the process's
-                                         * default */
-    /* Precision (ctrt_dtype) in which f32 matrix products and convolutions multiply (they accumulate in f32); 0:
-     * f32. Used by programs that compare results. */
+    uint32_t float_default;
     uint32_t matrix_dtype;
 } ctrt_backend;
-
-/* Kernels that are added to another backend's (component kind `kernels`; the component has that backend's name). */
 typedef struct ctrt_kernels {
     size_t size;
     const ctrt_kernel_table *kernels;
 } ctrt_kernels;
-
-/* ---- memory policies -------------------------------------------------------------------------------------------- */
-
-enum {                                  /* ctrt_memory_source.flags */
-    CTRT_SOURCE_ORDERED = 1             /* free is ordered on its queue, so that no wait is needed for work on that
-                                         * queue */
+enum {
+    CTRT_SOURCE_ORDERED = 1
 };
-
-/* The memory source of a policy: the backend, or the next policy of a stack "a+b". */
 typedef struct ctrt_memory_source {
     size_t size;
     void *state;
     ctrt_status (*alloc)(void *state, void **address, size_t bytes, void *queue);
     void (*free)(void *state, void *address, size_t bytes, void *queue);
-    const char *device_name;            /* "cpu", "cuda:1" */
-    uint32_t device_flags;              /* CTRT_DEVICE_* */
-    uint32_t flags;                     /* CTRT_SOURCE_* */
-    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some point of a dry run on, no limit */
-    /* A fence stands for work on one or several queues; it is done when all of that work is done. NULL is a fence
-     * that is done. The slots are present on every device; without queues every fence is NULL. */
-    ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* for all work that is on `queue` now */
-    /* Makes work enqueued on `queue` from now on wait; queue NULL: blocks the caller. The caller keeps ownership of
-     * the fence. */
+    const char *device_name;
+    uint32_t device_flags;
+    uint32_t flags;
+    uint64_t total_bytes;
+    ctrt_status (*fence_new)(void *state, void **fence, void *queue);
     ctrt_status (*fence_wait)(void *state, void *fence, void *queue);
     bool (*fence_done)(void *state, void *fence);
-    /* takes ownership of both; never fails, because it waits if necessary */
     void *(*fence_join)(void *state, void *a, void *b);
     void (*fence_free)(void *state, void *fence);
-    /* Copies on `queue`, for policies that move memory. Host memory is pinned if the device has pinned memory. */
     ctrt_status (*copy)(void *state, void *to, const void *from, size_t bytes, int kind, void *queue);
     ctrt_status (*host_alloc)(void *state, void **address, size_t bytes);
     void (*host_free)(void *state, void *address, size_t bytes);
-    /* As in ctrt_memory_table; NULL and 0 if the source does not support page mapping. */
     size_t page_bytes;
     ctrt_status (*reserve)(void *state, void **address, size_t bytes);
     void (*unreserve)(void *state, void *address, size_t bytes);
     ctrt_status (*map)(void *state, void *address, size_t bytes);
     void (*unmap)(void *state, void *address, size_t bytes);
-    /* Sets *done to whether the fence's work has ended. If it has ended, returns CTRT_OK, or the failure that made a
-     * queue drop this work or work before it; resetting the queue does not change that result. Does not block. */
     ctrt_status (*fence_status)(void *state, void *fence, bool *done);
-    /* Like alloc, for memory that is not needed yet: neither releases cached memory nor moves blocks to satisfy the
-     * request. */
     ctrt_status (*alloc_spare)(void *state, void **address, size_t bytes, void *queue);
 } ctrt_memory_source;
-
-/* A block that a policy allocates. `bytes` is the size that the statistics count (not less than requested); the
- * caller uses only the requested size. `cookie` belongs to the policy. */
 typedef struct ctrt_block {
     void *address;
     size_t bytes;
     void *cookie;
-    /* For policies with CTRT_MEMORY_FENCES. In free: work of other queues that still uses the block; the policy
-     * takes ownership, and the memory must not be used before that work is done. From alloc: work that the first
-     * user must wait for; the caller takes ownership. NULL: none. */
     void *fence;
 } ctrt_block;
-
-/* What `stats` of a memory policy reports. */
 typedef struct ctrt_memory_policy_stats {
     size_t size;
-    uint64_t reserved_bytes;            /* allocated from the source and not released */
-    uint64_t cached_bytes;              /* the part of those that is free for reuse */
+    uint64_t reserved_bytes;
+    uint64_t cached_bytes;
     uint64_t source_allocs, source_frees;
-    /* The core counts allocated blocks; the policy counts these. */
-    ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
-    /* free blocks next to used ones in a segment */
+    ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
     ctrt_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];
-    ctrt_stat oversize_segment;  /* at least max_split bytes */
-    uint64_t max_split;                 /* bytes; 0: no limit */
-    uint64_t retries;                   /* source allocations that failed and were repeated after the cache was
-                                         * released */
-    uint64_t largest_free;              /* bytes of the largest free block */
-    ctrt_stat spilled, spilled_bytes;    /* Blocks whose bytes are on the host; allocated: moved to the host;
-                                                 * freed: moved back, or freed there. */
+    ctrt_stat oversize_segment;
+    uint64_t max_split;
+    uint64_t retries;
+    uint64_t largest_free;
+    ctrt_stat spilled, spilled_bytes;
 } ctrt_memory_policy_stats;
-
-/* What `walk` reports: each segment, followed by its blocks in order of their addresses. */
-/* free; allocated; free after its fence is done */
 enum { CTRT_BLOCK_INACTIVE, CTRT_BLOCK_ACTIVE, CTRT_BLOCK_AWAITING };
 typedef struct ctrt_memory_piece {
     size_t size;
-    bool segment;                       /* true: a segment; false: a block of the last segment */
-    bool large;                         /* in the large pool */
-    bool expandable;                    /* a segment that is extended by pages */
-    uint8_t block_state;                /* CTRT_BLOCK_*; of blocks */
+    bool segment;
+    bool large;
+    bool expandable;
+    uint8_t block_state;
     void *address;
     size_t bytes;
-    void *queue;                        /* of a segment: the queue whose allocations it serves */
-    void *name;                         /* of a movable block: its permanent name, while its bytes are at `address` */
+    void *queue;
+    void *name;
 } ctrt_memory_piece;
-
-enum {                                  /* ctrt_memory_policy.flags */
-    CTRT_MEMORY_FENCES = 1,             /* uses fences in ctrt_block; otherwise the core waits before free */
-    CTRT_MEMORY_MOVES = 2               /* blocks can move; `use` returns their current address */
+enum {
+    CTRT_MEMORY_FENCES = 1,
+    CTRT_MEMORY_MOVES = 2
 };
-
-/* A memory policy (component kind `memory`). One instance per device. */
 typedef struct ctrt_memory_policy {
-    size_t size;                        /* required slots: create, destroy, alloc, free */
-    /* `options`: the text after the name in CTRT_MEMORY ("max_split=64m,gc=0.8"), or "". `source` outlives the
-     * policy. */
+    size_t size;
     ctrt_status (*create)(void **policy, const ctrt_memory_source *source, const char *options);
     void (*destroy)(void *policy);
     ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     void (*free)(void *policy, const ctrt_block *block, void *queue);
-    uint32_t flags;                     /* CTRT_MEMORY_* */
+    uint32_t flags;
     uint32_t reserved;
-    /* Optional. trim: releases cached memory. stats: writes the statistics. */
     void (*trim)(void *policy);
     void (*stats)(void *policy, ctrt_memory_policy_stats *stats);
-    /* Optional: reports all segments and blocks, with the policy's locks held; `visit` must not call the policy. */
     void (*walk)(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
-    /* Required with CTRT_MEMORY_MOVES. Called before work that uses the block is enqueued on `queue`: moves the
-     * block back to the device if necessary, pins it until unuse, and writes its current address. Calls nest.
-     * `block` is as alloc wrote it; its address is the block's name, which is valid while the block is allocated,
-     * wherever the bytes are. */
     ctrt_status (*use)(void *policy, const ctrt_block *block, void *queue, void **address);
     void (*unuse)(void *policy, const ctrt_block *block, void *queue);
-    /* Optional: creates a second instance in the same state over another source whose blocks are not real memory, for
-     * dry runs. Cookies of allocated blocks are those of the original. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
-    /* Optional: like alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
-     * must not do so either. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
-    /* Optional: sets all peaks of `stats` to the current values. */
     void (*reset_peaks)(void *policy);
 } ctrt_memory_policy;
-
-/* ---- the plugin itself ------------------------------------------------------------------------------------------ */
-
 typedef enum ctrt_component_kind {
-    CTRT_COMPONENT_BACKEND = 1,         /* table: ctrt_backend */
-    CTRT_COMPONENT_KERNELS = 2,         /* table: ctrt_kernels */
-    CTRT_COMPONENT_MEMORY = 3,          /* table: ctrt_memory_policy */
+    CTRT_COMPONENT_BACKEND = 1,
+    CTRT_COMPONENT_KERNELS = 2,
+    CTRT_COMPONENT_MEMORY = 3,
     CTRT_COMPONENT_COMM = 4,
     CTRT_COMPONENT_STRATEGY = 5,
     CTRT_COMPONENT_HOOK = 6,
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;
-
 #define CTRT_PROBE_AGAIN (-0x7fffffff - 1)
-
 typedef struct ctrt_component {
     size_t size;
     ctrt_component_kind kind;
-    int32_t score;                      /* of two components with one name, the one with the larger score is used */
-    const char *name;                   /* "cpu": letters, digits, '-'; begins with a letter */
-    const void *table;                  /* begins with size_t size */
-    /* Optional: returns whether the component can work on this machine: above 0 yes, with larger values for better
-     * ones; else no. Writes one line with the reason ("" is allowed for yes). CTRT_PROBE_AGAIN: unknown because of a
-     * temporary shortage; the next use probes again. Must be cheap, open no context and work after a fork. */
+    int32_t score;
+    const char *name;
+    const void *table;
     int32_t (*probe)(char *reason, size_t reason_bytes);
 } ctrt_component;
-
 typedef struct ctrt_plugin {
     size_t size;
-    uint32_t abi_major, abi_minor;      /* CTRT_PLUGIN_ABI_MAJOR, _MINOR at compile time */
-    const char *name;                   /* "backend-cpu" */
+    uint32_t abi_major, abi_minor;
+    const char *name;
     const char *version;
     const char *description;
     const ctrt_component *components;
     size_t component_count;
-    size_t component_stride;            /* sizeof(ctrt_component) at compile time */
-    /* Optional: stores the host table and declares parameters. Also called when parameters are listed, even if the
-     * probe returned no, so it must not need the device; in that case a failure has no effect. Called once, before any
-     * slot except probe. Called again only after it returned CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a
-     * temporary shortage (descriptors, memory, input). The caller holds no lock that the host's functions take, so init
-     * may start threads that use the host, and wait for them; a backend's init may also fork. host->backend returns
-     * NULL for a plugin whose init waits for this one. */
+    size_t component_stride;
     ctrt_status (*init)(const ctrt_host *host);
 } ctrt_plugin;
-
-/* The only exported symbol of a plugin. Pure: returns constant data, no side effects. It may check the host's ABI
- * version. */
 typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
-
-/* Defines ctrt_plugin_v1 and the plugin's table, with the ABI version of this header. Use it once, at file scope, in C
- * or C++, without a semicolon. `name`, `version`, `description`: string literals. `components`: an array of
- * ctrt_component. `init`: as in ctrt_plugin, or NULL.
- *
- *     static const ctrt_component components[] = {
- *         { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "mine", .table = &backend },
- *     };
- *     CTRT_PLUGIN_DEFINE("backend-mine", "1.0", "my accelerator", components, init) */
-#define CTRT_PLUGIN_DEFINE(name, version, description, components, init)                                              \
-    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)                               \
-    {                                                                                                                 \
-        static const ctrt_plugin plugin = {                                                                           \
+#define CTRT_PLUGIN_DEFINE(name,version,description,components,init) \
+    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor) \
+    { \
+        static const ctrt_plugin plugin = { \
             sizeof(ctrt_plugin), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR, name, version, description, components, \
-            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init                               \
-        };                                                                                                            \
-        (void)host_abi_major, (void)host_abi_minor;                                                                   \
-        return &plugin;                                                                                               \
+            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init \
+        }; \
+        (void)host_abi_major, (void)host_abi_minor; \
+        return &plugin; \
     }
-
 CTRT_END_DECLS
-
 #endif

@@ -1,113 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/types.h: types that programs and plugins share: status codes, data types, scalars, parameters, statistics,
- * limits.
- *
- * Every other header of ctrt includes this one. It includes only the three standard headers below and the two .def
- * files. */
 #ifndef CTRT_TYPES_H
 #define CTRT_TYPES_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #ifdef __cplusplus
 #define CTRT_BEGIN_DECLS extern "C" {
-#define CTRT_END_DECLS   }
+#define CTRT_END_DECLS }
 #else
 #define CTRT_BEGIN_DECLS
 #define CTRT_END_DECLS
 #endif
-
 #if defined(__GNUC__)
-#define CTRT_API               __attribute__((visibility("default")))
-#define CTRT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define CTRT_API __attribute__((visibility("default")))
+#define CTRT_PRINTF(fmt,args) __attribute__((format(printf, fmt, args)))
 #else
 #define CTRT_API
-#define CTRT_PRINTF(fmt, args)
+#define CTRT_PRINTF(fmt,args)
 #endif
-
 CTRT_BEGIN_DECLS
-
-/* The largest number of dimensions of a tensor. */
 #define CTRT_MAX_DIMS 8
-
-/* Result of a function that can fail: 0 is success, errors are negative. status.def has the codes with their texts. */
 typedef enum ctrt_status {
-#define STATUS(name, value, text) CTRT_##name = value,
+#define STATUS(name,value,text) CTRT_ ##name = value,
 #include "ctrt/status.def"
 #undef STATUS
-    CTRT_STATUS_MIN_ = -0x7fffffff      /* makes the enum 32 bits wide; never returned */
+    CTRT_STATUS_MIN_ = -0x7fffffff
 } ctrt_status;
-
-/* Element types. CTRT_DTYPE_DEFAULT stands for the default floating type (ctrt_default_dtype) or, where a function's
- * comment says so, for the dtype of an input. */
 typedef enum ctrt_dtype {
     CTRT_DTYPE_DEFAULT = 0,
-#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) CTRT_##name = value,
+#define DTYPE(name,value,bytes,category,text,dlpack,safetensors,torch) CTRT_ ##name = value,
 #include "ctrt/dtype.def"
 #undef DTYPE
-    CTRT_DTYPE_COUNT = 11,              /* one more than the largest value */
-    CTRT_DTYPE_MAX_ = 0x7fffffff        /* makes the enum 32 bits wide; never used */
+    CTRT_DTYPE_COUNT = 11,
+    CTRT_DTYPE_MAX_ = 0x7fffffff
 } ctrt_dtype;
-
-/* A number with a category, used as the scalar operand of an op. The category takes part in type promotion: an
- * integer tensor plus ctrt_float(2) is floating, plus ctrt_int(2) it stays integral. */
 typedef enum ctrt_scalar_kind { CTRT_SCALAR_BOOL, CTRT_SCALAR_INT, CTRT_SCALAR_FLOAT } ctrt_scalar_kind;
 typedef struct ctrt_scalar {
     ctrt_scalar_kind kind;
-    int64_t i;          /* value of BOOL (0 or 1) and INT */
-    double f;           /* value of FLOAT */
+    int64_t i;
+    double f;
 } ctrt_scalar;
-
 static inline ctrt_scalar ctrt_float(double value)
 {
     ctrt_scalar s;
     s.kind = CTRT_SCALAR_FLOAT, s.i = 0, s.f = value;
     return s;
 }
-
 static inline ctrt_scalar ctrt_int(int64_t value)
 {
     ctrt_scalar s;
     s.kind = CTRT_SCALAR_INT, s.i = value, s.f = 0;
     return s;
 }
-
 static inline ctrt_scalar ctrt_bool(bool value)
 {
     ctrt_scalar s;
     s.kind = CTRT_SCALAR_BOOL, s.i = value, s.f = 0;
     return s;
 }
-
-/* Severity of a log line. */
 typedef enum ctrt_log_level {
     CTRT_LOG_ERROR = 0, CTRT_LOG_WARNING = 1, CTRT_LOG_INFO = 2, CTRT_LOG_DEBUG = 3
 } ctrt_log_level;
-
-/* A declared parameter: a setting that the user can change with the environment variable of that name or with
- * ctrt_param_set. `size` is sizeof(ctrt_param). All strings have static lifetime. */
 typedef enum ctrt_param_type {
     CTRT_PARAM_STRING, CTRT_PARAM_INT, CTRT_PARAM_BOOL, CTRT_PARAM_BYTES, CTRT_PARAM_ENUM
 } ctrt_param_type;
 typedef struct ctrt_param {
     size_t size;
-    const char *name;           /* "CTRT_NUM_THREADS" */
+    const char *name;
     ctrt_param_type type;
-    const char *fallback;       /* default value as text; NULL: unset */
-    const char *words;          /* ENUM: the allowed words, separated by '|' */
-    const char *help;           /* one line of help text */
+    const char *fallback;
+    const char *words;
+    const char *help;
 } ctrt_param;
-
-/* One statistic: current value, peak since the start or the last reset, and totals since the start. */
 typedef struct ctrt_stat {
     int64_t current, peak, allocated, freed;
 } ctrt_stat;
-
-/* Index of memory statistics that exist for all blocks, those above 1 MiB, and the others. */
 enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };
-
 CTRT_END_DECLS
-
 #endif
