@@ -45,3 +45,7 @@ EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md ben
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md \
               bench/results/2026-11-structure.md
+EXTRA_PROGRAMS        += bench-parallel
+bench_parallel_SOURCES = bench/parallel.c bench/timing.h
+bench_parallel_LDADD   = libctrt.la
+CLEANFILES            += bench-parallel
