@@ -2,18 +2,18 @@
 /* bench/parallel.c: times of training steps under the strategies on simulated devices, beside the times that the
  * strategies' schedules need at least.
  *
- *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 1000 8, all strategies
+ *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 2000 5, all strategies
  *
  * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices c(b) = L + b / bandwidth.
  * Links do not share bandwidth, and copies run beside ops. So a program whose devices never wait for each other takes
  * as long on n devices, with n times the rows, as on one: the efficiency is the time on one device divided by the time
  * on n. The time of one device, T1, is measured with `single`. The other times are at least:
  *
- *   data-parallel   T1 + c(w0) + c(b0) + L + ceil(log2 n) (c(last) + L)
- *                   The first layer (weight of w0 bytes, bias of b0) has to reach the other devices before they start; the
- *                   copies of the others overlap with the forward pass. The last bucket of gradients can be added up only
- *                   at the end: one kernel copies its last gradient, and each level of the tree needs a copy and an
- *                   addition. The first device's copy of its rows overlaps with the copies of the parameters.
+ *   data-parallel   T1 + c(w) + L + ceil(log2 n) (c(last) + L)
+ *                   The first weight, of w bytes, has to reach the other devices before they start; the other parameters
+ *                   and the rows of the batch arrive at the same time, or during the forward pass. The last bucket of
+ *                   gradients can be added up only at the end: one kernel copies its last gradient, and each level of the
+ *                   tree needs a copy and an addition.
  *   distributed     T1 + L + A(last) + A(stats), where an all_reduce of b bytes by the engine `host` on devices takes
  *                   A(b) = 3 n L - L + 2 (n - 1) (b / n) / bandwidth
  *                   One kernel multiplies the last bucket by the rank's weight. The statistics are the loss and the number
@@ -32,11 +32,11 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum { WIDTH = 32, ROWS = 8, LAYERS = 32, MOST = 4, MICRO = 64, STAGE_LAYERS = 2, MOST_STEPS = 99 };
+enum { WIDTH = 32, ROWS = 8, LAYERS = 48, MOST = 4, MICRO = 64, STAGE_LAYERS = 2, MOST_STEPS = 99 };
 
-static double latency = 1e-3;
+static double latency = 2e-3;
 static const double bandwidth = 256 << 20;
-static int steps = 8;
+static int steps = 5;
 
 static void must(ctrt_status status)
 {
@@ -168,7 +168,7 @@ static void data_parallel(double one)
     const double last = bucket_layers * (weight_bytes + bias_bytes);
     for (int n = 2; n <= MOST; n++)
         print("data-parallel", n, measure("data-parallel", n, LAYERS, ROWS * n),
-              one + copy_time(weight_bytes) + copy_time(bias_bytes) + latency
+              one + copy_time(weight_bytes) + latency
                   + levels(n) * (copy_time(last) + latency), one);
 }
 

@@ -3,8 +3,8 @@
  * communicator, PyTorch's DistributedDataParallel. Each rank has the whole module and its own part of the batch.
  *
  * Gradients are copied into flat buckets as the backward pass computes them (reduce.c). A complete bucket is multiplied
- * by this rank's weight and added up over the ranks by an asynchronous all_reduce while the backward pass continues; at
- * the end the sums are copied back. Buckets are reduced in the order of their numbers, so that all ranks issue the same
+ * by this rank's weight and added up over the ranks by an asynchronous all_reduce while the backward pass continues. The
+ * sums become the gradients; gradients from before the step receive copies of them. Buckets are reduced in the order of their numbers, so that all ranks issue the same
  * collectives. All ranks write the same bits, whatever their gradients were before. */
 #ifndef DISTRIBUTED_H
 #define DISTRIBUTED_H
@@ -21,17 +21,19 @@ struct slot {
     ctrt_tensor *tensor;                    /* owned */
     size_t parameter;                       /* its index in the module */
     size_t bucket;
-    ctrt_tensor *view;                      /* its part of the bucket's memory; owned */
+    int64_t offset;                         /* in the bucket's memory, in elements */
+    ctrt_tensor *view;                      /* its part of that memory; owned; NULL: not ready */
     uint64_t hook;
     bool hooked;
-    bool ready;                             /* its gradient is in the bucket */
     bool used;                              /* it got a gradient since the last reduction */
 };
 
 struct bucket {
     size_t first, count;                    /* indices in d->order */
     size_t waiting;                         /* gradients that are not there yet */
-    ctrt_tensor *flat;                      /* owned */
+    int64_t numel;                          /* of its memory */
+    ctrt_dtype dtype;
+    ctrt_tensor *flat;                      /* its memory, allocated for the first gradient; owned */
     ctrt_work *work;                        /* the reduction that runs; owned */
 };
 
@@ -47,6 +49,7 @@ struct distributed {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
     ctrt_device *device;
+    ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
     int rank, size;
     int32_t canonical;
     bool distinct;                          /* no two ranks are threads with one device */
