@@ -182,15 +182,22 @@ static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tens
     return CTRT_OK;
 }
 
+/* Makes a call while d->stream is the current stream. */
+#define ON_STREAM(d, status, call)                                                      \
+    do {                                                                                \
+        if ((d)->stream != NULL)                                                        \
+            CTRT_TRY(ctrt_stream_push((d)->stream));                                    \
+        status = (call);                                                                \
+        if ((d)->stream != NULL)                                                        \
+            (void)ctrt_stream_pop();                                                    \
+    } while (0)
+
 /* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. The
  * copies have a stream of their own, so that the backward pass goes on. */
 static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
 {
-    if (d->stream != NULL)
-        CTRT_TRY(ctrt_stream_push(d->stream));
-    ctrt_status status = slot_fill(d, slot, grad);
-    if (d->stream != NULL)
-        (void)ctrt_stream_pop();
+    ctrt_status status;
+    ON_STREAM(d, status, slot_fill(d, slot, grad));
     return status;
 }
 
@@ -313,17 +320,35 @@ static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool us
     return CTRT_OK;
 }
 
-static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows,
+                                double *used)
 {
     CTRT_AUTO(tensor) stats = NULL;
+    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
+    return loss_mean(d, mean, stats, loss);
+}
+
+/* Makes the program's stream wait for the loss. */
+static ctrt_status stream_join(struct distributed *d)
+{
+    CTRT_AUTO(stream) current = NULL;
+    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    return ctrt_stream_wait(current, d->stream);
+}
+
+static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+{
+    ctrt_status status = CTRT_OK;
     for (size_t k = 0; k < d->slot_count; k++) {
         struct slot *slot = &d->slots[d->order[k]];
         if (slot->view == NULL)
             CTRT_TRY(slot_ready(d, slot, NULL));
     }
-    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
-    CTRT_TRY(loss_mean(d, mean, stats, loss));
+    ON_STREAM(d, status, stats_finish(d, mean, loss, rows, used));      /* beside the last bucket's reduction */
+    CTRT_TRY(status);
     CTRT_TRY(buckets_wait(d));
+    if (d->stream != NULL)
+        CTRT_TRY(stream_join(d));
     for (size_t s = 0; s < d->slot_count; s++)
         CTRT_TRY(slot_finish(d, &d->slots[s], used[s + 1] != 0));
     CTRT_TRY(ctrt_gradients_restore(d->module, d->before));
