@@ -4,25 +4,27 @@
  *
  *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 2000 5, all strategies
  *
- * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices c(b) = L + b / bandwidth.
- * Links do not share bandwidth, and copies run beside ops. So a program whose devices never wait for each other takes
- * as long on n devices, with n times the rows, as on one: the efficiency is the time on one device divided by the time
- * on n. The time of one device, T1, is measured with `single`. The other times are at least:
+ * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices takes
+ * c(b) = L + b / bandwidth. Links do not share bandwidth, and copies run beside ops. So a program whose devices never
+ * wait for each other takes as long on n devices, with n times the rows, as on one: the efficiency is the time on one
+ * device divided by the time on n. T1, the time of a step on one device, is measured with `single`. The others take at
+ * least:
  *
  *   data-parallel   T1 + c(w) + L + ceil(log2 n) (c(last) + L)
- *                   The first weight, of w bytes, has to reach the other devices before they start; the other parameters
- *                   and the rows of the batch arrive at the same time, or during the forward pass. The last bucket of
- *                   gradients can be added up only at the end: one kernel copies its last gradient, and each level of the
- *                   tree needs a copy and an addition.
+ *                   The first weight, of w bytes, has to reach the other devices before they start. The other
+ *                   parameters and the rows of the batch arrive at the same time, or during the forward pass. The last
+ *                   bucket of gradients can be added up only at the end: one kernel copies its last gradient, and each
+ *                   level of the tree needs a copy and an addition.
  *   distributed     T1 + max(2 L + A(last), 6 L + A(stats)), where an all_reduce of b bytes by the engine `host` takes
  *                   A(b) = 3 n L - L + 2 (n - 1) (b / n) / bandwidth on asynchronous devices.
  *                   Two kernels copy the last gradient to its bucket and multiply the bucket by the rank's weight. The
  *                   statistics are the loss and the number of ranks that use each parameter; six ops and copies put the
  *                   loss in and take the mean out.
  *   pipeline        (M + S - 1) t + 2 (S - 1) c + u
- *                   M micro-batches, S stages, t the time of the slowest stage for one micro-batch, c the time of one copy
- *                   between stages, u the time of the optimizer. t is measured with `single` on the last stage's layers.
- *                   One device takes T1 = S M t + u at most.
+ *                   M micro-batches, S stages, t the time of the slowest stage for one micro-batch, c the time of one
+ *                   copy between stages, u the time of the optimizer. t is measured with the last stage's layers on one
+ *                   device: forward, loss, backward, gradients and losses added up. One device takes M times what all
+ *                   layers need, plus u; with n devices a step should take 1/n of that.
  *
  * The program prints the median time of STEPS steps, the formula's time, their quotient, and the efficiency. */
 #ifndef _GNU_SOURCE
@@ -34,7 +36,7 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum { WIDTH = 32, ROWS = 8, LAYERS = 48, MOST = 4, MICRO = 64, STAGE_LAYERS = 2, MOST_STEPS = 99 };
+enum { WIDTH = 32, ROWS = 8, LAYERS = 48, MOST = 4, MICRO = 64, STAGE_LAYERS = 4, MOST_STEPS = 99 };
 
 static double latency = 2e-3;
 static const double bandwidth = 256 << 20;
@@ -212,7 +214,9 @@ static void distributed(double one)
         pthread_barrier_init(&meet, NULL, (unsigned)n);
         must(ctrt_comm_new_local(comms, devices, n, NULL));
         for (int i = 0; i < n; i++) {
-            ranks[i] = (struct rank){ .comm = comms[i], .meet = &meet, .training = { .n = 1, .devices = { devices[i] } } };
+            ranks[i] = (struct rank){
+                .comm = comms[i], .meet = &meet, .training = { .n = 1, .devices = { devices[i] } },
+            };
             pthread_create(&threads[i], NULL, rank_run, &ranks[i]);
         }
         double slowest = 0;
@@ -228,15 +232,46 @@ static void distributed(double one)
 
 /* ---- pipeline ---- */
 
+/* Time of a micro-batch on one device, in a loop that accumulates gradients and losses. `upstream`: the layers have to
+ * compute the gradient of their input, which the stage before needs. */
+static double micro_time(int layers, bool upstream)
+{
+    enum { COUNT = 8 };
+    struct training t = { .n = 1 };
+    CTRT_AUTO(tensor) total = NULL;
+    double times[MOST_STEPS];
+    devices_find(t.devices, 0, 1);
+    training_begin(&t, "single", layers, ROWS, NULL);
+    must(ctrt_tensor_require_grad(t.x, upstream));
+    must(ctrt_zeros(&total, CTRT_SCALAR_SHAPE, CTRT_F32, t.devices[0]));
+    for (int i = -1; i < steps; i++) {
+        training_wait(&t);
+        const double begin = timing_now();
+        for (int m = 0; m < COUNT; m++) {
+            CTRT_AUTO(tensor) output = NULL, loss = NULL;
+            must(ctrt_forward(&output, t.module, t.x));
+            must(mean_square(&loss, output, NULL, 0, NULL));
+            must(ctrt_backward(loss));
+            must(ctrt_tensor_set_grad(t.x, NULL));
+            ctrt_no_grad must(ctrt_mul_scalar(&loss, loss, ctrt_float(1.0 / MICRO)));
+            ctrt_no_grad must(ctrt_add_(total, loss));
+        }
+        training_wait(&t);
+        if (i >= 0)
+            times[i] = (timing_now() - begin) / COUNT;
+    }
+    training_end(&t);
+    qsort(times, (size_t)steps, sizeof *times, timing_compare);
+    return times[steps / 2];
+}
+
 static void pipeline(void)
 {
-    const double update = latency, stage = measure("single", 1, STAGE_LAYERS, ROWS) - update;
-    for (int n = 2; n <= MOST; n++) {
-        const double copy = copy_time(4.0 * ROWS * WIDTH),
-                     one = MICRO * measure("single", 1, STAGE_LAYERS * n, ROWS);
+    const double update = latency, stage = micro_time(STAGE_LAYERS, true), copy = copy_time(4.0 * ROWS * WIDTH);
+    for (int n = 2; n <= MOST; n++)
         print("pipeline", n, measure("pipeline", n, STAGE_LAYERS * n, ROWS * MICRO),
-              (MICRO + n - 1) * stage + 2 * (n - 1) * copy + update, one / n);
-    }
+              (MICRO + n - 1) * stage + 2 * (n - 1) * copy + update,
+              (MICRO * micro_time(STAGE_LAYERS * n, false) + update) / n);
 }
 
 int main(int argc, char **argv)

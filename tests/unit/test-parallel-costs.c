@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests what the strategies cost on simulated devices: bytes on the links and peaks of memory against their formulas; and
- * that delays do not change results. */
+/* Tests what the strategies cost on simulated devices: bytes on the links and peaks of memory against their
+ * formulas; and that delays do not change results. */
 #include "comm_job.h"
 #include "parallel_check.h"
 
@@ -54,8 +54,8 @@ static void four(ctrt_device *devices[MOST])
 
 /* ---- bytes on links ---- */
 
-/* data-parallel on n devices: the parameters to each device but the first, its rows of a batch on the first device, and
- * for each addition of the tree the gradients, each on a multiple of 64 bytes, and the loss. */
+/* data-parallel on n devices: the parameters to each device but the first, its rows of a batch on the first device,
+ * and for each addition of the tree the gradients, each on a multiple of 64 bytes, and the loss. */
 static void test_links(void)
 {
     ctrt_device *devices[MOST];
@@ -86,8 +86,8 @@ static void test_links(void)
 
 /* ---- peaks ----
  *
- * Tensors of a micro-batch have 2 MiB, because statistics of several threads may miss 1 MiB of each. The optimizers have
- * no state, and the batch is on the cpu. */
+ * Tensors of a micro-batch have 2 MiB, because statistics of several threads may miss 1 MiB of each. The optimizers
+ * have no state, and the batch is on the cpu. */
 
 static uint64_t peak_of(ctrt_device *device)
 {
@@ -152,10 +152,10 @@ static void test_rank_peaks(void)
     run_job(ON_SIM, 4, 60, rank_peaks, NULL, 0);
 }
 
-/* Stage s keeps, for each micro-batch between its passes, its input (the first stage: the whole batch instead) and the
- * outputs of its two tanh. The input for the next pass arrives early and the last one is released one pass late, likewise
- * for gradients from the next stage. A backward pass needs the gradients of the output and of the input of a layer, and
- * that of the stage's input. */
+/* Stage s keeps, for each micro-batch between its passes, its input (the first stage: the whole batch instead) and
+ * the outputs of its two tanh. The input for the next pass arrives early and the last one is released one pass late,
+ * likewise for gradients from the next stage. A backward pass needs the gradients of the output and of the input of
+ * a layer, and that of the stage's input. */
 static void test_pipeline_peaks(void)
 {
     const uint64_t micro = 8, tensor = (uint64_t)ROWS * WIDTH * 4, layers = LAYERS / MOST;
@@ -198,8 +198,8 @@ static void test_delays(void)
                 CHECK_OK(ctrt_module_sha256(got, net));
                 if (run == 0)
                     strcpy(want, got);
-                CHECK(strcmp(got, want) == 0, "%s on %d devices, run %d: parameters %.12s, expected %.12s", *strategy, n,
-                      run, got, want);
+                CHECK(strcmp(got, want) == 0, "%s on %d devices, run %d: parameters %.12s, expected %.12s",
+                      *strategy, n, run, got, want);
             }
         }
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/data-parallel/data_parallel.h: the strategy `data-parallel`: one process, one thread and one copy of
- * the module per device, a part of the batch on each.
+/* plugins/strategy/data-parallel/data_parallel.h: the strategy `data-parallel`: one process, one thread and one copy
+ * of the module per device, a part of the batch on each.
  *
  * Replica 0 is the module itself, on devices[0]; the others are copies that live as long as the strategy. A step
  *
- *   1. copies parameters and buffers that have changed since the last step to the replicas, while forward passes begin
- *      (replicas.c),
- *   2. runs forward, loss and backward of each part of the batch in the thread of its device (workers.c),
- *   3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward passes still run
- *      (reduce.c), and adds the sums to the gradients of the module. */
+ * 1. copies parameters and buffers that have changed since the last step to the replicas, while forward passes begin
+ * (replicas.c), 2. runs forward, loss and backward of each part of the batch in the thread of its device
+ * (workers.c), 3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward
+ * passes still run (reduce.c), and adds the sums to the gradients of the module. */
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 
@@ -73,9 +72,10 @@ ctrt_status buckets_make(struct data_parallel *dp);
 void buckets_free(struct data_parallel *dp);
 /* Removes the hooks of a replica. */
 void hooks_free(struct data_parallel *dp, int index);
-/* Streams of a device: for copies to buckets, for additions of buckets, and for copies of the module's tensors. Work that
- * uses a tensor waits for all that the other stream has at that time, so those tensors are divided among several
- * streams: a forward pass begins when the first ones have arrived, and has to wait for half of them only in its middle. */
+/* Streams of a device: for copies to buckets, for additions of buckets, and for copies of the module's tensors. Work
+ * that uses a tensor waits for all that the other stream has at that time, so those tensors are divided among
+ * several streams: a forward pass begins when the first ones have arrived, and has to wait for half of them only in
+ * its middle. */
 enum { STREAM_PACK, STREAM_ADD, STREAM_VALUES, STREAMS = STREAM_VALUES + 8 };
 
 struct streams {

@@ -3,10 +3,10 @@
  *
  * Parameters are sorted into buckets, in the reverse of their order in the module, in which backward passes compute
  * their gradients. A hook copies each gradient to the bucket's memory on its device. The thread that copies the last
- * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between devices
- * and one addition. The gradients of the module are then parts of the first device's memory of the bucket. What is not
- * complete when all backward passes have been enqueued, because a parameter has no gradient on some device, is added up
- * at the end.
+ * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between
+ * devices and one addition. The gradients of the module are then parts of the first device's memory of the bucket.
+ * What is not complete when all backward passes have been enqueued, because a parameter has no gradient on some
+ * device, is added up at the end.
  *
  * Asynchronous devices have a stream for the copies to the buckets and one for the additions, so that neither delays
  * the backward passes. One stream would not do: a thread may enqueue all copies of its device before another one
@@ -232,8 +232,8 @@ static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, 
     return ctrt_event_record(bucket->events[r], dp->streams[r].at[STREAM_PACK]);
 }
 
-/* Makes additions on the device of replica `to` wait for the gradients of replica `from`. Automatic ordering would wait
- * for all copies that the thread of `from` has enqueued, also those of later buckets. */
+/* Makes additions on the device of replica `to` wait for the gradients of replica `from`. Automatic ordering would
+ * wait for all copies that the thread of `from` has enqueued, also those of later buckets. */
 static ctrt_status packed_wait(const struct data_parallel *dp, const struct bucket *bucket, int to, int from)
 {
     ctrt_stream *stream = dp->streams[to].at[STREAM_ADD];
@@ -242,8 +242,8 @@ static ctrt_status packed_wait(const struct data_parallel *dp, const struct buck
     return ctrt_stream_wait_event(stream, bucket->events[from]);
 }
 
-/* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the step:
- * a later bucket would otherwise get it at once, and would have to wait until it was copied. */
+/* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the
+ * step: a later bucket would otherwise get it at once, and would have to wait until it was copied. */
 static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to, int from)
 {
     CTRT_AUTO(tensor) here = NULL;
@@ -260,8 +260,8 @@ static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to
     return CTRT_OK;
 }
 
-/* Adds up the bucket's memory of all replicas. The parts of the sum that any replica has packed are the gradients of the
- * step. */
+/* Adds up the bucket's memory of all replicas. The parts of the sum that any replica has packed are the gradients of
+ * the step. */
 static ctrt_status bucket_sum(struct data_parallel *dp, struct bucket *bucket, int count)
 {
     for (int distance = 1; distance < count; distance *= 2)
