@@ -2,7 +2,7 @@
 /* bench/parallel.c: times of training steps under the strategies on simulated devices, beside the times that the
  * strategies' schedules need at least.
  *
- *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 2000 5, all strategies
+ *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 1000 3, all strategies
  *
  * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices takes
  * c(b) = L + b / bandwidth. Links do not share bandwidth, and copies run beside ops. So a program whose devices never
@@ -36,11 +36,11 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum { WIDTH = 32, ROWS = 8, LAYERS = 48, MOST = 4, MICRO = 64, STAGE_LAYERS = 4, MOST_STEPS = 99 };
+enum { WIDTH = 32, ROWS = 8, LAYERS = 48, MOST = 4, MICRO = 128, STAGE_LAYERS = 8, MOST_STEPS = 99 };
 
-static double latency = 2e-3;
+static double latency = 1e-3;
 static const double bandwidth = 256 << 20;
-static int steps = 5;
+static int steps = 3;
 
 static void must(ctrt_status status)
 {
@@ -265,13 +265,16 @@ static double micro_time(int layers, bool upstream)
     return times[steps / 2];
 }
 
+/* The last stage, which computes the loss, has one layer less than the others. */
 static void pipeline(void)
 {
-    const double update = latency, stage = micro_time(STAGE_LAYERS, true), copy = copy_time(4.0 * ROWS * WIDTH);
-    for (int n = 2; n <= MOST; n++)
-        print("pipeline", n, measure("pipeline", n, STAGE_LAYERS * n, ROWS * MICRO),
+    const double update = latency, stage = micro_time(STAGE_LAYERS - 1, true), copy = copy_time(4.0 * ROWS * WIDTH);
+    for (int n = 2; n <= MOST; n++) {
+        const int layers = STAGE_LAYERS * n - 1;
+        print("pipeline", n, measure("pipeline", n, layers, ROWS * MICRO),
               (MICRO + n - 1) * stage + 2 * (n - 1) * copy + update,
-              (MICRO * micro_time(STAGE_LAYERS * n, false) + update) / n);
+              (MICRO * micro_time(layers, false) + update) / n);
+    }
 }
 
 int main(int argc, char **argv)
