@@ -430,10 +430,12 @@ static void dp_destroy(void *self)
     struct data_parallel *dp = self;
     workers_free(dp->workers);
     replicas_free(dp);
-    if (dp->streams != NULL && dp->compute != NULL)
+    if (dp->streams != NULL && dp->compute != NULL && dp->received != NULL)
         reduce_end(dp, true);
+    pthread_mutex_destroy(&dp->adding);
     free(dp->replicas);
     free(dp->weights);
+    free(dp->received);
     free(dp->streams);
     free(dp->compute);
     free(dp->asynchronous);
@@ -445,11 +447,12 @@ static ctrt_status setup(struct data_parallel *dp)
     ctrt_param_value bucket;
     const size_t n = (size_t)dp->n;
     dp->replicas = calloc(n, sizeof *dp->replicas);
+    dp->received = calloc(n, sizeof *dp->received);
     dp->streams = calloc(n, sizeof *dp->streams);
     dp->compute = calloc(n, sizeof *dp->compute);
     dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
-    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL
-        || dp->asynchronous == NULL)
+    if (dp->replicas == NULL || dp->received == NULL || dp->streams == NULL
+        || dp->compute == NULL || dp->asynchronous == NULL)
         return no_memory();
     for (int i = 0; i < dp->n; i++) {
         ctrt_device_properties properties;
@@ -479,6 +482,7 @@ static ctrt_status dp_create(void **out, const ctrt_strategy_config *config)
     dp->devices = config->devices;
     dp->n = config->count;
     dp->canonical = config->canonical;
+    pthread_mutex_init(&dp->adding, NULL);
     ctrt_status status = setup(dp);
     if (status == CTRT_OK)
         *out = dp;

@@ -11,6 +11,7 @@
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "ctrt/ctrt.h"
@@ -129,6 +130,8 @@ struct data_parallel {
     int active;                             /* replicas of the current step */
     atomic_uchar *packed;                   /* per replica and parameter: its gradient of this step is in its bucket */
     bool *asynchronous;                     /* of each device */
+    pthread_mutex_t adding;                 /* held while additions are enqueued */
+    ctrt_tensor **received;                 /* per replica: memory for what it receives in a step; owned */
     struct streams *streams;                /* n */
     ctrt_stream **compute;                  /* current streams of the calling thread, n */
 };

@@ -242,31 +242,57 @@ static ctrt_status packed_wait(const struct data_parallel *dp, const struct buck
     return ctrt_stream_wait_event(stream, bucket->events[from]);
 }
 
-/* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the
- * step: a later bucket would otherwise get it at once, and would have to wait until it was copied. */
+/* Copies `sum` to memory of replica `to` that is the same for all additions of a step: a backward pass that got the
+ * memory of a finished addition would have to wait for it. */
+static ctrt_status receive(ctrt_tensor **out, struct data_parallel *dp, int to, ctrt_tensor *sum)
+{
+    ctrt_tensor **memory = &dp->received[to];
+    const int64_t numel = ctrt_tensor_numel(sum);
+    if (*memory != NULL
+        && (ctrt_tensor_numel(*memory) < numel || ctrt_tensor_dtype(*memory) != ctrt_tensor_dtype(sum)))
+        ctrt_tensor_release(memory);
+    if (*memory == NULL)
+        CTRT_TRY(ctrt_empty(memory, CTRT_SHAPE(numel), ctrt_tensor_dtype(sum), dp->devices[to]));
+    CTRT_TRY(ctrt_narrow(out, *memory, 0, 0, numel));
+    return ctrt_copy_(*out, sum);
+}
+
+/* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the step:
+ * a later bucket would otherwise get it at once, and would have to wait until it was copied. */
 static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to, int from)
 {
     CTRT_AUTO(tensor) here = NULL;
-    if (bucket->sums[from] == NULL)
+    ctrt_tensor *sum = bucket->sums[from];
+    if (sum == NULL)
         return CTRT_OK;
     CTRT_TRY(packed_wait(dp, bucket, to, from));
     CTRT_TRY(packed_wait(dp, bucket, to, to));
     ON_STREAM(dp, from, STREAM_ADD);
     ON_STREAM(dp, to, STREAM_ADD);
-    CTRT_TRY(ctrt_to_device(&here, bucket->sums[from], dp->devices[to]));
-    if (bucket->sums[to] != NULL)
-        return ctrt_add_(bucket->sums[to], here);
-    ctrt_tensor_assign(&bucket->sums[to], here);
-    return CTRT_OK;
+    if (bucket->sums[to] == NULL)
+        return ctrt_to_device(&bucket->sums[to], sum, dp->devices[to]);
+    if (dp->devices[to] == dp->devices[from])
+        return ctrt_add_(bucket->sums[to], sum);
+    CTRT_TRY(receive(&here, dp, to, sum));
+    return ctrt_add_(bucket->sums[to], here);
+}
+
+static ctrt_status merge_all(struct data_parallel *dp, struct bucket *bucket, int count)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&dp->adding);            /* all buckets use the same memory */
+    for (int distance = 1; distance < count; distance *= 2)
+        for (int r = 0; r + distance < count && status == CTRT_OK; r += 2 * distance)
+            status = merge(dp, bucket, r, r + distance);
+    pthread_mutex_unlock(&dp->adding);
+    return status;
 }
 
 /* Adds up the bucket's memory of all replicas. The parts of the sum that any replica has packed are the gradients of
  * the step. */
 static ctrt_status bucket_sum(struct data_parallel *dp, struct bucket *bucket, int count)
 {
-    for (int distance = 1; distance < count; distance *= 2)
-        for (int r = 0; r + distance < count; r += 2 * distance)
-            CTRT_TRY(merge(dp, bucket, r, r + distance));
+    CTRT_TRY(merge_all(dp, bucket, count));
     for (size_t i = bucket->first; i < bucket->end; i++) {
         bool any = false;
         for (int r = 0; r < count && !any; r++)
@@ -412,6 +438,7 @@ void reduce_end(struct data_parallel *dp, bool failed)
         sums_release(dp, &dp->buckets[b]);
     for (int r = 0; r < dp->n; r++) {
         ctrt_stream_release(&dp->compute[r]);
+        ctrt_tensor_release(&dp->received[r]);
         for (int k = 0; k < STREAMS && failed; k++)
             ctrt_stream_release(&dp->streams[r].at[k]);
     }
