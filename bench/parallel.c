@@ -36,7 +36,7 @@
 #include "ctrt/ctrt.h"
 #include "timing.h"
 
-enum { WIDTH = 32, ROWS = 8, LAYERS = 64, MOST = 4, MICRO = 128, STAGE_LAYERS = 8, MOST_STEPS = 99 };
+enum { WIDTH = 32, ROWS = 8, LAYERS = 96, MOST = 4, MICRO = 128, STAGE_LAYERS = 8, MOST_STEPS = 99 };
 
 static double latency = 1e-3;
 static const double bandwidth = 256 << 20;
