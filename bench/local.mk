@@ -43,7 +43,7 @@ bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
 bench: all bench-comm bench-comm-growth bench-comm-mpi bench-distributed bench-gpu bench-hostmem bench-memory \
-       bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
+       bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
@@ -54,4 +54,8 @@ EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md ben
               bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md \
-              bench/results/2026-11-structure.md
+              bench/results/2026-11-parallel.md bench/results/2026-11-structure.md
+EXTRA_PROGRAMS        += bench-parallel
+bench_parallel_SOURCES = bench/parallel.c bench/timing.h
+bench_parallel_LDADD   = libctrt.la
+CLEANFILES            += bench-parallel

@@ -98,6 +98,7 @@ strategy_distributed_sources = \
     plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
 strategy_pipeline_sources = \
     plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
+    plugins/strategy/pipeline/run.c plugins/strategy/pipeline/run.h plugins/strategy/pipeline/stage.c \
     plugins/strategy/pipeline/step.c
 
 if PLUGIN_STRATEGY_SINGLE

@@ -133,6 +133,10 @@ if PLUGIN_STRATEGY_DATA_PARALLEL
 parallel_tests += tests/unit/test-parallel-strategies.c
 if PLUGIN_STRATEGY_PIPELINE
 parallel_tests += tests/unit/test-pipeline.c tests/unit/test-strategy-auto.c tests/unit/test-strategy-modes.c
+if PLUGIN_STRATEGY_DISTRIBUTED
+parallel_tests += tests/unit/test-parallel-costs.c
+LONG_TESTS     += tests/integration/delays-long.sh
+endif
 endif
 endif
 endif
@@ -373,7 +377,7 @@ EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 check_PROGRAMS += example-digits example-ensemble example-gpt example-multi
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
-EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
+EXTRA_DIST     += tests/integration/delays-long.sh tests/integration/examples.sh tests/integration/examples-long.sh
 example_digits_SOURCES = examples/digits.c
 example_digits_LDADD   = $(PUBLIC_LIBS)
 example_ensemble_SOURCES = examples/ensemble.c

@@ -205,8 +205,9 @@ struct host_call {
 static ctrt_status host_call_run(struct sim_queue *queue, struct sim_work *work)
 {
     struct host_call *call = (struct host_call *)work;
-    (void)queue;
     call->function(call->argument);
+    const int64_t now = sim_now();              /* the function may have slept */
+    queue->clock = now > queue->clock ? now : queue->clock;
     return CTRT_OK;
 }
 

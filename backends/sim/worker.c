@@ -2,9 +2,9 @@
 /* backends/sim/worker.c: the worker thread of a queue, and simulated time.
  *
  * In simulated time, a work item starts when it was enqueued or, if that is later, when the previous item ended. A work
- * item with a duration of 20 us ends 20 us after its start. If the actual work takes less time, the worker sleeps until
- * that end. The error of sleeping slightly too long does not accumulate, because the next end is computed from this
- * one. */
+ * item with a duration of 20 us ends 20 us after its start, or later if the work uses more processor time. The worker
+ * sleeps until that end. If the system wakes it late, or runs other threads instead, that does not change simulated
+ * time: the worker catches up, because the next end is computed from this one. */
 #include "sim.h"
 
 #include <errno.h>
@@ -88,28 +88,36 @@ static void run(struct sim_queue *queue, struct sim_work *work)
     atomic_fetch_sub(&running, 1);
 }
 
+/* Processor time of the calling thread, in ns. */
+static int64_t processor_time(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
 static void work_do(struct sim_queue *queue, struct sim_work *work)
 {
     struct sim_device *device = queue->device;
     if (dropped(queue, work))
         return;
-    int64_t late = atomic_load_explicit(&device->late, memory_order_relaxed);
+    const int64_t late = atomic_load_explicit(&device->late, memory_order_relaxed);
+    const int64_t delay = late > 0 ? sim_random(&queue->random, late) : 0;
     if (late > 0)
-        sim_sleep_until(sim_now() + sim_random(&queue->random, late));
-    int64_t begin = work->put > queue->clock ? work->put : queue->clock, end = begin + work->cost;
+        sim_sleep_until(sim_now() + delay);
+    const int64_t begin = (work->put > queue->clock ? work->put : queue->clock) + delay;
     queue->clock = begin;
     if (work->loses) {
         sim_work_fails(queue, work, CTRT_ERR_DEVICE_LOST, "%s is lost (fault %s)", device->name, work->fault);
         atomic_store(&device->lost, true);
         return;
     }
+    const int64_t before = processor_time();
     run(queue, work);
-    int64_t now = sim_now();
-    if (end > now)
+    const int64_t used = processor_time() - before, end = begin + (used > work->cost ? used : work->cost);
+    if (end > sim_now())
         sim_sleep_until(end);
-    else
-        end = now;
-    queue->clock = end > queue->clock ? end : queue->clock;
+    queue->clock = end > queue->clock ? end : queue->clock;         /* waits and calls of the host change the clock */
 }
 
 static void work_free(struct sim_work *work)

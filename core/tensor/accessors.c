@@ -77,3 +77,8 @@ uint32_t ctrt_tensor_version(const ctrt_tensor *tensor)
 {
     return tensor ? tensor_version(tensor) : 0;
 }
+
+int ctrt_tensor_storage_use_count(const ctrt_tensor *tensor)
+{
+    return tensor == NULL ? 0 : atomic_load_explicit(&tensor->storage->refs, memory_order_acquire);
+}

@@ -75,6 +75,8 @@ CTRT_API bool ctrt_tensor_shares_storage(const ctrt_tensor *a, const ctrt_tensor
 CTRT_API void *ctrt_tensor_data(const ctrt_tensor *tensor);
 /* Returns how often in-place operations have written the storage; views share the counter. */
 CTRT_API uint32_t ctrt_tensor_version(const ctrt_tensor *tensor);
+/* Returns how many tensors and records of the backward pass hold the storage: 1 if no view of it exists; 0 for NULL. */
+CTRT_API int ctrt_tensor_storage_use_count(const ctrt_tensor *tensor);
 
 /* ---- data types ---- */
 

@@ -30,7 +30,7 @@ static void accessors(void)
         ctrt_tensor_dtype(NULL) == CTRT_DTYPE_DEFAULT,
         ctrt_tensor_ndim(NULL) == 0 && ctrt_tensor_numel(NULL) == 0 && ctrt_tensor_offset(NULL) == 0,
         ctrt_tensor_shape(NULL) == NULL && ctrt_tensor_strides(NULL) == NULL && ctrt_tensor_data(NULL) == NULL,
-        ctrt_tensor_device(NULL) == NULL && ctrt_tensor_version(NULL) == 0,
+        ctrt_tensor_device(NULL) == NULL && ctrt_tensor_version(NULL) == 0 && ctrt_tensor_storage_use_count(NULL) == 0,
         ctrt_tensor_size(NULL, 0) == 0 && ctrt_tensor_size(p.x, 2) == 0 && ctrt_tensor_size(p.x, -3) == 0
              && ctrt_tensor_size(p.x, INT32_MIN) == 0,
         !ctrt_tensor_is_contiguous(NULL, CTRT_CONTIGUOUS_FORMAT) && !ctrt_tensor_is_contiguous(p.x, CTRT_CHANNELS_LAST),

@@ -496,6 +496,69 @@ static void test_tables(void)
     }
 }
 
+/* ---- gradients on some devices only, and of several dtypes ---- */
+
+static int without;                         /* the device that does not use the parameter "some" */
+
+/* y = x (all + some + half) */
+static ctrt_status partial_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    static const char *const names[] = { "all", "some", "half" };
+    CTRT_AUTO(tensor) sum = NULL;
+    (void)count;
+    for (int i = 0; i < 3; i++) {               /* EACH is not for several threads */
+        CTRT_AUTO(tensor) part = NULL;
+        ctrt_tensor *weight = NULL;
+        if (i == 1 && ctrt_device_index(ctrt_tensor_device(inputs[0])) == without)
+            continue;
+        CTRT_TRY(ctrt_module_tensor(&weight, self, names[i]));
+        CTRT_TRY(ctrt_to_dtype(&part, weight, CTRT_F32));
+        CTRT_TRY(ctrt_mul(&part, inputs[0], part));
+        if (sum != NULL)
+            CTRT_TRY(ctrt_add(&sum, sum, part));
+        else
+            ctrt_tensor_assign(&sum, part);
+    }
+    ctrt_tensor_assign(y, sum);
+    return CTRT_OK;
+}
+
+static const ctrt_module_class partial_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Partial", .forward = partial_forward,
+};
+
+static ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
+}
+
+/* 8 rows of ones: each of the 6 elements of a gradient is 8/48, without the rows of one of four devices 6/48. */
+static void test_partial(void)
+{
+    ctrt_device *devices[MOST];
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) all = ramp(CTRT_SHAPE(FEATURES), 1, devices[0]), some = ramp(CTRT_SHAPE(FEATURES), 2, devices[0]),
+                      half = NULL, x = NULL, loss = NULL;
+    CHECK_OK(ctrt_to_dtype(&half, all, CTRT_BF16));
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(8, FEATURES), CTRT_F32, cpu));
+    CHECK_OK(ctrt_module_new(&module, &partial_class));
+    CHECK_OK(ctrt_module_add_parameter(module, "all", all));
+    CHECK_OK(ctrt_module_add_parameter(module, "some", some));
+    CHECK_OK(ctrt_module_add_parameter(module, "half", half));
+    net = parallel(module, "data-parallel", devices, MOST);
+    for (without = -1; without < MOST; without++) {
+        CHECK_OK(ctrt_module_zero_grad(net, true));
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, mean_loss, NULL));
+        CHECK_NEAR(total(ctrt_tensor_grad(all)), 1, 1e-5);
+        CHECK_NEAR(total(ctrt_tensor_grad(some)), without < 0 ? 1 : 0.75, 1e-5);
+        CHECK_NEAR(total(ctrt_tensor_grad(half)), 1, 0.01);
+        CHECK_EQ(ctrt_tensor_dtype(ctrt_tensor_grad(half)), CTRT_BF16);
+    }
+}
+
 static void sims_begin(void)
 {
     (void)cpu_device();
@@ -515,6 +578,8 @@ static const struct {
     { "data-parallel gives what single gives", test_training, { SIMS } },
     { "the same with streams that the program orders itself, and a bucket for each parameter", test_training,
       { SIMS, "CTRT_STREAM_ORDER=manual", "CTRT_DATA_PARALLEL_BUCKET=64" } },
+    { "a parameter that one replica does not use, and parameters of two dtypes", test_partial, { SIMS } },
+    { "the same with a bucket for each parameter", test_partial, { SIMS, "CTRT_DATA_PARALLEL_BUCKET=4" } },
     { "gradients accumulate, also on the replicas with no_sync", test_accumulation, { SIMS } },
     { "parameters are frozen and thawed, and a module gets another layer", test_frozen, { SIMS } },
     { "two optimizers, one made from the original, and a second net", test_two_optimizers, { SIMS } },

@@ -199,6 +199,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
     struct forward f = { .dp = dp, .plan = &plan, .count = count };
     if (status == CTRT_OK)
         status = generator_end(forward_run(&f, y, inputs), &plan, dp);
+    reduce_end(dp, status != CTRT_OK);
     for (int r = 0; f.modules != NULL && r < plan.count; r++)
         ctrt_module_release(&f.modules[r]);
     ctrt_gradients_release(f.inputs, (size_t)plan.count * (size_t)count);
@@ -310,7 +311,7 @@ static ctrt_status grads_finish(struct step *s)
     for (int r = 1; dp->pending && r < dp->n; r++)
         if (dp->replicas[r].module != NULL)
             CTRT_TRY(grads_keep(dp, r));
-    if (s->plan->shards == 0 && dp->n == 1)
+    if (s->plan->shards == 0 && count == 1)
         CTRT_TRY(ctrt_gradients_take(dp->grads, dp->module));
     else if (s->plan->shards == 0)
         CTRT_TRY(reduce_rest(dp, count));
@@ -437,12 +438,12 @@ static void dp_destroy(void *self)
     workers_free(dp->workers);
     sync_free(dp);
     replicas_free(dp);
-    for (int r = 0; dp->streams != NULL && dp->compute != NULL && r < dp->n; r++) {
-        ctrt_stream_release(&dp->streams[r]);
-        ctrt_stream_release(&dp->compute[r]);
-    }
+    if (dp->streams != NULL && dp->compute != NULL && dp->received != NULL)
+        reduce_end(dp, true);
+    pthread_mutex_destroy(&dp->adding);
     free(dp->replicas);
     free(dp->weights);
+    free(dp->received);
     free(dp->streams);
     free(dp->compute);
     free(dp->asynchronous);
@@ -454,10 +455,12 @@ static ctrt_status setup(struct data_parallel *dp)
     ctrt_param_value bucket;
     const size_t n = (size_t)dp->n;
     dp->replicas = calloc(n, sizeof *dp->replicas);
+    dp->received = calloc(n, sizeof *dp->received);
     dp->streams = calloc(n, sizeof *dp->streams);
     dp->compute = calloc(n, sizeof *dp->compute);
     dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
-    if (dp->replicas == NULL || dp->streams == NULL || dp->compute == NULL || dp->asynchronous == NULL)
+    if (dp->replicas == NULL || dp->received == NULL || dp->streams == NULL
+        || dp->compute == NULL || dp->asynchronous == NULL)
         return no_memory();
     for (int i = 0; i < dp->n; i++) {
         ctrt_device_properties properties;
@@ -487,6 +490,7 @@ static ctrt_status dp_create(void **out, const ctrt_strategy_config *config)
     dp->devices = config->devices;
     dp->n = config->count;
     dp->canonical = config->canonical;
+    pthread_mutex_init(&dp->adding, NULL);
     ctrt_status status = setup(dp);
     if (status == CTRT_OK)
         *out = dp;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/data-parallel/data_parallel.h: the strategy `data-parallel`: one process, one thread and one copy of
- * the module per device, a part of the batch on each.
+/* plugins/strategy/data-parallel/data_parallel.h: the strategy `data-parallel`: one process, one thread and one copy
+ * of the module per device, a part of the batch on each.
  *
  * Replica 0 is the module itself, on devices[0]; the others are copies that live as long as the strategy. A step
  *
- *   1. copies parameters and buffers that have changed since the last step to the replicas (replicas.c),
- *   2. runs forward, loss and backward of each part of the batch in the thread of its device (workers.c),
- *   3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward passes still run
- *      (reduce.c), and adds the sums to the gradients of the module. */
+ * 1. copies parameters and buffers that have changed since the last step to the replicas, while forward passes begin
+ * (replicas.c), 2. runs forward, loss and backward of each part of the batch in the thread of its device
+ * (workers.c), 3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward
+ * passes still run (reduce.c), and adds the sums to the gradients of the module. */
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "ctrt/ctrt.h"
@@ -64,9 +65,13 @@ void replicas_drop_predicted(struct data_parallel *dp);
 /* ---- gradients ---- */
 
 struct bucket {                             /* parameters whose gradients are added up together */
-    size_t first, count;                    /* indices in dp->order */
-    atomic_int waiting;                     /* gradients that have not been computed in this step */
-    bool done;
+    size_t first, end;                      /* parameters; the bucket with the highest ones comes first */
+    ctrt_dtype dtype;
+    int64_t numel;                          /* of its memory in this step */
+    ctrt_tensor **sums;                     /* per replica: its gradients, then sums; owned; NULL: none (yet) */
+    ctrt_event **events;                    /* per replica: its gradients are in `sums`; owned */
+    atomic_int waiting;                     /* gradients that have not been computed in this step, of all replicas */
+    bool done;                              /* the sums are in dp->grads */
 };
 
 /* Sorts the parameters into buckets and adds the hooks. Called when a replica is new. dp->buckets is NULL after a
@@ -75,8 +80,26 @@ ctrt_status buckets_make(struct data_parallel *dp);
 void buckets_free(struct data_parallel *dp);
 /* Removes the hooks of a replica. */
 void hooks_free(struct data_parallel *dp, int index);
-/* Finds the calling thread's current streams of the first `count` devices (dp->compute). */
+/* Streams of a device: for copies to buckets, for additions of buckets, and for copies of the module's tensors. Work
+ * that uses a tensor waits for all that the other stream has at that time, so those tensors are divided among
+ * several streams: a forward pass begins when the first ones have arrived, and has to wait for half of them only in
+ * its middle. */
+enum { STREAM_PACK, STREAM_ADD, STREAM_VALUES, STREAMS = STREAM_VALUES + 8 };
+
+struct streams {
+    ctrt_stream *at[STREAMS];               /* owned; NULL: of a synchronous device, or not needed yet */
+};
+
+/* Finds the calling thread's current streams of the first `count` devices (dp->compute), and creates the others. */
 ctrt_status streams_find(struct data_parallel *dp, int count);
+/* Makes a stream of replica r (NULL: none) the current one of its device until the end of the block. Work there waits
+ * for the work that has computed what it reads, because streams are ordered automatically during a step. Returns on
+ * failure. */
+#define ON_STREAM(dp, r, k)                                                          \
+    __attribute__((cleanup(stream_leave), unused)) bool entered_##r = false;         \
+    CTRT_TRY(stream_enter(&entered_##r, (dp)->streams[r].at[k]))
+ctrt_status stream_enter(bool *entered, ctrt_stream *stream);
+void stream_leave(const bool *entered);
 /* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its
  * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
 ctrt_status streams_join(struct data_parallel *dp, int count);
@@ -118,15 +141,17 @@ struct data_parallel {
     size_t parameters, count;               /* number of parameters; of all tensors */
 
     ctrt_tensor **grads;                    /* sums of a step; parameters + 1 */
-    size_t *order;                          /* parameters in the order in which gradients are expected */
+    int64_t *offsets;                       /* of each parameter's gradient in its bucket's memory, in elements */
     struct bucket *buckets;
     size_t bucket_count;
     uint64_t bucket_bytes;
     atomic_bool overlapping;
     int active;                             /* replicas of the current step */
-    atomic_uchar *seen;                     /* per replica and parameter: its hook was called in this step */
+    atomic_uchar *packed;                   /* per replica and parameter: its gradient of this step is in its bucket */
     bool *asynchronous;                     /* of each device */
-    ctrt_stream **streams;                  /* of the reductions, n; NULL: of a synchronous device */
+    pthread_mutex_t adding;                 /* held while additions are enqueued */
+    ctrt_tensor **received;                 /* per replica: memory for what it receives in a step; owned */
+    struct streams *streams;                /* n */
     ctrt_stream **compute;                  /* current streams of the calling thread, n */
 };
 

@@ -2,14 +2,21 @@
 /* plugins/strategy/data-parallel/reduce.c: adds the gradients of the replicas up, by a binary tree over the devices.
  *
  * Parameters are sorted into buckets, in the reverse of their order in the module, in which backward passes compute
- * their gradients. A hook counts the gradients of each bucket. The thread that computes the last one reduces the
- * bucket, on streams of its own if the devices are asynchronous, while the other threads, and this one afterwards, go
- * on with their backward passes. What is not complete then, because a parameter has no gradient on some device, is
- * reduced at the end. */
+ * their gradients. A hook copies each gradient to the bucket's memory on its device. The thread that copies the last
+ * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between
+ * devices and one addition. The gradients of the module are then parts of the first device's memory of the bucket.
+ * What is not complete when all backward passes have been enqueued, because a parameter has no gradient on some
+ * device, is added up at the end.
+ *
+ * Asynchronous devices have a stream for the copies to the buckets and one for the additions, so that neither delays
+ * the backward passes. One stream would not do: a thread may enqueue all copies of its device before another one
+ * enqueues the first addition, which would then wait for them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "data_parallel.h"
+
+#define PART_ALIGN 64                       /* bytes; alignment of the gradients in a bucket, for vector loads */
 
 /* ---- buckets ---- */
 
@@ -53,36 +60,60 @@ void hooks_free(struct data_parallel *dp, int index)
     replica->hooks = NULL;
 }
 
+static void sums_release(struct data_parallel *dp, struct bucket *bucket)
+{
+    for (int r = 0; bucket->sums != NULL && r < dp->n; r++)
+        ctrt_tensor_release(&bucket->sums[r]);
+}
+
 void buckets_free(struct data_parallel *dp)
 {
-    free(dp->order);
+    for (size_t b = 0; b < dp->bucket_count; b++) {
+        struct bucket *bucket = &dp->buckets[b];
+        sums_release(dp, bucket);
+        for (int r = 0; bucket->events != NULL && r < dp->n; r++)
+            ctrt_event_release(&bucket->events[r]);
+        free(bucket->sums);
+        free(bucket->events);
+    }
+    free(dp->offsets);
     free(dp->buckets);
-    free(dp->seen);
-    dp->order = NULL;
+    free(dp->packed);
+    dp->offsets = NULL;
     dp->buckets = NULL;
-    dp->seen = NULL;
+    dp->packed = NULL;
     dp->bucket_count = 0;
 }
 
+static uint64_t gradient_bytes(const ctrt_tensor *parameter)
+{
+    return (uint64_t)ctrt_tensor_numel(parameter) * ctrt_dtype_size(ctrt_tensor_dtype(parameter));
+}
+
+/* The parameters of a bucket have one dtype. */
 static ctrt_status make(struct data_parallel *dp)
 {
     uint64_t bytes = 0;
-    dp->order = calloc(dp->parameters + 1, sizeof *dp->order);
+    dp->offsets = calloc(dp->parameters + 1, sizeof *dp->offsets);
     dp->buckets = calloc(dp->parameters + 1, sizeof *dp->buckets);
-    dp->seen = calloc(dp->parameters * (size_t)dp->n + 1, sizeof *dp->seen);
-    if (dp->order == NULL || dp->buckets == NULL || dp->seen == NULL)
+    dp->packed = calloc(dp->parameters * (size_t)dp->n + 1, sizeof *dp->packed);
+    if (dp->offsets == NULL || dp->buckets == NULL || dp->packed == NULL)
         return no_memory();
-    for (size_t k = 0; k < dp->parameters; k++) {
-        const size_t parameter = dp->parameters - 1 - k;
-        const ctrt_tensor *tensor = dp->tensors[parameter];
-        const uint64_t here = (uint64_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
-        if (k == 0 || bytes + here > dp->bucket_bytes) {
-            dp->buckets[dp->bucket_count++].first = k;
+    for (size_t i = dp->parameters; i-- > 0;) {
+        const uint64_t here = gradient_bytes(dp->tensors[i]);
+        const ctrt_dtype dtype = ctrt_tensor_dtype(dp->tensors[i]);
+        struct bucket *bucket = &dp->buckets[dp->bucket_count];
+        if (dp->bucket_count == 0 || bytes + here > dp->bucket_bytes || dtype != bucket[-1].dtype) {
+            dp->bucket_count++;
+            *bucket = (struct bucket){ .end = i + 1, .dtype = dtype };
+            bucket->sums = calloc((size_t)dp->n, sizeof *bucket->sums);
+            bucket->events = calloc((size_t)dp->n, sizeof *bucket->events);
+            if (bucket->sums == NULL || bucket->events == NULL)
+                return no_memory();
             bytes = 0;
         }
         bytes += here;
-        dp->order[k] = parameter;
-        dp->buckets[dp->bucket_count - 1].count++;
+        dp->buckets[dp->bucket_count - 1].first = i;
     }
     for (int r = 0; r < dp->n && dp->n > 1; r++)
         CTRT_TRY(hooks_add(dp, r));
@@ -103,23 +134,47 @@ ctrt_status buckets_make(struct data_parallel *dp)
 
 /* ---- streams ---- */
 
-/* Finds the calling thread's streams, and creates the reductions'. */
-ctrt_status streams_find(struct data_parallel *dp, int count)
+static ctrt_status streams_make(struct data_parallel *dp, int r)
 {
-    for (int r = 0; r < count; r++) {
-        CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
-        if (dp->streams[r] != NULL || !dp->asynchronous[r])
-            continue;
-        for (int other = 0; other < r && dp->streams[r] == NULL; other++)
-            if (dp->devices[other] == dp->devices[r])
-                dp->streams[r] = ctrt_stream_retain(dp->streams[other]);
-        if (dp->streams[r] == NULL)
-            CTRT_TRY(ctrt_stream_new(&dp->streams[r], dp->devices[r], 0));
+    int like = 0;
+    while (dp->devices[like] != dp->devices[r])
+        like++;
+    const int wanted = !dp->asynchronous[r] ? 0 : r == 0 ? STREAM_VALUES : STREAMS;
+    for (int k = 0; k < wanted; k++) {
+        ctrt_stream **stream = &dp->streams[r].at[k];
+        if (*stream == NULL && like < r && dp->streams[like].at[k] != NULL)
+            *stream = ctrt_stream_retain(dp->streams[like].at[k]);
+        else if (*stream == NULL)
+            CTRT_TRY(ctrt_stream_new(stream, dp->devices[r], 0));
     }
     return CTRT_OK;
 }
 
-/* ---- reductions ---- */
+ctrt_status streams_find(struct data_parallel *dp, int count)
+{
+    for (int r = 0; r < count; r++) {
+        CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
+        CTRT_TRY(streams_make(dp, r));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status stream_enter(bool *entered, ctrt_stream *stream)
+{
+    if (stream == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_stream_push(stream));
+    *entered = true;
+    return CTRT_OK;
+}
+
+void stream_leave(const bool *entered)
+{
+    if (*entered)
+        (void)ctrt_stream_pop();
+}
+
+/* ---- canonical mode, and losses ---- */
 
 ctrt_status trees_merge(ctrt_sum_tree **trees, int count)
 {
@@ -131,91 +186,159 @@ ctrt_status trees_merge(ctrt_sum_tree **trees, int count)
     return CTRT_OK;
 }
 
-/* Moves the gradients of a bucket's parameters out of a replica. */
-static void bucket_take(struct data_parallel *dp, const struct bucket *bucket, int r, ctrt_tensor **grads)
+/* ---- one bucket ---- */
+
+/* The part of the bucket's memory on replica r that is for the gradient of parameter i. */
+static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, ctrt_tensor *sum, size_t i)
 {
-    for (size_t k = 0; k < bucket->count; k++) {
-        ctrt_tensor *parameter = dp->replicas[r].tensors[dp->order[bucket->first + k]];
-        grads[k] = ctrt_tensor_retain(ctrt_tensor_grad(parameter));
-        if (grads[k] != NULL)
-            (void)ctrt_tensor_set_grad(parameter, NULL);
-    }
+    const ctrt_tensor *like = dp->tensors[i];
+    CTRT_TRY(ctrt_narrow(out, sum, 0, dp->offsets[i], ctrt_tensor_numel(like)));
+    return ctrt_view_as(out, *out, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
 }
 
-static ctrt_status bucket_sum(struct data_parallel *dp, const struct bucket *bucket, int count, ctrt_sum_tree **trees,
-                              ctrt_tensor **grads)
+/* Releases the gradients of a replica that were copied to bucket number `b`. */
+static ctrt_status gradients_drop(struct data_parallel *dp, int r, size_t b)
 {
-    for (int r = 0; r < count; r++) {
-        CTRT_TRY(ctrt_sum_tree_new(&trees[r], count, bucket->count, dp->devices[r]));
-        if (dp->replicas[r].module != NULL)
-            bucket_take(dp, bucket, r, grads);
-        CTRT_TRY(ctrt_sum_tree_add(trees[r], r, grads));
-    }
-    CTRT_TRY(trees_merge(trees, count));
-    CTRT_TRY(ctrt_sum_tree_result(grads, trees[0]));
-    for (size_t k = 0; k < bucket->count; k++) {
-        dp->grads[dp->order[bucket->first + k]] = grads[k];
-        grads[k] = NULL;
-    }
+    for (size_t i = dp->buckets[b].first; i < dp->buckets[b].end && dp->replicas[r].module != NULL; i++)
+        CTRT_TRY(ctrt_tensor_set_grad(dp->replicas[r].tensors[i], NULL));
     return CTRT_OK;
 }
 
-/* Makes the reductions' streams the current ones; they wait for the work that has computed the gradients. `was`
- * receives the streams to restore. */
-static ctrt_status streams_enter(struct data_parallel *dp, int count, ctrt_stream **was)
+/* Allocates the memory of a bucket. The gradients of earlier buckets are released two buckets late: the backward pass
+ * would otherwise get their memory at once, and would have to wait until it was copied. */
+static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, int r)
 {
-    for (int r = 0; r < count; r++) {
-        if (dp->streams[r] == NULL)
-            continue;
-        CTRT_TRY(ctrt_stream_wait(dp->streams[r], dp->compute[r]));
-        CTRT_TRY(ctrt_stream_current(&was[r], dp->devices[r]));
-        CTRT_TRY(ctrt_stream_set_current(dp->streams[r]));
+    const size_t b = (size_t)(bucket - dp->buckets);
+    if (bucket->sums[r] != NULL)
+        return CTRT_OK;
+    if (b >= 2)
+        CTRT_TRY(gradients_drop(dp, r, b - 2));
+    return ctrt_empty(&bucket->sums[r], CTRT_SHAPE(bucket->numel), bucket->dtype, dp->devices[r]);
+}
+
+/* Copies the gradient of parameter i of replica r to the bucket's memory; without gradient, writes zeros there. */
+static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, size_t i)
+{
+    CTRT_AUTO(tensor) part = NULL;
+    ctrt_tensor *grad = ctrt_tensor_grad(dp->replicas[r].tensors[i]);
+    ON_STREAM(dp, r, STREAM_PACK);
+    CTRT_TRY(bucket_open(dp, bucket, r));
+    CTRT_TRY(part_of(&part, dp, bucket->sums[r], i));
+    CTRT_TRY(grad != NULL ? ctrt_copy_(part, grad) : ctrt_zero_(part));
+    if (dp->streams[r].at[STREAM_PACK] == NULL)
+        return CTRT_OK;
+    if (bucket->events[r] == NULL)
+        CTRT_TRY(ctrt_event_new(&bucket->events[r], dp->devices[r], false));
+    return ctrt_event_record(bucket->events[r], dp->streams[r].at[STREAM_PACK]);
+}
+
+/* Makes additions on the device of replica `to` wait for the gradients of replica `from`. Automatic ordering would
+ * wait for all copies that the thread of `from` has enqueued, also those of later buckets. */
+static ctrt_status packed_wait(const struct data_parallel *dp, const struct bucket *bucket, int to, int from)
+{
+    ctrt_stream *stream = dp->streams[to].at[STREAM_ADD];
+    if (stream == NULL || bucket->events[from] == NULL)
+        return CTRT_OK;
+    return ctrt_stream_wait_event(stream, bucket->events[from]);
+}
+
+/* Copies `sum` to memory of replica `to` that is the same for all additions of a step: a backward pass that got the
+ * memory of a finished addition would have to wait for it. */
+static ctrt_status receive(ctrt_tensor **out, struct data_parallel *dp, int to, ctrt_tensor *sum)
+{
+    ctrt_tensor **memory = &dp->received[to];
+    const int64_t numel = ctrt_tensor_numel(sum);
+    if (*memory != NULL
+        && (ctrt_tensor_numel(*memory) < numel || ctrt_tensor_dtype(*memory) != ctrt_tensor_dtype(sum)))
+        ctrt_tensor_release(memory);
+    if (*memory == NULL)
+        CTRT_TRY(ctrt_empty(memory, CTRT_SHAPE(numel), ctrt_tensor_dtype(sum), dp->devices[to]));
+    CTRT_TRY(ctrt_narrow(out, *memory, 0, 0, numel));
+    return ctrt_copy_(*out, sum);
+}
+
+/* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the step:
+ * a later bucket would otherwise get it at once, and would have to wait until it was copied. */
+static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to, int from)
+{
+    CTRT_AUTO(tensor) here = NULL;
+    ctrt_tensor *sum = bucket->sums[from];
+    if (sum == NULL)
+        return CTRT_OK;
+    CTRT_TRY(packed_wait(dp, bucket, to, from));
+    CTRT_TRY(packed_wait(dp, bucket, to, to));
+    ON_STREAM(dp, from, STREAM_ADD);
+    ON_STREAM(dp, to, STREAM_ADD);
+    if (bucket->sums[to] == NULL)
+        return ctrt_to_device(&bucket->sums[to], sum, dp->devices[to]);
+    if (dp->devices[to] == dp->devices[from])
+        return ctrt_add_(bucket->sums[to], sum);
+    CTRT_TRY(receive(&here, dp, to, sum));
+    return ctrt_add_(bucket->sums[to], here);
+}
+
+static ctrt_status merge_all(struct data_parallel *dp, struct bucket *bucket, int count)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&dp->adding);            /* all buckets use the same memory */
+    for (int distance = 1; distance < count; distance *= 2)
+        for (int r = 0; r + distance < count && status == CTRT_OK; r += 2 * distance)
+            status = merge(dp, bucket, r, r + distance);
+    pthread_mutex_unlock(&dp->adding);
+    return status;
+}
+
+/* Adds up the bucket's memory of all replicas. The parts of the sum that any replica has packed are the gradients of
+ * the step. */
+static ctrt_status bucket_sum(struct data_parallel *dp, struct bucket *bucket, int count)
+{
+    CTRT_TRY(merge_all(dp, bucket, count));
+    for (size_t i = bucket->first; i < bucket->end; i++) {
+        bool any = false;
+        for (int r = 0; r < count && !any; r++)
+            any = dp->packed[(size_t)r * dp->parameters + i] != 0;
+        if (any)
+            CTRT_TRY(part_of(&dp->grads[i], dp, bucket->sums[0], i));
     }
-    return CTRT_OK;
-}
-
-static void streams_leave(int count, ctrt_stream **was)
-{
-    for (int r = count - 1; r >= 0; r--)
-        if (was[r] != NULL) {
-            (void)ctrt_stream_set_current(was[r]);
-            ctrt_stream_release(&was[r]);
-        }
-}
-
-/* May be called by several threads at the same time, for different buckets. */
-static ctrt_status bucket_reduce(struct data_parallel *dp, struct bucket *bucket, int count)
-{
-    ctrt_sum_tree **trees = calloc((size_t)count, sizeof *trees);
-    ctrt_tensor **grads = calloc(bucket->count, sizeof *grads);
-    ctrt_stream **was = calloc((size_t)count, sizeof *was);
-    ctrt_status status = trees != NULL && grads != NULL && was != NULL ? CTRT_OK : no_memory();
-    if (status == CTRT_OK)
-        status = streams_enter(dp, count, was);
-    if (status == CTRT_OK)
-        ctrt_no_grad status = bucket_sum(dp, bucket, count, trees, grads);
-    if (was != NULL)
-        streams_leave(count, was);
-    for (int r = 0; trees != NULL && r < count; r++)
-        ctrt_sum_tree_release(&trees[r]);
-    if (grads != NULL)
-        ctrt_gradients_release(grads, bucket->count);
-    free(trees);
-    free(grads);
-    free(was);
+    ctrt_tensor_release(&bucket->sums[0]);
     bucket->done = true;
-    return ctrt_context(status, "adding up gradients");
+    return CTRT_OK;
+}
+
+/* Call when no backward pass runs. */
+static bool has_gradient(const struct data_parallel *dp, int r, size_t i)
+{
+    const struct replica *replica = &dp->replicas[r];
+    return dp->packed[(size_t)r * dp->parameters + i] != 0
+           || (replica->module != NULL && ctrt_tensor_grad(replica->tensors[i]) != NULL);
+}
+
+/* Packs what no hook has packed. A replica without any gradient of the bucket has no part in the sum. */
+static ctrt_status bucket_rest(struct data_parallel *dp, struct bucket *bucket, int count)
+{
+    for (int r = 0; r < count; r++) {
+        bool any = false;
+        for (size_t i = bucket->first; i < bucket->end && !any; i++)
+            any = has_gradient(dp, r, i);
+        for (size_t i = bucket->first; i < bucket->end && any; i++) {
+            bool wanted = false;
+            for (int other = 0; other < count && !wanted; other++)
+                wanted = has_gradient(dp, other, i);
+            if (wanted && atomic_exchange(&dp->packed[(size_t)r * dp->parameters + i], 1) == 0)
+                CTRT_TRY(pack(dp, bucket, r, i));
+        }
+    }
+    return CTRT_OK;
 }
 
 /* ---- during the backward pass ---- */
 
 static struct bucket *bucket_of(struct data_parallel *dp, size_t parameter)
 {
-    const size_t k = dp->parameters - 1 - parameter;
     size_t low = 0, high = dp->bucket_count;
     while (high - low > 1) {
         const size_t middle = (low + high) / 2;
-        if (dp->buckets[middle].first <= k)
+        if (dp->buckets[middle].end > parameter)
             low = middle;
         else
             high = middle;
@@ -223,33 +346,53 @@ static struct bucket *bucket_of(struct data_parallel *dp, size_t parameter)
     return &dp->buckets[low];
 }
 
+static ctrt_status gradient_add(struct data_parallel *dp, int r, size_t parameter)
+{
+    struct bucket *bucket = bucket_of(dp, parameter);
+    CTRT_TRY(pack(dp, bucket, r, parameter));
+    return atomic_fetch_sub(&bucket->waiting, 1) == 1 ? bucket_sum(dp, bucket, dp->active) : CTRT_OK;
+}
+
 static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 {
-    struct hook_user *hook = user;
+    const struct hook_user *hook = user;
     struct data_parallel *dp = hook->dp;
+    ctrt_status status;
     (void)leaf;
     if (!atomic_load_explicit(&dp->overlapping, memory_order_acquire) || hook->replica >= dp->active)
         return CTRT_OK;
-    if (atomic_exchange(&dp->seen[(size_t)hook->replica * dp->parameters + hook->parameter], 1) != 0)
+    if (atomic_exchange(&dp->packed[(size_t)hook->replica * dp->parameters + hook->parameter], 1) != 0)
         return ctrt_fail(CTRT_ERR_STATE, "a second backward pass in one step; the loss function must not call one");
-    struct bucket *bucket = bucket_of(dp, hook->parameter);
-    return atomic_fetch_sub(&bucket->waiting, 1) == 1 ? bucket_reduce(dp, bucket, dp->active) : CTRT_OK;
+    ctrt_no_grad status = gradient_add(dp, hook->replica, hook->parameter);
+    return ctrt_context(status, "adding up gradients");
+}
+
+/* Decides where in the bucket's memory the gradients are. Parameters that no_sync has kept gradients of may have been
+ * frozen since. */
+static void bucket_begin(struct data_parallel *dp, struct bucket *bucket, int count)
+{
+    const int64_t unit = (int64_t)(PART_ALIGN / ctrt_dtype_size(bucket->dtype));
+    int waiting = 0;
+    bucket->numel = 0;
+    for (size_t i = bucket->first; i < bucket->end; i++) {
+        if (!ctrt_tensor_requires_grad(dp->tensors[i]) && !dp->pending)
+            continue;
+        dp->offsets[i] = bucket->numel;
+        bucket->numel += (ctrt_tensor_numel(dp->tensors[i]) + unit - 1) / unit * unit;
+        waiting += count;
+    }
+    atomic_store(&bucket->waiting, waiting);
+    bucket->done = waiting == 0;
 }
 
 ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap)
 {
     CTRT_TRY(streams_find(dp, count));
     dp->active = count;
-    for (size_t b = 0; b < dp->bucket_count; b++) {
-        struct bucket *bucket = &dp->buckets[b];
-        int waiting = 0;
-        for (size_t k = bucket->first; k < bucket->first + bucket->count; k++)
-            waiting += ctrt_tensor_requires_grad(dp->tensors[dp->order[k]]);
-        atomic_store(&bucket->waiting, waiting * count);
-        bucket->done = waiting == 0;
-    }
-    for (size_t i = 0; i < dp->parameters * (size_t)count && overlap; i++)
-        atomic_store_explicit(&dp->seen[i], 0, memory_order_relaxed);
+    for (size_t b = 0; b < dp->bucket_count; b++)
+        bucket_begin(dp, &dp->buckets[b], count);
+    for (size_t i = 0; i < dp->parameters * (size_t)dp->n; i++)
+        atomic_store_explicit(&dp->packed[i], 0, memory_order_relaxed);
     atomic_store_explicit(&dp->overlapping, overlap, memory_order_release);
     return CTRT_OK;
 }
@@ -258,9 +401,21 @@ ctrt_status reduce_rest(struct data_parallel *dp, int count)
 {
     atomic_store(&dp->overlapping, false);
     CTRT_TRY(streams_find(dp, count));
+    for (size_t b = 0; b < dp->bucket_count; b++) {
+        struct bucket *bucket = &dp->buckets[b];
+        ctrt_status status = CTRT_OK;
+        if (bucket->done)
+            continue;
+        ctrt_no_grad {
+            status = bucket_rest(dp, bucket, count);
+            if (status == CTRT_OK)
+                status = bucket_sum(dp, bucket, count);
+        }
+        CTRT_TRY(ctrt_context(status, "adding up gradients"));
+    }
     for (size_t b = 0; b < dp->bucket_count; b++)
-        if (!dp->buckets[b].done)
-            CTRT_TRY(bucket_reduce(dp, &dp->buckets[b], count));
+        for (int r = 0; r < count; r++)
+            CTRT_TRY(gradients_drop(dp, r, b));
     return CTRT_OK;
 }
 
@@ -269,8 +424,9 @@ ctrt_status streams_join(struct data_parallel *dp, int count)
     for (int r = 0; r < count; r++) {
         if (r > 0 && dp->compute[r] != NULL)
             CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->compute[r]));
-        if (dp->streams[r] != NULL)
-            CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->streams[r]));
+        for (int k = 0; k < STREAMS; k++)
+            if (dp->streams[r].at[k] != NULL)
+                CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->streams[r].at[k]));
     }
     return CTRT_OK;
 }
@@ -278,9 +434,12 @@ ctrt_status streams_join(struct data_parallel *dp, int count)
 void reduce_end(struct data_parallel *dp, bool failed)
 {
     atomic_store(&dp->overlapping, false);
+    for (size_t b = 0; b < dp->bucket_count; b++)
+        sums_release(dp, &dp->buckets[b]);
     for (int r = 0; r < dp->n; r++) {
         ctrt_stream_release(&dp->compute[r]);
-        if (failed)
-            ctrt_stream_release(&dp->streams[r]);
+        ctrt_tensor_release(&dp->received[r]);
+        for (int k = 0; k < STREAMS && failed; k++)
+            ctrt_stream_release(&dp->streams[r].at[k]);
     }
 }

@@ -218,11 +218,26 @@ static bool is_stale(const struct data_parallel *dp, int count, size_t i)
     return false;
 }
 
+/* The last half of `count` tensors is copied on the last stream, the quarter before it on the one before, and so on. */
+static int stream_of(size_t i, size_t count)
+{
+    int stream = STREAMS - 1;
+    for (size_t end = count / 2; i < end && stream > STREAM_VALUES; end /= 2)
+        stream--;
+    return stream;
+}
+
+static ctrt_status tensor_copy(const struct data_parallel *dp, int index, size_t i, int stream)
+{
+    ON_STREAM(dp, index, stream);
+    return ctrt_copy_(dp->replicas[index].tensors[i], dp->tensors[i]);
+}
+
 /* Copies one by one: to join small tensors for the transfer would take as many kernels to take them apart again. */
-static ctrt_status tensors_copy(const struct update *u, struct replica *replica)
+static ctrt_status tensors_copy(const struct update *u, int index)
 {
     for (size_t i = 0; i < u->count; i++)
-        CTRT_TRY(ctrt_copy_(replica->tensors[u->stale[i]], u->dp->tensors[u->stale[i]]));
+        CTRT_TRY(tensor_copy(u->dp, index, u->stale[i], stream_of(i, u->count)));
     return CTRT_OK;
 }
 
@@ -235,13 +250,14 @@ static ctrt_status replica_copy(void *user, int index)
     if (index == 0)
         return CTRT_OK;
     replica->fresh = true;                  /* in case it fails */
-    ctrt_no_grad status = tensors_copy(u, replica);
+    ctrt_no_grad status = tensors_copy(u, index);
     return ctrt_context(status, "copying the module");
 }
 
 static ctrt_status values_copy(struct update *u, int count)
 {
     struct data_parallel *dp = u->dp;
+    CTRT_TRY(streams_find(dp, count));
     CTRT_TRY(workers_run(dp->workers, replica_copy, u, count));
     for (int r = 1; r < count; r++) {
         struct replica *replica = &dp->replicas[r];

@@ -82,7 +82,7 @@ static ctrt_status module_check(struct distributed *d)
         CTRT_TRY(device_check(d, name, tensor));
         const struct slot *here = slot < d->slot_count && d->slots[slot].parameter == i ? &d->slots[slot++] : NULL;
         const bool same = tensor == d->tensors[i]
-                          && (here == NULL || ctrt_tensor_dtype(here->view) == ctrt_tensor_dtype(tensor));
+                          && (here == NULL || d->buckets[here->bucket].dtype == ctrt_tensor_dtype(tensor));
         if (!same || (i < d->parameters && here == NULL && ctrt_tensor_requires_grad(tensor)))
             return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
                              same ? "requires grad only" : "was replaced");

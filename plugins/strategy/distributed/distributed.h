@@ -2,10 +2,11 @@
 /* plugins/strategy/distributed/distributed.h: the strategy `distributed`: data parallelism over the ranks of a
  * communicator, PyTorch's DistributedDataParallel. Each rank has the whole module and its own part of the batch.
  *
- * Gradients are copied into flat buckets as the backward pass computes them (reduce.c). A complete bucket is multiplied
- * by this rank's weight and added up over the ranks by an asynchronous all_reduce while the backward pass continues; at
- * the end the sums are copied back. Buckets are reduced in the order of their numbers, so that all ranks issue the same
- * collectives. All ranks write the same bits, whatever their gradients were before. */
+ * Gradients are copied into flat buckets as the backward pass computes them (reduce.c). A complete bucket is
+ * multiplied by this rank's weight and added up over the ranks by an asynchronous all_reduce while the backward pass
+ * continues. The sums become the gradients; gradients from before the step receive copies of them. Buckets are
+ * reduced in the order of their numbers, so that all ranks issue the same collectives. All ranks write the same
+ * bits, whatever their gradients were before. */
 #ifndef DISTRIBUTED_H
 #define DISTRIBUTED_H
 
@@ -23,18 +24,21 @@ struct slot {
     ctrt_tensor *tensor;                    /* owned */
     size_t parameter;                       /* its index in the module */
     size_t bucket;
-    ctrt_tensor *view;                      /* its part of the bucket's memory; owned */
+    int64_t offset;                         /* in the bucket's memory, in elements */
+    ctrt_tensor *view;                      /* its part of that memory; owned; NULL: not ready */
     uint64_t hook;
     bool hooked;
-    bool ready;                             /* its gradient is in the bucket */
     bool used;                              /* it got a gradient since the last reduction */
 };
 
 struct bucket {
     size_t first, count;                    /* indices in d->order */
     size_t waiting;                         /* gradients that are not there yet */
-    ctrt_tensor *flat;                      /* owned */
-    ctrt_tensor **gradients;                /* views of the slots, borrowed; `count` of them */
+    int64_t numel;                          /* of its memory */
+    ctrt_dtype dtype;
+    ctrt_tensor *shared;                    /* memory that processes share, on synchronous devices; owned */
+    ctrt_tensor *flat;                      /* its memory during a pass, allocated for the first gradient; owned */
+    ctrt_tensor **gradients;                /* for hooks: views of the slots, borrowed; `count` of them */
     ctrt_work *work;                        /* the reduction, or a stage of the hook, that runs; owned */
     bool hooked;                            /* the hook has not finished the bucket */
     int stage;                              /* of the hook: the next one */
@@ -58,6 +62,7 @@ struct distributed {
     int32_t sync_layers;
     bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
     ctrt_device *device;
+    ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
     int rank, size;
     int32_t canonical;
     bool distinct;                          /* no two ranks are threads with one device */
@@ -107,8 +112,8 @@ ctrt_status gather_numbers(struct distributed *d, int64_t *out, const int64_t *n
 
 /* ---- verify.c ---- */
 
-/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere with
- * that of the lowest rank that failed. */
+/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere
+ * with that of the lowest rank that failed. */
 ctrt_status verify_ready(struct distributed *d, ctrt_status status);
 /* Compares names, dtypes, shapes and requires_grad of parameters and buffers, and options, with those of rank 0. On a
  * difference all ranks fail with the same message. */
@@ -130,8 +135,8 @@ ctrt_status reduce_rebuild(struct distributed *d);
 void reduce_begin(struct distributed *d, enum mode mode);
 /* Starts to add up the rows of all ranks, which give the weights of a step. */
 ctrt_status reduce_weights(struct distributed *d, int64_t rows);
-/* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients back.
- * `loss`: this rank's, NULL without rows; *mean receives the mean over all rows. */
+/* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients
+ * back. `loss`: this rank's, NULL without rows; *mean receives the mean over all rows. */
 ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows);
 /* Gives up a reduction. */
 void reduce_cancel(struct distributed *d);

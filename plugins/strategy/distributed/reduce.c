@@ -15,16 +15,24 @@
 
 /* ---- buckets ---- */
 
-static void buckets_free(struct distributed *d)
+static void memory_release(struct distributed *d)
 {
     for (size_t b = 0; d->buckets != NULL && b < d->bucket_count; b++) {
         ctrt_work_release(&d->buckets[b].work);
         ctrt_tensor_release(&d->buckets[b].flat);
-        ctrt_tensor_release(&d->buckets[b].sent);
-        free(d->buckets[b].gradients);
     }
     for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++)
         ctrt_tensor_release(&d->slots[s].view);
+}
+
+static void buckets_free(struct distributed *d)
+{
+    memory_release(d);
+    for (size_t b = 0; d->buckets != NULL && b < d->bucket_count; b++) {
+        ctrt_tensor_release(&d->buckets[b].shared);
+        ctrt_tensor_release(&d->buckets[b].sent);
+        free(d->buckets[b].gradients);
+    }
     free(d->buckets);
     free(d->order);
     d->buckets = NULL;
@@ -32,30 +40,17 @@ static void buckets_free(struct distributed *d)
     d->bucket_count = 0;
 }
 
-/* Takes part in the allocation on all ranks also if it fails on this one. */
-static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
-{
-    int64_t numel = 0;
-    for (size_t k = 0; k < bucket->count; k++)
-        numel += ctrt_tensor_numel(d->slots[d->order[bucket->first + k]].tensor);
-    const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
-    return ctrt_comm_empty(&bucket->flat, d->comm, CTRT_SHAPE(numel), dtype);
-}
-
-static ctrt_status bucket_views(struct distributed *d, size_t b)
+/* Decides where in the bucket's memory the gradients are. */
+static void bucket_layout(struct distributed *d, size_t b)
 {
     struct bucket *bucket = &d->buckets[b];
-    int64_t at = 0;
+    bucket->dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
     for (size_t k = 0; k < bucket->count; k++) {
         struct slot *slot = &d->slots[d->order[bucket->first + k]];
-        const ctrt_tensor *like = slot->tensor;
-        CTRT_TRY(ctrt_narrow(&slot->view, bucket->flat, 0, at, ctrt_tensor_numel(like)));
-        CTRT_TRY(ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like))));
-        at += ctrt_tensor_numel(like);
+        slot->offset = bucket->numel;
         slot->bucket = b;
-        bucket->gradients[k] = slot->view;
+        bucket->numel += ctrt_tensor_numel(slot->tensor);
     }
-    return CTRT_OK;
 }
 
 /* Assigns the slots to buckets, in the order `seen` or, NULL, by their order in the module. */
@@ -77,12 +72,13 @@ static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
     if (items != NULL && ends != NULL && d->order != NULL && d->buckets != NULL)
         count = buckets_assign(d->order, ends, items, n, seen, FIRST_BUCKET, d->bucket_bytes);
     ctrt_status status = count < 0 ? no_memory() : CTRT_OK;
-    for (long b = 0; b < count && status == CTRT_OK; b++) {
+    for (long b = 0; b < count; b++) {
         struct bucket *bucket = &d->buckets[b];
         bucket->first = b > 0 ? ends[b - 1] : 0;
         bucket->count = ends[b] - bucket->first;
         bucket->gradients = calloc(bucket->count, sizeof *bucket->gradients);
         d->bucket_count = (size_t)b + 1;
+        bucket_layout(d, (size_t)b);
         if (bucket->gradients == NULL)
             status = no_memory();
     }
@@ -95,12 +91,12 @@ ctrt_status reduce_memory(struct distributed *d)
 {
     ctrt_status status = CTRT_OK;
     for (size_t b = 0; b < d->bucket_count; b++) {
-        const ctrt_status result = bucket_memory(d, &d->buckets[b]);
-        if (status == CTRT_OK)
-            status = result;
+        struct bucket *bucket = &d->buckets[b];
+        const ctrt_status result = ctrt_comm_empty(&bucket->shared, d->comm, CTRT_SHAPE(bucket->numel), bucket->dtype);
+        status = status == CTRT_OK ? result : status;
+        if (d->stream != NULL)
+            ctrt_tensor_release(&bucket->shared);
     }
-    for (size_t b = 0; b < d->bucket_count && status == CTRT_OK; b++)
-        ctrt_no_grad status = bucket_views(d, b);
     return status;
 }
 
@@ -148,8 +144,7 @@ void reduce_begin(struct distributed *d, enum mode mode)
     d->next = 0;
     if (!d->reduced)
         d->seen_count = 0;
-    for (size_t s = 0; s < d->slot_count; s++)
-        d->slots[s].ready = false;
+    memory_release(d);
     for (size_t b = 0; b < d->bucket_count; b++)
         d->buckets[b].waiting = d->buckets[b].count, d->buckets[b].hooked = false;
 }
@@ -178,6 +173,8 @@ static ctrt_status weight_find(struct distributed *d)
 /* Calls the hook for the next stage. It has finished the bucket if it returns without work. */
 static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
 {
+    for (size_t k = 0; k < bucket->count; k++)
+        bucket->gradients[k] = d->slots[d->order[bucket->first + k]].view;
     const ctrt_gradient_bucket view = {
         .size = sizeof view, .flat = bucket->flat, .gradients = bucket->gradients, .count = (int32_t)bucket->count,
         .index = (int32_t)(bucket - d->buckets), .last = bucket == d->buckets + d->bucket_count - 1,
@@ -203,21 +200,59 @@ static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
     return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
 }
 
-/* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. */
-static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
+/* The memory that processes share, unless gradients of an earlier pass are still in it. */
+static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
+{
+    if (bucket->flat != NULL)
+        return CTRT_OK;
+    if (bucket->shared == NULL || ctrt_tensor_storage_use_count(bucket->shared) > 1)
+        return ctrt_empty(&bucket->flat, CTRT_SHAPE(bucket->numel), bucket->dtype, d->device);
+    bucket->flat = ctrt_tensor_retain(bucket->shared);
+    return CTRT_OK;
+}
+
+static ctrt_status slot_view(struct distributed *d, struct slot *slot)
+{
+    struct bucket *bucket = &d->buckets[slot->bucket];
+    const ctrt_tensor *like = slot->tensor;
+    CTRT_TRY(bucket_memory(d, bucket));
+    CTRT_TRY(ctrt_narrow(&slot->view, bucket->flat, 0, slot->offset, ctrt_tensor_numel(like)));
+    return ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
+}
+
+static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
 {
     ctrt_tensor *before = d->mode == STEP ? d->before[slot->parameter] : NULL;
+    CTRT_TRY(slot_view(d, slot));
     if (grad != NULL || before != NULL)
         CTRT_TRY(ctrt_copy_(slot->view, grad != NULL ? grad : before));
     else
         CTRT_TRY(ctrt_zero_(slot->view));
     if (grad != NULL && before != NULL)
         CTRT_TRY(ctrt_add_(slot->view, before));
-    slot->ready = true;
     d->buckets[slot->bucket].waiting--;
     while (d->next < d->bucket_count && d->buckets[d->next].waiting == 0)
         CTRT_TRY(bucket_launch(d, &d->buckets[d->next++]));
     return CTRT_OK;
+}
+
+/* Makes a call while d->stream is the current stream. */
+#define ON_STREAM(d, status, call)                                                      \
+    do {                                                                                \
+        if ((d)->stream != NULL)                                                        \
+            CTRT_TRY(ctrt_stream_push((d)->stream));                                    \
+        status = (call);                                                                \
+        if ((d)->stream != NULL)                                                        \
+            (void)ctrt_stream_pop();                                                    \
+    } while (0)
+
+/* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. The
+ * copies have a stream of their own, so that the backward pass goes on. */
+static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
+{
+    ctrt_status status;
+    ON_STREAM(d, status, slot_fill(d, slot, grad));
+    return status;
 }
 
 /* Waits for the works of all buckets and runs the next stages of their hooks, until no work is left. All ranks do this
@@ -246,6 +281,7 @@ static void reduce_end(struct distributed *d)
     d->mode = IDLE;
     d->started = false;
     d->rows = 0;
+    memory_release(d);
     ctrt_work_release(&d->totals_work);
     ctrt_tensor_release(&d->totals);
     ctrt_tensor_release(&d->weight);
@@ -269,7 +305,7 @@ static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
 {
     const char *name = "";
     ctrt_tensor *tensor = NULL;
-    if (d->mode == IDLE || slot->ready) {
+    if (d->mode == IDLE || slot->view != NULL) {
         (void)ctrt_module_parameter(&name, &tensor, d->module, slot->parameter);
         return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; call ctrt_parallel_no_sync to add up "
                          "gradients on this rank", name,
@@ -336,30 +372,47 @@ static ctrt_status loss_mean(struct distributed *d, ctrt_tensor **mean, ctrt_ten
     return ctrt_to_dtype(mean, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
 }
 
-/* Makes the sums the gradients, in the tensors from before the step if there are any. d->before receives them. */
+/* Makes the sum the gradient, in the tensor from before the step if there is one. d->before receives it. */
 static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool used)
 {
-    ctrt_tensor **target = &d->before[slot->parameter], *grad = ctrt_tensor_grad(slot->tensor);
+    ctrt_tensor **target = &d->before[slot->parameter];
     if (!used)
         return CTRT_OK;
-    if (*target == NULL && grad != NULL && ctrt_tensor_is_contiguous(grad, CTRT_CONTIGUOUS_FORMAT))
-        *target = ctrt_tensor_retain(grad);
-    if (*target == NULL)
-        return ctrt_clone(target, slot->view);
-    return ctrt_copy_(*target, slot->view);
+    if (*target != NULL)
+        return ctrt_copy_(*target, slot->view);
+    *target = ctrt_tensor_retain(slot->view);
+    return CTRT_OK;
+}
+
+static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows,
+                                double *used)
+{
+    CTRT_AUTO(tensor) stats = NULL;
+    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
+    return loss_mean(d, mean, stats, loss);
+}
+
+/* Makes the program's stream wait for the loss. */
+static ctrt_status stream_join(struct distributed *d)
+{
+    CTRT_AUTO(stream) current = NULL;
+    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    return ctrt_stream_wait(current, d->stream);
 }
 
 static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
 {
-    CTRT_AUTO(tensor) stats = NULL;
+    ctrt_status status = CTRT_OK;
     for (size_t k = 0; k < d->slot_count; k++) {
         struct slot *slot = &d->slots[d->order[k]];
-        if (!slot->ready)
+        if (slot->view == NULL)
             CTRT_TRY(slot_ready(d, slot, NULL));
     }
-    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
-    CTRT_TRY(loss_mean(d, mean, stats, loss));
+    ON_STREAM(d, status, stats_finish(d, mean, loss, rows, used));      /* beside the last bucket's reduction */
+    CTRT_TRY(status);
     CTRT_TRY(buckets_wait(d));
+    if (d->stream != NULL)
+        CTRT_TRY(stream_join(d));
     for (size_t s = 0; s < d->slot_count; s++)
         CTRT_TRY(slot_finish(d, &d->slots[s], used[s + 1] != 0));
     CTRT_TRY(ctrt_gradients_restore(d->module, d->before));
@@ -400,7 +453,7 @@ ctrt_status reduce_check(const struct distributed *d)
     for (size_t s = 0; s < d->slot_count; s++) {
         const char *name = "";
         ctrt_tensor *tensor = NULL;
-        if (d->slots[s].ready)
+        if (d->slots[s].view != NULL)
             continue;
         (void)ctrt_module_parameter(&name, &tensor, d->module, d->slots[s].parameter);
         if (missing++ < MOST_NAMES && at < sizeof names)
@@ -429,6 +482,10 @@ ctrt_status reduce_new(struct distributed *d)
     if (d->slot_count == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
                          "nothing to reduce");
+    ctrt_device_properties properties;
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(d->device)));
+    if (properties.asynchronous)
+        CTRT_TRY(ctrt_stream_new(&d->stream, d->device, 0));
     for (size_t s = 0; s < d->slot_count; s++) {
         struct slot *slot = &d->slots[s];
         CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
@@ -448,6 +505,7 @@ void reduce_free(struct distributed *d)
     ctrt_work_release(&d->totals_work);
     ctrt_tensor_release(&d->totals);
     ctrt_tensor_release(&d->weight);
+    ctrt_stream_release(&d->stream);
     free(d->slots);
     free(d->seen);
 }

@@ -46,10 +46,11 @@ ctrt_status pipeline_place(struct pipeline *p, const char *split);
 ctrt_status pipeline_refresh(struct pipeline *p);
 void pipeline_unplace(struct pipeline *p);
 
-/* ---- runs (step.c) ---- */
+/* ---- steps (step.c) ---- */
 
 ctrt_status pipeline_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
 ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Releases the streams for copies, which the next step creates again (stage.c). */
 void streams_free(struct pipeline *p);
 
 ctrt_status no_memory(void);

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/pipeline/stage.c: the forward and the backward pass of one micro-batch in one stage, and copies
+ * between stages. */
+#include <stdlib.h>
+
+#include "run.h"
+
+/* ---- streams for copies ---- */
+
+void streams_free(struct pipeline *p)
+{
+    for (int s = 0; s < p->stage_count; s++) {
+        ctrt_stream_release(&p->stages[s].activations);
+        ctrt_stream_release(&p->stages[s].gradients);
+    }
+}
+
+/* Copies a tensor to the device of a stage without history. *stream: the one for such copies. */
+static ctrt_status send(ctrt_tensor **to, ctrt_tensor *from, const struct stage *stage, ctrt_stream **stream)
+{
+    CTRT_AUTO(tensor) source = NULL, copy = NULL;
+    ctrt_status status = CTRT_OK;
+    if (*stream == NULL)
+        CTRT_TRY(ctrt_stream_new(stream, stage->device, 0));
+    CTRT_TRY(ctrt_detach(&source, from));
+    /* Elements with gaps would cross by way of the host. */
+    if (!ctrt_tensor_is_contiguous(source, CTRT_CONTIGUOUS_FORMAT)
+        && !ctrt_tensor_is_contiguous(source, CTRT_CHANNELS_LAST))
+        ctrt_no_grad status = ctrt_contiguous(&source, source, CTRT_CONTIGUOUS_FORMAT);
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_stream_push(*stream));
+    ctrt_no_grad status = ctrt_to_device(&copy, source, stage->device);
+    (void)ctrt_stream_pop();
+    if (status == CTRT_OK)
+        ctrt_tensor_assign(to, copy);
+    return status;
+}
+
+/* ---- one stage ---- */
+
+static ctrt_status children_forward(ctrt_tensor **y, const struct pipeline *p, const struct stage *stage,
+                                    ctrt_tensor *x)
+{
+    CTRT_AUTO(tensor) h = ctrt_tensor_retain(x);
+    for (size_t c = stage->first; c < stage->end; c++)
+        CTRT_TRY(ctrt_context(ctrt_forward(&h, p->children[c], h), "child %zu", c));
+    ctrt_tensor_assign(y, h);
+    return CTRT_OK;
+}
+
+ctrt_status stage_run(ctrt_tensor **y, struct run *run, int s, int64_t m, ctrt_tensor *x)
+{
+    const struct stage *stage = &run->p->stages[s];
+    struct generator *numbers = &run->numbers[m];
+    CTRT_TRY(ctrt_generator_set(stage->device, numbers->seed, numbers->offset));
+    CTRT_TRY(children_forward(y, run->p, stage, x));
+    CTRT_TRY(buffers_next(run, stage, m));
+    return ctrt_generator_get(stage->device, &numbers->seed, &numbers->offset);
+}
+
+/* Writes the rows of input i for the loss function, on the last device. The module's input crosses in micro-batches, so
+ * that the last device need not wait for the whole batch. */
+static ctrt_status loss_input(ctrt_tensor **out, struct run *run, int i, int64_t m)
+{
+    struct stage *last = &run->p->stages[run->p->stage_count - 1];
+    ctrt_tensor *whole = i == 0 ? run->x : run->inputs[i];
+    if (whole == NULL)
+        return CTRT_OK;
+    CTRT_TRY(rows_cut(out, run, whole, m));
+    return i > 0 || last->device == run->p->stages[0].device ? CTRT_OK : send(out, *out, last, &last->activations);
+}
+
+/* Computes the loss of a micro-batch. */
+static ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output)
+{
+    const ctrt_strategy_batch *batch = run->batch;
+    CTRT_AUTO(tensor) value = NULL;
+    ctrt_tensor **inputs = calloc((size_t)batch->count, sizeof *inputs);
+    ctrt_status status = inputs != NULL ? CTRT_OK : no_memory();
+    for (int i = 0; i < batch->count && status == CTRT_OK; i++)
+        ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
+    if (status == CTRT_OK)
+        status = ctrt_context(batch->loss(&value, output, inputs, batch->count, batch->user), "loss");
+    ctrt_gradients_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
+    free(inputs);
+    CTRT_TRY(status);
+    if (value == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "the loss function succeeded without a result");
+    if (ctrt_tensor_numel(value) != 1)
+        return ctrt_fail(CTRT_ERR_SHAPE, "the loss has %lld elements, expected 1; take the mean over rows",
+                         (long long)ctrt_tensor_numel(value));
+    ctrt_tensor_assign(loss, value);
+    return CTRT_OK;
+}
+
+/* Passes the output of stage s on: it becomes a leaf of the next stage. */
+static ctrt_status output_send(struct run *run, int s, int64_t m)
+{
+    struct stage *next = &run->p->stages[s + 1];
+    struct slot *slot = slot_of(run, s, m), *to = slot_of(run, s + 1, m);
+    const bool recorded = ctrt_tensor_requires_grad(slot->output);
+    CTRT_TRY(send(&to->input, slot->output, next, &next->activations));
+    if (recorded)
+        return ctrt_tensor_require_grad(to->input, true);
+    ctrt_tensor_release(&slot->output);
+    return CTRT_OK;
+}
+
+/* The losses are weighted by their parts of all rows. */
+static ctrt_scalar weight_of(const struct run *run, int64_t m)
+{
+    return ctrt_float((double)run->sizes[m] / (double)run->rows);
+}
+
+static ctrt_status loss_keep(struct run *run, int64_t m)
+{
+    CTRT_AUTO(tensor) value = NULL;
+    CTRT_TRY(ctrt_mul_scalar(&value, slot_of(run, run->p->stage_count - 1, m)->output, weight_of(run, m)));
+    return ctrt_sum_tree_add(run->loss, m, &value);
+}
+
+/* The weight is the gradient with which the backward pass begins. Most micro-batches have the same. */
+static ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m)
+{
+    ctrt_status status = CTRT_OK;
+    if (run->seed == NULL || run->seed_rows != run->sizes[m])
+        ctrt_no_grad status = ctrt_full_like(&run->seed, loss, weight_of(run, m), CTRT_DTYPE_DEFAULT, NULL);
+    CTRT_TRY(status);
+    run->seed_rows = run->sizes[m];
+    return ctrt_backward_with(loss, run->seed, false, false);
+}
+
+ctrt_status stage_forward(struct run *run, int s, int64_t m)
+{
+    CTRT_AUTO(tensor) output = NULL;
+    struct slot *slot = slot_of(run, s, m);
+    ctrt_status status = CTRT_OK;
+    if (s == 0) {
+        ctrt_no_grad status = rows_cut(&slot->input, run, run->x, m);
+        CTRT_TRY(status);
+        CTRT_TRY(ctrt_detach(&slot->input, slot->input));
+    }
+    CTRT_TRY(stage_run(&output, run, s, m, slot->input));
+    if (s + 1 < run->p->stage_count) {
+        ctrt_tensor_assign(&slot->output, output);
+        CTRT_TRY(output_send(run, s, m));
+    } else {
+        struct generator *numbers = &run->numbers[m];
+        CTRT_TRY(loss_run(&slot->output, run, m, output));
+        ctrt_no_grad status = loss_keep(run, m);
+        CTRT_TRY(status);
+        CTRT_TRY(ctrt_generator_get(run->p->stages[s].device, &numbers->seed, &numbers->offset));
+        run->random = run->random || numbers->offset != numbers_first(run, m);
+    }
+    if (!ctrt_tensor_requires_grad(slot->input))
+        ctrt_tensor_release(&slot->input);
+    return CTRT_OK;
+}
+
+/* In canonical mode, moves the gradients of micro-batch m to the sum of the stage. */
+static ctrt_status gradients_sum(struct run *run, int s, int64_t m)
+{
+    const struct stage *stage = &run->p->stages[s];
+    if (run->p->canonical == 0)
+        return CTRT_OK;
+    for (size_t k = 0; k < stage->parameter_count; k++) {
+        ctrt_tensor *parameter = run->p->tensors[stage->parameters[k]];
+        run->leaves[k] = ctrt_tensor_retain(ctrt_tensor_grad(parameter));
+        CTRT_TRY(ctrt_tensor_set_grad(parameter, NULL));
+    }
+    return ctrt_sum_tree_add(run->sums[s], m, run->leaves);
+}
+
+/* Releases what has crossed devices for micro-batch m, and its gradient. This is done one micro-batch late: a copy to
+ * memory that was released at once would have to wait for the pass that has just been enqueued. */
+static void crossing_release(struct run *run, int s, int64_t m)
+{
+    if (m < 0)
+        return;
+    ctrt_tensor_release(&slot_of(run, s, m)->input);
+    ctrt_tensor_release(&slot_of(run, s, m)->gradient);
+}
+
+ctrt_status stage_backward(struct run *run, int s, int64_t m)
+{
+    struct slot *slot = slot_of(run, s, m);
+    if (s + 1 == run->p->stage_count) {
+        CTRT_TRY(loss_backward(run, slot->output, m));
+    } else if (slot->output != NULL && slot->gradient != NULL) {
+        CTRT_TRY(ctrt_backward_with(slot->output, slot->gradient, false, false));
+    }
+    ctrt_tensor_release(&slot->output);
+    crossing_release(run, s, m - 1);
+    CTRT_TRY(gradients_sum(run, s, m));
+    ctrt_tensor *gradient = slot->input != NULL ? ctrt_tensor_grad(slot->input) : NULL;
+    if (s == 0 || gradient == NULL)
+        return CTRT_OK;
+    struct stage *before = &run->p->stages[s - 1];
+    return send(&slot_of(run, s - 1, m)->gradient, gradient, before, &before->gradients);
+}
