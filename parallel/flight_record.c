@@ -2,8 +2,8 @@
 /* parallel/flight_record.c: the last collectives of a communicator, for reports.
  *
  * Times are recorded as ticks: of the processor's time stamp counter where it has a constant rate, because reading it
- * takes half as long as clock_gettime, else nanoseconds. Reports convert them to times since 1970 by the ticks and times
- * at which the record was created and is written. */
+ * takes a third of the time of clock_gettime, else nanoseconds. Reports convert them to times since 1970 by the ticks
+ * and times at which the record was created and is written. */
 #include "parallel/flight_record.h"
 
 #include <inttypes.h>
