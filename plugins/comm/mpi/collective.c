@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. Large copies are MPI's non-blocking collectives. Large reductions are in the
- * order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
+ * Small calls have all data already. On one machine, the engine host runs the large ones. On several machines, large
+ * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
  * which moves as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
  * f16 and bf16, which MPI does not have. */
 #include <stdlib.h>
@@ -47,12 +47,12 @@ static void take(struct mpi_comm *comm, const ctrt_comm_call *call)
             break;
         /* fall through */
     case CTRT_COLLECTIVE_ALL_REDUCE:
-        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
         break;
     case CTRT_COLLECTIVE_REDUCE_SCATTER:
         for (int r = 0; r < world; r++)
             inputs[r] = (const char *)inputs[r] + (size_t)rank * bytes;
-        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
         break;
     case CTRT_COLLECTIVE_GATHER:
         if (rank != root)
@@ -138,7 +138,7 @@ static ctrt_status root_to_all(struct mpi_comm *comm, const ctrt_comm_call *call
     return mpi_finish(&batch);
 }
 
-static ctrt_status broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
+ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     for (size_t at = 0; at < call->bytes; at += comm->most) {
         const size_t bytes = call->bytes - at < comm->most ? call->bytes - at : comm->most;
@@ -153,7 +153,7 @@ static ctrt_status run_copy(struct mpi_comm *comm, const ctrt_comm_call *call)
     const int bytes = one_call ? (int)call->bytes : 0, root = call->signature.root;
     switch ((ctrt_collective)call->signature.collective) {
     case CTRT_COLLECTIVE_BROADCAST:
-        return broadcast(comm, call);
+        return mpi_broadcast(comm, call);
     case CTRT_COLLECTIVE_ALL_GATHER:
         /* MPI_Iallgather of Open MPI 4 takes up to three times as long. */
         if (!one_call || (comm->gathers && call->bytes >= MPI_EAGER))
@@ -258,7 +258,7 @@ static void reduce_piece(struct mpi_comm *comm, const ctrt_comm_call *call, cons
                                  ? slot(comm, piece, rank)
                                  : (const char *)call->send + split_begin(split, rank, piece) * split->element;
     if (length > 0)
-        mpi_reduction_of(&call->signature)(result_of(comm, call, split, piece), comm->inputs, comm->world, length);
+        host_reduction_of(&call->signature)(result_of(comm, call, split, piece), comm->inputs, comm->world, length);
 }
 
 /* Sends the result of a piece to the ranks that need it, and receives their results. */
@@ -287,7 +287,7 @@ static ctrt_status start_results(struct mpi_batch *batch, const struct split *sp
 
 /* While a piece is reduced, the next one and the results of the last one are transferred. All ranks start their
  * messages in the same order, so messages between two ranks match. */
-static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
+ctrt_status mpi_run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const size_t world = (size_t)comm->world;
     const bool equal_parts = call->signature.collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
@@ -315,7 +315,7 @@ static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call
 
 /* ---- MPI's reductions ---- */
 
-static void divide(void *data, uint32_t dtype, size_t count, int by)
+void mpi_divide(void *data, uint32_t dtype, size_t count, int by)
 {
     for (size_t i = 0; i < count && dtype == CTRT_F32; i++)
         ((float *)data)[i] /= (float)by;
@@ -362,7 +362,7 @@ static ctrt_status run_native(struct mpi_comm *comm, const ctrt_comm_call *call)
             CTRT_TRY(reduce_native(comm, call, (const char *)call->send + (size_t)rank * call->bytes,
                                    rank == comm->rank ? call->receive : NULL, count, rank));
     if (signature->op == CTRT_COMM_AVERAGE && call->receive != NULL)
-        divide(call->receive, signature->dtype, count, comm->world);
+        mpi_divide(call->receive, signature->dtype, count, comm->world);
     return CTRT_OK;
 }
 
@@ -389,9 +389,12 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
         take(comm, call);
         return CTRT_OK;
     }
-    if (signature->collective != CTRT_COLLECTIVE_ALL_REDUCE && signature->collective != CTRT_COLLECTIVE_REDUCE
-        && signature->collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
+    if (comm->machines == 1)
+        return host_engine.run(comm->local, call);
+    if (mpi_through_leaders(comm, call))
+        return mpi_run_leaders(comm, call);
+    if (!host_reduces(call))
         return run_copy(comm, call);
     const bool half = signature->dtype == CTRT_F16 || signature->dtype == CTRT_BF16;
-    return comm->gathers || half ? run_ordered(comm, call) : run_native(comm, call);
+    return comm->gathers || half ? mpi_run_ordered(comm, call) : run_native(comm, call);
 }
