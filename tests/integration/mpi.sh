@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The engine mpi under each MPI that is installed: mpi-program with 1 to 4 ranks. With CTRT_MPI_MACHINES they behave as if
-# they were on several machines.
+# The engine mpi under each MPI that is installed: mpi-program with 1 to 4 ranks. With CTRT_MPI_MACHINES they behave as
+# if they were on several machines.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
 builddir=${builddir:-.}

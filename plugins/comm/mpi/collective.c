@@ -2,9 +2,9 @@
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
  * Small calls have all data already. On one machine, the engine host runs the large ones. On several machines, large
- * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
- * which moves as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
- * f16 and bf16, which MPI does not have. */
+ * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of
+ * the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as MPI's best
+ * algorithms. Groups without comm->gathers use MPI's reductions, except for f16 and bf16, which MPI does not have. */
 #include <stdlib.h>
 
 #include "engine.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/window.c: openings and small messages through memory that the processes of one machine share.
  *
- * Each rank has a window that the others read. It contains two blocks for openings, of even and odd collectives, and for
- * each other rank MESSAGES blocks for messages to that rank, then, per sender, the number of messages that this rank has
- * read. A block is complete when `ready` is the number of its collective or message. No rank can be two collectives
+ * Each rank has a window that the others read. It contains two blocks for openings, of even and odd collectives, and
+ * for each other rank MESSAGES blocks for messages to that rank, then, per sender, the number of messages that this
+ * rank has read. A block is complete when `ready` is the number of its collective or message. No rank can be two collectives
  * ahead of another one, because every collective has an opening: so a block is written again when all have read it. */
 #include "engine.h"
 
 enum { MESSAGES = 4 };                  /* messages from one rank to another one that have not been read */
+enum { MESSAGE_BLOCK = 8192 + 64 };     /* largest bytes of such a block */
 enum { TAKEN_BYTES = 64 };              /* distance of two counts of messages */
 
 static inline void relax(void)
@@ -62,10 +63,9 @@ ctrt_status mpi_window_exchange(struct mpi_comm *comm, const ctrt_comm_call *cal
 
 void mpi_window_limits(struct mpi_comm *comm)
 {
-    const size_t most = MPI_EAGER / 64 * 64 + 64, pairs = (size_t)comm->world;
-    const size_t space = HOST_WINDOW - 2 * MPI_WINDOW_BLOCK;
-    const size_t share = space / pairs > TAKEN_BYTES ? (space / pairs - TAKEN_BYTES) / MESSAGES / 64 * 64 : 0;
-    comm->message_block = share < 256 ? 0 : share < most ? share : most;
+    const size_t each = (HOST_WINDOW - 2 * MPI_WINDOW_BLOCK) / (size_t)comm->world;
+    const size_t share = each > TAKEN_BYTES ? (each - TAKEN_BYTES) / MESSAGES / 64 * 64 : 0;
+    comm->message_block = share < 256 ? 0 : share < MESSAGE_BLOCK ? share : MESSAGE_BLOCK;
 }
 
 static struct mpi_block *message_block(const struct mpi_comm *comm, int from, int to, uint64_t number)
