@@ -99,9 +99,9 @@ struct ctrt_work {
 
 /* ---- comm_run.c ---- */
 
-/* Runs the call in its lane. `work` NULL: returns when it has ended. Takes the signature, peer and tensors of `call`,
- * which it changes. The caller has checked the communicator (comm_check). */
-ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, ctrt_comm_call *call);
+/* Runs the call in its lane. `work` NULL: returns when it has ended. Takes the signature, peer and tensors of `call`.
+ * The caller has checked the communicator (comm_check). */
+ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, const ctrt_comm_call *call);
 /* Waits until no call is queued or runs, and ends the threads. */
 void comm_lanes_end(ctrt_comm *comm);
 /* Nanoseconds of CLOCK_MONOTONIC, now and after `seconds`. */

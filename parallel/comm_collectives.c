@@ -88,7 +88,7 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
         status = capture_refuse(comm->device, "collectives cannot be captured");
     if (status != CTRT_OK)
         return ctrt_context(status, "%s", request->who);
-    ctrt_comm_call call = {
+    const ctrt_comm_call call = {
         .size = sizeof call,
         .signature = { .count = count, .collective = message ? CTRT_COLLECTIVE_SEND : request->collective,
                        .op = request->reduces ? request->op : 0, .dtype = any ? tensor_dtype(any) : 0,

@@ -278,27 +278,28 @@ static ctrt_status create_events(ctrt_work *work)
 
 /* If no call is queued or runs in the lane, runs the call in the calling thread; returns false otherwise. This is the
  * fast path of small calls: it allocates nothing and takes the lock twice. */
-static bool run_here(ctrt_status *status, struct comm_lane *lane, ctrt_comm_call *call)
+static bool run_here(ctrt_status *status, struct comm_lane *lane, const ctrt_comm_call *given)
 {
     ctrt_comm *comm = lane->comm;
+    ctrt_comm_call call = *given;
     uint64_t number = 0;
     CANCEL_DISABLED;
     pthread_mutex_lock(&comm->lock);
     const bool idle = lane->first == NULL && !lane->busy;
     if (idle) {
         lane->busy = true;
-        lane->number = number = call_add(comm, call, FLIGHT_RUNNING);
+        lane->number = number = call_add(comm, &call, FLIGHT_RUNNING);
     }
     pthread_mutex_unlock(&comm->lock);
     if (!idle)
         return false;
     comm_lane_begin(lane);
-    *status = lane_run(lane, call);
+    *status = lane_run(lane, &call);
     lane_end(lane, number, *status);
     return true;
 }
 
-ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, ctrt_comm_call *call)
+ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_AUTO(work) work = NULL;
     struct comm_lane *lane = &comm->lanes[lane_of(call)];
