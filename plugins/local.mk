@@ -51,7 +51,7 @@ comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/
                    plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
                    plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
                    plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c \
-                   plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
+                   plugins/comm/mpi/pull.c plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
 
 if PLUGIN_COMM_HOST
 plugin_LTLIBRARIES += comm-host.la

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. On one machine, the engine host runs the large ones. On several machines, large
+ * Small calls have all data already. On one machine, pull.c or the engine host runs the large
+ * ones. On several machines, large
  * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of
  * the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as MPI's best
  * algorithms. Groups without comm->gathers use MPI's reductions, except for f16 and bf16, which MPI does not have. */
@@ -206,7 +207,7 @@ static size_t split_length(const struct split *split, int rank, size_t piece)
     return end > begin ? end - begin : 0;
 }
 
-static ctrt_status reserve_scratch(struct mpi_comm *comm, size_t bytes)
+ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes)
 {
     if (bytes <= comm->scratch_bytes)
         return CTRT_OK;
@@ -296,7 +297,7 @@ ctrt_status mpi_run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
     split.part = equal_parts ? call->signature.count : ((split.count + world - 1) / world + 63) & ~(size_t)63;
     split.piece = PIECE / split.element;
     split.pieces = (split.part + split.piece - 1) / split.piece;
-    CTRT_TRY(reserve_scratch(comm, 2 * world * PIECE));
+    CTRT_TRY(mpi_reserve_scratch(comm, 2 * world * PIECE));
     struct mpi_batch scatters[2] = { { .comm = comm, .call = call }, { .comm = comm, .call = call } };
     struct mpi_batch results = { .comm = comm, .call = call };
     CTRT_TRY(start_scatter(&scatters[0], &split, 0));
@@ -379,6 +380,12 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
         if (call->bytes > 0)
             take(comm, call);
         return CTRT_OK;
+    }
+    const bool pulls = !small && comm->machines == 1 && mpi_pulls(comm, call);
+    if (pulls) {
+        const uint64_t address = (uint64_t)(uintptr_t)mpi_pull_data(call, data);
+        CTRT_TRY(mpi_open(comm, call, &address, sizeof address));
+        return mpi_run_pull(comm, call);
     }
     CTRT_TRY(mpi_open(comm, call, data, small ? bytes : 0));
     if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)

@@ -8,6 +8,7 @@
  *   opening.c     the first step of every collective: exchanges and compares signatures, and the data of small calls
  *   machines.c    groups of the ranks of one machine, which share memory
  *   window.c      openings and messages in that memory
+ *   pull.c        large collectives between processes that can read each other's memory
  *   collective.c  the collectives
  *   message.c     send and recv
  *
@@ -49,6 +50,8 @@ struct mpi_block {                      /* followed by `bytes` bytes of data, ro
 struct mpi_place {
     char machine[80];                   /* its name */
     int32_t rank, size;                 /* in MPI_COMM_WORLD */
+    int64_t pid;
+    uint64_t probe;                     /* address of a copy of `pid` in the process */
 };
 
 /* The collectives, sends and receives of a group can run at the same time, each in one thread. */
@@ -85,6 +88,10 @@ struct mpi_comm {
     char **windows;                     /* [world], on one machine: see window.c */
     size_t message_block;               /* bytes of a block for a message; 0: messages go through MPI */
     uint64_t *taken;                    /* [world]: messages that the other ranks have read, as far as known */
+    uint64_t barriers;                  /* of windows, so far */
+    bool pulls;                         /* the processes can read each other's memory */
+    int64_t *pids;                      /* [world] */
+    uint64_t *addresses;                /* [world]: of the data of each rank, in its process */
 };
 
 /* Requests that have started and not completed. */
@@ -178,6 +185,20 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
 ctrt_status mpi_window_receive(const struct mpi_block **out, struct mpi_comm *comm, const ctrt_comm_call *call);
 void mpi_window_taken(struct mpi_comm *comm, const ctrt_comm_call *call);
 
+/* Waits until all ranks have called it. */
+ctrt_status mpi_window_barrier(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* ---- pull.c: comm->machines is 1 ---- */
+
+/* Sets the members for mpi_pull_allowed, which tests whether this process can read the memory of another one. */
+void mpi_pull_publish(struct mpi_place *own);
+bool mpi_pull_allowed(const struct mpi_place *place);
+/* Whether mpi_run_pull runs this large call. Then the opening has, as data, the address of the data that the rank
+ * contributes: mpi_pull_data, where `given` is that of other calls. */
+bool mpi_pulls(const struct mpi_comm *comm, const ctrt_comm_call *call);
+const void *mpi_pull_data(const ctrt_comm_call *call, const void *given);
+ctrt_status mpi_run_pull(struct mpi_comm *comm, const ctrt_comm_call *call);
+
 /* ---- engine.c ---- */
 
 /* Creates comm->handle, of `world` ranks of MPI_COMM_WORLD. `kind` distinguishes groups with the same name. */
@@ -186,6 +207,8 @@ ctrt_status mpi_create_group(struct mpi_comm *comm, const int *ranks, const char
 /* ---- collective.c, message.c ---- */
 
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* Makes comm->scratch at least `bytes` long. */
+ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes);
 ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* A large reduction in the order of ranks. */
 ctrt_status mpi_run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call);

@@ -2,7 +2,7 @@
 /* plugins/comm/mpi/machines.c: the ranks of one machine share memory.
  *
  * The ranks of each machine form a group of the engine host, whose code is part of this plugin. If all ranks are on one
- * machine, that group runs the large collectives, and its memory has the windows of window.c. Otherwise all_reduce and
+ * machine, that group runs large collectives, and its memory has the windows of window.c. Otherwise all_reduce and
  * broadcast go through the first rank of each machine, its leader: an all_reduce reduces on each machine, then between
  * the leaders by MPI, then broadcasts on each machine. So a machine sends and receives the data once, and not once per
  * rank. */
@@ -126,9 +126,14 @@ ctrt_status mpi_machines_join(struct mpi_comm *comm, const struct mpi_place *pla
             CTRT_TRY(create_leaders(comm, places, machines));
     } else {
         comm->machines = 1;
-        for (int rank = 0; rank < comm->world; rank++)
+        bool allowed = true;
+        for (int rank = 0; rank < comm->world; rank++) {
             comm->windows[rank] = host_window(comm->local, rank);
+            comm->pids[rank] = places[rank].pid;
+            allowed &= mpi_pull_allowed(&places[rank]);
+        }
         mpi_window_limits(comm);
+        CTRT_TRY(agree(&comm->pulls, comm, allowed));
     }
     return CTRT_OK;
 }
