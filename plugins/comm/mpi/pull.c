@@ -13,7 +13,7 @@
 #include "engine.h"
 
 enum {
-    BLOCK = 256 << 10,                  /* bytes that are reduced at once */
+    BLOCK = 1 << 20,                    /* bytes that are reduced at once */
     AT_ONCE = 8 << 20,                  /* bytes between two polls */
     SHARE = 1 << 20,                    /* up to here, the engine host is faster in reductions and broadcast */
 };
