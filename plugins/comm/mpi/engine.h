@@ -35,7 +35,7 @@ enum {
     MPI_EAGER = 4000,                   /* larger messages take several steps in Open MPI on one machine */
     MPI_MESSAGE_INLINE = MPI_EAGER - 64,    /* largest message whose data is sent with its signature */
     MPI_REQUESTS = 64,                  /* incomplete requests of a batch */
-    MPI_WINDOW_INLINE = 16384,          /* largest data of one rank in an opening in shared memory */
+    MPI_WINDOW_INLINE = 8192,           /* largest data of one rank in an opening in shared memory */
 };
 enum { TAG_OPENING = 1, TAG_DATA, TAG_MESSAGE, TAG_MESSAGE_DATA };
 
