@@ -58,6 +58,8 @@ test_mpi() {
     passed machines "two machines with two ranks each" 4
     job native 2 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k CTRT_MPI_MACHINES=2'
     passed native "MPI's reductions, calls in pieces; hashes of signatures" 2
+    job leaders 3 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k CTRT_MPI_MACHINES=2'
+    passed leaders "the same between two machines, one of them with two ranks" 3
     for machines in 1 2 3; do
         job "mismatch$machines" 3 mismatch "CTRT_MPI_MACHINES=$machines"
         passed "mismatch$machines" "calls that differ are errors on all ranks; machines: $machines" 3 any

@@ -288,7 +288,7 @@ static ctrt_status start_results(struct mpi_batch *batch, const struct split *sp
 
 /* While a piece is reduced, the next one and the results of the last one are transferred. All ranks start their
  * messages in the same order, so messages between two ranks match. */
-ctrt_status mpi_run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
+static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const size_t world = (size_t)comm->world;
     const bool equal_parts = call->signature.collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
@@ -367,6 +367,12 @@ static ctrt_status run_native(struct mpi_comm *comm, const ctrt_comm_call *call)
     return CTRT_OK;
 }
 
+ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const bool half = call->signature.dtype == CTRT_F16 || call->signature.dtype == CTRT_BF16;
+    return comm->gathers || half ? run_ordered(comm, call) : run_native(comm, call);
+}
+
 /* ---- any collective ---- */
 
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
@@ -402,6 +408,5 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
         return mpi_run_leaders(comm, call);
     if (!host_reduces(call))
         return run_copy(comm, call);
-    const bool half = signature->dtype == CTRT_F16 || signature->dtype == CTRT_BF16;
-    return comm->gathers || half ? mpi_run_ordered(comm, call) : run_native(comm, call);
+    return mpi_reduce(comm, call);
 }

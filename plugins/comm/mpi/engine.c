@@ -146,6 +146,7 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
         comm->config = config;
         comm->rank = config->rank;
         comm->world = config->world;
+        comm->ordered = ordered.integer;
         comm->gathers = config->world <= ordered.integer;
         comm->most = most.integer < 8 ? 8 : most.integer > 1 << 30 ? 1 << 30 : (size_t)most.integer & ~(size_t)7;
         comm->blocks = calloc(world, sizeof *comm->blocks);

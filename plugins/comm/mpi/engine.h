@@ -64,6 +64,7 @@ struct mpi_comm {
     int64_t spin;                       /* nanoseconds to wait without giving up the processor */
     atomic_bool dead;                   /* a call has failed */
     atomic_bool incomplete;             /* it has left requests that are not complete */
+    int64_t ordered;                    /* CTRT_MPI_ORDERED */
     bool gathers;                       /* openings gather the blocks of all ranks, else hashes of the signatures are
                                          * compared; reductions are in the order of ranks, else as MPI does */
     int64_t hashes[2];
@@ -210,8 +211,8 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* Makes comm->scratch at least `bytes` long. */
 ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes);
 ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call);
-/* A large reduction in the order of ranks. */
-ctrt_status mpi_run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* A large reduction through MPI. */
+ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* Divides `count` elements, f32 or f64. */
 void mpi_divide(void *data, uint32_t dtype, size_t count, int by);
 ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call);

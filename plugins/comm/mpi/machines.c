@@ -101,6 +101,7 @@ static ctrt_status create_leaders(struct mpi_comm *comm, const struct mpi_place 
     leaders->world = machines;
     leaders->spin = comm->spin;
     leaders->most = comm->most;
+    leaders->gathers = machines <= comm->ordered;
     for (int rank = comm->world - 1; rank >= 0; rank--)
         ranks[comm->machine[rank]] = places[rank].rank;
     ctrt_status status = mpi_create_group(leaders, ranks, "leaders");
@@ -192,7 +193,7 @@ ctrt_status mpi_run_leaders(struct mpi_comm *comm, const ctrt_comm_call *call)
     if (between.signature.op == CTRT_COMM_AVERAGE)
         between.signature.op = CTRT_COMM_SUM;
     if (comm->leaders != NULL) {
-        CTRT_TRY(mpi_run_ordered(comm->leaders, &between));
+        CTRT_TRY(mpi_reduce(comm->leaders, &between));
         if (call->signature.op == CTRT_COMM_AVERAGE)
             mpi_divide(call->receive, call->signature.dtype, call->signature.count, comm->world);
     }

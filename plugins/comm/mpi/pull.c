@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/mpi/pull.c: large collectives of one machine: each rank reads what it needs from the tensors of the other
- * processes (process_vm_readv), as MPI libraries do for large messages.
+/* plugins/comm/mpi/pull.c: large collectives of one machine: each rank reads what it needs from the tensors of the
+ * other processes (process_vm_readv), as MPI libraries do for large messages.
  *
  * The kernel copies between the tensors, so data is not written to memory in between, whose lines would then pass from
  * one processor's cache to the other's. In an all_reduce, each rank reads its part of the tensors of the others in
- * blocks that stay in its cache, reduces it in the order of ranks, and reads the other parts of the result: n bytes in 2
- * (ranks-1)/ranks n bytes of copies and n/ranks of reduction per rank. */
+ * blocks that stay in its cache, reduces it in the order of ranks, and reads the other parts of the result. So per rank
+ * it copies 2 (ranks-1)/ranks n bytes of n and reduces n/ranks. */
 #include <errno.h>
 #include <sys/uio.h>
 #include <unistd.h>

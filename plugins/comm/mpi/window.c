@@ -3,8 +3,9 @@
  *
  * Each rank has a window that the others read. It contains two blocks for openings, of even and odd collectives, and
  * for each other rank MESSAGES blocks for messages to that rank, then, per sender, the number of messages that this
- * rank has read. The last line is the number of barriers that the rank has arrived at. A block is complete when `ready` is the number of its collective or message. No rank can be two collectives
- * ahead of another one, because every collective has an opening: so a block is written again when all have read it. */
+ * rank has read. The last line is the number of barriers that the rank has arrived at. A block is complete when `ready`
+ * is the number of its collective or message. No rank can be two collectives ahead of another one, because every
+ * collective has an opening: so a block is written again when all have read it. */
 #include "engine.h"
 
 enum { MESSAGES = 4 };                  /* messages from one rank to another one that have not been read */
