@@ -5,10 +5,16 @@
 #include <ctrt/comm.h>
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -396,6 +402,20 @@ static void leave(void)
         fail("leave", "no error");
 }
 
+/* Makes a system call fail, as some containers do. */
+static void forbid(unsigned number)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = { sizeof filter / sizeof filter[0], filter };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        fail("prctl", strerror(errno));
+}
+
 /* Groups of the program's own MPI; it initialises and finalises MPI itself. */
 static void *own_mpi(void)
 {
@@ -415,6 +435,10 @@ int main(int argc, char **argv)
     const char *part = argc > 1 ? argv[1] : "";
     const char *argument = argc > 2 ? argv[2] : "";
     void *library = strcmp(part, "own") == 0 ? own_mpi() : NULL;
+    if (strcmp(part, "unreadable") == 0)
+        forbid(SYS_process_vm_readv);
+    if (strcmp(part, "unshared") == 0)
+        forbid(SYS_memfd_create);
     const double limit = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0;
     const ctrt_comm_options options = { .timeout = limit };
     require(ctrt_device_get(&cpu, "cpu"), "device_get");
@@ -427,6 +451,10 @@ int main(int argc, char **argv)
     if (strcmp(part, "collectives") == 0)
         collectives(), order(), async(), burst(), split();
     else if (strcmp(part, "native") == 0)
+        collectives(), async();
+    else if (strcmp(part, "unreadable") == 0)
+        collectives();
+    else if (strcmp(part, "unshared") == 0)
         collectives(), async();
     else if (strcmp(part, "mismatch") == 0)
         mismatches();

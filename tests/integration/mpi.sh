@@ -52,6 +52,10 @@ test_mpi() {
         job "all$n" "$n" collectives
         passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
     done
+    job unreadable 3 unreadable OMPI_MCA_btl_vader_single_copy_mechanism=none
+    passed unreadable "processes that must not read each other's memory" 3
+    job unshared 3 unshared
+    passed unshared "processes that cannot share memory" 3
     job apart 3 collectives CTRT_MPI_MACHINES=3
     passed apart "one rank per machine" 3
     job machines 4 collectives CTRT_MPI_MACHINES=2

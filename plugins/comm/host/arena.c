@@ -190,6 +190,7 @@ static ctrt_status get_name(struct arena_name *name, struct host_comm *comm, con
         if (status != CTRT_ERR_COMM || value != NULL)
             return status;
         CTRT_TRY(comm->config->poll(comm->config->state));
+        CTRT_TRY(host_poll_joining(comm));
     }
 }
 

@@ -146,6 +146,8 @@ char *host_window(const struct host_comm *comm, int rank);
 void host_word_set(struct host_word *word, uint32_t value);
 /* Waits until the word's value is not `old`. Fails when the config's poll fails; the group is dead then. */
 ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old);
+/* While the group is created, fails if another rank could not join. */
+ctrt_status host_poll_joining(struct host_comm *comm);
 /* Waits until all ranks have called it. */
 ctrt_status host_barrier(struct host_comm *comm, void *state);
 /* Writes this rank's entry, waits for all ranks and compares their signatures. */
