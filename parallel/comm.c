@@ -60,6 +60,8 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     comm->received = host_calloc((size_t)size * sizeof *comm->received);
     comm->record = host_calloc(sizeof *comm->record);
     const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->record;
+    if (comm->record != NULL)
+        flight_begin(comm->record);
     for (int i = 0; i < LANES; i++)
         comm->lanes[i].comm = comm;
     *out = comm;

@@ -83,8 +83,11 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
     const ctrt_tensor *any = request->send ? request->send : request->receive;
     if (any != NULL)
         CTRT_TRY(check_tensors(&count, comm, request));
-    CTRT_TRY(ctrt_context(comm_check(comm), "%s", request->who));
-    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "collectives cannot be captured"), "%s", request->who));
+    ctrt_status status = comm_check(comm);
+    if (status == CTRT_OK)
+        status = capture_refuse(comm->device, "collectives cannot be captured");
+    if (status != CTRT_OK)
+        return ctrt_context(status, "%s", request->who);
     const ctrt_comm_call call = {
         .size = sizeof call,
         .signature = { .count = count, .collective = message ? CTRT_COLLECTIVE_SEND : request->collective,
@@ -95,7 +98,8 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
         .bytes = any ? (size_t)count * ctrt_dtype_size(tensor_dtype(any)) : 0,
         .send_tensor = request->send, .receive_tensor = request->receive,
     };
-    return ctrt_context(comm_submit(work, comm, &call), "%s", request->who);
+    status = comm_submit(work, comm, &call);
+    return likely(status == CTRT_OK) ? CTRT_OK : ctrt_context(status, "%s", request->who);
 }
 
 #define SUBMIT(work, comm, ...)                                                                                     \

@@ -9,17 +9,24 @@
 #include "parallel/comm.h"
 #include "tensor/pinned.h"
 
-int64_t comm_clock(double seconds)
+static int64_t clock_now(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec + (int64_t)(seconds * 1e9);
+    clock_gettime(clock, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+int64_t comm_clock(double seconds)
+{
+    return clock_now(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
+}
+
+/* The coarse clock is up to 10 ms late, and reading it takes a fifth of the time. */
 void comm_lane_begin(struct comm_lane *lane)
 {
-    atomic_store(&lane->polled, comm_clock(0));
-    atomic_store(&lane->deadline, comm_clock(lane->comm->timeout));
+    const int64_t now = clock_now(CLOCK_MONOTONIC_COARSE);
+    atomic_store_explicit(&lane->polled, now, memory_order_relaxed);
+    atomic_store_explicit(&lane->deadline, now + (int64_t)(lane->comm->timeout * 1e9), memory_order_relaxed);
 }
 
 int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument)
@@ -118,7 +125,41 @@ static ctrt_status run_call(ctrt_comm *comm, ctrt_comm_call *call)
     return CTRT_OK;
 }
 
-/* Runs the call of `work` in the calling thread, which has made the lane busy. */
+/* Numbers the call and adds it to the flight record. The number is the same on all ranks, so it counts only calls that
+ * are going to run. The caller holds the lock. */
+static uint64_t call_add(ctrt_comm *comm, ctrt_comm_call *call, enum flight_state state)
+{
+    call->signature.sequence = call->peer < 0                ? ++comm->sequence
+                               : call->receive_tensor != NULL ? ++comm->received[call->peer]
+                                                              : ++comm->sent[call->peer];
+    return flight_add(comm->record, &call->signature, call->peer, state);
+}
+
+/* Runs the call in the calling thread, which has made the lane busy. */
+static ctrt_status lane_run(struct comm_lane *lane, ctrt_comm_call *call)
+{
+    call->state = lane;
+    const bool grad = ctrt_set_grad_enabled(false);
+    const ctrt_status status = run_call(lane->comm, call);
+    (void)ctrt_set_grad_enabled(grad);
+    return likely(status == CTRT_OK) ? CTRT_OK : comm_fail(lane->comm, status, ctrt_error_message());
+}
+
+/* Records the end of call `number` and makes the lane idle. */
+static void lane_end(struct comm_lane *lane, uint64_t number, ctrt_status status)
+{
+    ctrt_comm *comm = lane->comm;
+    pthread_mutex_lock(&comm->lock);
+    flight_set(comm->record, number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
+    lane->number = 0;
+    lane->busy = false;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* ---- lanes ---- */
+
+/* Runs the call of `work` in the lane's thread. */
 static void run_work(struct comm_lane *lane, ctrt_work *work)
 {
     ctrt_comm *comm = lane->comm;
@@ -128,22 +169,13 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     flight_set(comm->record, work->number, FLIGHT_RUNNING);
     pthread_mutex_unlock(&comm->lock);
     comm_lane_begin(lane);
-    work->call.state = lane;
     if (status == CTRT_OK && work->before != NULL)
         status = ctrt_stream_wait_event(lane->stream, work->before);
-    if (status == CTRT_OK) {
-        bool grad = ctrt_set_grad_enabled(false);
-        status = run_call(comm, &work->call);
-        ctrt_set_grad_enabled(grad);
-        if (status != CTRT_OK)
-            status = comm_fail(comm, status, ctrt_error_message());
-    }
+    if (status == CTRT_OK)
+        status = lane_run(lane, &work->call);
     if (status == CTRT_OK && work->event != NULL)
         status = ctrt_event_record(work->event, lane->stream);
-    pthread_mutex_lock(&comm->lock);
-    flight_set(comm->record, work->number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
-    lane->number = 0;
-    pthread_mutex_unlock(&comm->lock);
+    lane_end(lane, work->number, status);
 
     ctrt_tensor_release(&work->call.send_tensor);
     ctrt_tensor_release(&work->call.receive_tensor);
@@ -155,8 +187,6 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     pthread_cond_broadcast(&work->changed);
     pthread_mutex_unlock(&work->lock);
 }
-
-/* ---- lanes ---- */
 
 static void *lane_thread(void *argument)
 {
@@ -178,8 +208,6 @@ static void *lane_thread(void *argument)
         run_work(lane, work);
         ctrt_work_release(&work);
         pthread_mutex_lock(&comm->lock);
-        lane->busy = false;
-        pthread_cond_broadcast(&comm->changed);
     }
     pthread_mutex_unlock(&comm->lock);
     if (lane->stream != NULL)
@@ -243,15 +271,6 @@ static ctrt_status work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_de
     return CTRT_OK;
 }
 
-/* Whether a call without work can run in the calling thread. True stays true, because only this thread adds calls. */
-static bool idle(struct comm_lane *lane)
-{
-    pthread_mutex_lock(&lane->comm->lock);
-    const bool result = lane->first == NULL && !lane->busy;
-    pthread_mutex_unlock(&lane->comm->lock);
-    return result;
-}
-
 static ctrt_status create_events(ctrt_work *work)
 {
     CTRT_TRY(ctrt_event_new(&work->before, work->device, false));
@@ -259,47 +278,53 @@ static ctrt_status create_events(ctrt_work *work)
     return ctrt_event_record(work->before, NULL);
 }
 
+/* If no call is queued or runs in the lane, runs the call in the calling thread; returns false otherwise. This is the
+ * fast path of small calls: it allocates nothing and takes the lock twice. */
+static bool run_here(ctrt_status *status, struct comm_lane *lane, const ctrt_comm_call *given)
+{
+    ctrt_comm *comm = lane->comm;
+    ctrt_comm_call call = *given;
+    uint64_t number = 0;
+    CANCEL_DISABLED;
+    pthread_mutex_lock(&comm->lock);
+    const bool idle = lane->first == NULL && !lane->busy;
+    if (idle) {
+        lane->busy = true;
+        lane->number = number = call_add(comm, &call, FLIGHT_RUNNING);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (!idle)
+        return false;
+    comm_lane_begin(lane);
+    *status = lane_run(lane, &call);
+    lane_end(lane, number, *status);
+    return true;
+}
+
 ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_AUTO(work) work = NULL;
     struct comm_lane *lane = &comm->lanes[lane_of(call)];
+    ctrt_status status = CTRT_OK;
+    if (out == NULL && run_here(&status, lane, call))
+        return status;
     CTRT_TRY(work_new(&work, call, comm->device));
-    const bool here = out == NULL && idle(lane);
-    if (!here && asynchronous(comm->device))
+    if (asynchronous(comm->device))
         CTRT_TRY(create_events(work));
     pthread_mutex_lock(&comm->lock);
-    ctrt_status status = out != NULL ? lane_start(lane) : CTRT_OK;
-    if (status != CTRT_OK) {
-        pthread_mutex_unlock(&comm->lock);
-        return status;
-    }
-    /* The number is the same on all ranks, so it counts only calls that are going to run. */
-    ctrt_comm_signature *signature = &work->call.signature;
-    signature->sequence = call->peer < 0                ? ++comm->sequence
-                          : call->receive_tensor != NULL ? ++comm->received[call->peer]
-                                                         : ++comm->sent[call->peer];
-    work->number = flight_add(comm->record, signature, call->peer);
-    if (here) {
-        lane->busy = true;
-    } else {
-        ctrt_work *queued = work;
+    status = lane_start(lane);
+    if (status == CTRT_OK) {
+        work->number = call_add(comm, &work->call, FLIGHT_QUEUED);
         atomic_fetch_add(&work->refs, 1);
         if (lane->first == NULL)
-            lane->first = queued;
+            lane->first = work;
         else
-            lane->last->next = queued;
-        lane->last = queued;
+            lane->last->next = work;
+        lane->last = work;
         pthread_cond_broadcast(&comm->changed);
     }
     pthread_mutex_unlock(&comm->lock);
-
-    if (here) {
-        run_work(lane, work);
-        pthread_mutex_lock(&comm->lock);
-        lane->busy = false;
-        pthread_cond_broadcast(&comm->changed);
-        pthread_mutex_unlock(&comm->lock);
-    }
+    CTRT_TRY(status);
     if (out == NULL)
         return ctrt_work_wait(work);
     ctrt_work_release(out);

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/flight_record.c: the last collectives of a communicator, for reports. */
+/* parallel/flight_record.c: the last collectives of a communicator, for reports.
+ *
+ * Times are recorded as ticks: of the processor's time stamp counter where it has a constant rate, because reading it
+ * takes a third of the time of clock_gettime, else nanoseconds. Reports convert them to times since 1970 by the ticks
+ * and times at which the record was created and is written. */
 #include "parallel/flight_record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
 
 #include "ctrt/tensor.h"
 
@@ -15,11 +23,36 @@ static const char *const collective_names[CTRT_COLLECTIVE_COUNT] = {
 static const char *const op_names[] = { "sum", "product", "min", "max", "average" };
 static const char *const state_names[] = { "queued", "running", "done", "failed" };
 
-static int64_t now(void)
+static int64_t clock_now(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
+    clock_gettime(clock, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+#if defined(__x86_64__)
+static bool constant_rate;
+
+__attribute__((constructor)) static void find_constant_rate(void)
+{
+    unsigned a, b, c, d = 0;
+    constant_rate = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);       /* "invariant TSC" */
+}
+#endif
+
+static inline uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+    if (constant_rate)
+        return __rdtsc();
+#endif
+    return (uint64_t)clock_now(CLOCK_MONOTONIC);
+}
+
+void flight_begin(struct flight_record *record)
+{
+    record->begin_ticks = ticks();
+    record->begin_time = clock_now(CLOCK_REALTIME);
 }
 
 static bool reduces(const ctrt_comm_signature *signature)
@@ -38,10 +71,18 @@ static const char *op_name(const ctrt_comm_signature *signature)
     return signature->op < sizeof op_names / sizeof *op_names ? op_names[signature->op] : "?";
 }
 
-uint64_t flight_add(struct flight_record *record, const ctrt_comm_signature *signature, int32_t peer)
+uint64_t flight_add(struct flight_record *record, const ctrt_comm_signature *signature, int32_t peer,
+                    enum flight_state state)
 {
+    const uint64_t now = ticks();
     struct flight *flight = &record->ring[record->count % FLIGHT_RECORDS];
-    *flight = (struct flight){ .number = ++record->count, .signature = *signature, .peer = peer, .queued = now() };
+    flight->number = ++record->count;
+    flight->signature = *signature;
+    flight->peer = peer;
+    flight->state = state;
+    flight->queued = now;
+    flight->started = state == FLIGHT_RUNNING ? now : 0;
+    flight->ended = 0;
     return flight->number;
 }
 
@@ -51,7 +92,7 @@ void flight_set(struct flight_record *record, uint64_t number, enum flight_state
     if (flight == NULL)
         return;
     flight->state = state;
-    *(state == FLIGHT_RUNNING ? &flight->started : &flight->ended) = now();
+    *(state == FLIGHT_RUNNING ? &flight->started : &flight->ended) = ticks();
 }
 
 static uint64_t oldest(const struct flight_record *record)
@@ -106,7 +147,20 @@ const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signa
     return text;
 }
 
-static void flight_json_one(struct json *json, const struct flight *flight)
+/* A pair of ticks and nanoseconds since 1970, and nanoseconds per tick. */
+struct scale {
+    uint64_t ticks;
+    int64_t time;
+    double tick;
+};
+
+static void json_time(struct json *json, const char *key, const struct scale *scale, uint64_t at)
+{
+    const double age = (double)(int64_t)(scale->ticks - at) * scale->tick;
+    json_add_int(json, key, at ? scale->time - (int64_t)age : 0);
+}
+
+static void flight_json_one(struct json *json, const struct flight *flight, const struct scale *scale)
 {
     const ctrt_comm_signature *signature = &flight->signature;
     json_begin(json, NULL, '{');
@@ -124,16 +178,19 @@ static void flight_json_one(struct json *json, const struct flight *flight)
     if (flight->peer >= 0)
         json_add_int(json, "peer", flight->peer);
     json_add_string(json, "state", state_names[flight->state]);
-    json_add_int(json, "queued_ns", flight->queued);
-    json_add_int(json, "started_ns", flight->started);
-    json_add_int(json, "ended_ns", flight->ended);
+    json_time(json, "queued_ns", scale, flight->queued);
+    json_time(json, "started_ns", scale, flight->started);
+    json_time(json, "ended_ns", scale, flight->ended);
     json_end(json, '}');
 }
 
 void flight_json(struct json *json, const char *key, const struct flight_record *record)
 {
+    struct scale scale = { .ticks = ticks(), .time = clock_now(CLOCK_REALTIME) };
+    if (scale.ticks > record->begin_ticks)
+        scale.tick = (double)(scale.time - record->begin_time) / (double)(scale.ticks - record->begin_ticks);
     json_begin(json, key, '[');
     for (uint64_t i = oldest(record); i < record->count; i++)
-        flight_json_one(json, &record->ring[i % FLIGHT_RECORDS]);
+        flight_json_one(json, &record->ring[i % FLIGHT_RECORDS], &scale);
     json_end(json, ']');
 }

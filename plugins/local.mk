@@ -50,15 +50,16 @@ comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/
                    plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
                    plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
                    plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
-                   plugins/comm/mpi/message.c plugins/comm/mpi/opening.c plugins/comm/mpi/wait.c
+                   plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c \
+                   plugins/comm/mpi/pull.c plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
 
 if PLUGIN_COMM_HOST
 plugin_LTLIBRARIES += comm-host.la
-comm_host_la_SOURCES  = $(comm_host_sources)
+comm_host_la_SOURCES  = plugins/comm/host/plugin.c
 comm_host_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 comm_host_la_CFLAGS   = $(PLUGIN_CFLAGS)
 comm_host_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
-comm_host_la_LIBADD   = $(comm_reductions) libctrt.la
+comm_host_la_LIBADD   = libcomm-host.la libctrt.la
 endif
 
 if PLUGIN_COMM_MPI
@@ -67,21 +68,27 @@ comm_mpi_la_SOURCES  = $(comm_mpi_sources)
 comm_mpi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 comm_mpi_la_CFLAGS   = $(PLUGIN_CFLAGS)
 comm_mpi_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
-comm_mpi_la_LIBADD   = $(comm_reductions) libctrt.la -ldl
+comm_mpi_la_LIBADD   = libcomm-host.la libctrt.la -ldl
 endif
 
-# The reductions of both engines; reduce.c is compiled once per instruction set.
-comm_reductions = libcomm-host-baseline.la
-noinst_LTLIBRARIES += libcomm-host-baseline.la
-libcomm_host_baseline_la_SOURCES  = plugins/comm/host/reduce.c
-libcomm_host_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=baseline
-libcomm_host_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
+# The engine host without its registration. The engine mpi uses it between the processes of one machine.
+noinst_LTLIBRARIES += libcomm-host.la
+libcomm_host_la_SOURCES  = $(comm_host_sources) plugins/comm/reduce.h plugins/comm/reduce_table.c
+libcomm_host_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+libcomm_host_la_CFLAGS   = $(PLUGIN_CFLAGS)
+libcomm_host_la_LIBADD   = libcomm-reduce-baseline.la
+
+# Compiled once per instruction set.
+noinst_LTLIBRARIES += libcomm-reduce-baseline.la
+libcomm_reduce_baseline_la_SOURCES  = plugins/comm/reduce.c
+libcomm_reduce_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=baseline
+libcomm_reduce_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
 if CPU_AVX2
-noinst_LTLIBRARIES += libcomm-host-avx2.la
-comm_reductions += libcomm-host-avx2.la
-libcomm_host_avx2_la_SOURCES  = plugins/comm/host/reduce.c
-libcomm_host_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
-libcomm_host_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
+noinst_LTLIBRARIES += libcomm-reduce-avx2.la
+libcomm_host_la_LIBADD += libcomm-reduce-avx2.la
+libcomm_reduce_avx2_la_SOURCES  = plugins/comm/reduce.c
+libcomm_reduce_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
+libcomm_reduce_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
 endif
 
 # Parallel strategies call them too.

@@ -5,10 +5,16 @@
 #include <ctrt/comm.h>
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -188,21 +194,54 @@ static double far_apart(int r, int64_t i, ctrt_dtype dtype)
     return r == 0 ? 3e8 : r == size - 1 ? -3e8 : 1;
 }
 
+/* The sum of all ranks if rank r is on machine r % machines: of each machine first. */
+static float sum_by_machines(int machines)
+{
+    float sum = 0;
+    for (int machine = 0; machine < machines && machine < size; machine++) {
+        float part = (float)far_apart(machine, 0, CTRT_F32);
+        for (int r = machine + machines; r < size; r += machines)
+            part += (float)far_apart(r, 0, CTRT_F32);
+        sum = machine == 0 ? part : sum + part;
+    }
+    return sum;
+}
+
+/* Sums are in the order of ranks; large ones of several machines are added up on each machine first. */
 static void order(void)
 {
+    const char *given = getenv("CTRT_MPI_MACHINES");
     for (int64_t count = 3; count < 1000000; count = count * 500) {
         CTRT_AUTO(tensor) tensor = tensor_of(count, CTRT_F32, far_apart);
-        float first = 0, *found = calloc((size_t)count, sizeof *found);
-        for (int r = 0; r < size; r++)
-            first += (float)far_apart(r, 0, CTRT_F32);
+        const float sum = sum_by_machines(given && count > 3 ? atoi(given) : 1);
+        float *found = calloc((size_t)count, sizeof *found);
         require(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM), "all_reduce");
         require(ctrt_to_host(found, (size_t)count * sizeof *found, tensor, CTRT_F32), "to_host");
         for (int64_t i = 0; i < count; i++)
-            if (found[i] != first) {
+            if (found[i] != sum) {
                 fail("order", "the sum is not in the order of ranks");
                 break;
             }
         free(found);
+    }
+}
+
+/* Messages from rank 0 to the last rank that are sent before they are received, more than are kept in between. */
+static void burst(void)
+{
+    enum { N = 20 };
+    for (int i = 0; i < N && size > 1; i++) {
+        const int64_t count = i % 5 == 4 ? 30000 : i * 40;
+        CTRT_AUTO(tensor) tensor = tensor_of(count, CTRT_F32, value);
+        const struct expectation message = { BROADCAST, 0, count, 0 };
+        if (rank == 0)
+            require(ctrt_comm_send(NULL, comm, tensor, size - 1), "send");
+        if (rank != size - 1)
+            continue;
+        if (i == 0)
+            usleep(20000);
+        require(ctrt_comm_recv(NULL, comm, tensor, 0), "recv");
+        compare(tensor, &message, CTRT_F32);
     }
 }
 
@@ -363,6 +402,20 @@ static void leave(void)
         fail("leave", "no error");
 }
 
+/* Makes a system call fail, as some containers do. */
+static void forbid(unsigned number)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = { sizeof filter / sizeof filter[0], filter };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        fail("prctl", strerror(errno));
+}
+
 /* Groups of the program's own MPI; it initialises and finalises MPI itself. */
 static void *own_mpi(void)
 {
@@ -382,6 +435,10 @@ int main(int argc, char **argv)
     const char *part = argc > 1 ? argv[1] : "";
     const char *argument = argc > 2 ? argv[2] : "";
     void *library = strcmp(part, "own") == 0 ? own_mpi() : NULL;
+    if (strcmp(part, "unreadable") == 0)
+        forbid(SYS_process_vm_readv);
+    if (strcmp(part, "unshared") == 0)
+        forbid(SYS_memfd_create);
     const double limit = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0;
     const ctrt_comm_options options = { .timeout = limit };
     require(ctrt_device_get(&cpu, "cpu"), "device_get");
@@ -392,8 +449,12 @@ int main(int argc, char **argv)
     if (strcmp(ctrt_comm_engine_name(comm), "mpi") != 0)
         fail("engine", ctrt_comm_engine_name(comm));
     if (strcmp(part, "collectives") == 0)
-        collectives(), order(), async(), split();
+        collectives(), order(), async(), burst(), split();
     else if (strcmp(part, "native") == 0)
+        collectives(), async();
+    else if (strcmp(part, "unreadable") == 0)
+        collectives();
+    else if (strcmp(part, "unshared") == 0)
         collectives(), async();
     else if (strcmp(part, "mismatch") == 0)
         mismatches();

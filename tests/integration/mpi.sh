@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The engine mpi under each MPI that is installed: mpi-program with 1, 2 and 3 ranks.
+# The engine mpi under each MPI that is installed: mpi-program with 1 to 4 ranks. With CTRT_MPI_MACHINES they behave as
+# if they were on several machines.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
 builddir=${builddir:-.}
@@ -46,21 +47,34 @@ $(cat "$work/$1")" ;;
 test_mpi() {
     mpi=$1 mpirun=$2
     { job timeout 3 timeout; job kill 3 'lose kill' CTRT_COMM_REPORT="$work/report-%r.json"; } &
-    job leave 3 leave &
+    { job leave 3 leave; job timeout-mpi 3 timeout CTRT_MPI_MACHINES=3; } &
     for n in 1 2 3; do
         job "all$n" "$n" collectives
         passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
     done
-    job native 2 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k'
+    job unreadable 3 unreadable OMPI_MCA_btl_vader_single_copy_mechanism=none
+    passed unreadable "processes that must not read each other's memory" 3
+    job unshared 3 unshared
+    passed unshared "processes that cannot share memory" 3
+    job apart 3 collectives CTRT_MPI_MACHINES=3
+    passed apart "one rank per machine" 3
+    job machines 4 collectives CTRT_MPI_MACHINES=2
+    passed machines "two machines with two ranks each" 4
+    job native 2 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k CTRT_MPI_MACHINES=2'
     passed native "MPI's reductions, calls in pieces; hashes of signatures" 2
-    job mismatch 3 mismatch
-    passed mismatch "calls that differ are errors on all ranks; other groups go on" 3 any
-    job hashes 2 mismatch CTRT_MPI_ORDERED=1
+    job leaders 3 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k CTRT_MPI_MACHINES=2'
+    passed leaders "the same between two machines, one of them with two ranks" 3
+    for machines in 1 2 3; do
+        job "mismatch$machines" 3 mismatch "CTRT_MPI_MACHINES=$machines"
+        passed "mismatch$machines" "calls that differ are errors on all ranks; machines: $machines" 3 any
+    done
+    job hashes 2 mismatch 'CTRT_MPI_ORDERED=1 CTRT_MPI_MACHINES=2'
     passed hashes "calls that differ, found by hashes" 2 any
     job own 2 own
     passed own "a program that initialises MPI itself" 2
     wait
     passed timeout "a rank that does not come is named; no call hangs" 3 any
+    passed timeout-mpi "the same on several machines" 3 any
     # The launcher kills the other ranks, which may be before they have written their reports.
     ended kill "a killed rank ends the job"
     ended leave "a rank that ends without leaving its group ends the job"

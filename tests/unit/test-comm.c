@@ -135,6 +135,46 @@ static void reuse(struct rank *rank)
     CHECK_OK(ctrt_stream_pop());
 }
 
+/* Seconds since 1970 that the report has next for `key`; moves *at behind them. */
+static double time_of(const char **at, const char *key)
+{
+    const char *found = strstr(*at, key);
+    if (!CHECK(found != NULL, "the report has no %s", key))
+        return 0;
+    *at = found + strlen(key);
+    return strtod(*at, NULL) * 1e-9;
+}
+
+/* The times in the flight record: of two blocking calls and one in the background, with pauses between them. */
+static void record(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = tensor_of(rank->device, CTRT_F32, rank->number, 100);
+    CTRT_AUTO(work) work = NULL;
+    struct timespec time;
+    char *json = NULL;
+    double bounds[4];
+    for (int i = 0; i < 4; i++) {
+        clock_gettime(CLOCK_REALTIME, &time);
+        bounds[i] = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+        sleep_seconds(0.1);
+        if (i < 3)
+            CHECK_OK(ctrt_comm_all_reduce(i == 2 ? &work : NULL, rank->comm, x, CTRT_COMM_SUM));
+        if (i == 2)
+            CHECK_OK(ctrt_work_wait(work));
+    }
+    if (!CHECK_OK(ctrt_comm_report(&json, rank->comm)))
+        return;
+    const char *at = json;
+    for (int i = 0; i < 3; i++) {
+        const double queued = time_of(&at, "\"queued_ns\": "), started = time_of(&at, "\"started_ns\": ");
+        const double ended = time_of(&at, "\"ended_ns\": ");
+        CHECK(bounds[i] < queued && queued <= started && started < ended && ended < bounds[i + 1] + 0.1,
+              "call %d: %.6f s to %.6f s, queued at %.6f, started at %.6f, ended at %.6f", i, bounds[i], bounds[i + 1],
+              queued, started, ended);
+    }
+    free(json);
+}
+
 static void bad_input(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = tensor_of(rank->device, CTRT_F32, 0, 4), z = NULL;
@@ -323,6 +363,7 @@ TEST_MAIN
             run_job(kind, 2, 30, ring, NULL, -1);
             run_job(kind, 4, 30, split, NULL, -1);
             run_job(kind, 3, 30, reuse, NULL, -1);
+            run_job(kind, 2, 30, record, NULL, -1);
             run_job(kind, 3, 30, bad_input, NULL, -1);
         }
     }

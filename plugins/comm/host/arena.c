@@ -51,7 +51,7 @@ static size_t header_bytes(int world)
 
 static size_t arena_bytes(int world)
 {
-    return header_bytes(world) + 2 * (size_t)world * (HOST_PIECE + HOST_MESSAGE) + 2 * HOST_PIECE;
+    return header_bytes(world) + (size_t)world * (2 * (HOST_PIECE + HOST_MESSAGE) + HOST_WINDOW) + 2 * HOST_PIECE;
 }
 
 static char *body(const struct host_comm *comm)
@@ -72,6 +72,11 @@ char *host_result(const struct host_comm *comm, uint32_t piece)
 char *host_message(const struct host_comm *comm, int rank, uint32_t piece)
 {
     return body(comm) + 2 * (size_t)(comm->world + 1) * HOST_PIECE + (2 * (size_t)rank + (piece & 1)) * HOST_MESSAGE;
+}
+
+char *host_window(const struct host_comm *comm, int rank)
+{
+    return host_message(comm, comm->world, 0) + (size_t)rank * HOST_WINDOW;
 }
 
 /* ---- files ---- */
@@ -199,6 +204,7 @@ static ctrt_status get_name(struct arena_name *name, struct host_comm *comm, con
         if (status != CTRT_ERR_COMM || value != NULL)
             return status;
         CTRT_TRY(comm->config->poll(comm->config->state));
+        CTRT_TRY(host_poll_joining(comm));
     }
 }
 

@@ -9,34 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "config.h"
 #include "host.h"
-
-/* ---- reductions for this processor ---- */
-
-extern const host_reductions host_reductions_baseline;
-#if defined(CTRT_CPU_AVX2)
-extern const host_reductions host_reductions_avx2;
-#endif
-
-static const host_reductions *reductions = &host_reductions_baseline;
-
-host_reduction *host_reduction_of(const ctrt_comm_signature *signature)
-{
-    return (*reductions)[signature->dtype][signature->op];
-}
-
-static ctrt_status init(const ctrt_host *host)
-{
-#if defined(CTRT_CPU_AVX2)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
-        && __builtin_cpu_supports("bmi2"))
-        reductions = &host_reductions_avx2;
-#endif
-    host_arena_init(host);
-    return CTRT_OK;
-}
 
 /* ---- joining and leaving ---- */
 
@@ -166,7 +139,7 @@ static bool host_connects(int32_t world, int32_t hosts, int32_t processes)
     return hosts == 1 && world <= HOST_RANKS;
 }
 
-static const ctrt_comm_engine engine = {
+const ctrt_comm_engine host_engine = {
     .size = sizeof(ctrt_comm_engine),
     .create = host_create,
     .destroy = host_destroy,
@@ -177,9 +150,8 @@ static const ctrt_comm_engine engine = {
     .free = host_free,
 };
 
-static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "host", .table = &engine },
-};
-
-CTRT_PLUGIN_DEFINE("comm-host", PACKAGE_VERSION, "communicators: threads and processes of one machine", components,
-                   init)
+void host_init(const ctrt_host *host)
+{
+    host_reductions_init();
+    host_arena_init(host);
+}

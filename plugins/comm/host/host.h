@@ -9,7 +9,7 @@
  *   pieces.c     collectives through the arena, in pieces: processes, and all small tensors
  *   devices.c    collectives and messages of threads with asynchronous devices, by ops on the devices
  *   message.c    send and recv
- *   reduce.c     reductions in host memory; compiled once per instruction set
+ *   plugin.c     the plugin's registration. The other files are part of the engine `mpi` too
  *
  * Every rank calls the functions with the same collectives. A collective begins with a barrier (host_arrive): each rank
  * has written a struct host_entry with its signature and its addresses before it, and after it compares the signatures
@@ -24,10 +24,13 @@
 
 #include "ctrt/comm_plugin.h"
 #include "ctrt/ctrt.h"
+#include "../reduce.h"
 
 /* Bytes of a rank's slot in the arena: a piece of a collective, or of a message. */
 #define HOST_PIECE   ((size_t)512 << 10)
 #define HOST_MESSAGE ((size_t)128 << 10)
+/* Bytes in the arena, per rank, that this engine does not use: for the engine mpi. */
+#define HOST_WINDOW  ((size_t)256 << 10)
 /* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
@@ -83,7 +86,7 @@ struct host_rank {
 } __attribute__((aligned(64)));
 
 /* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
- * messages[world][2][HOST_MESSAGE]. */
+ * messages[world][2][HOST_MESSAGE], windows[world][HOST_WINDOW]. */
 struct host_header {
     struct host_word generation;            /* barriers so far */
     _Atomic uint32_t arrived __attribute__((aligned(64)));      /* ranks at the current barrier */
@@ -148,6 +151,7 @@ void host_arena_init(const ctrt_host *host);
 char *host_slot(const struct host_comm *comm, int rank, uint32_t piece);
 char *host_result(const struct host_comm *comm, uint32_t piece);
 char *host_message(const struct host_comm *comm, int rank, uint32_t piece);
+char *host_window(const struct host_comm *comm, int rank);
 
 static inline size_t host_round_up(size_t bytes)
 {
@@ -173,6 +177,8 @@ bool host_resolve(struct host_comm *comm, bool results);
 void host_word_set(struct host_word *word, uint32_t value);
 /* Waits until the word's value is not `old`. Fails when the config's poll fails; the group is dead then. */
 ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old);
+/* While the group is created, fails if another rank could not join. */
+ctrt_status host_poll_joining(struct host_comm *comm);
 /* Waits until all ranks have called it. */
 ctrt_status host_barrier(struct host_comm *comm, void *state);
 /* Writes this rank's entry, waits for all ranks and compares their signatures. */
@@ -252,13 +258,10 @@ static inline bool host_shares(const ctrt_comm_call *call)
 void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const char *const *from, size_t stride,
                size_t offset, size_t bytes);
 
-/* ---- reduce.c ---- */
+/* ---- host.c ---- */
 
-/* Combines `count` elements of n inputs, in order, and writes them to `out`, which may be one of the inputs. */
-typedef void host_reduction(void *out, const void *const *in, int n, size_t count);
-#define HOST_OPS (CTRT_COMM_AVERAGE + 1)
-typedef host_reduction *host_reductions[CTRT_DTYPE_COUNT][HOST_OPS];
-/* For this processor. */
-host_reduction *host_reduction_of(const ctrt_comm_signature *signature);
+extern const ctrt_comm_engine host_engine;
+/* Before the first call of the table. */
+void host_init(const ctrt_host *host);
 
 #endif

@@ -49,7 +49,7 @@ static void word_sleep(struct host_word *word, uint32_t old, int world)
 }
 
 /* While the group is created nobody else reports that a rank could not join, so the ranks look for themselves. */
-static ctrt_status poll_joining(struct host_comm *comm)
+ctrt_status host_poll_joining(struct host_comm *comm)
 {
     char key[320];
     void *value = NULL;
@@ -80,7 +80,7 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
             return CTRT_OK;
         ctrt_status status = comm->config->poll(state);
         if (status == CTRT_OK)
-            status = poll_joining(comm);
+            status = host_poll_joining(comm);
         if (status != CTRT_OK)
             return host_dead(comm, status);
     }

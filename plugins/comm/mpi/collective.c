@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. Large copies are MPI's non-blocking collectives. Large reductions are in the
- * order of ranks: each rank gets its part of the tensor from all ranks, reduces it and sends the result to all ranks,
- * which moves as many bytes as MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for
- * f16 and bf16, which MPI does not have. */
+ * Small calls have all data already. On one machine, pull.c or the engine host runs the large
+ * ones. On several machines, large
+ * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of
+ * the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as MPI's best
+ * algorithms. Groups without comm->gathers use MPI's reductions, except for f16 and bf16, which MPI does not have. */
 #include <stdlib.h>
 
 #include "engine.h"
@@ -47,12 +48,12 @@ static void take(struct mpi_comm *comm, const ctrt_comm_call *call)
             break;
         /* fall through */
     case CTRT_COLLECTIVE_ALL_REDUCE:
-        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
         break;
     case CTRT_COLLECTIVE_REDUCE_SCATTER:
         for (int r = 0; r < world; r++)
             inputs[r] = (const char *)inputs[r] + (size_t)rank * bytes;
-        mpi_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
+        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
         break;
     case CTRT_COLLECTIVE_GATHER:
         if (rank != root)
@@ -138,7 +139,7 @@ static ctrt_status root_to_all(struct mpi_comm *comm, const ctrt_comm_call *call
     return mpi_finish(&batch);
 }
 
-static ctrt_status broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
+ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     for (size_t at = 0; at < call->bytes; at += comm->most) {
         const size_t bytes = call->bytes - at < comm->most ? call->bytes - at : comm->most;
@@ -153,7 +154,7 @@ static ctrt_status run_copy(struct mpi_comm *comm, const ctrt_comm_call *call)
     const int bytes = one_call ? (int)call->bytes : 0, root = call->signature.root;
     switch ((ctrt_collective)call->signature.collective) {
     case CTRT_COLLECTIVE_BROADCAST:
-        return broadcast(comm, call);
+        return mpi_broadcast(comm, call);
     case CTRT_COLLECTIVE_ALL_GATHER:
         /* MPI_Iallgather of Open MPI 4 takes up to three times as long. */
         if (!one_call || (comm->gathers && call->bytes >= MPI_EAGER))
@@ -206,7 +207,7 @@ static size_t split_length(const struct split *split, int rank, size_t piece)
     return end > begin ? end - begin : 0;
 }
 
-static ctrt_status reserve_scratch(struct mpi_comm *comm, size_t bytes)
+ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes)
 {
     if (bytes <= comm->scratch_bytes)
         return CTRT_OK;
@@ -258,7 +259,7 @@ static void reduce_piece(struct mpi_comm *comm, const ctrt_comm_call *call, cons
                                  ? slot(comm, piece, rank)
                                  : (const char *)call->send + split_begin(split, rank, piece) * split->element;
     if (length > 0)
-        mpi_reduction_of(&call->signature)(result_of(comm, call, split, piece), comm->inputs, comm->world, length);
+        host_reduction_of(&call->signature)(result_of(comm, call, split, piece), comm->inputs, comm->world, length);
 }
 
 /* Sends the result of a piece to the ranks that need it, and receives their results. */
@@ -296,7 +297,7 @@ static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call
     split.part = equal_parts ? call->signature.count : ((split.count + world - 1) / world + 63) & ~(size_t)63;
     split.piece = PIECE / split.element;
     split.pieces = (split.part + split.piece - 1) / split.piece;
-    CTRT_TRY(reserve_scratch(comm, 2 * world * PIECE));
+    CTRT_TRY(mpi_reserve_scratch(comm, 2 * world * PIECE));
     struct mpi_batch scatters[2] = { { .comm = comm, .call = call }, { .comm = comm, .call = call } };
     struct mpi_batch results = { .comm = comm, .call = call };
     CTRT_TRY(start_scatter(&scatters[0], &split, 0));
@@ -315,7 +316,7 @@ static ctrt_status run_ordered(struct mpi_comm *comm, const ctrt_comm_call *call
 
 /* ---- MPI's reductions ---- */
 
-static void divide(void *data, uint32_t dtype, size_t count, int by)
+void mpi_divide(void *data, uint32_t dtype, size_t count, int by)
 {
     for (size_t i = 0; i < count && dtype == CTRT_F32; i++)
         ((float *)data)[i] /= (float)by;
@@ -362,8 +363,14 @@ static ctrt_status run_native(struct mpi_comm *comm, const ctrt_comm_call *call)
             CTRT_TRY(reduce_native(comm, call, (const char *)call->send + (size_t)rank * call->bytes,
                                    rank == comm->rank ? call->receive : NULL, count, rank));
     if (signature->op == CTRT_COMM_AVERAGE && call->receive != NULL)
-        divide(call->receive, signature->dtype, count, comm->world);
+        mpi_divide(call->receive, signature->dtype, count, comm->world);
     return CTRT_OK;
+}
+
+ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const bool half = call->signature.dtype == CTRT_F16 || call->signature.dtype == CTRT_BF16;
+    return comm->gathers || half ? run_ordered(comm, call) : run_native(comm, call);
 }
 
 /* ---- any collective ---- */
@@ -380,6 +387,12 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
             take(comm, call);
         return CTRT_OK;
     }
+    const bool pulls = !small && comm->machines == 1 && mpi_pulls(comm, call);
+    if (pulls) {
+        const uint64_t address = (uint64_t)(uintptr_t)mpi_pull_data(call, data);
+        CTRT_TRY(mpi_open(comm, call, &address, sizeof address));
+        return mpi_run_pull(comm, call);
+    }
     CTRT_TRY(mpi_open(comm, call, data, small ? bytes : 0));
     if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)
         return CTRT_OK;
@@ -389,9 +402,11 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
         take(comm, call);
         return CTRT_OK;
     }
-    if (signature->collective != CTRT_COLLECTIVE_ALL_REDUCE && signature->collective != CTRT_COLLECTIVE_REDUCE
-        && signature->collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
+    if (comm->machines == 1)
+        return host_engine.run(comm->local, call);
+    if (mpi_through_leaders(comm, call))
+        return mpi_run_leaders(comm, call);
+    if (!host_reduces(call))
         return run_copy(comm, call);
-    const bool half = signature->dtype == CTRT_F16 || signature->dtype == CTRT_BF16;
-    return comm->gathers || half ? run_ordered(comm, call) : run_native(comm, call);
+    return mpi_reduce(comm, call);
 }

@@ -20,39 +20,14 @@ static const ctrt_param most_param = {
     .help = "largest number of bytes of one call of MPI; for tests",
 };
 
-/* ---- reductions for this processor ---- */
-
-typedef mpi_reduction *mpi_reductions[CTRT_DTYPE_COUNT][CTRT_COMM_AVERAGE + 1];
-extern const mpi_reductions host_reductions_baseline;
-#if defined(CTRT_CPU_AVX2)
-extern const mpi_reductions host_reductions_avx2;
-#endif
-static const mpi_reductions *reductions = &host_reductions_baseline;
-
-mpi_reduction *mpi_reduction_of(const ctrt_comm_signature *signature)
-{
-    return (*reductions)[signature->dtype][signature->op];
-}
-
 static ctrt_status init(const ctrt_host *host)
 {
-#if defined(CTRT_CPU_AVX2)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
-        && __builtin_cpu_supports("bmi2"))
-        reductions = &host_reductions_avx2;
-#endif
+    host_init(host);
     mpi_init_library(host);
     return CTRT_OK;
 }
 
 /* ---- joining ---- */
-
-/* What the ranks exchange through the store. */
-struct place {
-    char host[64];
-    int32_t rank, size;                 /* in MPI_COMM_WORLD */
-};
 
 static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, const char *key)
 {
@@ -67,16 +42,18 @@ static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, 
 }
 
 /* places[world]: of all ranks, in order. Rank 0 collects and publishes them. */
-static ctrt_status exchange_places(struct place *places, const ctrt_comm_config *config)
+static ctrt_status exchange_places(struct mpi_place *places, const ctrt_comm_config *config)
 {
     char key[320];
     const size_t all = (size_t)config->world * sizeof *places;
-    struct place *own = &places[config->rank];
+    struct mpi_place *own = &places[config->rank];
     int rank, size;
     const int error = mpi->rank_size(mpi->world(), &rank, &size);
     if (error != 0)
         return mpi_failed("MPI_Comm_rank", error);
-    (void)gethostname(own->host, sizeof own->host - 1);
+    (void)gethostname(own->machine, 63);
+    mpi_pull_publish(own);
+    CTRT_TRY(mpi_machine_name(own->machine, sizeof own->machine, config->rank));
     own->rank = rank;
     own->size = size;
     snprintf(key, sizeof key, "%s/mpi/%d", config->name, config->rank);
@@ -90,7 +67,7 @@ static ctrt_status exchange_places(struct place *places, const ctrt_comm_config 
     return config->rank == 0 ? ctrt_store_set(config->store, key, places, all) : get(places, all, config, key);
 }
 
-static ctrt_status check_places(const struct place *places, const ctrt_comm_config *config)
+static ctrt_status check_places(const struct mpi_place *places, const ctrt_comm_config *config)
 {
     for (int rank = 0; rank < config->world; rank++) {
         bool repeated = false;
@@ -105,25 +82,44 @@ static ctrt_status check_places(const struct place *places, const ctrt_comm_conf
 }
 
 /* Waiting ranks keep the processor for a while, unless others need it. */
-static int64_t choose_spin(const struct place *places, const ctrt_comm_config *config)
+static int64_t choose_spin(const struct mpi_place *places, const ctrt_comm_config *config)
 {
     cpu_set_t cpus;
     int here = 0;
     for (int rank = 0; rank < config->world; rank++)
-        here += strcmp(places[rank].host, places[config->rank].host) == 0;
+        here += strcmp(places[rank].machine, places[config->rank].machine) == 0;
     return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && sysconf(_SC_NPROCESSORS_ONLN) >= here ? 100000 : 0;
 }
 
 /* Tags distinguish groups that threads of one process create at the same time. */
-static int tag_of(const char *name)
+static int tag_of(const char *name, const char *kind)
 {
     uint32_t hash = 2166136261u;
     for (; *name != '\0'; name++)
         hash = (hash ^ (unsigned char)*name) * 16777619u;
+    for (; *kind != '\0'; kind++)
+        hash = (hash ^ (unsigned char)*kind) * 16777619u;
     return (int)(hash % 32749);
 }
 
-static ctrt_status connect_ranks(struct mpi_comm *comm, struct place *places, int *ranks)
+ctrt_status mpi_create_group(struct mpi_comm *comm, const int *ranks, const char *kind)
+{
+    int error = mpi->create_group(&comm->handle, comm->world, ranks, tag_of(comm->config->name, kind));
+    if (error != 0)
+        return mpi_failed("MPI_Comm_create_group", error);
+    error = mpi->return_errors(comm->handle);
+    return error == 0 ? CTRT_OK : mpi_failed("MPI_Comm_set_errhandler", error);
+}
+
+static ctrt_status opening_alloc(struct mpi_comm *comm)
+{
+    if (comm->opening_bytes > 0)
+        comm->opening = calloc(1, comm->opening_bytes);
+    return comm->opening_bytes == 0 || comm->opening ? CTRT_OK
+                                                     : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group");
+}
+
+static ctrt_status connect_ranks(struct mpi_comm *comm, struct mpi_place *places, int *ranks)
 {
     const ctrt_comm_config *config = comm->config;
     CTRT_TRY(exchange_places(places, config));
@@ -132,11 +128,10 @@ static ctrt_status connect_ranks(struct mpi_comm *comm, struct place *places, in
     comm->spin = choose_spin(places, config);
     for (int rank = 0; rank < config->world; rank++)
         ranks[rank] = places[rank].rank;
-    int error = mpi->create_group(&comm->handle, config->world, ranks, tag_of(config->name));
-    if (error != 0)
-        return mpi_failed("MPI_Comm_create_group", error);
-    error = mpi->return_errors(comm->handle);
-    return error == 0 ? CTRT_OK : mpi_failed("MPI_Comm_set_errhandler", error);
+    CTRT_TRY(mpi_create_group(comm, ranks, ""));
+    CTRT_TRY(mpi_machines_join(comm, places));
+    mpi_opening_limits(comm);
+    return opening_alloc(comm);
 }
 
 static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *config)
@@ -151,15 +146,21 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
         comm->config = config;
         comm->rank = config->rank;
         comm->world = config->world;
+        comm->ordered = ordered.integer;
         comm->gathers = config->world <= ordered.integer;
         comm->most = most.integer < 8 ? 8 : most.integer > 1 << 30 ? 1 << 30 : (size_t)most.integer & ~(size_t)7;
-        mpi_opening_limits(comm);
-        comm->opening = calloc(1, comm->opening_bytes);
         comm->blocks = calloc(world, sizeof *comm->blocks);
         comm->inputs = calloc(world, sizeof *comm->inputs);
+        comm->machine = calloc(world, sizeof *comm->machine);
+        comm->local_number = calloc(world, sizeof *comm->local_number);
+        comm->windows = calloc(world, sizeof *comm->windows);
+        comm->taken = calloc(world, sizeof *comm->taken);
+        comm->pids = calloc(world, sizeof *comm->pids);
+        comm->addresses = calloc(world, sizeof *comm->addresses);
         for (int i = PATH_SENDS; i < PATHS; i++)
             comm->message[i] = calloc(1, sizeof(struct mpi_block) + MPI_MESSAGE_INLINE);
-        if (comm->opening && comm->blocks && comm->inputs && comm->message[PATH_SENDS] && comm->message[PATH_RECEIVES])
+        if (comm->blocks && comm->inputs && comm->machine && comm->local_number && comm->windows && comm->taken
+            && comm->pids && comm->addresses && comm->message[PATH_SENDS] && comm->message[PATH_RECEIVES])
             return CTRT_OK;
     }
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
@@ -169,7 +170,11 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
  * does not wait for other ranks in Open MPI and MPICH. */
 static void comm_free(struct mpi_comm *comm)
 {
-    if (comm == NULL || atomic_load(&comm->incomplete))
+    if (comm == NULL)
+        return;
+    mpi_machines_leave(comm);
+    comm_free(comm->leaders);
+    if (atomic_load(&comm->incomplete))
         return;
     if (comm->handle != 0 && mpi_usable())
         (void)mpi->comm_free(comm->handle);
@@ -179,6 +184,12 @@ static void comm_free(struct mpi_comm *comm)
     free(comm->blocks);
     free(comm->inputs);
     free(comm->scratch);
+    free(comm->machine);
+    free(comm->local_number);
+    free(comm->windows);
+    free(comm->taken);
+    free(comm->pids);
+    free(comm->addresses);
     free(comm);
 }
 
@@ -192,7 +203,7 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
 {
     struct mpi_comm *comm = NULL;
     CTRT_TRY(mpi_start());
-    struct place *places = calloc((size_t)config->world, sizeof *places);
+    struct mpi_place *places = calloc((size_t)config->world, sizeof *places);
     int *ranks = calloc((size_t)config->world, sizeof *ranks);
     ctrt_status status = places && ranks ? comm_alloc(&comm, config)
                                          : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a list of ranks");
@@ -218,19 +229,30 @@ static ctrt_status run_call(struct mpi_comm *comm, const ctrt_comm_call *call)
     return call->receive_tensor != NULL ? mpi_message_receive(comm, call) : mpi_message_send(comm, call);
 }
 
+/* Whether the call needs no function of MPI. */
+static bool in_shared_memory(const struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    return comm->machines == 1 && (call->peer < 0 || mpi_window_fits(comm, call));
+}
+
 static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
 {
     struct mpi_comm *comm = state;
+    ctrt_status status;
     if (atomic_load_explicit(&comm->dead, memory_order_acquire))
         return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
-    if (!mpi_usable())
+    if (in_shared_memory(comm, call)) {
+        status = run_call(comm, call);
+    } else if (!mpi_usable()) {
         return ctrt_fail(CTRT_ERR_STATE, "MPI was finalised by the program");
-    mpi_busy(1);
-    ctrt_status status = run_call(comm, call);
-    mpi_busy(-1);
+    } else {
+        mpi_busy(1);
+        status = run_call(comm, call);
+        mpi_busy(-1);
+    }
     if (status != CTRT_OK) {
         atomic_store_explicit(&comm->dead, true, memory_order_release);
-        if (atomic_load(&comm->incomplete)) {
+        if (atomic_load(&comm->incomplete) || (comm->leaders && atomic_load(&comm->leaders->incomplete))) {
             (void)ctrt_tensor_retain(call->send_tensor);
             (void)ctrt_tensor_retain(call->receive_tensor);
         }

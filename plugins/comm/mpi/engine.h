@@ -6,13 +6,17 @@
  *   abi*          MPI's functions
  *   wait.c        requests: starting them, waiting for them
  *   opening.c     the first step of every collective: exchanges and compares signatures, and the data of small calls
+ *   machines.c    groups of the ranks of one machine, which share memory
+ *   window.c      openings and messages in that memory
+ *   pull.c        large collectives between processes that can read each other's memory
  *   collective.c  the collectives
  *   message.c     send and recv
  *
  * A collective begins with an exchange of blocks between all ranks, the opening. A block has the signature and, if the
- * call is small, the data that the rank contributes. The opening's messages are the same for all kinds of collectives
- * except for their length, which the receiver need not know before. So ranks that call different collectives all learn
- * it, and MPI never gets calls that do not match. Small collectives are complete then, apart from local work.
+ * call is small, the data that the rank contributes. On one machine, blocks are written to shared memory. Otherwise
+ * they are messages, which are the same for all kinds of collectives except for their length, which the receiver need
+ * not know before. So ranks that call different collectives all learn it, and MPI never gets calls that do not match.
+ * Small collectives are complete then, apart from local work.
  *
  * A failed group does not call MPI again. If requests of a failed call are incomplete, MPI may use their memory at any
  * time, so that memory is never freed: the buffers of the group and, by a reference, the tensors of the call. */
@@ -23,6 +27,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "../host/host.h"
 #include "abi.h"
 #include "ctrt/ctrt.h"
 
@@ -30,13 +35,23 @@ enum {
     MPI_EAGER = 4000,                   /* larger messages take several steps in Open MPI on one machine */
     MPI_MESSAGE_INLINE = MPI_EAGER - 64,    /* largest message whose data is sent with its signature */
     MPI_REQUESTS = 64,                  /* incomplete requests of a batch */
+    MPI_WINDOW_INLINE = 8192,           /* largest data of one rank in an opening in shared memory */
 };
 enum { TAG_OPENING = 1, TAG_DATA, TAG_MESSAGE, TAG_MESSAGE_DATA };
 
 struct mpi_block {                      /* followed by `bytes` bytes of data, rounded up to multiples of 16 */
     ctrt_comm_signature signature;
     uint64_t bytes;
-    uint64_t reserved;
+    _Atomic uint64_t ready;             /* in shared memory: see window.c */
+};
+#define MPI_WINDOW_BLOCK (sizeof(struct mpi_block) + MPI_WINDOW_INLINE + 16)
+
+/* What the ranks exchange through the store. */
+struct mpi_place {
+    char machine[80];                   /* its name */
+    int32_t rank, size;                 /* in MPI_COMM_WORLD */
+    int64_t pid;
+    uint64_t probe;                     /* address of a copy of `pid` in the process */
 };
 
 /* The collectives, sends and receives of a group can run at the same time, each in one thread. */
@@ -49,6 +64,7 @@ struct mpi_comm {
     int64_t spin;                       /* nanoseconds to wait without giving up the processor */
     atomic_bool dead;                   /* a call has failed */
     atomic_bool incomplete;             /* it has left requests that are not complete */
+    int64_t ordered;                    /* CTRT_MPI_ORDERED */
     bool gathers;                       /* openings gather the blocks of all ranks, else hashes of the signatures are
                                          * compared; reductions are in the order of ranks, else as MPI does */
     int64_t hashes[2];
@@ -61,6 +77,22 @@ struct mpi_comm {
     struct mpi_block *message[PATHS];   /* for one message and its data */
     char *scratch;                      /* for reductions; grows */
     size_t scratch_bytes;
+
+    int machines;                       /* 0: the ranks share no memory, because each is on a machine of its own or
+                                         * because the system does not let them */
+    int *machine, *local_number;        /* [world]: machine of each rank, and its number among the ranks of it */
+    int local_world;                    /* ranks on this machine */
+    void *local;                        /* their group of the engine host; NULL if local_world is 1 */
+    ctrt_comm_config local_config;
+    char local_name[320];
+    struct mpi_comm *leaders;           /* on the first rank of each of several machines: these ranks */
+    char **windows;                     /* [world], on one machine: see window.c */
+    size_t message_block;               /* bytes of a block for a message; 0: messages go through MPI */
+    uint64_t *taken;                    /* [world]: messages that the other ranks have read, as far as known */
+    uint64_t barriers;                  /* of windows, so far */
+    bool pulls;                         /* the processes can read each other's memory */
+    int64_t *pids;                      /* [world] */
+    uint64_t *addresses;                /* [world]: of the data of each rank, in its process */
 };
 
 /* Requests that have started and not completed. */
@@ -129,16 +161,61 @@ ctrt_status mpi_open(struct mpi_comm *comm, const ctrt_comm_call *call, const vo
 /* Sets inline_bytes and opening_bytes. */
 void mpi_opening_limits(struct mpi_comm *comm);
 
+/* ---- machines.c ---- */
+
+/* Adds a suffix to the machine's name if CTRT_MPI_MACHINES is set. */
+ctrt_status mpi_machine_name(char *name, size_t bytes, int rank);
+/* Creates the groups of the machines; after comm->handle. */
+ctrt_status mpi_machines_join(struct mpi_comm *comm, const struct mpi_place *places);
+void mpi_machines_leave(struct mpi_comm *comm);
+/* Whether a large call of several machines goes through their leaders; mpi_run_leaders runs it. */
+bool mpi_through_leaders(const struct mpi_comm *comm, const ctrt_comm_call *call);
+ctrt_status mpi_run_leaders(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* ---- window.c: comm->machines is 1 ---- */
+
+/* Sets comm->blocks to the blocks of all ranks. */
+ctrt_status mpi_window_exchange(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data, size_t bytes);
+/* Sets message_block. */
+void mpi_window_limits(struct mpi_comm *comm);
+/* Whether the data of a message is in its block. */
+bool mpi_window_fits(const struct mpi_comm *comm, const ctrt_comm_call *call);
+/* Sends the signature and the first `bytes` bytes. */
+ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, size_t bytes);
+/* Waits for the message; *out is valid until mpi_window_taken. */
+ctrt_status mpi_window_receive(const struct mpi_block **out, struct mpi_comm *comm, const ctrt_comm_call *call);
+void mpi_window_taken(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* Waits until all ranks have called it. */
+ctrt_status mpi_window_barrier(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* ---- pull.c: comm->machines is 1 ---- */
+
+/* Sets the members for mpi_pull_allowed, which tests whether this process can read the memory of another one. */
+void mpi_pull_publish(struct mpi_place *own);
+bool mpi_pull_allowed(const struct mpi_place *place);
+/* Whether mpi_run_pull runs this large call. Then the opening has, as data, the address of the data that the rank
+ * contributes: mpi_pull_data, where `given` is that of other calls. */
+bool mpi_pulls(const struct mpi_comm *comm, const ctrt_comm_call *call);
+const void *mpi_pull_data(const ctrt_comm_call *call, const void *given);
+ctrt_status mpi_run_pull(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* ---- engine.c ---- */
+
+/* Creates comm->handle, of `world` ranks of MPI_COMM_WORLD. `kind` distinguishes groups with the same name. */
+ctrt_status mpi_create_group(struct mpi_comm *comm, const int *ranks, const char *kind);
+
 /* ---- collective.c, message.c ---- */
 
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* Makes comm->scratch at least `bytes` long. */
+ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes);
+ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* A large reduction through MPI. */
+ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* Divides `count` elements, f32 or f64. */
+void mpi_divide(void *data, uint32_t dtype, size_t count, int by);
 ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call);
 ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *call);
-
-/* ---- reductions: plugins/comm/host/reduce.c ---- */
-
-/* Combines `count` elements of n inputs, in order, and writes them to `out`, which may be one of the inputs. */
-typedef void mpi_reduction(void *out, const void *const *in, int n, size_t count);
-mpi_reduction *mpi_reduction_of(const ctrt_comm_signature *signature);
 
 #endif

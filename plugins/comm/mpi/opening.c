@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/opening.c: the first step of a collective, in which all ranks learn the signatures of all ranks.
  *
+ * On one machine: through shared memory, see window.c.
  * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds: a rank that
  * has the blocks of d ranks, from its own upward, sends them to the rank d below it, and receives d more from above.
  * Larger groups: an MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are exchanged too. */
@@ -18,9 +19,15 @@ bool mpi_small(const struct mpi_comm *comm, const ctrt_comm_call *call)
     return call->bytes <= comm->inline_bytes / (parts ? (size_t)comm->world : 1);
 }
 
-/* The last message of an opening has the blocks of up to half of the ranks. */
+/* In shared memory, each rank reads the blocks of all ranks. Of messages, the last one has the blocks of up to half of
+ * the ranks. */
 void mpi_opening_limits(struct mpi_comm *comm)
 {
+    if (comm->machines == 1) {
+        const size_t each = 4 * MPI_WINDOW_INLINE / (size_t)comm->world;
+        comm->inline_bytes = each > MPI_WINDOW_INLINE ? MPI_WINDOW_INLINE : each < 256 ? 256 : each;
+        return;
+    }
     const size_t share = MPI_EAGER / ((size_t)comm->world / 2 + (comm->world == 1)) / 16 * 16;
     const size_t limit = share > sizeof(struct mpi_block) + 128 ? share - sizeof(struct mpi_block) : 128;
     comm->inline_bytes = comm->gathers ? limit : 0;
@@ -115,11 +122,11 @@ static ctrt_status compare_hashes(bool *equal, struct mpi_comm *comm, const ctrt
 ctrt_status mpi_open(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data, size_t bytes)
 {
     bool equal = false;
-    if (!comm->gathers)
+    if (comm->machines != 1 && !comm->gathers)
         CTRT_TRY(compare_hashes(&equal, comm, call));
     if (equal)
         return CTRT_OK;
-    CTRT_TRY(exchange(comm, call, data, bytes));
+    CTRT_TRY(comm->machines == 1 ? mpi_window_exchange(comm, call, data, bytes) : exchange(comm, call, data, bytes));
     for (int rank = 0; rank < comm->world; rank++)
         if (memcmp(&comm->blocks[rank]->signature, &call->signature, sizeof call->signature) != 0)
             return report_mismatch(comm, call);

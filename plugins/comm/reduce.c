@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/host/reduce.c: reductions in host memory. Compiled once per instruction set, with HOST_VARIANT.
+/* plugins/comm/reduce.c: reductions in host memory. Compiled once per instruction set, with HOST_VARIANT.
  *
  * The functions work in blocks of BLOCK elements, whose accumulators stay in the L1 cache. f16 and bf16 are accumulated
  * in f32 and rounded once. Integers wrap around, because they are computed as unsigned numbers. */
-#include "host.h"
+#include <string.h>
+
+#include "reduce.h"
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/reduce.h: reductions in host memory, for all engines. */
+#ifndef COMM_REDUCE_H
+#define COMM_REDUCE_H
+
+#include "ctrt/comm_plugin.h"
+
+/* Combines `count` elements of n inputs, in order, and writes them to `out`, which may be one of the inputs. */
+typedef void host_reduction(void *out, const void *const *in, int n, size_t count);
+#define HOST_OPS (CTRT_COMM_AVERAGE + 1)
+typedef host_reduction *host_reductions[CTRT_DTYPE_COUNT][HOST_OPS];
+
+/* Chooses the functions for this processor; before the first host_reduction_of. */
+void host_reductions_init(void);
+/* The function for the signature's op and dtype. */
+host_reduction *host_reduction_of(const ctrt_comm_signature *signature);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/reduce_table.c: chooses between the instruction sets for which reduce.c is compiled. */
+#include "reduce.h"
+
+extern const host_reductions host_reductions_baseline;
+#if defined(CTRT_CPU_AVX2)
+extern const host_reductions host_reductions_avx2;
+#endif
+
+static const host_reductions *reductions = &host_reductions_baseline;
+
+void host_reductions_init(void)
+{
+#if defined(CTRT_CPU_AVX2)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
+        && __builtin_cpu_supports("bmi2"))
+        reductions = &host_reductions_avx2;
+#endif
+}
+
+host_reduction *host_reduction_of(const ctrt_comm_signature *signature)
+{
+    return (*reductions)[signature->dtype][signature->op];
+}
