@@ -4,7 +4,8 @@
  *     mpirun -n 2 bench-comm-mpi [ROUNDS]
  *
  * For each collective and size the program measures both in turns, ROUNDS times (default 9), and prints the medians
- * of rank 0 in microseconds and their ratio: 1.05 means that ctrt takes 5 % more time. MPI's functions are found with
+ * of rank 0 in microseconds and their ratio: 1.05 means that ctrt takes 5 % more time. The last column is ctrt with
+ * tensors in shared memory (ctrt_comm_empty). MPI's functions are found with
  * dlsym; handles are passed as 64-bit integers, which works for both ABIs on x86-64 and AArch64. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -112,28 +113,31 @@ static void with_mpi(enum kind kind, ctrt_tensor *in, ctrt_tensor *out, int call
 
 static void measure(enum kind kind, size_t bytes, int rounds)
 {
-    CTRT_AUTO(tensor) in = NULL, out = NULL;
+    CTRT_AUTO(tensor) in = NULL, out = NULL, shared_in = NULL, shared_out = NULL;
     const int64_t n = (int64_t)(bytes / 4);
     const int calls = bytes < 65536 ? 500 : bytes < 4000000 ? 40 : 3;
-    double times[2][99];
+    double times[3][99];
     must(ctrt_zeros(&in, CTRT_SHAPE(n), CTRT_F32, ctrt_comm_device(comm)));
     must(ctrt_zeros(&out, CTRT_SHAPE(n * size), CTRT_F32, ctrt_comm_device(comm)));
+    must(ctrt_comm_empty(&shared_in, comm, CTRT_SHAPE(n), CTRT_F32));
+    must(ctrt_comm_empty(&shared_out, comm, CTRT_SHAPE(n * size), CTRT_F32));
+    must(ctrt_zero_(shared_in));
     for (int round = -1; round < rounds; round++)
-        for (int way = 0; way < 2; way++) {
+        for (int way = 0; way < 3; way++) {
             barrier(world);
             const double begin = timing_now();
-            if (way == 0)
-                with_ctrt(kind, in, out, calls);
+            if (way != 1)
+                with_ctrt(kind, way == 0 ? in : shared_in, way == 0 ? out : shared_out, calls);
             else
                 with_mpi(kind, in, out, calls, ignore == 0 ? 1 : -1);
             if (round >= 0)
                 times[way][round] = (timing_now() - begin) / calls * 1e6;
         }
-    for (int way = 0; way < 2; way++)
+    for (int way = 0; way < 3; way++)
         qsort(times[way], (size_t)rounds, sizeof(double), timing_compare);
     if (rank == 0)
-        printf("%-12s %10zu %12.2f %12.2f %8.2f\n", kinds[kind], bytes, times[0][rounds / 2], times[1][rounds / 2],
-               times[0][rounds / 2] / times[1][rounds / 2]);
+        printf("%-12s %10zu %12.2f %12.2f %8.2f %12.2f\n", kinds[kind], bytes, times[0][rounds / 2],
+               times[1][rounds / 2], times[0][rounds / 2] / times[1][rounds / 2], times[2][rounds / 2]);
     fflush(stdout);
 }
 
@@ -146,7 +150,7 @@ int main(int argc, char **argv)
     size = ctrt_comm_size(comm);
     find_mpi();
     if (rank == 0)
-        printf("%d ranks         bytes      ctrt, us       MPI, us    ratio\n", size);
+        printf("%d ranks         bytes      ctrt, us       MPI, us    ratio   shared, us\n", size);
     for (int kind = 0; kind < KINDS; kind++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
             if (kind != BARRIER || i == 0)

@@ -142,11 +142,11 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
 /* Creates an uninitialised contiguous tensor on the communicator's device, for which collectives are faster if the
- * engine can give all ranks access to its memory (`host` between processes, on the cpu): the ranks read and write each
- * other's tensors, without copies through other memory. With other engines and devices, or if there is no such memory
- * (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same number of elements and the
- * same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if the tensors of all ranks (of
- * rooted collectives: where there is data) come from this function, for this communicator.
+ * engine can give all ranks access to its memory (`host` and `mpi` between processes of one machine, on the cpu): the
+ * ranks read and write each other's tensors, without copies through other memory. With other engines and devices, or
+ * if there is no such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same
+ * number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if the
+ * tensors of all ranks (of rooted collectives: where there is data) come from this function, for this communicator.
  *
  * On success *out owns one reference. The memory is this rank's; it is freed with the last tensor that uses it, which
  * does not wait for other ranks, in any order and also after the communicator was released. Until then the memory that

@@ -375,6 +375,24 @@ ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call)
 
 /* ---- any collective ---- */
 
+/* Whether the tensors of this rank are in memory that all ranks share (mpi_alloc): then the engine host is faster. */
+static bool in_segments(const struct mpi_comm *comm, const ctrt_comm_call *call, const void *data)
+{
+    return (data == NULL || host_place_of(comm->local, data, call->bytes).segment != 0)
+           && (call->receive == NULL || host_place_of(comm->local, call->receive, call->bytes).segment != 0);
+}
+
+static bool all_in_segments(const struct mpi_comm *comm)
+{
+    bool all = true;
+    for (int rank = 0; rank < comm->world; rank++) {
+        struct mpi_source source;
+        memcpy(&source, comm->blocks[rank] + 1, sizeof source);
+        all &= source.in_segment != 0;
+    }
+    return all;
+}
+
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const ctrt_comm_signature *signature = &call->signature;
@@ -389,9 +407,10 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
     }
     const bool pulls = !small && comm->machines == 1 && mpi_pulls(comm, call);
     if (pulls) {
-        const uint64_t address = (uint64_t)(uintptr_t)mpi_pull_data(call, data);
-        CTRT_TRY(mpi_open(comm, call, &address, sizeof address));
-        return mpi_run_pull(comm, call);
+        const void *contributed = mpi_pull_data(call, data);
+        const struct mpi_source source = { (uint64_t)(uintptr_t)contributed, in_segments(comm, call, contributed) };
+        CTRT_TRY(mpi_open(comm, call, &source, sizeof source));
+        return all_in_segments(comm) ? host_engine.run(comm->local, call) : mpi_run_pull(comm, call);
     }
     CTRT_TRY(mpi_open(comm, call, data, small ? bytes : 0));
     if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)

@@ -260,6 +260,20 @@ static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
     return status;
 }
 
+/* ---- memory that the ranks of one machine share ---- */
+
+static ctrt_status mpi_alloc(void *state, void **address, size_t bytes)
+{
+    const struct mpi_comm *comm = state;
+    *address = NULL;
+    return comm->machines == 1 ? host_engine.alloc(comm->local, address, bytes) : CTRT_OK;
+}
+
+static void mpi_free(void *state, void *address)
+{
+    host_engine.free(((const struct mpi_comm *)state)->local, address);
+}
+
 /* ---- before there is a group ---- */
 
 static ctrt_status mpi_bootstrap(int32_t *rank, int32_t *size, void *data, size_t bytes)
@@ -295,6 +309,8 @@ static const ctrt_comm_engine engine = {
     .run = mpi_run,
     .bootstrap = mpi_bootstrap,
     .connects = mpi_connects,
+    .alloc = mpi_alloc,
+    .free = mpi_free,
 };
 
 static const ctrt_component components[] = {

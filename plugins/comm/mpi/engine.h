@@ -194,8 +194,11 @@ ctrt_status mpi_window_barrier(struct mpi_comm *comm, const ctrt_comm_call *call
 /* Sets the members for mpi_pull_allowed, which tests whether this process can read the memory of another one. */
 void mpi_pull_publish(struct mpi_place *own);
 bool mpi_pull_allowed(const struct mpi_place *place);
-/* Whether mpi_run_pull runs this large call. Then the opening has, as data, the address of the data that the rank
- * contributes: mpi_pull_data, where `given` is that of other calls. */
+/* Whether mpi_run_pull runs this large call. Then the opening has, as data, a struct mpi_source with the address of the
+ * data that the rank contributes: mpi_pull_data, where `given` is that of other calls. */
+struct mpi_source {
+    uint64_t address, in_segment;
+};
 bool mpi_pulls(const struct mpi_comm *comm, const ctrt_comm_call *call);
 const void *mpi_pull_data(const ctrt_comm_call *call, const void *given);
 ctrt_status mpi_run_pull(struct mpi_comm *comm, const ctrt_comm_call *call);
