@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "device/internal.h"
 #include "parallel/environment.h"
+#include "parallel/own_address.h"
 #include "parallel/store.h"
 #include "registry/registry.h"
 
@@ -46,6 +47,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     if (comm == NULL)
         return out_of_memory(sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
+    atomic_init(&comm->possible, UINT64_MAX);
     comm->process = comm_process();
     comm->rank = rank;
     comm->size = size;
@@ -171,6 +173,14 @@ static ctrt_status publish_member(const ctrt_comm *comm)
                      "join once, and two jobs must not use the same store", comm->rank, comm->name, first.host, first.pid);
 }
 
+/* Copies members from the store, which other programs may write to. */
+static void copy_members(struct comm_member *out, const void *value, int count)
+{
+    memcpy(out, value, (size_t)count * sizeof *out);
+    for (int i = 0; i < count; i++)
+        out[i].host[sizeof out[i].host - 1] = out[i].device[sizeof out[i].device - 1] = '\0';
+}
+
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
 static ctrt_status collect_members(ctrt_comm *comm, const char *list_key)
 {
@@ -184,7 +194,7 @@ static ctrt_status collect_members(ctrt_comm *comm, const char *list_key)
         snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
         if (status == CTRT_OK && bytes == sizeof(struct comm_member))
-            memcpy(&comm->members[rank], value, bytes);
+            copy_members(&comm->members[rank], value, 1);
         else if (status == CTRT_OK || comm_clock(0) >= deadline)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
         free(value);
@@ -219,7 +229,7 @@ static ctrt_status exchange_members(ctrt_comm *comm)
     if (status != CTRT_OK)
         status = ctrt_context(status, "group %s: rank 0 did not answer", comm->name);
     else if (bytes == (size_t)comm->size * sizeof *own)
-        memcpy(comm->members, value, bytes);
+        copy_members(comm->members, value, comm->size);
     else if (bytes % sizeof *own == 0)
         status = ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %zu ranks, rank %d expects %d", comm->name,
                            bytes / sizeof *own, comm->rank, comm->size);
@@ -322,12 +332,13 @@ static bool under_mpi(const struct rank_environment *environment)
  * copies "", so that the others do not wait. */
 static ctrt_status bootstrap_store(ctrt_comm *comm)
 {
-    char address[ENVIRONMENT_STORE_BYTES] = "", host[64] = "";
+    char address[ENVIRONMENT_STORE_BYTES] = "", name[65] = "", host[OWN_ADDRESS_BYTES];
     int32_t rank, size;
     ctrt_status status = CTRT_OK;
     if (comm->rank == 0) {
-        (void)gethostname(host, sizeof host - 1);
-        snprintf(address, sizeof address, "tcp://%s:0", host);
+        (void)gethostname(name, sizeof name - 1);
+        own_address(host, name);
+        snprintf(address, sizeof address, strchr(host, ':') != NULL ? "tcp://[%s]:0" : "tcp://%s:0", host);
         status = environment_open_store(&comm->store, address, 0, comm->timeout);
         snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
     }

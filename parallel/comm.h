@@ -4,7 +4,9 @@
  *   comm.c              joining, splitting and leaving groups
  *   comm_collectives.c  the public collectives: checks of arguments, numbering
  *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
- *   comm_failure.c      timeouts, ended ranks, reports */
+ *   comm_failure.c      timeouts, mismatches, aborts: the failure of a communicator
+ *   comm_watch.c        ranks that end or leave the group
+ *   comm_report.c       the report on a failure */
 #ifndef PARALLEL_COMM_H
 #define PARALLEL_COMM_H
 
@@ -72,6 +74,14 @@ struct ctrt_comm {
     char *report;                           /* JSON, from the first failure */
 
     atomic_bool alarmed;                    /* another rank of this process has failed */
+    _Atomic uint64_t possible;              /* the last collective that all ranks have called or can still call */
+    struct comm_departure {
+        bool left;
+        ctrt_comm_signature done;           /* its last completed collective */
+    } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
+    int64_t departed;                       /* number of ranks that the watching thread knows to have left */
+    atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
+    _Atomic int64_t heard;                  /* when the store answered the watching thread; 0: there is none */
     atomic_bool closing;                    /* ends the watching thread */
     bool listed, watched;                   /* in the list; has a watching thread */
     bool local;                             /* all ranks are in this process */
@@ -114,7 +124,7 @@ int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void
 unsigned comm_process(void);
 ctrt_status comm_fail_forked(const char *function);
 
-/* ---- comm_failure.c ---- */
+/* ---- comm_failure.c and comm_watch.c ---- */
 
 /* Functions of ctrt_comm_config; `state` is a struct comm_lane. */
 ctrt_status comm_poll(void *state);
