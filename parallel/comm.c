@@ -219,6 +219,7 @@ static ctrt_status exchange_members(ctrt_comm *comm)
     size_t bytes = 0;
     (void)gethostname(own->host, sizeof own->host - 1);
     own->pid = getpid();
+    own->serves = comm->store->serves;
     snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
     CTRT_TRY(publish_member(comm));
     snprintf(list_key, sizeof list_key, "%s/members", comm->id);
@@ -288,6 +289,7 @@ static ctrt_status connect_engine(ctrt_comm *comm)
     pthread_mutex_lock(&comm->lock);
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
+    comm_leave_at_exit(comm);
     comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(handle);
     warn_overlap(comm);
     return CTRT_OK;

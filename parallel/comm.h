@@ -41,6 +41,7 @@ struct comm_member {
     char host[64];
     int64_t pid;
     char device[64];
+    int64_t serves;                         /* 1: its process serves the store */
 };
 
 struct ctrt_comm {
@@ -63,6 +64,7 @@ struct ctrt_comm {
     pthread_cond_t changed;                 /* lanes: a call was queued or has ended */
     struct comm_lane lanes[LANES];
     uint64_t sequence;                      /* collectives so far */
+    uint64_t completed;                     /* of them */
     uint64_t *sent, *received;              /* messages so far, per rank */
     uint64_t splits;
     struct flight_record *record;
@@ -133,6 +135,9 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures);
 /* Adds the communicator to the process's list and starts to watch for failures of other ranks. */
 ctrt_status comm_watch(ctrt_comm *comm);
 void comm_unwatch(ctrt_comm *comm);
+/* Makes the end of the process a departure from the communicators that it has not released. Call it after the engine's
+ * create, so that the handler runs before those of the engine's libraries, which may wait for other processes. */
+void comm_leave_at_exit(const ctrt_comm *comm);
 /* If the communicator has failed, sets the thread's error message and returns the error. */
 ctrt_status comm_check(ctrt_comm *comm);
 /* Marks the communicator as failed with `status` and the message `error`, tells the other ranks, composes the report.

@@ -20,7 +20,7 @@
 #include "parallel/comm.h"
 
 /* How long a failed rank waits for the states of the others, in seconds. */
-#define ANSWER_SECONDS 0.7
+#define ANSWER_SECONDS 0.5
 
 struct state {
     ctrt_comm_signature done, pending;      /* sequence 0: none */

@@ -32,11 +32,11 @@ static const char *const kind_names[] = {
 static void collect_state(struct rank_state *out, ctrt_comm *comm, int rank, double seconds)
 {
     struct departure departure;
-    if (comm_read(&out->state, sizeof out->state, comm, "state", rank, 0)) {
-        out->kind = RANK_BEHIND;
-    } else if (comm_read(&departure, sizeof departure, comm, "left", rank, 0)) {
+    if (comm_read(&departure, sizeof departure, comm, "left", rank, 0)) {
         out->state = departure.state;
         out->kind = RANK_LEFT;
+    } else if (comm_read(&out->state, sizeof out->state, comm, "state", rank, 0)) {
+        out->kind = RANK_BEHIND;
     } else if (comm_read(NULL, 0, comm, "ended", rank, 0)) {
         out->kind = RANK_ENDED;
     } else if (seconds > 0 && comm_read(&out->state, sizeof out->state, comm, "state", rank, seconds)) {
@@ -64,13 +64,16 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
     }
 }
 
-/* Fills `ranks` without the store: it has a departure of those ranks that this process has seen leave. */
+/* Fills `ranks` without the store: with the ranks that this process has seen leave, and the one that serves the store. */
 static void recall_states(struct rank_state *ranks, ctrt_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
     for (int rank = 0; rank < comm->size; rank++) {
         const bool left = comm->departures != NULL && comm->departures[rank].left;
-        ranks[rank].kind = left ? RANK_LEFT : rank == comm->rank ? RANK_ARRIVED : RANK_UNKNOWN;
+        ranks[rank].kind = left                          ? RANK_LEFT
+                           : rank == comm->rank          ? RANK_ARRIVED
+                           : !comm->members[rank].serves ? RANK_UNKNOWN
+                           : atomic_load(&comm->store->ended) ? RANK_ENDED : RANK_SILENT;
         if (left)
             ranks[rank].state = (struct state){ .done = comm->departures[rank].done };
     }
@@ -84,16 +87,6 @@ static bool on_other_host(const ctrt_comm *comm, int rank)
     return strcmp(comm->members[rank].host, comm->members[comm->rank].host) != 0;
 }
 
-/* Whether the message lists, of the ranks whose state is unknown, only those of other machines: if the store does not
- * answer and the group has several machines, the ranks of this one are not those that cannot be reached. */
-static bool lists_other_hosts(const ctrt_comm *comm, const struct rank_state *ranks)
-{
-    bool found = false;
-    for (int rank = 0; rank < comm->size; rank++)
-        found |= ranks[rank].kind == RANK_UNKNOWN && on_other_host(comm, rank);
-    return found;
-}
-
 /* Adds "rank 2 (host, process 7, cuda:2) did not arrive, it last completed all_reduce 56 (sum, 1000 f32)" for every
  * rank that did not arrive. Returns whether it is unknown of one of them what it last completed. */
 static bool describe_ranks(struct strbuf *text, const ctrt_comm *comm, const struct rank_state *ranks)
@@ -102,15 +95,15 @@ static bool describe_ranks(struct strbuf *text, const ctrt_comm *comm, const str
         [RANK_SILENT] = "does not answer (stopped, or not reachable)", [RANK_ENDED] = "has ended",
         [RANK_UNKNOWN] = "cannot be reached", [RANK_LEFT] = "has left the group", [RANK_BEHIND] = "did not arrive",
     };
-    const bool other_hosts = lists_other_hosts(comm, ranks);
     bool unknown = false;
     int listed = 0;
     for (int rank = 0; rank < comm->size; rank++) {
         char call[FLIGHT_TEXT];
         const struct comm_member *member = &comm->members[rank];
         const struct rank_state *state = &ranks[rank];
+        /* If the store does not answer, the ranks of this machine are not those that cannot be reached. */
         if (state->kind == RANK_ARRIVED || rank == comm->rank
-            || (state->kind == RANK_UNKNOWN && other_hosts && !on_other_host(comm, rank)))
+            || (state->kind == RANK_UNKNOWN && !on_other_host(comm, rank)))
             continue;
         if (listed++ == 8) {
             strbuf_add_string(text, "; and others");
@@ -224,7 +217,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
         strbuf_add(&text, "group %s has lost a rank", comm->name);
     else
         strbuf_add_string(&text, alarm->cause ? alarm->cause : error);
-    if (!answers)
+    if (!answers && !atomic_load(&comm->store->ended))
         strbuf_add(&text, "; the store %s does not answer", ctrt_store_address(comm->store));
     /* A mismatch and an abort explain themselves, and all ranks return the error of the first alarm. */
     if (alarm->kind == 'M')

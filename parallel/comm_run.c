@@ -140,6 +140,7 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
         status = ctrt_event_record(work->event, lane->stream);
     pthread_mutex_lock(&comm->lock);
     flight_set(comm->record, work->number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
+    comm->completed += status == CTRT_OK && work->call.peer < 0;
     lane->number = 0;
     pthread_mutex_unlock(&comm->lock);
 

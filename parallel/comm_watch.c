@@ -16,6 +16,9 @@ static const double STORE_SECONDS = 5, SILENT_STORE_SECONDS = 0.3, SILENT_SECOND
 static const double WATCH_PATIENCE = 0.4;
 /* How long rank 0 waits for the threads of the others to end when it leaves. */
 static const double UNWATCH_SECONDS = 2;
+/* How long a process that ends waits for the store. */
+static const double EXIT_SECONDS = 1;
+
 /* All communicators of this process. */
 LOCK_DEFINE_MUTEX(comms_lock);
 static ctrt_comm *comms;
@@ -176,7 +179,12 @@ static void *watch(void *argument)
         if (unset || (status != CTRT_OK && now - begin >= (int64_t)(slice * 0.9e9)
                       && now - atomic_load(&comm->heard) < (int64_t)(STORE_SECONDS * 1e9)))
             continue;
-        if (status != CTRT_OK)
+        const struct state own = comm_own_state(comm);
+        char call[FLIGHT_TEXT];
+        if (status != CTRT_OK && own.pending.sequence > 0)
+            (void)ctrt_context(status, "%s of group %s cannot complete without the store",
+                               flight_text(call, &own.pending), comm->name);
+        else if (status != CTRT_OK)
             (void)ctrt_context(status, "group %s has lost its store", comm->name);
         if (!atomic_load(&comm->closing))
             (void)comm_fail(comm, CTRT_ERR_COMM, status ? ctrt_error_message() : "another rank has failed");
@@ -219,16 +227,24 @@ static void announce_end(ctrt_comm *comm)
     free(value);
 }
 
-/* Publishes that this rank leaves the group. The ranks of this process are told directly. */
+/* Publishes that this rank leaves the group after that many collectives. False: the store does not answer. */
+static bool publish_departure(ctrt_comm *comm, const struct departure *departure, double seconds)
+{
+    char key[COMM_KEY];
+    return store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), departure, sizeof *departure,
+                            seconds) == CTRT_OK
+           && (comm->local || store_add_within(comm->store, comm_key(key, comm, "departed", -1), 1, NULL,
+                                               seconds) == CTRT_OK);
+}
+
+/* Ends this rank's part in the group. Other ranks of this process learn of it directly. */
 static void announce_departure(ctrt_comm *comm)
 {
     char key[COMM_KEY];
-    struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
-    if (store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), &departure, sizeof departure,
-                         STORE_SECONDS) != CTRT_OK)
+    const struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
+    if (!publish_departure(comm, &departure, STORE_SECONDS))
         return;
     if (!comm->local) {
-        (void)store_add_within(comm->store, comm_key(key, comm, "departed", -1), 1, NULL, STORE_SECONDS);
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "alarm", -1), NULL, 0);
         (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "ended", comm->rank), NULL, 0);
     }
@@ -264,3 +280,27 @@ void comm_unwatch(ctrt_comm *comm)
     host_free(comm->departures);
 }
 
+/* ---- the end of the process ---- */
+
+/* A collective that still runs will not be completed. */
+static void leave_all(void)
+{
+    pthread_mutex_lock(&comms_lock);
+    for (ctrt_comm *comm = comms; comm != NULL; comm = comm->next) {
+        struct departure departure = { .state = comm_own_state(comm) };
+        pthread_mutex_lock(&comm->lock);
+        departure.collectives = comm->completed;
+        pthread_mutex_unlock(&comm->lock);
+        if (comm->watched && !atomic_load(&comm->failed))
+            (void)publish_departure(comm, &departure, EXIT_SECONDS);
+    }
+    pthread_mutex_unlock(&comms_lock);
+}
+
+void comm_leave_at_exit(const ctrt_comm *comm)
+{
+    static _Atomic(const ctrt_comm_engine *) last;
+    /* Again for another engine, whose library may have registered a handler after the last time. */
+    if (atomic_exchange(&last, comm->engine) != comm->engine)
+        (void)atexit(leave_all);
+}

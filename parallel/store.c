@@ -150,6 +150,7 @@ ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, d
             return ctrt_context(status, "store_open: %s", address);
         store->kind = kinds[i];
         store->seconds = seconds;
+        store->serves = serve;
         atomic_init(&store->references, 1);
         stores_add(store);
         ctrt_store_release(out);

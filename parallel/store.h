@@ -47,6 +47,8 @@ struct ctrt_store {
     bool forked;                        /* this process is a child of the one that opened the store */
     char *address;                      /* host_alloc; set by `open` */
     double seconds;                     /* time limit of requests without their own */
+    bool serves;                        /* this process serves the store; set by store.c */
+    atomic_bool ended;                  /* the process that serves the store has ended; set by store_tcp.c */
     ctrt_store *previous, *next;        /* list of all stores of the process */
 };
 

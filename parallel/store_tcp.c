@@ -100,6 +100,8 @@ static void fail_connection(struct tcp_store *store, const char *why, int error)
         return;
     snprintf(store->failure, sizeof store->failure, "%s%s%s", why, error != 0 ? ": " : "",
              error != 0 ? strerror(error) : "");
+    if (error == 0 || error == ECONNRESET || error == EPIPE)
+        atomic_store(&store->base.ended, true);
     for (struct call *call = store->calls; call != NULL; call = call->next)
         pthread_cond_signal(&call->changed);
 }
@@ -153,7 +155,7 @@ static void finish_calls(struct tcp_store *store)
         if (parsed == STORE_INCOMPLETE)
             break;
         if (parsed == STORE_MALFORMED || reply.op != STORE_REPLY) {
-            fail_connection(store, "malformed reply of the server", 0);
+            fail_connection(store, "malformed reply of the server", EBADMSG);
             return;
         }
         finish_call(store, &reply);
@@ -166,7 +168,7 @@ static void finish_calls(struct tcp_store *store)
         return;
     unsigned char *input = host_realloc(store->input, capacity);
     if (input == NULL) {
-        fail_connection(store, "out of memory for a reply", 0);
+        fail_connection(store, "no memory for a reply", ENOMEM);
         return;
     }
     store->input = input;

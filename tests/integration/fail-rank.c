@@ -4,6 +4,7 @@
  *
  *   none            no fault: training goes on until the process is killed
  *   kill, stop      the process ends by SIGKILL, or stops
+ *   MICROSECONDS    the process ends by SIGKILL after that time, wherever it is then
  *   late            it sleeps for longer than CTRT_COMM_TIMEOUT
  *   exit, return    it ends without releasing anything: by exit() amid an asynchronous collective, or by a return
  *   leave           it releases the module, so that it leaves the group, and lives on
@@ -12,13 +13,15 @@
  *   alarm, state, members
  *                   it replaces a key of the group in the store by garbage, and is then killed
  *
- * After an error a rank prints "rank R: T s after its last step: MESSAGE" and exits with 1. */
+ * After an error a rank prints "rank R: T s after its last step: MESSAGE" and exits with 1, half a second later: the
+ * launchers of MPI end the other ranks then, which have to report first. */
 #include <ctrt/ctrt.h>
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +50,19 @@ static ctrt_status corrupt(const char *key)
     return ctrt_store_set(store, key, "\xff garbage %s%n", 14);
 }
 
+/* An asynchronous collective, amid which the rank with the fault calls exit(). */
+static ctrt_status exit_amid(ctrt_comm *comm, bool mine)
+{
+    ctrt_tensor *x = NULL;
+    ctrt_work *work = NULL;
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1 << 20), CTRT_F32, ctrt_comm_device(comm)));
+    CTRT_TRY(ctrt_comm_barrier(comm));
+    CTRT_TRY(ctrt_comm_all_reduce(&work, comm, x, CTRT_COMM_SUM));
+    if (mine)
+        exit(0);
+    return ctrt_work_wait(work);
+}
+
 /* A collective of all ranks, which has another argument on the rank with the fault. */
 static ctrt_status differ(ctrt_comm *comm, const char *argument, bool mine)
 {
@@ -58,8 +74,8 @@ static ctrt_status differ(ctrt_comm *comm, const char *argument, bool mine)
     return ctrt_comm_all_reduce(NULL, comm, x, mine && strcmp(argument, "op") == 0 ? CTRT_COMM_MAX : CTRT_COMM_SUM);
 }
 
-/* The fault of this rank. *net is released by `leave`. *ends: the process returns from main. */
-static ctrt_status fail(bool *ends, ctrt_module **net, const char *fault)
+/* The fault of this rank. `leave` releases *net and *optimizer. *ends: the process returns from main. */
+static ctrt_status fail(bool *ends, ctrt_module **net, ctrt_optimizer **optimizer, const char *fault)
 {
     char key[64];
     ctrt_comm *comm = ctrt_parallel_comm(*net);
@@ -69,14 +85,8 @@ static ctrt_status fail(bool *ends, ctrt_module **net, const char *fault)
         raise(strcmp(fault, "kill") == 0 ? SIGKILL : SIGSTOP);
     if (strcmp(fault, "late") == 0)
         usleep((useconds_t)((timeout + 3) * 1e6));
-    if (strcmp(fault, "exit") == 0) {
-        ctrt_tensor *x = NULL;
-        ctrt_work *work = NULL;
-        CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1 << 20), CTRT_F32, ctrt_comm_device(comm)));
-        CTRT_TRY(ctrt_comm_all_reduce(&work, comm, x, CTRT_COMM_SUM));
-        exit(0);
-    }
     if (strcmp(fault, "leave") == 0) {
+        ctrt_optimizer_release(optimizer);
         ctrt_module_release(net);
         usleep((useconds_t)((timeout + 3) * 1e6));
     }
@@ -112,9 +122,11 @@ static ctrt_status train(bool *ends, double *since, const char *fault, int rank_
             fflush(stdout);
         }
         if (step == FAULT_STEP && mine)
-            CTRT_TRY(fail(ends, &net, fault));
+            CTRT_TRY(fail(ends, &net, &optimizer, fault));
         if (*ends)
             return CTRT_OK;
+        if (step == FAULT_STEP && strcmp(fault, "exit") == 0)
+            CTRT_TRY(exit_amid(ctrt_parallel_comm(net), mine));
         if (step == FAULT_STEP && differs)
             CTRT_TRY(differ(ctrt_parallel_comm(net), fault, mine));
         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
@@ -124,17 +136,29 @@ static ctrt_status train(bool *ends, double *since, const char *fault, int rank_
     }
 }
 
+static void on_alarm(int signal)
+{
+    (void)signal;
+    raise(SIGKILL);
+}
+
 int main(int argc, char **argv)
 {
     bool ends = false;
     double since = seconds();
+    int rank = -1;
     if (argc != 3)
         return 2;
+    (void)ctrt_comm_environment(&rank, NULL, NULL, NULL);
+    const struct itimerval time = { .it_value.tv_usec = atoi(argv[1]) };
+    signal(SIGALRM, on_alarm);
+    if (rank == atoi(argv[2]))
+        setitimer(ITIMER_REAL, &time, NULL);
     if (train(&ends, &since, argv[1], atoi(argv[2])) == CTRT_OK)
         return 0;
     const double waited = seconds() - since;
-    int rank = -1;
-    (void)ctrt_comm_environment(&rank, NULL, NULL, NULL);
     printf("rank %d: %.2f s after its last step: %s\n", rank, waited, ctrt_error_message());
+    fflush(stdout);
+    usleep(500000);
     return 1;
 }
