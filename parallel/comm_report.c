@@ -28,20 +28,19 @@ static const char *const kind_names[] = {
 
 /* ---- states ---- */
 
-/* Finds out the state of a rank. `seconds`: how long to wait for its answer. */
-static void collect_state(struct rank_state *out, ctrt_comm *comm, int rank, double seconds)
+/* Reads what the store has about a rank; waits up to `seconds` for its state. False: nothing. */
+static bool read_state(struct rank_state *out, ctrt_comm *comm, int rank, double seconds)
 {
     struct departure departure;
     if (comm_read(&departure, sizeof departure, comm, "left", rank, 0)) {
         out->state = departure.state;
         out->kind = RANK_LEFT;
-    } else if (comm_read(&out->state, sizeof out->state, comm, "state", rank, 0)) {
+    } else if (comm_read(&out->state, sizeof out->state, comm, "state", rank, seconds)) {
         out->kind = RANK_BEHIND;
     } else if (comm_read(NULL, 0, comm, "ended", rank, 0)) {
         out->kind = RANK_ENDED;
-    } else if (seconds > 0 && comm_read(&out->state, sizeof out->state, comm, "state", rank, seconds)) {
-        out->kind = RANK_BEHIND;
     }
+    return out->kind != RANK_SILENT;
 }
 
 /* Collects the states of all ranks. `failed`: the call that this rank was in, or NULL. `ended`: a rank whose process has
@@ -50,14 +49,15 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
 {
     const int64_t deadline = comm_clock(ANSWER_SECONDS);
     for (int rank = 0; rank < comm->size; rank++) {
-        const double left = (double)(deadline - comm_clock(0)) / 1e9;
         const ctrt_comm_signature *pending = &ranks[rank].state.pending;
-        if (left < -1)
+        if (deadline < comm_clock(-1))
             return;                         /* the store has stopped answering */
         if (rank == ended)
             ranks[rank].kind = RANK_ENDED;
-        else
-            collect_state(&ranks[rank], comm, rank, left);
+        /* A process that has just ended cannot answer, and the store notices that only now. */
+        for (double pause = 0; rank != ended && !read_state(&ranks[rank], comm, rank, pause); pause = ANSWER_SECONDS / 10)
+            if (comm_clock(0) >= deadline)
+                break;
         if (ranks[rank].kind == RANK_BEHIND && failed != NULL && pending->sequence == failed->sequence
             && pending->collective == failed->collective)
             ranks[rank].kind = RANK_ARRIVED;

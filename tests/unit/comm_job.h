@@ -36,6 +36,7 @@ struct board {
     atomic_bool ready, close;
     atomic_int step;                        /* for tests that need an order */
     atomic_int pids[16];
+    atomic_int server;                      /* process that serves the store */
 };
 
 struct rank {
@@ -146,6 +147,7 @@ static inline void run_processes(struct rank *ranks, int size, double timeout, i
         ctrt_store *store = NULL;
         if (CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0)))
             snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
+        atomic_store(&board->server, getpid());
         atomic_store(&board->ready, true);
         while (!atomic_load(&board->close))
             sleep_seconds(0.002);
