@@ -410,14 +410,16 @@ static void test_failures(void)
     (void)step(net, 9, 0), (void)step(single, 9, 0);
     static const char *const faults[] = { "alloc:1+", "alloc:2+" };
     EACH(fault, faults) {
-        CHECK_OK(ctrt_memory_empty_cache(devices[2]));
-        CHECK_OK(sim->inject(2, *fault));
-        CTRT_AUTO(tensor) many_rows = NULL;
-        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
-        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                    "sim:2");             /* in its forward pass, or where gradients are added up */
-        CHECK_OK(sim->clear(2));
-        same_grads(many, one, 1e-4);
+        for (int i = 0; i < 3; i++) {
+            CTRT_AUTO(tensor) many_rows = NULL;
+            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
+            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
+            CHECK_OK(sim->inject(i, *fault));
+            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        ctrt_device_name(devices[i]));  /* in its forward pass, or where gradients are added up */
+            CHECK_OK(sim->clear(i));
+            same_grads(many, one, 1e-4);
+        }
     }
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
     same_grads(many, one, 1e-4);

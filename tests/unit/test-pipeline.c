@@ -617,13 +617,16 @@ static void test_failures(void)
                 "stage 0 (sim:0): micro-batch 0 forward: child 0: Linear");
     static const char *const faults[] = { "alloc:1+", "alloc:2+" };
     EACH(fault, faults) {
-        CTRT_AUTO(tensor) many_rows = NULL;
-        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
-        CHECK_OK(ctrt_memory_empty_cache(devices[1]));
-        CHECK_OK(sim->inject(1, *fault));
-        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY, "sim:1");
-        CHECK_OK(sim->clear(1));
-        same_modules_as(many, one, 1e-4);
+        for (int i = 0; i < 3; i++) {
+            CTRT_AUTO(tensor) many_rows = NULL;
+            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
+            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
+            CHECK_OK(sim->inject(i, *fault));
+            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        ctrt_device_name(devices[i]));
+            CHECK_OK(sim->clear(i));
+            same_modules_as(many, one, 1e-4);
+        }
     }
     CHECK_TRUE(loss == NULL);
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
