@@ -44,7 +44,7 @@ struct alarm {
 /* Writes a key of the group: `what`, or, if rank >= 0, `what`/rank. Returns `key`. */
 #define COMM_KEY 320
 const char *comm_key(char key[COMM_KEY], const ctrt_comm *comm, const char *what, int rank);
-/* Reads rank `rank`'s value of `what`, which must have `bytes` bytes. False: it is not set within `seconds`, or wrong. */
+/* Reads rank `rank`'s value of `what`, of `bytes` bytes. False: it is wrong, or not set within `seconds`. */
 bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int rank, double seconds);
 /* How long this rank waits for the store, in seconds: briefly if the store has not answered the watching thread. */
 double comm_store_patience(const ctrt_comm *comm);

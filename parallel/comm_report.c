@@ -43,8 +43,8 @@ static bool read_state(struct rank_state *out, ctrt_comm *comm, int rank, double
     return out->kind != RANK_SILENT;
 }
 
-/* Collects the states of all ranks. `failed`: the call that this rank was in, or NULL. `ended`: a rank whose process has
- * ended, or -1. */
+/* Collects the states of all ranks. `failed`: the call that this rank was in, or NULL. `ended`: a rank whose process
+ * has ended, or -1. */
 static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt_comm_signature *failed, int ended)
 {
     const int64_t deadline = comm_clock(ANSWER_SECONDS);
@@ -55,7 +55,7 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
         if (rank == ended)
             ranks[rank].kind = RANK_ENDED;
         /* A process that has just ended cannot answer, and the store notices that only now. */
-        for (double pause = 0; rank != ended && !read_state(&ranks[rank], comm, rank, pause); pause = ANSWER_SECONDS / 10)
+        for (double wait = 0; rank != ended && !read_state(&ranks[rank], comm, rank, wait); wait = ANSWER_SECONDS / 10)
             if (comm_clock(0) >= deadline)
                 break;
         if (ranks[rank].kind == RANK_BEHIND && failed != NULL && pending->sequence == failed->sequence
@@ -64,7 +64,7 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
     }
 }
 
-/* Fills `ranks` without the store: with the ranks that this process has seen leave, and the one that serves the store. */
+/* Fills `ranks` without the store: with the ranks that this process has seen leave, and the one that serves it. */
 static void recall_states(struct rank_state *ranks, ctrt_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);

@@ -286,13 +286,14 @@ void comm_unwatch(ctrt_comm *comm)
 static void leave_all(void)
 {
     pthread_mutex_lock(&comms_lock);
-    for (ctrt_comm *comm = comms; comm != NULL; comm = comm->next) {
+    bool answers = true;
+    for (ctrt_comm *comm = comms; comm != NULL && answers; comm = comm->next) {
         struct departure departure = { .state = comm_own_state(comm) };
         pthread_mutex_lock(&comm->lock);
         departure.collectives = comm->completed;
         pthread_mutex_unlock(&comm->lock);
         if (comm->watched && !atomic_load(&comm->failed))
-            (void)publish_departure(comm, &departure, EXIT_SECONDS);
+            answers = publish_departure(comm, &departure, EXIT_SECONDS);
     }
     pthread_mutex_unlock(&comms_lock);
 }

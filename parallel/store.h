@@ -59,7 +59,7 @@ struct ctrt_store {
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 
-/* ctrt_store_set, ctrt_store_add and ctrt_store_compare_set with a time limit of their own. `seconds` 0: the store's. */
+/* ctrt_store_set, ctrt_store_add and ctrt_store_compare_set with another time limit. `seconds` 0: the store's. */
 ctrt_status store_set_within(ctrt_store *store, const char *key, const void *value, size_t bytes, double seconds);
 ctrt_status store_add_within(ctrt_store *store, const char *key, int64_t amount, int64_t *sum, double seconds);
 ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
