@@ -84,7 +84,7 @@ static void late(struct rank *rank)
     }
     const double begin = clock_seconds();
     const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
-    check_lost(rank, other, status, begin, 0.3 + 1, "did not arrive, it last completed all_reduce 1", "not arrived");
+    check_lost(rank, other, status, begin, 0.6 + 1, "did not arrive, it last completed all_reduce 1", "not arrived");
     atomic_fetch_add(&rank->board->step, 1);
 }
 
@@ -124,7 +124,7 @@ static void lost(struct rank *rank)
     atomic_fetch_add(&rank->board->step, 1);
     await_error(rank);
     const ctrt_status status = ctrt_work_wait(work);
-    check_lost(rank, loss.rank, status, begin, 0.5 + 1, loss.signal == SIGKILL ? "has ended" : "does not answer",
+    check_lost(rank, loss.rank, status, begin, 0.6 + 1, loss.signal == SIGKILL ? "has ended" : "does not answer",
                loss.signal == SIGKILL ? "ended" : "no answer");
 }
 
@@ -385,10 +385,10 @@ TEST_MAIN
         group("%s: a rank that does not come, or has left", kind_names[kind]);
         IN_CHILD("CTRT_SIM=devices=4") {
             for (int other = 0; other < 3; other++) {
-                run_quiet(kind, 3, 0.3, late, &other, -1);
+                run_quiet(kind, 3, 0.6, late, &other, -1);
                 run_quiet(kind, 3, 10, left, &other, -1);
             }
-            run_quiet(kind, 3, 0.3, interrupted, NULL, -1);
+            run_quiet(kind, 3, 0.6, interrupted, NULL, -1);
         }
         group("%s: abort", kind_names[kind]);
         IN_CHILD("CTRT_SIM=devices=4") {
@@ -401,7 +401,7 @@ TEST_MAIN
     IN_CHILD("CTRT_SIM=devices=4") {
         for (int other = 0; other < 3; other++) {
             run_quiet(PROCESSES, 3, 10, lost, &(struct loss){ other, SIGKILL }, other);
-            run_quiet(PROCESSES, 3, 0.5, lost, &(struct loss){ other, SIGSTOP }, other);
+            run_quiet(PROCESSES, 3, 0.6, lost, &(struct loss){ other, SIGSTOP }, other);
         }
         run_quiet(PROCESSES, 4, 10, two_lost, NULL, -1);
     }
