@@ -63,8 +63,11 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
     return alarm;
 }
 
+/* Writes the report first, because the process may end as soon as another thread of it gets the error. */
 static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report)
 {
+    log_message(CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->rank, error ? error : "out of memory");
+    comm_write_report(comm, report);
     pthread_mutex_lock(&comm->lock);
     comm->status = status;
     comm->error = error;
@@ -75,8 +78,6 @@ static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *r
     pthread_mutex_unlock(&comm->lock);
     if (CTRT_SLOT(comm->engine, abort) && handle != NULL)
         comm->engine->abort(handle);
-    log_message(CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->rank, error ? error : "out of memory");
-    comm_write_report(comm);
 }
 
 static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const char *error)

@@ -66,7 +66,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
                          const char *error);
 /* Writes the JSON report of a communicator that has not failed. */
 ctrt_status comm_compose_json(char **out, ctrt_comm *comm);
-/* Writes comm->report to the file that CTRT_COMM_REPORT names. */
-void comm_write_report(const ctrt_comm *comm);
+/* Writes the report, which may be NULL, to the file that CTRT_COMM_REPORT names. */
+void comm_write_report(const ctrt_comm *comm, const char *report);
 
 #endif

@@ -172,12 +172,12 @@ static ctrt_status compose_json(char **out, ctrt_comm *comm, const char *error, 
     return strbuf_finish(out, &text, "a report");
 }
 
-void comm_write_report(const ctrt_comm *comm)
+void comm_write_report(const ctrt_comm *comm, const char *report)
 {
     ctrt_param_value value;
     struct strbuf path = { 0 };
     char *name = NULL;
-    if (comm->report == NULL || param_read(&value, &report_param, "core") != CTRT_OK || value.text == NULL
+    if (report == NULL || param_read(&value, &report_param, "core") != CTRT_OK || value.text == NULL
         || *value.text == '\0')
         return;
     for (const char *at = value.text; *at != '\0'; at++) {
@@ -188,9 +188,9 @@ void comm_write_report(const ctrt_comm *comm)
     }
     if (strbuf_finish(&name, &path, "a path") != CTRT_OK)
         return;
-    const size_t length = strlen(comm->report);
+    const size_t length = strlen(report);
     int file = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || write(file, comm->report, length) != (ssize_t)length)
+    if (file < 0 || write(file, report, length) != (ssize_t)length)
         log_message(CTRT_LOG_WARNING, "comm", "cannot write the report to %s: %s", name, strerror(errno));
     if (file >= 0)
         close(file);

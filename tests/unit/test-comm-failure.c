@@ -56,6 +56,9 @@ static void mismatch(struct rank *rank)
 
 /* ---- ranks that do not come ---- */
 
+/* Reports come within a second of the time limit, see failures.sh; with many other programs on the machine, later. */
+static const double BUSY = 2.5;
+
 /* Checks the error and the report of a rank that waits for rank `other`. `state`: of that rank in the report. */
 static void check_lost(struct rank *rank, int other, ctrt_status status, double begin, double limit, const char *words,
                        const char *state)
@@ -91,7 +94,7 @@ static void late(struct rank *rank)
     }
     const double begin = clock_seconds();
     const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
-    check_lost(rank, other, status, begin, 0.6 + 1, "did not arrive, it last completed all_reduce 1", "not arrived");
+    check_lost(rank, other, status, begin, 0.6 + BUSY, "did not arrive, it last completed all_reduce 1", "not arrived");
     atomic_fetch_add(&rank->board->step, 1);
 }
 
@@ -131,7 +134,7 @@ static void lost(struct rank *rank)
     atomic_fetch_add(&rank->board->step, 1);
     await_error(rank);
     const ctrt_status status = ctrt_work_wait(work);
-    check_lost(rank, loss.rank, status, begin, 0.6 + 1, loss.signal == SIGKILL ? "has ended" : "does not answer",
+    check_lost(rank, loss.rank, status, begin, 0.6 + BUSY, loss.signal == SIGKILL ? "has ended" : "does not answer",
                loss.signal == SIGKILL ? "ended" : "no answer");
 }
 
@@ -179,7 +182,7 @@ static void store_stops(struct rank *rank)
     else
         CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_COMM, "does not answer");
     if (rank->number != 1)
-        CHECK(clock_seconds() - begin < timeout + 1, "rank %d waited %.2f s", rank->number, clock_seconds() - begin);
+        CHECK(clock_seconds() - begin < timeout + BUSY, "rank %d waited %.2f s", rank->number, clock_seconds() - begin);
     atomic_fetch_add(&rank->board->step, 1);
     await(&rank->board->step, rank->size);
     kill(atomic_load(&rank->board->server), SIGCONT);
