@@ -66,7 +66,8 @@ reports() {
 in_time() {
     margin=$(awk -v processors="$(nproc)" '{ print ($1 > processors ? 3 : 1) }' /proc/loadavg)
     sed -n "s/^\(\[[0-9]*\] \)\{0,1\}rank $2: \([0-9.]*\) s after.*/\2/p" "$work/$1" | grep . |
-        awk -v limit=$((TIMEOUT + margin)) '$1 + 0 >= limit { print "after " $1 " s" } END { if (NR != 1) print "no error" }'
+        awk -v limit=$((TIMEOUT + margin)) '
+            $1 + 0 >= limit { print "after " $1 " s" } END { if (NR != 1) print "no error" }'
 }
 
 # gone: requires that no rank is left, within 5 s.
@@ -241,8 +242,8 @@ each "$more_faults" host judge
 
 # --- SIGKILL anywhere ------------------------------------------------------------------------------------------------
 
-# killed RANK SEED: 20 jobs of 4 ranks, of which RANK is killed at some time between its start and 150 ms later. The exit
-# status is 137, or 1 if the others have failed and ended before the kernel has ended that process.
+# killed RANK SEED: 20 jobs of 4 ranks, of which RANK is killed at some time between its start and 150 ms later. The
+# exit status is 137, or 1 if the others have failed and ended before the kernel has ended that process.
 killed() {
     awk -v seed="$2" 'BEGIN { srand(seed); for (i = 0; i < 20; i++) print int(1000 + rand() * 150000) }' |
         while read -r time; do

@@ -37,6 +37,7 @@ struct board {
     atomic_int step;                        /* for tests that need an order */
     atomic_int pids[16];
     atomic_int server;                      /* process that serves the store */
+    atomic_int arrived;                     /* processes that have opened the store: they join at the same time */
 };
 
 struct rank {
@@ -129,6 +130,8 @@ static inline void process_of(struct rank *rank, double timeout)
     if (CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
         options.device = rank->device;
         rank->store = options.store;
+        atomic_fetch_add(&rank->board->arrived, 1);
+        await(&rank->board->arrived, rank->size);
         if (CHECK_OK(ctrt_comm_new(&rank->comm, &options)))
             rank->body(rank);
         ctrt_comm_release(&rank->comm);
