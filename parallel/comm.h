@@ -83,7 +83,7 @@ struct ctrt_comm {
     } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
     int64_t departed;                       /* number of ranks that the watching thread knows to have left */
     atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
-    _Atomic int64_t heard;                  /* when the store answered the watching thread; 0: there is none */
+    atomic_int unanswered;                  /* requests of the watching thread since the store last answered one */
     atomic_bool closing;                    /* ends the watching thread */
     bool listed, watched;                   /* in the list; has a watching thread */
     bool local;                             /* all ranks are in this process */

@@ -9,10 +9,11 @@
 #include "parallel/comm_failure.h"
 #include "parallel/store.h"
 
-/* How long it waits for the store, whose server may be a process that is stopped; and if the watching thread has had no
- * answer from the store for SILENT_SECONDS. */
-static const double STORE_SECONDS = 5, SILENT_STORE_SECONDS = 0.3, SILENT_SECONDS = 1;
-/* How long the watching thread waits for an answer at once: the most that the end of the thread takes longer. */
+/* How long a rank waits for the store, whose server may be a process that is stopped; and when the watching thread has
+ * had no answer to two requests. */
+static const double STORE_SECONDS = 5, SILENT_STORE_SECONDS = 0.3;
+/* How long the watching thread waits for an answer after the time of a request. Not longer, because the thread must end
+ * soon. */
 static const double WATCH_PATIENCE = 0.4;
 /* How long rank 0 waits for the threads of the others to end when it leaves. */
 static const double UNWATCH_SECONDS = 2;
@@ -65,10 +66,7 @@ struct state comm_own_state(ctrt_comm *comm)
 
 double comm_store_patience(const ctrt_comm *comm)
 {
-    const int64_t heard = atomic_load(&comm->heard);
-    const double slice = watch_slice(comm);
-    return heard != 0 && comm_clock(0) - heard > (int64_t)((slice + SILENT_SECONDS) * 1e9) ? SILENT_STORE_SECONDS
-                                                                                         : STORE_SECONDS;
+    return atomic_load(&comm->unanswered) >= 2 ? SILENT_STORE_SECONDS : STORE_SECONDS;
 }
 
 void comm_publish_state(ctrt_comm *comm)
@@ -162,9 +160,7 @@ static void *watch(void *argument)
         bool unset = false;
         const int64_t begin = comm_clock(0);
         ctrt_status status = store_get_within(&unset, &value, &bytes, comm->store, key, slice, WATCH_PATIENCE);
-        const int64_t now = comm_clock(0);
-        if (status == CTRT_OK)
-            atomic_store(&comm->heard, now);
+        atomic_store(&comm->unanswered, status == CTRT_OK ? 0 : atomic_load(&comm->unanswered) + 1);
         const bool left = status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
         free(value);
         free(alarm.cause);
@@ -175,9 +171,10 @@ static void *watch(void *argument)
             comm->counted = true;
             break;
         }
-        /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. */
-        if (unset || (status != CTRT_OK && now - begin >= (int64_t)(slice * 0.9e9)
-                      && now - atomic_load(&comm->heard) < (int64_t)(STORE_SECONDS * 1e9)))
+        /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. The
+         * requests are counted, because the time may include one during which this process was stopped. */
+        if (unset || (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9)
+                      && atomic_load(&comm->unanswered) * (slice + WATCH_PATIENCE) < STORE_SECONDS))
             continue;
         const struct state own = comm_own_state(comm);
         char call[FLIGHT_TEXT];
@@ -207,7 +204,6 @@ ctrt_status comm_watch(ctrt_comm *comm)
     snprintf(value, sizeof value, "%d E ", comm->rank);
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "ended", comm->rank), "", 0));
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "alarm", -1), value, strlen(value)));
-    atomic_store(&comm->heard, comm_clock(0));
     int error = comm_thread_start(&comm->watcher, watch, comm);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches the other ranks: %s", comm->name,

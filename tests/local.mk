@@ -354,8 +354,12 @@ run_rank_LDFLAGS = $(NO_WRAPPER)
 
 # Ranks that fail amid training, as processes of one machine and of two network namespaces.
 if PLUGIN_CPU
+if PLUGIN_COMM_HOST
+if PLUGIN_STRATEGY_DISTRIBUTED
 check_PROGRAMS   += fail-rank
 TESTS            += tests/integration/failures.sh
+endif
+endif
 endif
 EXTRA_DIST       += tests/integration/failures.sh
 fail_rank_SOURCES = tests/integration/fail-rank.c

@@ -419,7 +419,7 @@ TEST_MAIN
     }
     group("a store that does not answer");
     IN_CHILD("CTRT_SIM=devices=4")
-        run_quiet(PROCESSES, 3, 1.5, store_stops, &(double){ 1.5 }, -1);
+        run_quiet(PROCESSES, 3, 2, store_stops, &(double){ 2 }, -1);
     group("the end of the process amid collectives of its threads");
 #ifdef __SANITIZE_ADDRESS__
     skip_group("what exit() leaves behind are leaks for AddressSanitizer");
