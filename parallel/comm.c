@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "device/internal.h"
 #include "parallel/environment.h"
+#include "parallel/own_address.h"
 #include "parallel/store.h"
 #include "registry/registry.h"
 
@@ -47,6 +48,7 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
         return out_of_memory(sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
     atomic_init(&comm->parts, 1);
+    atomic_init(&comm->possible, UINT64_MAX);
     comm->process = comm_process();
     comm->rank = rank;
     comm->size = size;
@@ -165,6 +167,7 @@ static ctrt_status connect_engine(ctrt_comm *comm)
     pthread_mutex_lock(&comm->lock);
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
+    comm_leave_at_exit(comm);
     comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(handle);
     return CTRT_OK;
 }
@@ -208,12 +211,13 @@ static bool under_mpi(const struct rank_environment *environment)
  * copies "", so that the others do not wait. */
 static ctrt_status bootstrap_store(ctrt_comm *comm)
 {
-    char address[ENVIRONMENT_STORE_BYTES] = "", host[64] = "";
+    char address[ENVIRONMENT_STORE_BYTES] = "", name[65] = "", host[OWN_ADDRESS_BYTES];
     int32_t rank, size;
     ctrt_status status = CTRT_OK;
     if (comm->rank == 0) {
-        (void)gethostname(host, sizeof host - 1);
-        snprintf(address, sizeof address, "tcp://%s:0", host);
+        (void)gethostname(name, sizeof name - 1);
+        own_address(host, name);
+        snprintf(address, sizeof address, strchr(host, ':') != NULL ? "tcp://[%s]:0" : "tcp://%s:0", host);
         status = environment_open_store(&comm->store, address, 0, comm->timeout);
         snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
     }

@@ -4,7 +4,9 @@
  *   comm.c              joining, splitting and leaving groups
  *   comm_collectives.c  the public collectives: checks of arguments, numbering
  *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
- *   comm_failure.c      timeouts, ended ranks, reports
+ *   comm_failure.c      timeouts, mismatches, aborts: the failure of a communicator
+ *   comm_watch.c        ranks that end or leave the group
+ *   comm_report.c       the report on a failure
  *   comm_members.c      where the ranks are
  *   comm_memory.c       tensors in memory that the ranks share */
 #ifndef PARALLEL_COMM_H
@@ -41,6 +43,7 @@ struct comm_member {
     char host[64];
     int64_t pid;
     char device[64];
+    int64_t serves;                         /* 1: its process serves the store */
 };
 
 /* Shared by the ranks of ctrt_comm_new_local. */
@@ -71,6 +74,7 @@ struct ctrt_comm {
     pthread_cond_t changed;                 /* lanes: a call was queued or has ended */
     struct comm_lane lanes[LANES];
     uint64_t sequence;                      /* collectives so far */
+    uint64_t completed;                     /* of them */
     uint64_t *sent, *received;              /* messages so far, per rank */
     uint64_t splits;
     struct flight_record *record;
@@ -82,6 +86,14 @@ struct ctrt_comm {
     char *report;                           /* JSON, from the first failure */
 
     atomic_bool alarmed;                    /* another rank of this process has failed */
+    _Atomic uint64_t possible;              /* the last collective that all ranks have called or can still call */
+    struct comm_departure {
+        bool left;
+        ctrt_comm_signature done;           /* its last completed collective */
+    } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
+    int64_t departed;                       /* number of ranks that the watching thread knows to have left */
+    atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
+    atomic_int unanswered;                  /* requests of the watching thread since the store last answered one */
     atomic_bool closing;                    /* ends the watching thread */
     bool listed, watched;                   /* in the list; has a watching thread */
     bool local;                             /* all ranks are in this process */
@@ -148,7 +160,7 @@ int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void
 unsigned comm_process(void);
 ctrt_status comm_fail_forked(const char *function);
 
-/* ---- comm_failure.c ---- */
+/* ---- comm_failure.c and comm_watch.c ---- */
 
 /* Functions of ctrt_comm_config; `state` is a struct comm_lane. */
 ctrt_status comm_poll(void *state);
@@ -157,6 +169,9 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures);
 /* Adds the communicator to the process's list and starts to watch for failures of other ranks. */
 ctrt_status comm_watch(ctrt_comm *comm);
 void comm_unwatch(ctrt_comm *comm);
+/* Makes the end of the process a departure from the communicators that it has not released. Call it after the engine's
+ * create, so that the handler runs before those of the engine's libraries, which may wait for other processes. */
+void comm_leave_at_exit(const ctrt_comm *comm);
 /* If the communicator has failed, sets the thread's error message and returns the error. */
 ctrt_status comm_check(ctrt_comm *comm);
 /* Marks the communicator as failed with `status` and the message `error`, tells the other ranks, composes the report.

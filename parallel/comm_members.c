@@ -3,8 +3,8 @@
  *
  * Each rank publishes a struct comm_member. Rank 0 collects them and publishes the list, which the others read: for n
  * ranks O(n) requests, and n lists of n members are transferred. So the list is packed: LIST, the number of ranks
- * (uint32_t), and for each rank its process (int64_t), host and device, with NUL bytes; an empty host is that of the
- * rank before. On the cpu of one host a member needs 13 bytes instead of 136. If ranks are missing, the value is
+ * (uint32_t), and for each rank its process (int64_t), whether that serves the store (1 byte), host and device, with NUL
+ * bytes; an empty host is that of the rank before. On the cpu of one host a member needs 14 bytes instead of 144. If ranks are missing, the value is
  * MISSING and their numbers as text. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 
 #include "base/strbuf.h"
 #include "parallel/comm.h"
+#include "parallel/store.h"
 
 enum { LIST = 'L', MISSING = 'M' };
 
@@ -71,6 +72,7 @@ static void pack(struct strbuf *text, const ctrt_comm *comm)
         const struct comm_member *member = &comm->members->list[rank];
         const bool same = rank > 0 && strcmp(member->host, member[-1].host) == 0;
         strbuf_add_bytes(text, (const char *)&member->pid, sizeof member->pid);
+        strbuf_add_bytes(text, member->serves ? "\1" : "", 1);
         strbuf_add_bytes(text, member->host, same ? 0 : strlen(member->host));
         strbuf_add_bytes(text, "", 1);
         strbuf_add_bytes(text, member->device, strlen(member->device) + 1);
@@ -102,11 +104,12 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
                          size, comm->rank, comm->size);
     for (int rank = 0; rank < comm->size && right; rank++) {
         struct comm_member *member = &comm->members->list[rank];
-        right = (size_t)(end - at) > sizeof member->pid;
+        right = (size_t)(end - at) > sizeof member->pid + 1;
         if (!right)
             break;
         memcpy(&member->pid, at, sizeof member->pid);
         at += sizeof member->pid;
+        member->serves = *at++ != '\0';
         right = unpack_text(member->host, &at, end) && unpack_text(member->device, &at, end);
         if (right && member->host[0] == '\0' && rank > 0)
             memcpy(member->host, member[-1].host, sizeof member->host);
@@ -114,6 +117,13 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
     if (right && at == end)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->name);
+}
+
+/* Copies a member from the store, which other programs may write to. */
+static void copy_member(struct comm_member *member, const void *value)
+{
+    memcpy(member, value, sizeof *member);
+    member->host[sizeof member->host - 1] = member->device[sizeof member->device - 1] = '\0';
 }
 
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
@@ -129,7 +139,7 @@ static ctrt_status collect(ctrt_comm *comm, const char *list_key)
         snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
         if (status == CTRT_OK && bytes == sizeof(struct comm_member))
-            memcpy(&comm->members->list[rank], value, bytes);
+            copy_member(&comm->members->list[rank], value);
         else if (status == CTRT_OK || comm_clock(0) >= deadline)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
         free(value);
@@ -162,6 +172,7 @@ ctrt_status comm_members_exchange(ctrt_comm *comm)
     size_t bytes = 0;
     (void)gethostname(own->host, sizeof own->host - 1);
     own->pid = getpid();
+    own->serves = comm->store->serves;
     snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
     CTRT_TRY(publish(comm));
     snprintf(list_key, sizeof list_key, "%s/members", comm->id);

@@ -151,6 +151,7 @@ static void lane_end(struct comm_lane *lane, uint64_t number, ctrt_status status
     ctrt_comm *comm = lane->comm;
     pthread_mutex_lock(&comm->lock);
     flight_set(comm->record, number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
+    comm->completed += status == CTRT_OK && lane == &comm->lanes[LANE_COLLECTIVES];
     lane->number = 0;
     lane->busy = false;
     pthread_cond_broadcast(&comm->changed);

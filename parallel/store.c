@@ -150,6 +150,7 @@ ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, d
             return ctrt_context(status, "store_open: %s", address);
         store->kind = kinds[i];
         store->seconds = seconds;
+        store->serves = serve;
         atomic_init(&store->references, 1);
         stores_add(store);
         ctrt_store_release(out);
@@ -260,12 +261,13 @@ static ctrt_status fail_result(enum store_result result, const char *function, c
 
 /* Executes a request. *unset: whether the result is STORE_UNSET. The caller releases *value. */
 static ctrt_status request(bool *unset, struct store_value **value, const char *function, ctrt_store *store,
-                           const struct store_message *message, double seconds)
+                           const struct store_message *message, double seconds, int64_t patience)
 {
     enum store_result result = STORE_OK;
     *value = NULL;
     CANCEL_DISABLED;
-    const ctrt_status status = store->kind->request(&result, value, store, message, store_deadline(seconds));
+    const ctrt_status status = store->kind->request(&result, value, store, message, store_deadline(seconds),
+                                                     patience);
     if (status != CTRT_OK)
         return ctrt_context(status, "%s: key %s", function, message->key);
     *unset = result == STORE_UNSET;
@@ -304,7 +306,8 @@ static ctrt_status run(bool *unset, const char *function, ctrt_store *store, con
 {
     struct store_value *value = NULL;
     CTRT_TRY(check_request(function, store, message));
-    const ctrt_status status = request(unset, &value, function, store, message, seconds > 0 ? seconds : store->seconds);
+    const ctrt_status status = request(unset, &value, function, store, message, seconds > 0 ? seconds : store->seconds,
+                                       STORE_ANSWER_TIME);
     store_value_release(value);
     return status;
 }
@@ -321,28 +324,36 @@ ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value
     return store_set_within(store, key, value, bytes, 0);
 }
 
-ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds)
+ctrt_status store_get_within(bool *unset, void **value, size_t *bytes, ctrt_store *store, const char *key,
+                             double seconds, double patience)
 {
     const struct store_message message = message_of(STORE_GET, key, NULL, 0);
     struct store_value *found = NULL;
-    bool unset;
     CTRT_TRY(check_request("store_get", store, &message));
+    CTRT_TRY(request(unset, &found, "store_get", store, &message, seconds, (int64_t)(patience * 1e9)));
+    return *unset ? CTRT_OK : give_value(value, bytes, found);
+}
+
+ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds)
+{
+    bool unset = false;
     CTRT_TRY(read_seconds(&seconds, "store_get", seconds, 300));
-    CTRT_TRY(request(&unset, &found, "store_get", store, &message, seconds));
+    CTRT_TRY(store_get_within(&unset, value, bytes, store, key, seconds, STORE_ANSWER_TIME / 1e9));
     if (unset)
         return ctrt_fail(CTRT_ERR_COMM, "store_get: key %s was not set in %s within %g s", key, store->address,
                          seconds > CTRT_ZERO ? seconds : 0);
-    return give_value(value, bytes, found);
+    return CTRT_OK;
 }
 
-ctrt_status ctrt_store_add(ctrt_store *store, const char *key, int64_t amount, int64_t *sum)
+ctrt_status store_add_within(ctrt_store *store, const char *key, int64_t amount, int64_t *sum, double seconds)
 {
     const struct store_message message = message_of(STORE_ADD, key, &amount, sizeof amount);
     struct store_value *value = NULL;
     char text[24] = "";
     bool unset;
     CTRT_TRY(check_request("store_add", store, &message));
-    CTRT_TRY(request(&unset, &value, "store_add", store, &message, store->seconds));
+    CTRT_TRY(request(&unset, &value, "store_add", store, &message, seconds > 0 ? seconds : store->seconds,
+                     STORE_ANSWER_TIME));
     if (value == NULL || value->bytes >= sizeof text) {
         store_value_release(value);
         return ctrt_fail(CTRT_ERR_COMM, "store_add: key %s: malformed answer of %s", key, store->address);
@@ -352,6 +363,11 @@ ctrt_status ctrt_store_add(ctrt_store *store, const char *key, int64_t amount, i
     if (sum != NULL)
         *sum = strtoll(text, NULL, 10);
     return CTRT_OK;
+}
+
+ctrt_status ctrt_store_add(ctrt_store *store, const char *key, int64_t amount, int64_t *sum)
+{
+    return store_add_within(store, key, amount, sum, 0);
 }
 
 ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
@@ -365,7 +381,8 @@ ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const v
     message.other = expected;
     message.other_bytes = expected_bytes;
     CTRT_TRY(check_request("store_compare_set", store, &message));
-    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, seconds > 0 ? seconds : store->seconds));
+    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, seconds > 0 ? seconds : store->seconds,
+                     STORE_ANSWER_TIME));
     return give_value(value, bytes, now);
 }
 
@@ -398,5 +415,6 @@ ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const ch
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "store_set_at_disconnect: the value of key %s has %zu bytes; at most %d are possible",
                          key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
-    return run(&unset, "store_set_at_disconnect", store, &message, 0);
+    /* A process that leaves does not wait for long. */
+    return run(&unset, "store_set_at_disconnect", store, &message, value != NULL ? 0 : STORE_ANSWER_TIME / 1e9);
 }

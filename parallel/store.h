@@ -26,9 +26,9 @@ struct store_kind {
     ctrt_status (*open)(ctrt_store **out, const char *rest, bool serve, int64_t deadline);
     /* Executes a request. STORE_GET waits for the key; after the deadline *result is STORE_UNSET. The caller gets a
      * reference to *value, NULL if there is none. CTRT_ERR_COMM if the store cannot be reached or does not answer
-     * before the deadline. Thread-safe. */
+     * before the deadline; STORE_GET: within `patience` ns after it. Thread-safe. */
     ctrt_status (*request)(enum store_result *result, struct store_value **value, ctrt_store *store,
-                           const struct store_message *message, int64_t deadline);
+                           const struct store_message *message, int64_t deadline, int64_t patience);
     /* Ends the use of the store and frees everything except the struct itself. Not called in the child of a fork. */
     void (*close)(ctrt_store *store);
     /* Called in the child of a fork: closes descriptors and does nothing else. May be NULL. */
@@ -47,21 +47,29 @@ struct ctrt_store {
     bool forked;                        /* this process is a child of the one that opened the store */
     char *address;                      /* host_alloc; set by `open` */
     double seconds;                     /* time limit of requests without their own */
+    bool serves;                        /* this process serves the store; set by store.c */
+    atomic_bool ended;                  /* the process that serves the store has ended; set by store_tcp.c */
     ctrt_store *previous, *next;        /* list of all stores of the process */
 };
 
 /* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later
- * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 256
+ * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 512
  * such keys, with values of at most 4 KiB. *supported: whether the kind of store can do it (tcp); if not, the call has
  * no effect. Thread-safe. */
 ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const char *key, const void *value,
                                     size_t bytes);
 
-/* ctrt_store_set and ctrt_store_compare_set with a time limit of their own. `seconds` 0: the store's. */
+/* ctrt_store_set, ctrt_store_add and ctrt_store_compare_set with another time limit. `seconds` 0: the store's. */
 ctrt_status store_set_within(ctrt_store *store, const char *key, const void *value, size_t bytes, double seconds);
+ctrt_status store_add_within(ctrt_store *store, const char *key, int64_t amount, int64_t *sum, double seconds);
 ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const void *expected, size_t expected_bytes,
                                      const void *desired, size_t desired_bytes, void **value, size_t *bytes,
                                      double seconds);
+
+/* ctrt_store_get for callers that have to know whether the store answers: if it says that the key is not set, returns
+ * CTRT_OK and sets *unset. `patience`: seconds that the store may take to say so, in addition to `seconds`. */
+ctrt_status store_get_within(bool *unset, void **value, size_t *bytes, ctrt_store *store, const char *key,
+                             double seconds, double patience);
 
 /* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
 #define STORE_ANSWER_TIME INT64_C(5000000000)

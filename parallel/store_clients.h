@@ -14,7 +14,7 @@
 #define MOST_WAITS   65536
 #define CLIENT_WAITS 1024
 #define WAIT_LISTS   1024
-#define DISCONNECT_KEYS 256
+#define DISCONNECT_KEYS 512
 
 /* Bytes to send: `head`, then the value. */
 struct reply {

@@ -212,7 +212,7 @@ static ctrt_status check_alive(const struct file_store *store)
 }
 
 static ctrt_status file_request(enum store_result *result, struct store_value **value, ctrt_store *base,
-                                const struct store_message *message, int64_t deadline)
+                                const struct store_message *message, int64_t deadline, int64_t patience)
 {
     struct file_store *store = (struct file_store *)base;
     int64_t pause = 100000;
@@ -223,7 +223,7 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
         if (status == CTRT_OK)
             status = file_size(&size, store);
         if (status == CTRT_OK && size != seen) {
-            status = lock_file(store, MAX(deadline, store_now() + STORE_ANSWER_TIME));
+            status = lock_file(store, MAX(deadline, store_now() + patience));
             if (status == CTRT_OK) {
                 status = execute(result, value, store, message);
                 seen = store->end;

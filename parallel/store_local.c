@@ -99,8 +99,9 @@ static ctrt_status local_open(ctrt_store **out, const char *rest, bool serve, in
 }
 
 static ctrt_status local_request(enum store_result *result, struct store_value **value, ctrt_store *store,
-                                 const struct store_message *message, int64_t deadline)
+                                 const struct store_message *message, int64_t deadline, int64_t patience)
 {
+    (void)patience;
     struct shared_map *shared = ((struct local_store *)store)->shared;
     const struct timespec limit = store_timespec(deadline);
     bool changed;

@@ -100,6 +100,8 @@ static void fail_connection(struct tcp_store *store, const char *why, int error)
         return;
     snprintf(store->failure, sizeof store->failure, "%s%s%s", why, error != 0 ? ": " : "",
              error != 0 ? strerror(error) : "");
+    if (error == 0 || error == ECONNRESET || error == EPIPE)
+        atomic_store(&store->base.ended, true);
     for (struct call *call = store->calls; call != NULL; call = call->next)
         pthread_cond_signal(&call->changed);
 }
@@ -153,7 +155,7 @@ static void finish_calls(struct tcp_store *store)
         if (parsed == STORE_INCOMPLETE)
             break;
         if (parsed == STORE_MALFORMED || reply.op != STORE_REPLY) {
-            fail_connection(store, "malformed reply of the server", 0);
+            fail_connection(store, "malformed reply of the server", EBADMSG);
             return;
         }
         finish_call(store, &reply);
@@ -166,7 +168,7 @@ static void finish_calls(struct tcp_store *store)
         return;
     unsigned char *input = host_realloc(store->input, capacity);
     if (input == NULL) {
-        fail_connection(store, "out of memory for a reply", 0);
+        fail_connection(store, "no memory for a reply", ENOMEM);
         return;
     }
     store->input = input;
@@ -243,7 +245,8 @@ static ctrt_status cancel(struct tcp_store *store, uint32_t id)
     return CTRT_OK;
 }
 
-static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum store_op op, int64_t deadline)
+static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum store_op op, int64_t deadline,
+                            int64_t patience)
 {
     bool cancelled = false;
     send_or_wake(store);
@@ -254,7 +257,7 @@ static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum sto
         if (late) {
             CTRT_TRY(cancel(store, call->id));
             cancelled = true;
-            deadline = store_now() + STORE_ANSWER_TIME;
+            deadline = store_now() + patience;
         } else if (store->driven) {
             pthread_cond_timedwait(&call->changed, &store->lock, &limit);
         } else {
@@ -265,7 +268,7 @@ static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum sto
 }
 
 static ctrt_status tcp_request(enum store_result *result, struct store_value **value, ctrt_store *base,
-                               const struct store_message *message, int64_t deadline)
+                               const struct store_message *message, int64_t deadline, int64_t patience)
 {
     struct tcp_store *store = (struct tcp_store *)base;
     pthread_mutex_lock(&store->lock);
@@ -275,7 +278,7 @@ static ctrt_status tcp_request(enum store_result *result, struct store_value **v
         return out_of_memory(store_message_write(NULL, message), "a request to a store");
     }
     call_append(store, call);
-    const ctrt_status status = wait_for(store, call, message->op, deadline);
+    const ctrt_status status = wait_for(store, call, message->op, deadline, patience);
     *result = call->result;
     *value = call->value;
     call->value = NULL;
@@ -483,7 +486,7 @@ static void tcp_close(ctrt_store *base)
     struct store_value *value = NULL;
     enum store_result result;
     if (store->failure[0] == '\0')
-        (void)tcp_request(&result, &value, base, &leave, store_deadline(1));
+        (void)tcp_request(&result, &value, base, &leave, store_deadline(1), 0);
     store_value_release(value);
     tcp_free(store);
 }

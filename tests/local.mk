@@ -369,6 +369,20 @@ run_rank_SOURCES = tests/integration/run-rank.c
 run_rank_LDADD   = libctrt.la
 run_rank_LDFLAGS = $(NO_WRAPPER)
 
+# Ranks that fail amid training, as processes of one machine and of two network namespaces.
+if PLUGIN_CPU
+if PLUGIN_COMM_HOST
+if PLUGIN_STRATEGY_DISTRIBUTED
+check_PROGRAMS   += fail-rank
+TESTS            += tests/integration/failures.sh
+endif
+endif
+endif
+EXTRA_DIST       += tests/integration/failures.sh
+fail_rank_SOURCES = tests/integration/fail-rank.c
+fail_rank_LDADD   = libctrt.la
+fail_rank_LDFLAGS = $(NO_WRAPPER)
+
 # Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh

@@ -170,7 +170,6 @@ static ctrt_status exchange(bool *done, bool fails, bool ends)
     void *text = NULL;
     if (fails)
         CTRT_TRY(publish_failure(state.own_failure));
-    CTRT_TRY(add(ends ? "ended" : "beat", state.node, 1, NULL));
     *done = ends;
     if (state.node == 0)
         CTRT_TRY(watch_nodes(done));
@@ -181,7 +180,8 @@ static ctrt_status exchange(bool *done, bool fails, bool ends)
         set_failure(text);
         free(text);
     }
-    return CTRT_OK;
+    /* Last, because node 0 and its store may end as soon as all nodes have. */
+    return add(ends ? "ended" : "beat", state.node, 1, NULL);
 }
 
 static void *run_thread(void *unused)

@@ -40,7 +40,7 @@ struct graph_capture {
     struct ptr_map uses;                    /* items: struct use, by storage */
     struct graph_params *params;
     timepoint *recorded;                    /* the last timepoint of each captured stream */
-    size_t recorded_count;
+    size_t recorded_count, recorded_capacity;
     ctrt_status failed;
     char *text;
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* graph/graph.c: begins and ends captures; replays and releases graphs. */
+#include "base/array.h"
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "graph/capture_parts.h"
@@ -57,11 +58,9 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
 
 static bool note_recorded(struct graph_capture *capture, const ctrt_stream *stream)
 {
-    timepoint *larger = host_realloc(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
-    if (larger == NULL)
+    if (!ARRAY_GROW(capture->recorded, capture->recorded_capacity, capture->recorded_count))
         return false;
-    capture->recorded = larger;
-    larger[capture->recorded_count++] = timepoint_of(stream_slot(stream), atomic_load(&stream->put));
+    capture->recorded[capture->recorded_count++] = timepoint_of(stream_slot(stream), atomic_load(&stream->put));
     return true;
 }
 

@@ -140,7 +140,9 @@ static int validate_loader(const char *path, const struct plugin_file *file, int
     const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
     snprintf(reason, bytes, "%s%s", of_file ? file->path : "",
              text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
-    const int result = loader_result(reason, fd);
+    int result = loader_result(reason, fd);
+    if (of_file && strstr(reason, "cannot open shared object file") != NULL && strstr(reason, strerror(ENOENT)) != NULL)
+        result = ENOMEM;                /* the file existed when it was validated, see load */
     uselocale(before);
     freelocale(english);
     return result;
@@ -167,11 +169,19 @@ static int load(void **handle, struct plugin_file *file, struct checked_file *va
         return result;
     if (validated_hook != NULL)
         validated_hook();
-    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (*handle == NULL)
-        return validate_loader(path, file, validated->file, reason, bytes);
-    name_object(file, *handle);
-    return VALIDATE_OK;
+    /* Without memory for a path, glibc's loader says of a file, or of a library that it needs, that it does not exist.
+     * A second attempt tells whether that is so. */
+    for (int attempt = 0; attempt < 2; attempt++) {
+        *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (*handle != NULL) {
+            name_object(file, *handle);
+            return VALIDATE_OK;
+        }
+        result = validate_loader(path, file, validated->file, reason, bytes);
+        if (result != VALIDATE_REFUSED || strstr(reason, "cannot open shared object file") == NULL)
+            break;
+    }
+    return result;
 }
 
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)

@@ -111,9 +111,11 @@ done
 [ -n "$found" ] || skip "the engine mpi" "no mpirun or mpiexec of Open MPI or MPICH is installed"
 
 # The declarations of the engine against the header, if a compiler wrapper is installed.
+wrappers=
 for wrapper in mpicc.openmpi mpicc.mpich mpicc; do
     command -v "$wrapper" >/dev/null || continue
     if echo '#include <mpi.h>' >"$work/empty.c" && "$wrapper" -fsyntax-only "$work/empty.c" 2>/dev/null; then
+        wrappers="$wrappers $wrapper"
         flags=$("$wrapper" -show | tr ' ' '\n' | grep '^-I' | tr '\n' ' ')
         # shellcheck disable=SC2086
         check "the declarations of MPI are those of $wrapper" "$(
@@ -121,4 +123,5 @@ for wrapper in mpicc.openmpi mpicc.mpich mpicc; do
                 "$work/header" 2>&1)"
     fi
 done
+[ -n "$wrappers" ] || skip "the declarations of MPI are those of its header" "no mpicc is installed"
 finish

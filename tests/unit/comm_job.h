@@ -36,6 +36,8 @@ struct board {
     atomic_bool ready, close;
     atomic_int step;                        /* for tests that need an order */
     atomic_int pids[16];
+    atomic_int server;                      /* process that serves the store */
+    atomic_int arrived;                     /* processes that have opened the store: they join at the same time */
 };
 
 struct rank {
@@ -134,6 +136,8 @@ static inline void process_of(struct rank *rank, double timeout)
     if (CHECK_OK(ctrt_store_open(&options.store, rank->board->address, false, 10))) {
         options.device = rank->device;
         rank->store = options.store;
+        atomic_fetch_add(&rank->board->arrived, 1);
+        await(&rank->board->arrived, rank->size);
         if (CHECK_OK(ctrt_comm_new(&rank->comm, &options)))
             rank->body(rank);
         ctrt_comm_release(&rank->comm);
@@ -152,6 +156,7 @@ static inline void run_processes(struct rank *ranks, int size, double timeout, i
         ctrt_store *store = NULL;
         if (CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0)))
             snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
+        atomic_store(&board->server, getpid());
         atomic_store(&board->ready, true);
         while (!atomic_load(&board->close))
             sleep_seconds(0.002);

@@ -234,14 +234,16 @@ static void test_failures(void)
     (void)step(net, 9, 0), (void)step(single, 9, 0);
     static const char *const faults[] = { "alloc:1+", "alloc:2+" };
     EACH(fault, faults) {
-        CHECK_OK(ctrt_memory_empty_cache(devices[2]));
-        CHECK_OK(sim->inject(2, *fault));
-        CTRT_AUTO(tensor) many_rows = NULL;
-        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
-        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                    "sim:2");             /* in its forward pass, or where gradients are added up */
-        CHECK_OK(sim->clear(2));
-        same_grads(many, one, 1e-4);
+        for (int i = 0; i < 3; i++) {
+            CTRT_AUTO(tensor) many_rows = NULL;
+            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
+            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
+            CHECK_OK(sim->inject(i, *fault));
+            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        ctrt_device_name(devices[i]));  /* in its forward pass, or where gradients are added up */
+            CHECK_OK(sim->clear(i));
+            same_grads(many, one, 1e-4);
+        }
     }
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
     same_grads(many, one, 1e-4);
@@ -263,6 +265,25 @@ static void test_failures(void)
     CHECK_FAILS(ctrt_parallel_step(&loss, one, fine, 2, square_loss, NULL), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
     CHECK_FAILS(ctrt_parallel_no_sync(one, true), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
     same_grads(many, one, 1e-4);
+}
+
+/* The device of index LOST is lost amid training: the error names it, and comes at the latest where the result is read. */
+static void test_lost(void)
+{
+    const int lost = atoi(getenv("LOST"));
+    ctrt_device *devices[MOST] = { numbered(0), numbered(1), numbered(2) };
+    CTRT_AUTO(module) module = original(mlp_new, devices[0]), net = parallel(module, "data-parallel", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1);
+    (void)step(net, 9, 0);
+    CHECK_OK(sim->inject(lost, "lost:1"));
+    for (int i = 0; i < 2; i++) {
+        CTRT_AUTO(tensor) loss = NULL;
+        double value;
+        ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
+        status = status == CTRT_OK ? ctrt_item(&value, loss) : status;
+        CHECK_EQ(status, CTRT_ERR_DEVICE_LOST);
+        CHECK_HAS(ctrt_error_message(), ctrt_device_name(devices[lost]));
+    }
 }
 
 static ctrt_status bad_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
@@ -589,6 +610,9 @@ static const struct {
     { "a checkpoint written under one strategy is read under the other, and by the module alone", test_checkpoints,
       { SIMS } },
     { "a replica that fails, and invalid inputs, change no gradient", test_failures, { FOUR } },
+    { "replica 0 loses its device", test_lost, { FOUR, "LOST=0" } },
+    { "replica 1 loses its device", test_lost, { FOUR, "LOST=1" } },
+    { "replica 2 loses its device", test_lost, { FOUR, "LOST=2" } },
     { "loss functions that fail", test_bad_losses, { FOUR } },
     { "parts of the batch in proportion to weights", test_weights, { FOUR, "CTRT_DATA_PARALLEL_WEIGHTS=2,1,1" } },
     { "sum trees add in the same order whatever device has which leaves", test_sum_trees, { FOUR } },

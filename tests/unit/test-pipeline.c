@@ -617,17 +617,39 @@ static void test_failures(void)
                 "stage 0 (sim:0): micro-batch 0 forward: child 0: Linear");
     static const char *const faults[] = { "alloc:1+", "alloc:2+" };
     EACH(fault, faults) {
-        CTRT_AUTO(tensor) many_rows = NULL;
-        CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
-        CHECK_OK(ctrt_memory_empty_cache(devices[1]));
-        CHECK_OK(sim->inject(1, *fault));
-        CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY, "sim:1");
-        CHECK_OK(sim->clear(1));
-        same_modules_as(many, one, 1e-4);
+        for (int i = 0; i < 3; i++) {
+            CTRT_AUTO(tensor) many_rows = NULL;
+            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
+            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
+            CHECK_OK(sim->inject(i, *fault));
+            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        ctrt_device_name(devices[i]));
+            CHECK_OK(sim->clear(i));
+            same_modules_as(many, one, 1e-4);
+        }
     }
     CHECK_TRUE(loss == NULL);
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
     same_modules_as(many, one, 1e-4);
+}
+
+/* The device of index LOST is lost amid training: the error names it, and comes at the latest where the result is read. */
+static void test_lost(void)
+{
+    const int lost = atoi(getenv("LOST"));
+    ctrt_device *devices[MOST] = { numbered(0), numbered(1), numbered(2) };
+    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 3);
+    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1);
+    (void)step(net, 9, 0);
+    CHECK_OK(sim->inject(lost, "lost:1"));
+    for (int i = 0; i < 2; i++) {
+        CTRT_AUTO(tensor) loss = NULL;
+        double value;
+        ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
+        status = status == CTRT_OK ? ctrt_item(&value, loss) : status;
+        CHECK_EQ(status, CTRT_ERR_DEVICE_LOST);
+        CHECK_HAS(ctrt_error_message(), ctrt_device_name(devices[lost]));
+    }
 }
 
 static void sims_begin(void)
@@ -675,6 +697,9 @@ static const struct {
     { "canonical mode: the same bits as single, in 1 to 4 stages", test_canonical, { FOUR, "CTRT_CANONICAL=1" } },
     { "the same by gpipe", test_canonical, { FOUR, "CTRT_CANONICAL=1", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
     { "a stage that fails changes no gradient, and is named", test_failures, { FOUR } },
+    { "stage 0 loses its device", test_lost, { FOUR, "LOST=0" } },
+    { "stage 1 loses its device", test_lost, { FOUR, "LOST=1" } },
+    { "stage 2 loses its device", test_lost, { FOUR, "LOST=2" } },
 };
 
 TEST_MAIN

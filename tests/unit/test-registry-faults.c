@@ -2,6 +2,7 @@
 /* A temporary failure while a plugin is searched, validated and loaded is an error of that call only, and the next call
  * uses the plugin. Failures come from the functions below, which replace those of the C library, and from resource
  * limits. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libintl.h>
@@ -17,7 +18,7 @@
 #include "ctrt/device.h"
 #include "folder.h"
 
-enum { OPEN, READ };
+enum { OPEN, READ, ALLOCATE };
 
 /* Makes the n-th call of one function fail; n = 0: none. */
 static struct { int function, nth, error, injected; } *fault;
@@ -65,6 +66,39 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
     }
     return (ssize_t)syscall(SYS_pread64, fd, to, bytes, offset);
 }
+
+/* Allocations fail while dlopen runs, because those of the library have tests of their own. */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ && defined __GLIBC__
+extern void *__libc_malloc(size_t bytes), *__libc_calloc(size_t count, size_t bytes);
+extern void *__libc_realloc(void *memory, size_t bytes);
+static __thread bool loading;
+
+__attribute__((visibility("default"))) void *malloc(size_t bytes)
+{
+    return loading && fails(ALLOCATE) ? NULL : __libc_malloc(bytes);
+}
+
+__attribute__((visibility("default"))) void *calloc(size_t count, size_t bytes)
+{
+    return loading && fails(ALLOCATE) ? NULL : __libc_calloc(count, bytes);
+}
+
+__attribute__((visibility("default"))) void *realloc(void *memory, size_t bytes)
+{
+    return loading && fails(ALLOCATE) ? NULL : __libc_realloc(memory, bytes);
+}
+
+void *dlopen(const char *path, int flags)
+{
+    void *(*real)(const char *path, int flags);
+    void *symbol = dlsym(RTLD_NEXT, "dlopen");
+    memcpy(&real, &symbol, sizeof real);
+    loading = true;
+    void *handle = real(path, flags);
+    loading = false;
+    return handle;
+}
+#endif
 
 static char *folder;
 
@@ -156,7 +190,7 @@ TEST_MAIN
         { "open: ENOMEM", OPEN, ENOMEM, false }, { "open: EIO", OPEN, EIO, false },
         { "open: EINTR", OPEN, EINTR, false }, { "pread: EIO", READ, EIO, false },
         { "pread: ENOMEM", READ, ENOMEM, false }, { "pread: EINTR", READ, EINTR, true },
-        { "pread: a short read", READ, 0, true },
+        { "pread: a short read", READ, 0, true }, { "an allocation of dlopen", ALLOCATE, ENOMEM, false },
     };
     fault = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (fault == MAP_FAILED)

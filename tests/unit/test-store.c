@@ -13,6 +13,7 @@
 #include "child.h"
 #include "folder.h"
 #include "parallel/environment.h"
+#include "parallel/own_address.h"
 #include "parallel/store.h"
 #include "parallel/store_auth.h"
 
@@ -710,6 +711,28 @@ static void test_pending_clients(void)
 
 /* ---- the environment of ranks ---- */
 
+/* A host name that is an address of the loopback interface. failures.sh has such a machine beside another one. */
+static void test_own_address(void)
+{
+    static const char *const names[] = { "127.0.1.1", "localhost" };
+    char first[OWN_ADDRESS_BYTES] = "";
+    group("the machine's address for other machines");
+    EACH(name, names) {
+        char own[OWN_ADDRESS_BYTES], address[OWN_ADDRESS_BYTES + 16];
+        unsigned char bytes[16];
+        own_address(own, *name);
+        if (first[0] == '\0')
+            memcpy(first, own, sizeof own);
+        CHECK_STR(own, first);
+        const bool v6 = inet_pton(AF_INET6, own, bytes) == 1;
+        CHECK(v6 || inet_pton(AF_INET, own, bytes) == 1, "\"%s\" is not a numeric address", own);
+        snprintf(address, sizeof address, v6 ? "tcp://[%s]:0" : "tcp://%s:0", own);
+        CTRT_AUTO(store) server = serve_at(address), client = join(ctrt_store_address(server));
+        CHECK_OK(ctrt_store_set(client, "a", "b", 1));
+        CHECK_STR(get(server, "a", 0), "b");
+    }
+}
+
 static void test_environment(void)
 {
     static const struct {
@@ -814,6 +837,7 @@ TEST_MAIN
         unsetenv(names[i]);
     folder = folder_new();
     test_environment();
+    test_own_address();
     test_secrets();
     test_server_ends(TCP);
     test_server_ends(FILES);

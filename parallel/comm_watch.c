@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm_watch.c: the thread that watches for failures and departures of other ranks. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/lock.h"
+#include "base/thread.h"
+#include "parallel/comm_failure.h"
+#include "parallel/store.h"
+
+/* How long a rank waits for the store, whose server may be a process that is stopped; and when the watching thread has
+ * had no answer to two requests. */
+static const double STORE_SECONDS = 5, SILENT_STORE_SECONDS = 0.3;
+/* How long the watching thread waits for an answer after the time of a request. Not longer, because the thread must end
+ * soon. */
+static const double WATCH_PATIENCE = 0.4;
+/* How long rank 0 waits for the threads of the others to end when it leaves. */
+static const double UNWATCH_SECONDS = 2;
+/* How long a process that ends waits for the store. */
+static const double EXIT_SECONDS = 1;
+
+/* All communicators of this process. */
+LOCK_DEFINE_MUTEX(comms_lock);
+static ctrt_comm *comms;
+
+static void after_fork_in_child(void)
+{
+    comms = NULL;
+}
+
+__attribute__((constructor)) static void comms_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+}
+
+const char *comm_key(char key[COMM_KEY], const ctrt_comm *comm, const char *what, int rank)
+{
+    if (rank < 0)
+        snprintf(key, COMM_KEY, "%s/%s", comm->id, what);
+    else
+        snprintf(key, COMM_KEY, "%s/%s/%d", comm->id, what, rank);
+    return key;
+}
+
+/* Time between two requests of the watching thread, in seconds. */
+static double watch_slice(const ctrt_comm *comm)
+{
+    return comm->size <= 64 ? 0.1 : 1;
+}
+
+/* ---- states ---- */
+
+struct state comm_own_state(ctrt_comm *comm)
+{
+    struct state state = { .done.sequence = 0 };
+    pthread_mutex_lock(&comm->lock);
+    const struct flight *done = flight_last_done(comm->record), *pending = flight_pending(comm->record);
+    if (done != NULL)
+        state.done = done->signature;
+    if (pending != NULL)
+        state.pending = pending->signature;
+    pthread_mutex_unlock(&comm->lock);
+    return state;
+}
+
+double comm_store_patience(const ctrt_comm *comm)
+{
+    return atomic_load(&comm->unanswered) >= 2 ? SILENT_STORE_SECONDS : STORE_SECONDS;
+}
+
+void comm_publish_state(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    const struct state state = comm_own_state(comm);
+    (void)store_set_within(comm->store, comm_key(key, comm, "state", comm->rank), &state, sizeof state,
+                           comm_store_patience(comm));
+}
+
+void comm_alarm_siblings(const ctrt_comm *comm, bool publish)
+{
+    pthread_mutex_lock(&comms_lock);
+    for (ctrt_comm *other = comms; other != NULL; other = other->next)
+        if (other != comm && strcmp(other->id, comm->id) == 0 && other->store == comm->store) {
+            if (!atomic_exchange(&other->alarmed, true) && publish)
+                comm_publish_state(other);
+        }
+    pthread_mutex_unlock(&comms_lock);
+}
+
+bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int rank, double seconds)
+{
+    char key[COMM_KEY];
+    void *value = NULL;
+    size_t found = 0;
+    bool unset = true;
+    const ctrt_status status = store_get_within(&unset, &value, &found, comm->store, comm_key(key, comm, what, rank),
+                                                seconds, ANSWER_SECONDS);
+    const bool valid = status == CTRT_OK && !unset && found == bytes;
+    if (valid && bytes > 0)
+        memcpy(out, value, bytes);
+    free(value);
+    return valid;
+}
+
+/* ---- watching ---- */
+
+static void count_unwatched(const ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    int64_t count = 0;
+    if (store_add_within(comm->store, comm_key(key, comm, "unwatched", -1), 1, &count, STORE_SECONDS) == CTRT_OK
+        && count == comm->size - 1)
+        (void)store_set_within(comm->store, comm_key(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
+}
+
+/* Notes that a rank has left: collectives after its last one cannot complete. */
+static void note_departure(ctrt_comm *comm, int rank, const struct departure *departure)
+{
+    pthread_mutex_lock(&comm->lock);
+    if (comm->departures == NULL)
+        comm->departures = host_calloc((size_t)comm->size * sizeof *comm->departures);
+    if (comm->departures != NULL) {
+        comm->departures[rank].left = true;
+        comm->departures[rank].done = departure->state.done;
+    }
+    if (departure->collectives < atomic_load(&comm->possible))
+        atomic_store_explicit(&comm->possible, departure->collectives, memory_order_release);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Looks for ranks that have left the group since the last time. */
+static void find_departures(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    int64_t count = 0;
+    if (store_add_within(comm->store, comm_key(key, comm, "departed", -1), 0, &count, WATCH_PATIENCE) != CTRT_OK
+        || count == comm->departed)
+        return;
+    comm->departed = count;
+    for (int rank = 0; rank < comm->size; rank++) {
+        struct departure departure;
+        if (comm_read(&departure, sizeof departure, comm, "left", rank, 0))
+            note_departure(comm, rank, &departure);
+    }
+}
+
+/* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */
+static void *watch(void *argument)
+{
+    ctrt_comm *comm = argument;
+    const double slice = watch_slice(comm);
+    char key[COMM_KEY];
+    cancel_disable();
+    comm_key(key, comm, "alarm", -1);
+    while (!atomic_load(&comm->closing)) {
+        struct alarm alarm = { .rank = -1 };
+        void *value = NULL;
+        size_t bytes = 0;
+        bool unset = false;
+        const int64_t begin = comm_clock(0);
+        ctrt_status status = store_get_within(&unset, &value, &bytes, comm->store, key, slice, WATCH_PATIENCE);
+        atomic_store(&comm->unanswered, status == CTRT_OK ? 0 : atomic_load(&comm->unanswered) + 1);
+        const bool left = status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
+        free(value);
+        free(alarm.cause);
+        if (left || (unset && atomic_exchange(&comm->waits, false)))
+            find_departures(comm);
+        if (left) {
+            count_unwatched(comm);
+            comm->counted = true;
+            break;
+        }
+        /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. The
+         * requests are counted, because the time may include one during which this process was stopped. */
+        if (unset || (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9)
+                      && atomic_load(&comm->unanswered) * (slice + WATCH_PATIENCE) < STORE_SECONDS))
+            continue;
+        const struct state own = comm_own_state(comm);
+        char call[FLIGHT_TEXT];
+        if (status != CTRT_OK && own.pending.sequence > 0)
+            (void)ctrt_context(status, "%s of group %s cannot complete without the store",
+                               flight_text(call, &own.pending), comm->name);
+        else if (status != CTRT_OK)
+            (void)ctrt_context(status, "group %s has lost its store", comm->name);
+        if (!atomic_load(&comm->closing))
+            (void)comm_fail(comm, CTRT_ERR_COMM, status ? ctrt_error_message() : "another rank has failed");
+        break;
+    }
+    return NULL;
+}
+
+ctrt_status comm_watch(ctrt_comm *comm)
+{
+    char key[COMM_KEY], value[32];
+    bool supported = false;
+    pthread_mutex_lock(&comms_lock);
+    comm->next = comms;
+    comms = comm;
+    pthread_mutex_unlock(&comms_lock);
+    comm->listed = true;
+    if (comm->size == 1 || comm->local)
+        return CTRT_OK;
+    snprintf(value, sizeof value, "%d E ", comm->rank);
+    CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "ended", comm->rank), "", 0));
+    CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "alarm", -1), value, strlen(value)));
+    int error = comm_thread_start(&comm->watcher, watch, comm);
+    if (error != 0)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches the other ranks: %s", comm->name,
+                         strerror(error));
+    comm->watched = true;
+    return CTRT_OK;
+}
+
+static void announce_end(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    void *value = NULL;
+    size_t bytes;
+    if (store_compare_set_within(comm->store, comm_key(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
+                                 STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0)
+        (void)ctrt_store_get(comm->store, comm_key(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
+    free(value);
+}
+
+/* Publishes that this rank leaves the group after that many collectives. False: the store does not answer. */
+static bool publish_departure(ctrt_comm *comm, const struct departure *departure, double seconds)
+{
+    char key[COMM_KEY];
+    return store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), departure, sizeof *departure,
+                            seconds) == CTRT_OK
+           && (comm->local || store_add_within(comm->store, comm_key(key, comm, "departed", -1), 1, NULL,
+                                               seconds) == CTRT_OK);
+}
+
+/* Ends this rank's part in the group. Other ranks of this process learn of it directly. */
+static void announce_departure(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    const struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
+    if (!publish_departure(comm, &departure, STORE_SECONDS))
+        return;
+    if (!comm->local) {
+        (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "alarm", -1), NULL, 0);
+        (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "ended", comm->rank), NULL, 0);
+    }
+    pthread_mutex_lock(&comms_lock);
+    for (ctrt_comm *other = comms; other != NULL; other = other->next)
+        if (strcmp(other->id, comm->id) == 0 && other->store == comm->store)
+            note_departure(other, comm->rank, &departure);
+    pthread_mutex_unlock(&comms_lock);
+    if (comm->local)
+        return;
+    if (comm->rank == 0)
+        announce_end(comm);
+    else if (!comm->counted)
+        count_unwatched(comm);
+}
+
+void comm_unwatch(ctrt_comm *comm)
+{
+    atomic_store(&comm->closing, true);
+    if (comm->watched)
+        pthread_join(comm->watcher, NULL);
+    if (!comm->listed)
+        return;
+    pthread_mutex_lock(&comms_lock);
+    for (ctrt_comm **at = &comms; *at != NULL; at = &(*at)->next)
+        if (*at == comm) {
+            *at = comm->next;
+            break;
+        }
+    pthread_mutex_unlock(&comms_lock);
+    if (comm->size > 1 && !atomic_load(&comm->failed))
+        announce_departure(comm);
+    host_free(comm->departures);
+}
+
+/* ---- the end of the process ---- */
+
+/* A collective that still runs will not be completed. */
+static void leave_all(void)
+{
+    pthread_mutex_lock(&comms_lock);
+    bool answers = true;
+    for (ctrt_comm *comm = comms; comm != NULL && answers; comm = comm->next) {
+        struct departure departure = { .state = comm_own_state(comm) };
+        pthread_mutex_lock(&comm->lock);
+        departure.collectives = comm->completed;
+        pthread_mutex_unlock(&comm->lock);
+        if (comm->watched && !atomic_load(&comm->failed))
+            answers = publish_departure(comm, &departure, EXIT_SECONDS);
+    }
+    pthread_mutex_unlock(&comms_lock);
+}
+
+void comm_leave_at_exit(const ctrt_comm *comm)
+{
+    static _Atomic(const ctrt_comm_engine *) last;
+    /* Again for another engine, whose library may have registered a handler after the last time. */
+    if (atomic_exchange(&last, comm->engine) != comm->engine)
+        (void)atexit(leave_all);
+}
