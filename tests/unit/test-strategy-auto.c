@@ -53,10 +53,10 @@ static const struct choice_case choice_cases[] = {
     { "a model larger than a device", "devices=4,memory=450k", 8, 128, 8, "auto: pipeline on sim:0: 0-", "", "" },
     { "a model larger than a device, which is the only one", "devices=1,memory=450k", 8, 128, 8,
       "auto: single on sim:0; 1 device, model 540.05 KiB of 450.00 KiB available, which is too little", "-", "" },
-    { "activations larger than a device", "devices=4,memory=4m", 8, 64, 6000, "not decided",
-      "auto: data-parallel on sim:0, sim:1, sim:2, sim:3; 4 devices, model", "activations of 6000 rows" },
-    { "activations of a part larger than a device", "devices=2,memory=4m", 8, 64, 8000, "not decided",
-      "auto: pipeline on", "activations of 4000 rows" },
+    { "activations larger than a device", "devices=4,memory=12m", 8, 64, 18000, "not decided",
+      "auto: data-parallel on sim:0, sim:1, sim:2, sim:3; 4 devices, model", "activations of 18000 rows" },
+    { "activations of a part larger than a device", "devices=2,memory=12m", 8, 64, 24000, "not decided",
+      "auto: pipeline on", "activations of 12000 rows" },
 };
 
 static void run_choice(const struct choice_case *c)
