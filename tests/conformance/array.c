@@ -23,7 +23,10 @@ void *scratch(size_t bytes)
     return chunk->bytes;
 }
 
-void *scratch_mark(void) { return chunks; }
+void *scratch_mark(void)
+{
+    return chunks;
+}
 
 void scratch_release(void *mark)
 {
@@ -34,7 +37,10 @@ void scratch_release(void *mark)
     }
 }
 
-void scratch_reset(void) { scratch_release(NULL); }
+void scratch_reset(void)
+{
+    scratch_release(NULL);
+}
 
 /* ---- dtypes ---- */
 
@@ -46,7 +52,10 @@ static const struct floating { int bits, low; double most; } floatings[CTRT_DTYP
     [CTRT_F64] = { 52, -1022, 0x1.fffffffffffffp+1023 },
 };
 
-bool is_floating(ctrt_dtype dtype) { return floatings[dtype].bits != 0; }
+bool is_floating(ctrt_dtype dtype)
+{
+    return floatings[dtype].bits != 0;
+}
 
 double epsilon_of(ctrt_dtype dtype)
 {

@@ -17,7 +17,10 @@ static double remainder_f(double a, double b)
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-static int64_t fmod_i(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+static int64_t fmod_i(int64_t a, int64_t b)
+{
+    return b == -1 ? 0 : a % b;
+}
 
 static int64_t remainder_i(int64_t a, int64_t b)
 {

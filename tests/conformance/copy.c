@@ -6,7 +6,10 @@
 
 #define ANY { REAL, -4, 4 }
 
-REFERENCE(same) { array_to(out, in, in->dtype); }
+REFERENCE(same)
+{
+    array_to(out, in, in->dtype);
+}
 
 static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_format format)
 {

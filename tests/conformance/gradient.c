@@ -242,7 +242,10 @@ void check_gradient(struct run *run, const struct check_op *op)
 /* The tolerance of gradients in f32, f16 and bf16, relative to the largest element of the gradient, or to 1/4 if all
  * are smaller, because terms are of order one and may cancel. Ops compute in f32 and round their results; a backward
  * function calls up to a dozen ops. */
-static double gradient_tolerance(ctrt_dtype dtype) { return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype); }
+static double gradient_tolerance(ctrt_dtype dtype)
+{
+    return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype);
+}
 
 /* Computes the gradients of `d` with floating inputs rounded to `dtype`. Returns their number, or 0 after a failure. */
 static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dice, struct array *grads)

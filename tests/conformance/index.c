@@ -132,7 +132,10 @@ static void join(struct array *out, const struct array *in, int count, int dim)
     }
 }
 
-REFERENCE(cat) { join(out, in, count_of(v, op->inputs), dim_of(v->n[0], in[0].ndim)); }
+REFERENCE(cat)
+{
+    join(out, in, count_of(v, op->inputs), dim_of(v->n[0], in[0].ndim));
+}
 
 REFERENCE(stack)
 {

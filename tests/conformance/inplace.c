@@ -3,7 +3,10 @@
  * changes. */
 #include "suite.h"
 
-static int category(ctrt_dtype dtype) { return is_floating(dtype) ? 2 : dtype == CTRT_BOOL ? 0 : 1; }
+static int category(ctrt_dtype dtype)
+{
+    return is_floating(dtype) ? 2 : dtype == CTRT_BOOL ? 0 : 1;
+}
 
 /* Checks the content of self's memory after the op: results in the elements of self, the old values elsewhere. A result
  * of a higher dtype category than self cannot be stored in self; then the call must fail and leave self unchanged. */

@@ -17,7 +17,10 @@ static double reciprocal_f(double x) { return 1 / x; }
 static double sigmoid_f(double x) { return 1 / (1 + exp(-x)); }
 static double silu_f(double x) { return x / (1 + exp(-x)); }
 static double gelu_f(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
-static double gelu_tanh_f(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu_tanh_f(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 static double isnan_f(double x) { return isnan(x) != 0; }
 static double isinf_f(double x) { return isinf(x) != 0; }
 static double isfinite_f(double x) { return isfinite(x) != 0; }

@@ -78,6 +78,7 @@ TEST_MAIN
             cancel_at_any_time();
             work_check(true, "afterwards");
         }
+        CHILD_END;
     }
     work_end();
     return done();

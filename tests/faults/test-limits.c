@@ -32,6 +32,7 @@ static void limited_addresses(uint64_t more, bool warm, const char *setting)
         setrlimit(RLIMIT_AS, &limit);
         work_check(true, "after the limit");
     }
+    CHILD_END;
 }
 
 static void limited_processes(rlim_t processes)
@@ -47,6 +48,7 @@ static void limited_processes(rlim_t processes)
             work_check(true, "with the limit");
         }
     }
+    CHILD_END;
 }
 
 TEST_MAIN
@@ -63,6 +65,7 @@ TEST_MAIN
     IN_CHILD("CTRT_DEVICE=cpu") {
         work_expect();
     }
+    CHILD_END;
     group("few processes");
     for (rlim_t processes = 1; processes <= 10; processes++)
         limited_processes(processes);

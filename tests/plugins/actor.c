@@ -71,7 +71,10 @@ static ctrt_status open_device(void **out, int32_t index)
     return CTRT_OK;
 }
 
-static void close_device(void *device) { host->free(device); }
+static void close_device(void *device)
+{
+    host->free(device);
+}
 
 static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
@@ -149,7 +152,10 @@ static ctrt_status policy_create(void **policy, const ctrt_memory_source *source
     return CTRT_OK;
 }
 
-static void policy_destroy(void *policy) { (void)policy; }
+static void policy_destroy(void *policy)
+{
+    (void)policy;
+}
 
 static ctrt_status policy_alloc(void *policy, ctrt_block *block, size_t bytes, void *queue)
 {
@@ -157,7 +163,10 @@ static ctrt_status policy_alloc(void *policy, ctrt_block *block, size_t bytes, v
     return CTRT_OK;
 }
 
-static void policy_free(void *policy, const ctrt_block *block, void *queue) { (void)policy, (void)block, (void)queue; }
+static void policy_free(void *policy, const ctrt_block *block, void *queue)
+{
+    (void)policy, (void)block, (void)queue;
+}
 
 static ctrt_memory_policy policy = {
     .size = sizeof policy, .create = policy_create, .destroy = policy_destroy, .alloc = policy_alloc,
@@ -188,7 +197,10 @@ static ctrt_plugin plugin = {
 
 /* ---- roles ---- */
 
-static bool am(const char *role) { return strcmp(own_name, role) == 0; }
+static bool am(const char *role)
+{
+    return strcmp(own_name, role) == 0;
+}
 
 static ctrt_status init_fails(const ctrt_host *given)
 {
@@ -357,7 +369,10 @@ static ctrt_status strategy_create(void **out, const ctrt_strategy_config *confi
     return CTRT_OK;
 }
 
-static void strategy_destroy(void *self) { (void)self; }
+static void strategy_destroy(void *self)
+{
+    (void)self;
+}
 
 static ctrt_status strategy_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {

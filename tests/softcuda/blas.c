@@ -167,7 +167,10 @@ static bool fits(const struct matrix *m)
     return m->rows >= 0 && m->columns >= 0 && m->step >= m->rows && m->step < INT32_MAX;
 }
 
-static bool is_type(int type) { return type == TYPE_F32 || type == TYPE_F64 || type == TYPE_F16 || type == TYPE_BF16; }
+static bool is_type(int type)
+{
+    return type == TYPE_F32 || type == TYPE_F64 || type == TYPE_F16 || type == TYPE_BF16;
+}
 
 /* Checks that shapes, types and strides are consistent. Returns a cublasStatus_t. */
 static int product_check(const struct product *p)
@@ -223,7 +226,10 @@ typedef struct {
 
 static const size_t workspaces[ALGORITHMS] = { 0, (size_t)1 << 20, (size_t)8 << 20 };
 
-static long option(const char *name) { return library_option("SOFTCUDA_BLAS", name); }
+static long option(const char *name)
+{
+    return library_option("SOFTCUDA_BLAS", name);
+}
 
 /* Returns true if this library is version 12, which is determined by its file name. */
 static bool is_12(void)

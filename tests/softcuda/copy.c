@@ -52,7 +52,10 @@ static void run_copy(void *argument, struct stream *stream)
     space_copy(copy->to, copy->from, copy->bytes);
 }
 
-static void release_copy(void *argument) { free(((struct copy *)argument)->staged); }
+static void release_copy(void *argument)
+{
+    free(((struct copy *)argument)->staged);
+}
 
 static struct device *device_at(address where)
 {

@@ -43,7 +43,10 @@ struct device *device_of(int ordinal)
     return ordinal >= 0 && ordinal < n_devices ? &devices[ordinal] : NULL;
 }
 
-bool device_is(const struct device *context) { return context >= devices && context < &devices[n_devices]; }
+bool device_is(const struct device *context)
+{
+    return context >= devices && context < &devices[n_devices];
+}
 
 /* Only the first error is kept. */
 void device_fail(struct device *device, result error)
@@ -134,7 +137,10 @@ EXPORT result cuDeviceCanAccessPeer(int *can, int ordinal, int peer_ordinal)
 
 /* ---- contexts ---- */
 
-static bool has_context(const struct device *device) { return device_is(device) && device->retained > 0; }
+static bool has_context(const struct device *device)
+{
+    return device_is(device) && device->retained > 0;
+}
 
 EXPORT result cuDevicePrimaryCtxRetain(struct device **context, int ordinal)
 {

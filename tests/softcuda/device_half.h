@@ -56,6 +56,9 @@ static inline uint16_t soft_bfloat_of(float x)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-static inline float soft_float_of_bfloat(uint16_t bits) { return soft_float_of_bits((uint32_t)bits << 16); }
+static inline float soft_float_of_bfloat(uint16_t bits)
+{
+    return soft_float_of_bits((uint32_t)bits << 16);
+}
 
 #endif

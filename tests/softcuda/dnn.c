@@ -45,7 +45,10 @@ struct job {
 
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
 
-static long option(const char *name) { return library_option("SOFTCUDA_DNN", name); }
+static long option(const char *name)
+{
+    return library_option("SOFTCUDA_DNN", name);
+}
 
 /* ---- objects ---- */
 
@@ -363,7 +366,10 @@ EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, 
 
 /* ---- execution ---- */
 
-static double scale_of(int type, const void *at) { return element_load(type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at); }
+static double scale_of(int type, const void *at)
+{
+    return element_load(type == TYPE_F64 ? TYPE_F64 : TYPE_F32, at);
+}
 
 static int put(struct handle *handle, struct job *job, const void *alpha, const void *beta, const void *x,
                const void *w, const void *y, int algorithm, void *workspace, size_t bytes)

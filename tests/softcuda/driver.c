@@ -201,11 +201,20 @@ static int64_t calls_of(const char *name)
     return sum;
 }
 
-static const char *name_of(int number) { return number >= 0 && number < n_entries ? entries[number].symbol : NULL; }
+static const char *name_of(int number)
+{
+    return number >= 0 && number < n_entries ? entries[number].symbol : NULL;
+}
 
-static uint64_t live_bytes(int device) { return device_of(device) != NULL ? devices[device].live : 0; }
+static uint64_t live_bytes(int device)
+{
+    return device_of(device) != NULL ? devices[device].live : 0;
+}
 
-static bool context_active(int device) { return device_of(device) != NULL && devices[device].retained > 0; }
+static bool context_active(int device)
+{
+    return device_of(device) != NULL && devices[device].retained > 0;
+}
 
 static uint64_t live_handles(const char *kind)
 {
@@ -227,9 +236,15 @@ static bool peek(address from, void *to, size_t bytes)
 static atomic_ullong faults_seen;
 static char last_fault[512];
 
-static uint64_t faults(void) { return faults_seen; }
+static uint64_t faults(void)
+{
+    return faults_seen;
+}
 
-static const char *fault_text(void) { return last_fault; }
+static const char *fault_text(void)
+{
+    return last_fault;
+}
 
 void fault_report(const char *text)
 {
@@ -240,7 +255,10 @@ void fault_report(const char *text)
         fprintf(stderr, "softcuda: %s\n", text);
 }
 
-static void print_faults(bool on) { options.quiet = !on; }
+static void print_faults(bool on)
+{
+    options.quiet = !on;
+}
 
 static bool inject(const char *name, int64_t at, int error, bool on)
 {
@@ -252,7 +270,10 @@ static void inject_kernel(const char *kernel, int skip, int error)
     fault_add(kernel, skip, error, false, true, true);
 }
 
-static void inject_clear(void) { fault_clear(true); }
+static void inject_clear(void)
+{
+    fault_clear(true);
+}
 
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,

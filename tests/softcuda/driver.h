@@ -25,7 +25,10 @@ static inline pthread_mutex_t *lock_take(pthread_mutex_t *mutex)
     return mutex;
 }
 
-static inline void lock_release(pthread_mutex_t *const *mutex) { pthread_mutex_unlock(*mutex); }
+static inline void lock_release(pthread_mutex_t *const *mutex)
+{
+    pthread_mutex_unlock(*mutex);
+}
 
 /* ---- driver.c: entry of all functions ---- */
 

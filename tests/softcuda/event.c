@@ -56,7 +56,10 @@ static void run_reach(void *argument, struct stream *stream)
     pthread_cond_broadcast(&reached);
 }
 
-static void release_timepoint(void *argument) { timepoint_release(*(struct timepoint **)argument); }
+static void release_timepoint(void *argument)
+{
+    timepoint_release(*(struct timepoint **)argument);
+}
 
 struct op *timepoint_op(struct timepoint *t, bool reach)
 {

@@ -41,7 +41,10 @@ static inline long library_option(const char *variable, const char *name)
 /* cuBLAS and cuDNN number these types in the same way; any other number is bfloat16. */
 enum { TYPE_F32 = 0, TYPE_F64 = 1, TYPE_F16 = 2 };
 
-static inline size_t element_bytes(int type) { return type == TYPE_F64 ? 8 : type == TYPE_F32 ? 4 : 2; }
+static inline size_t element_bytes(int type)
+{
+    return type == TYPE_F64 ? 8 : type == TYPE_F32 ? 4 : 2;
+}
 
 static inline double element_load(int type, const void *at)
 {

@@ -37,7 +37,10 @@ bool memory_reserve(struct device *device, size_t bytes)
     return true;
 }
 
-void memory_release(struct device *device, size_t bytes) { device->live -= bytes; }
+void memory_release(struct device *device, size_t bytes)
+{
+    device->live -= bytes;
+}
 
 static address place_block(struct device *device, size_t bytes, void *owner)
 {

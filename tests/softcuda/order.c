@@ -165,7 +165,10 @@ void order_host_called(const struct stream *stream)
 
 /* ---- memory ---- */
 
-static bool is_ordered(uint64_t stamp) { return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp; }
+static bool is_ordered(uint64_t stamp)
+{
+    return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp;
+}
 
 static void report(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
 {

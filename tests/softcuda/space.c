@@ -48,7 +48,10 @@ bool space_open(int n, uint64_t memory)
     return false;
 }
 
-bool space_is(address where) { return (size_t)(where - (uintptr_t)softcuda_space.base) < softcuda_space.bytes; }
+bool space_is(address where)
+{
+    return (size_t)(where - (uintptr_t)softcuda_space.base) < softcuda_space.bytes;
+}
 
 struct device *space_device(address where)
 {
@@ -57,7 +60,10 @@ struct device *space_device(address where)
     return index < (size_t)spaces ? &devices[index] : NULL;
 }
 
-address space_virtual(void) { return (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)spaces; }
+address space_virtual(void)
+{
+    return (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)spaces;
+}
 
 /* `begin` is a multiple of 8, as are the addresses of blocks. */
 void space_mark(address begin, size_t bytes, bool usable)

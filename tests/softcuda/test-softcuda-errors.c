@@ -233,7 +233,10 @@ static void expect(const char *what, uint64_t before, const char *words)
           softcuda_control.fault_text(), words);
 }
 
-static result fill(cu_stream on, size_t at) { return cuda.fill_bytes(block + at, 1, 4096, on); }
+static result fill(cu_stream on, size_t at)
+{
+    return cuda.fill_bytes(block + at, 1, 4096, on);
+}
 
 static result copy(cu_stream on, size_t to, size_t from)
 {

@@ -65,7 +65,10 @@ struct device *virtual_owner(address at)
     return m != NULL ? ((struct allocation *)m->owner)->device : NULL;
 }
 
-static bool whole(size_t bytes) { return bytes > 0 && bytes % GRANULE == 0; }
+static bool whole(size_t bytes)
+{
+    return bytes > 0 && bytes % GRANULE == 0;
+}
 
 /* ---- address reservations ---- */
 
@@ -96,7 +99,10 @@ EXPORT result cuMemAddressFree(address begin, size_t bytes)
 
 /* ---- allocations ---- */
 
-static struct device *device_at(location where) { return where.type == LOCATION_DEVICE ? device_of(where.id) : NULL; }
+static struct device *device_at(location where)
+{
+    return where.type == LOCATION_DEVICE ? device_of(where.id) : NULL;
+}
 
 EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties *p, int option)
 {

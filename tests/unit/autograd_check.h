@@ -47,9 +47,15 @@ static inline ctrt_status backward_of_sum(ctrt_tensor *t)
     static ctrt_status name(UNUSED ctrt_function_context *context, UNUSED ctrt_tensor **dx, UNUSED int n_in,   \
                             UNUSED ctrt_tensor *const *dy, UNUSED int n_out)
 
-static inline void nothing_left(void) { EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0)); }
+static inline void nothing_left(void)
+{
+    EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0));
+}
 
 /* Runs the TESTs. Each must leave no graph. */
-static inline int run_autograd_tests(void) { return cpu_opened() ? run_tests_and(nothing_left) : done(); }
+static inline int run_autograd_tests(void)
+{
+    return cpu_opened() ? run_tests_and(nothing_left) : done();
+}
 
 #endif

@@ -220,4 +220,7 @@ static void checkpoints(void)
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_read(&out, NULL, "a", NULL));
 }
 
-void bad_nn(void) { RUN_ALL(constructors, modules, optimizers, checkpoints); }
+void bad_nn(void)
+{
+    RUN_ALL(constructors, modules, optimizers, checkpoints);
+}

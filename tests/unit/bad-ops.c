@@ -233,4 +233,7 @@ static void others(void)
         !ctrt_op_supported(p.cpu, "add", (ctrt_dtype)77) && ctrt_op_supported(p.cpu, "add", CTRT_F32));
 }
 
-void bad_ops(void) { RUN_ALL(listed, elementwise, views, joining, reductions, networks, others); }
+void bad_ops(void)
+{
+    RUN_ALL(listed, elementwise, views, joining, reductions, networks, others);
+}

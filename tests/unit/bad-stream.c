@@ -74,4 +74,7 @@ static void captures(void)
         (ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));
 }
 
-void bad_stream(void) { RUN_ALL(streams, events, tensors, captures); }
+void bad_stream(void)
+{
+    RUN_ALL(streams, events, tensors, captures);
+}

@@ -158,4 +158,7 @@ static void scopes(void)
     FINE(ctrt_scope_end() == CTRT_OK);
 }
 
-void bad_tensor(void) { RUN_ALL(accessors, factories, alike, conversion, scopes); }
+void bad_tensor(void)
+{
+    RUN_ALL(accessors, factories, alike, conversion, scopes);
+}

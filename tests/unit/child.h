@@ -78,5 +78,6 @@ static inline void child_end(void (*end)(int))
 #define IN_CHILD(...) CHILD_LOOP(child_, ((const char *const[]){ __VA_ARGS__, NULL }), exit)
 /* The same after the first use of the library; the child ends without the handlers of atexit(). */
 #define IN_FORK       CHILD_LOOP(fork_, (const char *const[]){ NULL }, _exit)
+#define CHILD_END                       /* an IN_CHILD may end with this */
 
 #endif

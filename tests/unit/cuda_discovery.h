@@ -55,7 +55,10 @@ static struct {
 
 /* ---- libcuda ---- */
 
-static const struct fake_gpu *fake_gpu(int ordinal) { return &fake_machine.all[fake_machine.gpus[ordinal]]; }
+static const struct fake_gpu *fake_gpu(int ordinal)
+{
+    return &fake_machine.all[fake_machine.gpus[ordinal]];
+}
 
 CU(init, (unsigned flags), fake_machine.inits++; return fake_machine.init)
 CU(version, (int *version), *version = fake_machine.version)
@@ -114,7 +117,10 @@ static cu_result fake_find(const char *symbol, void **address, int version, uint
 
 /* ---- NVML ---- */
 
-static const struct fake_gpu *fake_of(nvml_device device) { return (const struct fake_gpu *)device; }
+static const struct fake_gpu *fake_of(nvml_device device)
+{
+    return (const struct fake_gpu *)device;
+}
 
 NV(init, (void), fake_machine.nvml_inits++; return fake_machine.nvml_init)
 NV(count, (unsigned *count), *count = (unsigned)fake_machine.present)

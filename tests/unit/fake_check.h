@@ -50,7 +50,10 @@ FAKE fake_tensor fake_new_channels_last(ctrt_dtype dtype, const int64_t *shape)
 
 /* Returns the allowed error of a sum, relative to the sum of the terms' magnitudes. f16 and bf16 sums are computed
  * in f32. */
-FAKE double fake_sum_tolerance(ctrt_dtype dtype) { return dtype == CTRT_F64 ? 1e-14 : 1e-6; }
+FAKE double fake_sum_tolerance(ctrt_dtype dtype)
+{
+    return dtype == CTRT_F64 ? 1e-14 : 1e-6;
+}
 
 /* Fails the test at the first element whose error exceeds tolerance * |want| + the sum tolerance * scale (plus a
  * subnormal step for f16). A NULL scale means 1. */

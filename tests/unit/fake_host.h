@@ -238,7 +238,10 @@ FAKE uint64_t fake_random(void)
     return fake_random_state;
 }
 /* Returns a number in [lo, hi). */
-FAKE double fake_uniform(double lo, double hi) { return lo + (hi - lo) * (double)(fake_random() >> 11) * 0x1p-53; }
+FAKE double fake_uniform(double lo, double hi)
+{
+    return lo + (hi - lo) * (double)(fake_random() >> 11) * 0x1p-53;
+}
 
 /* ---- running ---- */
 

@@ -6,7 +6,8 @@
  *         struct device_memory *memory = open_memory("fake:0");
  *         ctrt_block block = take(memory, 1000);
  *         give(memory, &block, 1000);
- *     } */
+ *     }
+ *     CHILD_END; */
 #ifndef CTRT_TESTS_FAKE_POOL_H
 #define CTRT_TESTS_FAKE_POOL_H
 

@@ -109,9 +109,15 @@ static inline void folder_copy_so(const char *folder, const char *stem, const ch
 }
 
 /* Copies the test plugin to folder/STEM.so. The stem (KIND-ROLE) selects the role of the plugin. */
-static inline void folder_actor(const char *folder, const char *stem) { folder_copy_so(folder, stem, "actor"); }
+static inline void folder_actor(const char *folder, const char *stem)
+{
+    folder_copy_so(folder, stem, "actor");
+}
 
-static inline void folder_plugin(const char *folder, const char *stem) { folder_copy_so(folder, stem, stem); }
+static inline void folder_plugin(const char *folder, const char *stem)
+{
+    folder_copy_so(folder, stem, stem);
+}
 
 /* Creates a folder with the plugins of these stems: built plugins, and copies of the test plugin for other stems. */
 #define FOLDER_OF(...) folder_of((const char *const[]){ __VA_ARGS__, NULL })

@@ -17,7 +17,10 @@
 static const ctrt_backend *sim;
 static const sim_control *control;
 
-FAKE const struct ctrt_backend *sim_lend(const char *name) { return strcmp(name, "cpu") == 0 ? fake_backend : NULL; }
+FAKE const struct ctrt_backend *sim_lend(const char *name)
+{
+    return strcmp(name, "cpu") == 0 ? fake_backend : NULL;
+}
 
 FAKE bool sim_describe(char *text, size_t bytes, const void *address)
 {

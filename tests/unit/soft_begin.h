@@ -65,7 +65,10 @@ static inline bool soft_open(const char *name)
 }
 
 /* The number of calls of a function of the driver or of a library; 0 if its library is not loaded. */
-static inline int64_t calls(const char *name) { return soft->calls(name) > 0 ? soft->calls(name) : 0; }
+static inline int64_t calls(const char *name)
+{
+    return soft->calls(name) > 0 ? soft->calls(name) : 0;
+}
 
 #define IN_CUDA_CHILD(...) \
     IN_CHILD(__VA_ARGS__) if (soft_open("cuda:0") && CHECK(soft != NULL, "not the software driver"))

@@ -70,7 +70,10 @@ static inline void group(const char *format, ...)
     tap_state.skipped = NULL;
 }
 
-static inline void skip_group(const char *reason) { tap_state.skipped = reason; }
+static inline void skip_group(const char *reason)
+{
+    tap_state.skipped = reason;
+}
 
 __attribute__((format(printf, 4, 5)))
 static inline bool tap_check(bool fine, const char *file, int line, const char *format, ...)
@@ -187,7 +190,10 @@ static inline int run_tests_and(void (*after)(void))
     return done();
 }
 
-static inline int run_tests(void) { return run_tests_and(NULL); }
+static inline int run_tests(void)
+{
+    return run_tests_and(NULL);
+}
 
 /* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */
 __attribute__((noreturn, unused))

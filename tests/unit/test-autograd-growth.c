@@ -24,7 +24,10 @@ enum sum {
     ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, MAXIMUM, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN
 };
 
-FORWARD(adder_forward) { return ctrt_add(out, in[0], in[1]); }
+FORWARD(adder_forward)
+{
+    return ctrt_add(out, in[0], in[1]);
+}
 
 BACKWARD(adder_backward)
 {

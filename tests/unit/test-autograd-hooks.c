@@ -220,9 +220,15 @@ FORWARD(same_forward)
     return CTRT_OK;
 }
 
-BACKWARD(neg_backward) { return ctrt_neg(&dx[0], dy[0]); }
+BACKWARD(neg_backward)
+{
+    return ctrt_neg(&dx[0], dy[0]);
+}
 
-BACKWARD(wrong_backward) { return ctrt_ones(&dx[0], CTRT_SHAPE(2, 5), CTRT_F64, NULL); }
+BACKWARD(wrong_backward)
+{
+    return ctrt_ones(&dx[0], CTRT_SHAPE(2, 5), CTRT_F64, NULL);
+}
 
 static const ctrt_function reverse = { sizeof reverse, "reverse", same_forward, neg_backward, NULL };
 static const ctrt_function wrong = { sizeof wrong, "wrong", same_forward, wrong_backward, NULL };

@@ -158,9 +158,15 @@ FORWARD(same_forward)
     return CTRT_OK;
 }
 
-FORWARD(part_forward) { return ctrt_slice(&out[0], in[0], 0, 0, 2, 1); }
+FORWARD(part_forward)
+{
+    return ctrt_slice(&out[0], in[0], 0, 0, 2, 1);
+}
 
-BACKWARD(no_backward) { return CTRT_OK; }
+BACKWARD(no_backward)
+{
+    return CTRT_OK;
+}
 
 static const ctrt_function same_function = { sizeof same_function, "same", same_forward, no_backward, NULL };
 static const ctrt_function part_function = { sizeof part_function, "part", part_forward, no_backward, NULL };
@@ -237,7 +243,10 @@ static void begin_view(struct view_tensors *t, const struct view_case *c)
         CHECK_OK(take_step(t, c->steps[i], i > 0 && c->steps[i - 1] == X));
 }
 
-static void end_view(struct view_tensors *t) { RELEASE(t->x, t->y, t->v); }
+static void end_view(struct view_tensors *t)
+{
+    RELEASE(t->x, t->y, t->v);
+}
 
 /* Writes of v. */
 static ctrt_status w_add(ctrt_tensor *v) { return ctrt_add_scalar_(v, ctrt_float(1)); }

@@ -25,7 +25,10 @@ static void run_all(void *(*body)(void *), struct job *jobs)
     }
 }
 
-static void *message_of(ctrt_status status) { return status == CTRT_OK ? NULL : strdup(ctrt_error_message()); }
+static void *message_of(ctrt_status status)
+{
+    return status == CTRT_OK ? NULL : strdup(ctrt_error_message());
+}
 
 /* All threads run backward on one graph, which is retained. */
 static void *run_shared(void *argument)

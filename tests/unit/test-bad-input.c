@@ -33,7 +33,10 @@ static struct function *function_of(const char *name, size_t length)
     return added;
 }
 
-static const char *name_end(const char *at) { return at + strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_"); }
+static const char *name_end(const char *at)
+{
+    return at + strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+}
 
 /* Finds every "ctrt_NAME(" in the text, counts a call of it if `count` is set, and returns the first function. */
 static struct function *each_call(const char *text, bool count)
@@ -52,7 +55,10 @@ static struct function *each_call(const char *text, bool count)
     return first;
 }
 
-void count_call(const char *expression) { each_call(expression, true); }
+void count_call(const char *expression)
+{
+    each_call(expression, true);
+}
 
 __attribute__((format(printf, 2, 3)))
 static void fail(const char *expression, const char *format, ...)

@@ -53,7 +53,10 @@ static struct {                         /* per granule: number of the work that 
     uintptr_t base;
 } granules;
 
-static uint32_t *granule_at(uintptr_t address) { return &granules.work[(address - granules.base) / GRANULE]; }
+static uint32_t *granule_at(uintptr_t address)
+{
+    return &granules.work[(address - granules.base) / GRANULE];
+}
 
 static void granules_clear(uintptr_t base)
 {

@@ -19,11 +19,20 @@ static void stopped(void)
 }
 
 /* With the plain operations, which the macros below do not replace. */
-static inline int64_t plain_add(_Atomic int64_t *value, int64_t add) { return atomic_fetch_add(value, add); }
+static inline int64_t plain_add(_Atomic int64_t *value, int64_t add)
+{
+    return atomic_fetch_add(value, add);
+}
 
-static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add) { return atomic_fetch_add(value, add); }
+static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add)
+{
+    return atomic_fetch_add(value, add);
+}
 
-static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next) { return atomic_exchange(value, next); }
+static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
+{
+    return atomic_exchange(value, next);
+}
 
 #undef atomic_fetch_add_explicit
 #undef atomic_exchange_explicit
@@ -85,9 +94,15 @@ static bool other_does(int what)
 
 static bool published;
 
-static void publish_meanwhile(void) { published = other_does(PUBLISH); }
+static void publish_meanwhile(void)
+{
+    published = other_does(PUBLISH);
+}
 
-static void alloc_meanwhile(void) { (void)other_does(ALLOC); }
+static void alloc_meanwhile(void)
+{
+    (void)other_does(ALLOC);
+}
 
 static int64_t peak_of(int peak)
 {

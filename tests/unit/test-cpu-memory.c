@@ -65,7 +65,10 @@ static long mapping_bytes(const void *address, const char *name)
     return proc_bytes("/proc/self/smaps", name, address);
 }
 
-static long status_bytes(const char *name) { return proc_bytes("/proc/self/status", name, NULL); }
+static long status_bytes(const char *name)
+{
+    return proc_bytes("/proc/self/status", name, NULL);
+}
 
 static void load_with(const char *name, const char *value)
 {

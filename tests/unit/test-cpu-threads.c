@@ -120,7 +120,10 @@ static bool caller_join(struct caller *caller)
 static int *pool_threads;       /* in shared memory: threads that took part in the work of starts_three() */
 
 /* Without OpenMP, the plugin has one thread always. */
-static int threads_expected(int threads) { return *pool_threads > 1 ? threads : 1; }
+static int threads_expected(int threads)
+{
+    return *pool_threads > 1 ? threads : 1;
+}
 
 /* Returns the number of threads that take part in the work, including this one. A sanitizer may have a thread of its
  * own. */

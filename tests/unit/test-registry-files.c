@@ -13,7 +13,10 @@
 
 static const struct component *component;       /* result of the last use() */
 
-static ctrt_status use(const char *backend) { return registry_use(&component, CTRT_COMPONENT_BACKEND, backend); }
+static ctrt_status use(const char *backend)
+{
+    return registry_use(&component, CTRT_COMPONENT_BACKEND, backend);
+}
 
 /* Path of the object that contains the component's table. */
 static const char *loaded_from(void)

@@ -17,7 +17,10 @@
 
 static const struct component *component;       /* result of the last use() */
 
-static ctrt_status use(const char *backend) { return registry_use(&component, CTRT_COMPONENT_BACKEND, backend); }
+static ctrt_status use(const char *backend)
+{
+    return registry_use(&component, CTRT_COMPONENT_BACKEND, backend);
+}
 
 /* Checks and returns the listing's entry whose path ends with `file`. */
 static ctrt_plugin_info check_listed(const char *file, const char *state, const char *reason)

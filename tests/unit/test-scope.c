@@ -7,9 +7,15 @@
 
 static ctrt_device *device;
 
-static void begins(void) { CHECK_OK(ctrt_scope_begin()); }
+static void begins(void)
+{
+    CHECK_OK(ctrt_scope_begin());
+}
 
-static void ends(void) { CHECK_OK(ctrt_scope_end()); }
+static void ends(void)
+{
+    CHECK_OK(ctrt_scope_end());
+}
 
 static bool has_ended(ctrt_tensor *tensor)
 {

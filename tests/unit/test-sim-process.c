@@ -113,7 +113,10 @@ static void host_accesses(void)
 #define FORKED(...)            EACH_ARG(FORKED_ONE, , , __VA_ARGS__)
 #define FORKED_ONE(a, b, call) CHECK_EQ(call, CTRT_ERR_FORKED)
 
-static void no_call(void *argument) { (void)argument; }
+static void no_call(void *argument)
+{
+    (void)argument;
+}
 
 /* Calls every function in a child process with the parent's device, queue, event and vector. */
 static void every_slot(void *d, void *q, void *e, ctrt_view *vector)

@@ -302,7 +302,10 @@ static void event_recorded_again(void *device)
     REQUIRE_EQ(sim_value(device, &x), 200);
 }
 
-static void set_true(void *flag) { atomic_store((atomic_bool *)flag, true); }
+static void set_true(void *flag)
+{
+    atomic_store((atomic_bool *)flag, true);
+}
 
 static void host_calls(void *device)
 {

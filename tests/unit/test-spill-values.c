@@ -13,7 +13,10 @@ static void make(int count, ctrt_device *device)
 }
 
 /* Makes the current stream fail: the op enqueued here fails when it runs. */
-static void break_stream(int victim) { OK(sim->inject(0, "op:1"), ctrt_add_(tensors[victim], tensors[victim])); }
+static void break_stream(int victim)
+{
+    OK(sim->inject(0, "op:1"), ctrt_add_(tensors[victim], tensors[victim]));
+}
 
 /* Checks that the default stream has failed, and resets it. */
 static void reset(ctrt_device *device)

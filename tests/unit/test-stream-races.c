@@ -18,7 +18,10 @@ static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
     ON_STREAM(stream, ctrt_sum(&sum, tensor, CTRT_ALL_DIMS));
 }
 
-static void writes(ctrt_stream *stream, ctrt_tensor *tensor) { ON_STREAM(stream, ctrt_fill_(tensor, ctrt_float(2))); }
+static void writes(ctrt_stream *stream, ctrt_tensor *tensor)
+{
+    ON_STREAM(stream, ctrt_fill_(tensor, ctrt_float(2)));
+}
 
 /* Returns a view of the elements begin, begin + step, ... of dimension `dim` of `of`. */
 static ctrt_tensor *part(ctrt_tensor *of, int dim, int64_t begin, int64_t end, int64_t step)

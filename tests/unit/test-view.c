@@ -272,8 +272,7 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties,
-            joining);
+    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties, joining);
     RELEASE(x, y);
     return done();
 }

@@ -19,7 +19,10 @@ enum toy_kind {
 
 static size_t toy_bytes_to_host;
 
-static inline void *toy_real(const void *address) { return (void *)((uintptr_t)address - TOY_MOVED); }
+static inline void *toy_real(const void *address)
+{
+    return (void *)((uintptr_t)address - TOY_MOVED);
+}
 
 static ctrt_status toy_alloc(void *device, void **address, size_t bytes)
 {
