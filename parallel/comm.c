@@ -112,8 +112,7 @@ void ctrt_comm_release(ctrt_comm **comm)
 
 /* ---- joining ---- */
 
-/* Writes a text for keys that differs between different names: long ones, which a key could not contain, end with a hash
- * (FNV-1a). */
+/* Writes `name` to `text`, for keys; of names that are too long for a key, the beginning and a hash (FNV-1a). */
 #define SHORT 160
 static const char *shorten(char text[SHORT], const char *name)
 {
@@ -222,9 +221,9 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
     if (rank != comm->rank || size != comm->size)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, or "
-                         "MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size, comm->engine_name,
-                         (int)rank, (int)size);
+                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
+                         "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
+                         comm->engine_name, (int)rank, (int)size);
     return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
 

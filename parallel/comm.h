@@ -132,7 +132,7 @@ ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call);
 
 /* ---- comm_run.c ---- */
 
-/* Runs the call in its lane. `work` NULL: returns when it has ended. Takes the signature, peer and tensors of `call`. */
+/* Runs the call in its lane. `work` NULL: returns when it has ended. Uses the signature, peer and tensors of `call`. */
 ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, const ctrt_comm_call *call);
 /* Waits until no call is queued or runs, and ends the threads. */
 void comm_lanes_end(ctrt_comm *comm);

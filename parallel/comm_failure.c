@@ -423,7 +423,8 @@ static void count_unwatched(const ctrt_comm *comm)
 {
     char key[KEY];
     int64_t count = 0;
-    if (ctrt_store_add(comm->store, key_of(key, comm, "unwatched", -1), 1, &count) == CTRT_OK && count == comm->size - 1)
+    if (ctrt_store_add(comm->store, key_of(key, comm, "unwatched", -1), 1, &count) == CTRT_OK
+        && count == comm->size - 1)
         (void)store_set_within(comm->store, key_of(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
 }
 

@@ -8,7 +8,8 @@
  *     GIVES_SHAPE(ctrt_t(&y, x), 3, 2);                    this shape; or GIVES_STRIDES
  *     RUN_ALL(test_sizes, test_copies);                    calls these functions in this order
  *
- * EACH_ARG(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded first. */
+ * EACH_ARG(f, a, b, x, y) is f(a, b, x), f(a, b, y); for 1 to 12 arguments after a and b. Arguments are expanded
+ * first. */
 #ifndef CTRT_TESTS_CALLS_H
 #define CTRT_TESTS_CALLS_H
 

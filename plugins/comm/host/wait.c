@@ -10,7 +10,8 @@
 
 #include "host.h"
 
-/* How long a thread sleeps until it polls: longer in large groups, whose threads would otherwise occupy the processors. */
+/* A thread polls after each sleep of SLICE_NS. Above SLICE_RANKS ranks it sleeps longer, because the threads of a large
+ * group would otherwise occupy the processors with polls. */
 #define SLICE_NS    10000000
 #define SLICE_RANKS 64
 #define MOST_SLICES 50
@@ -48,7 +49,8 @@ static void word_sleep(struct host_word *word, uint32_t old, int world)
     atomic_fetch_sub(&word->sleepers, 1);
 }
 
-/* While the group is created nobody else reports that a rank could not join, so the ranks look for themselves. */
+/* While the group is being created, the library does not report that a rank has failed to join, so each rank reads the
+ * key that such a rank sets. */
 static ctrt_status poll_joining(struct host_comm *comm)
 {
     char key[320];
