@@ -158,7 +158,8 @@ ctrt_status comm_watch(ctrt_comm *comm);
 void comm_unwatch(ctrt_comm *comm);
 /* If the communicator has failed, sets the thread's error message and returns the error. */
 ctrt_status comm_check(ctrt_comm *comm);
-/* Marks the communicator as failed with `status` and the message `error`, tells the other ranks, composes the report.
+/* Marks the communicator as failed with `status` and the message `error`, notifies the other ranks, and composes the
+ * report.
  * Returns the communicator's error, which an earlier failure may have set. */
 ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error);
 

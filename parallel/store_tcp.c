@@ -23,7 +23,7 @@ struct call {
     struct call *next;
     uint32_t id;
     bool done;
-    bool abandoned;                     /* nobody waits; freed by the driver when it is sent */
+    bool abandoned;                     /* no thread waits for it; the driver frees it when it is sent */
     enum store_result result;
     struct store_value *value;
     pthread_cond_t changed;             /* done, the connection failed, or a driver is needed */
@@ -279,7 +279,7 @@ static ctrt_status tcp_request(enum store_result *result, struct store_value **v
     *result = call->result;
     *value = call->value;
     call->value = NULL;
-    /* What has been sent in part must be followed by the rest. */
+    /* If a part of the request has been sent, the rest must follow, so the call stays in the list. */
     call->abandoned = true;
     if (call->sent == 0 || call->sent == call->bytes)
         call_remove(store, call);

@@ -48,7 +48,7 @@ struct host_place {
     uint64_t segment, offset;
 };
 
-/* What a rank tells the others when it arrives at a collective. */
+/* Published by each rank when it arrives at a collective. */
 struct host_entry {
     ctrt_comm_signature signature;
     struct host_place give, receive;        /* the data that the rank contributes and where its result goes, or NULL */

@@ -48,7 +48,7 @@ static ctrt_status init(const ctrt_host *host)
 
 /* ---- joining ---- */
 
-/* What the ranks exchange through the store. */
+/* Exchanged between the ranks through the store. */
 struct place {
     char host[64];
     int32_t rank, size;                 /* in MPI_COMM_WORLD */
@@ -66,7 +66,7 @@ static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, 
     return fits ? CTRT_OK : ctrt_fail(CTRT_ERR_STATE, "the key %s has %zu bytes, expected %zu", key, found, bytes);
 }
 
-/* places[world]: of all ranks, in order. Rank 0 collects and publishes them. */
+/* Fills places[world], one per rank. Rank 0 collects and publishes them. */
 static ctrt_status exchange_places(struct place *places, const ctrt_comm_config *config)
 {
     char key[320];
@@ -104,7 +104,7 @@ static ctrt_status check_places(const struct place *places, const ctrt_comm_conf
     return CTRT_OK;
 }
 
-/* Waiting ranks keep the processor for a while, unless others need it. */
+/* Returns for how many ns a waiting rank tests without a pause: 0 if its machine has fewer processors than ranks. */
 static int64_t choose_spin(const struct place *places, const ctrt_comm_config *config)
 {
     cpu_set_t cpus;

@@ -11,8 +11,9 @@
  *
  * A collective begins with an exchange of blocks between all ranks, the opening. A block has the signature and, if the
  * call is small, the data that the rank contributes. The opening's messages are the same for all kinds of collectives
- * except for their length, which the receiver need not know before. So ranks that call different collectives all learn
- * it, and MPI never gets calls that do not match. Small collectives are complete then, apart from local work.
+ * except for their length, which the receiver need not know. So if ranks call different collectives, all of them find
+ * the difference in the opening, and MPI never gets calls that do not match. After the opening, a small collective
+ * needs only local work.
  *
  * A failed group does not call MPI again. If requests of a failed call are incomplete, MPI may use their memory at any
  * time, so that memory is never freed: the buffers of the group and, by a reference, the tensors of the call. */

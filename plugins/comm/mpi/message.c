@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/mpi/message.c: send and recv. The first message has the signature and the data, or, if this is large,
- * further messages have the data. They do not wait for an answer. */
+/* plugins/comm/mpi/message.c: send and recv. The first message has the signature and, if it is small, the data;
+ * large data follows in further messages. The sender does not wait for an answer between them. */
 #include <stdlib.h>
 
 #include "engine.h"

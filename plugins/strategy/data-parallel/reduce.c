@@ -4,8 +4,8 @@
  * Parameters are sorted into buckets, in the reverse of their order in the module, in which backward passes compute
  * their gradients. A hook counts the gradients of each bucket. The thread that computes the last one reduces the
  * bucket, on streams of its own if the devices are asynchronous, while the other threads, and this one afterwards, go
- * on with their backward passes. What is not complete then, because a parameter has no gradient on some device, is
- * reduced at the end. */
+ * on with their backward passes. Buckets that are not complete
+ * then, because a parameter has no gradient on some device, are reduced at the end. */
 #include <stdlib.h>
 #include <string.h>
 
