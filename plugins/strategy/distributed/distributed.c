@@ -259,8 +259,8 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
 static void dist_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
-    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets", ctrt_device_name(d->device), d->rank, d->size,
-             ctrt_comm_engine_name(d->comm), d->bucket_count);
+    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu bucket%s", ctrt_device_name(d->device), d->rank, d->size,
+             ctrt_comm_engine_name(d->comm), d->bucket_count, d->bucket_count == 1 ? "" : "s");
 }
 
 static const ctrt_strategy strategy = {
