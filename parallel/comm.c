@@ -314,7 +314,7 @@ static ctrt_status connect_local(struct local_join *joins, int n)
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
             status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: no thread: %s", strerror(error));
-            for (int other = 0; other < n; other++)     /* the ranks that wait for this one must not */
+            for (int other = 0; other < n; other++)     /* ends the waits of the other ranks */
                 atomic_store(&joins[other].comm->alarmed, true);
         }
     }
@@ -396,7 +396,7 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
 
 /* ---- splitting ---- */
 
-/* What every rank passes to split. */
+/* The arguments of ctrt_comm_split that the ranks exchange. */
 struct choice {
     int64_t color, key;
 };

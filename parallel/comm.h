@@ -97,8 +97,8 @@ struct ctrt_work {
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
     ctrt_device *device;
-    /* In the lane's thread, on an asynchronous device: the work before the call on the caller's current stream, for
-     * which the lane's stream waits; the call. */
+    /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
+     * current stream, for which the lane's stream waits. event: the call. */
     ctrt_event *before, *event;
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -42,7 +42,7 @@ struct state {
     ctrt_comm_signature done, pending;      /* sequence 0: none */
 };
 
-/* What this rank knows about another one when it composes the report. */
+/* The state of another rank, collected for the report. */
 struct rank_state {
     enum { RANK_SILENT, RANK_ENDED, RANK_LEFT, RANK_BEHIND, RANK_ARRIVED } kind;
     struct state state;

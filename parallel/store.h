@@ -63,7 +63,7 @@ ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const v
                                      const void *desired, size_t desired_bytes, void **value, size_t *bytes,
                                      double seconds);
 
-/* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
+/* Nanoseconds that a busy store may need, in addition to a STORE_GET's own time, to reply that the key is not set. */
 #define STORE_ANSWER_TIME INT64_C(5000000000)
 
 /* Times are in nanoseconds of CLOCK_MONOTONIC. store_deadline: `seconds` from now, at most 30 years.

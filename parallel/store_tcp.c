@@ -132,7 +132,7 @@ static void finish_call(struct tcp_store *store, const struct store_message *rep
     while (call != NULL && (call->id != reply->id || call->abandoned || call->done || call->sent < call->bytes))
         call = call->next;
     if (call == NULL)
-        return;                         /* the caller has not waited any longer */
+        return;                         /* the caller has stopped waiting */
     call->result = reply->flags;
     if (reply->flags == STORE_OK || reply->value_bytes > 0) {
         call->value = store_value_new(reply->value, reply->value_bytes, NULL);

@@ -218,7 +218,7 @@ static bool is_stale(const struct data_parallel *dp, int count, size_t i)
     return false;
 }
 
-/* Copies one by one: to join small tensors for the transfer would take as many kernels to take them apart again. */
+/* Copies one by one: if small tensors were joined for the transfer, separating them would need as many kernels. */
 static ctrt_status tensors_copy(const struct update *u, struct replica *replica)
 {
     for (size_t i = 0; i < u->count; i++)

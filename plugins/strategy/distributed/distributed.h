@@ -90,8 +90,8 @@ ctrt_status gather_numbers(struct distributed *d, int64_t *out, const int64_t *n
 
 /* ---- verify.c ---- */
 
-/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere with
- * that of the lowest rank that failed. */
+/* Collective. `status`: the result of work that this rank did alone. Fails on all ranks if it is a failure on any: a
+ * rank that failed gets its own error, the others that of the lowest rank that failed. */
 ctrt_status verify_ready(struct distributed *d, ctrt_status status);
 /* Compares names, dtypes, shapes and requires_grad of parameters and buffers, and options, with those of rank 0. On a
  * difference all ranks fail with the same message. */

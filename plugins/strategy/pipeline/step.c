@@ -60,7 +60,7 @@ static ctrt_status send(ctrt_tensor **to, ctrt_tensor *from, const struct stage 
     if (*stream == NULL)
         CTRT_TRY(ctrt_stream_new(stream, stage->device, 0));
     CTRT_TRY(ctrt_detach(&source, from));
-    /* Elements with gaps would cross by way of the host. */
+    /* Tensors with gaps between elements would be copied through the host. */
     if (!ctrt_tensor_is_contiguous(source, CTRT_CONTIGUOUS_FORMAT)
         && !ctrt_tensor_is_contiguous(source, CTRT_CHANNELS_LAST))
         ctrt_no_grad status = ctrt_contiguous(&source, source, CTRT_CONTIGUOUS_FORMAT);
