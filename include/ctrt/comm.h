@@ -157,9 +157,9 @@ CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_in
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
-/* How elements are combined. AVERAGE is the sum divided by the size, for floating dtypes. Of bool, SUM and MAX are or;
- * PRODUCT and MIN are and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank, so all ranks
- * get the same bits, unless the engine documents otherwise. */
+/* How elements are combined. AVERAGE is the sum divided by the size, for floating dtypes. For bool, SUM and MAX are
+ * logical or, PRODUCT and MIN logical and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank,
+ * so all ranks get the same bits, unless the engine documents otherwise. */
 typedef enum ctrt_comm_op {
     CTRT_COMM_SUM, CTRT_COMM_PRODUCT, CTRT_COMM_MIN, CTRT_COMM_MAX, CTRT_COMM_AVERAGE
 } ctrt_comm_op;

@@ -21,7 +21,8 @@ typedef enum ctrt_collective {
     CTRT_COLLECTIVE_COUNT
 } ctrt_collective;
 
-/* What must be equal on all ranks of a collective. Without padding, so that it can be compared and sent as bytes. */
+/* The values that must be equal on all ranks of a collective. Without padding, so that they can be compared and sent as
+ * bytes. */
 typedef struct ctrt_comm_signature {
     uint64_t sequence;                  /* number of the collective in its group, from 1. Of send and recv: number among
                                          * the messages between the two ranks in this direction, from 1 */
