@@ -3,9 +3,9 @@
  *
  * Each rank publishes a struct comm_member. Rank 0 collects them and publishes the list, which the others read: for n
  * ranks O(n) requests, and n lists of n members are transferred. So the list is packed: LIST, the number of ranks
- * (uint32_t), and for each rank its process (int64_t), host and device as strings that end with a NUL byte. An empty
- * host stands for the host of the previous rank. On the cpu of one host a member needs 13 bytes instead of 136. If
- * ranks are missing, the value is MISSING, followed by their numbers as text. */
+ * (uint32_t), and for each rank its process (int64_t), host and device, with NUL bytes; an empty host is that of the
+ * rank before. On the cpu of one host a member needs 13 bytes instead of 136. If ranks are missing, the value is
+ * MISSING and their numbers as text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static void pack(struct strbuf *text, const ctrt_comm *comm)
     }
 }
 
-/* Copies the string at *at and moves *at past it. Returns false if it is longer than 63 bytes or not terminated. */
+/* Copies a text of fewer than 64 bytes. */
 static bool unpack_text(char to[64], const char **at, const char *end)
 {
     const size_t length = strnlen(*at, (size_t)(end - *at));
@@ -94,24 +94,24 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
     uint32_t size = 0;
     if (bytes > 0 && value[0] == MISSING)           /* the store adds a NUL byte */
         return fail_missing(comm, value + 1);
-    bool valid = bytes >= 1 + sizeof size && value[0] == LIST;
-    if (valid)
+    bool right = bytes >= 1 + sizeof size && value[0] == LIST;
+    if (right)
         memcpy(&size, value + 1, sizeof size);
-    if (valid && size != (uint32_t)comm->size)
+    if (right && size != (uint32_t)comm->size)
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d", comm->name,
                          size, comm->rank, comm->size);
-    for (int rank = 0; rank < comm->size && valid; rank++) {
+    for (int rank = 0; rank < comm->size && right; rank++) {
         struct comm_member *member = &comm->members->list[rank];
-        valid = (size_t)(end - at) > sizeof member->pid;
-        if (!valid)
+        right = (size_t)(end - at) > sizeof member->pid;
+        if (!right)
             break;
         memcpy(&member->pid, at, sizeof member->pid);
         at += sizeof member->pid;
-        valid = unpack_text(member->host, &at, end) && unpack_text(member->device, &at, end);
-        if (valid && member->host[0] == '\0' && rank > 0)
+        right = unpack_text(member->host, &at, end) && unpack_text(member->device, &at, end);
+        if (right && member->host[0] == '\0' && rank > 0)
             memcpy(member->host, member[-1].host, sizeof member->host);
     }
-    if (valid && at == end)
+    if (right && at == end)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->name);
 }
