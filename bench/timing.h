@@ -27,8 +27,8 @@ static int timing_compare(const void *a, const void *b)
 
 /* Runs `body` in batches of at least 5 ms and prints the median time of one run.
  *
- * TIMING_CASE=NAME runs only that case. TIMING_CALLS=N calls `body` N times and prints nothing; instructions.sh counts the
- * instructions of such runs. */
+ * TIMING_CASE=NAME runs only that case. TIMING_CALLS=N calls `body` N times and prints nothing; instructions.sh counts
+ * the instructions of such runs. */
 static inline void timing_report(const char *name, void (*body)(void *), void *argument)
 {
     const char *only = getenv("TIMING_CASE"), *calls = getenv("TIMING_CALLS");

@@ -48,7 +48,7 @@ static void coefficients(double *out, const union optim_options *options, int64_
     out[MEAN_RATE] = o->lr * out[MU_NEXT];
 }
 
-/* Sets *out to x rate / (1 - product). rate / (1 - product) is 0-dim and in device memory like the product. */
+/* Sets *out to x rate / (1 - product). The factor rate / (1 - product) is a 0-dim tensor on the device of `product`. */
 static ctrt_status weighted(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *product,
                             const struct optim_coefficient *rate)
 {
@@ -59,8 +59,8 @@ static ctrt_status weighted(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *prod
     return ctrt_mul(out, x, weight);
 }
 
-/* m and v as in Adam; product *= mu;
- * p = decay p - (GRADIENT_RATE / (1 - product) g + MEAN_RATE / (1 - product mu_next) m)
+/* m and v as in Adam; product *= MU;
+ * p = decay p - (GRADIENT_RATE / (1 - product) g + MEAN_RATE / (1 - product MU_NEXT) m)
  *     / (sqrt(v correction) + epsilon) */
 static ctrt_status update(struct optim_update *u)
 {

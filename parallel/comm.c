@@ -116,8 +116,7 @@ void ctrt_comm_release(ctrt_comm **comm)
 
 /* ---- joining ---- */
 
-/* Writes a text for keys that differs between different names: long ones, which a key could not contain, end with a hash
- * (FNV-1a). */
+/* Writes `name` to `text`, for keys; of names that are too long for a key, the beginning and a hash (FNV-1a). */
 #define SHORT 160
 static const char *shorten(char text[SHORT], const char *name)
 {
@@ -228,9 +227,9 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
     if (rank != comm->rank || size != comm->size)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, or "
-                         "MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size, comm->engine_name,
-                         (int)rank, (int)size);
+                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
+                         "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
+                         comm->engine_name, (int)rank, (int)size);
     return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
 
@@ -321,7 +320,7 @@ static ctrt_status connect_local(struct local_join *joins, int n)
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
             status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: no thread: %s", strerror(error));
-            for (int other = 0; other < n; other++)     /* the ranks that wait for this one must not */
+            for (int other = 0; other < n; other++)     /* ends the waits of the other ranks */
                 atomic_store(&joins[other].comm->alarmed, true);
         }
     }
@@ -403,7 +402,7 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
 
 /* ---- splitting ---- */
 
-/* What every rank passes to split. */
+/* The arguments of ctrt_comm_split that the ranks exchange. */
 struct choice {
     int64_t color, key;
 };

@@ -109,8 +109,8 @@ struct ctrt_work {
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
     ctrt_device *device;
-    /* In the lane's thread, on an asynchronous device: the work before the call on the caller's current stream, for
-     * which the lane's stream waits; the call. */
+    /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
+     * current stream, for which the lane's stream waits. event: the call. */
     ctrt_event *before, *event;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -174,7 +174,8 @@ void comm_unwatch(ctrt_comm *comm);
 void comm_leave_at_exit(const ctrt_comm *comm);
 /* If the communicator has failed, sets the thread's error message and returns the error. */
 ctrt_status comm_check(ctrt_comm *comm);
-/* Marks the communicator as failed with `status` and the message `error`, tells the other ranks, composes the report.
+/* Marks the communicator as failed with `status` and the message `error`, notifies the other ranks, and composes the
+ * report.
  * Returns the communicator's error, which an earlier failure may have set. */
 ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error);
 

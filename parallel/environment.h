@@ -10,21 +10,22 @@ struct rank_environment {
     const char *launcher;               /* "torchrun", "Open MPI", "MPICH", "Slurm"; NULL: none, rank 0 of 1 */
 };
 
-/* Reads the variables of the first launcher in the order above that has set its own. Without variables for the local
- * rank and size, all ranks are assumed to be on one machine. CTRT_ERR_INVALID_ARGUMENT; the message names the variable.
+/* Reads the rank and size from the environment. If several launchers have set variables, those of the first in the
+ * order above count. Without variables for the local rank and size, all ranks are assumed to be on one machine.
+ * CTRT_ERR_INVALID_ARGUMENT if a variable is malformed; the message names it.
  * Reads the environment like getenv. */
 ctrt_status environment_read(struct rank_environment *out);
 
 /* Writes the address of the store to out[ENVIRONMENT_STORE_BYTES]: the parameter CTRT_STORE, else tcp:// with
- * MASTER_ADDR and MASTER_PORT; "" if the environment names none. If torchrun's own store is on MASTER_PORT, the next
- * port. */
+ * MASTER_ADDR and MASTER_PORT; "" if the environment names none. If torchrun's own store is on MASTER_PORT, the
+ * address has the next port. */
 #define ENVIRONMENT_STORE_BYTES 4096
 ctrt_status environment_store(char *out);
 
-/* Opens the store of the environment. Rank 0 serves it, unless another process serves that address already. A process
- * keeps the store open until it ends, so that several groups can use it one after the other: a server that ended with
- * one group would end the connections of ranks that have joined the next one already. A later call with another address
- * opens a store that the process does not keep. */
+/* Opens the store at `address`. Rank 0 serves it, unless another process serves that address already. `seconds`: as in
+ * ctrt_store_open. The first store stays open until the process ends, so that several groups can use it one after the
+ * other: if the server ended with one group, ranks that have already joined the next group would lose their
+ * connections. A store at another address, of a later call, is closed when its last reference is released. */
 ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds);
 
 #endif

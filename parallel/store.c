@@ -274,7 +274,7 @@ static ctrt_status request(bool *unset, struct store_value **value, const char *
     return result == STORE_OK || result == STORE_UNSET ? CTRT_OK : fail_result(result, function, store, message->key);
 }
 
-/* Copies the value to memory for free(). Releases it. */
+/* Copies the value to memory that the caller of the public function frees with free(), and releases the value. */
 static ctrt_status give_value(void **out, size_t *out_bytes, struct store_value *value)
 {
     ctrt_status status = CTRT_OK;

@@ -32,13 +32,15 @@ struct store_verdict {
 /* Returns the value of CTRT_STORE_SECRET, NULL if it is not set or empty. */
 ctrt_status store_secret(const char **secret);
 
-/* The functions of the server: writes the hello; checks an answer and writes the verdict; false: the client is refused
- * after the verdict, or, *garbage, it is no client of a store. store_hello_write fails without random numbers. */
+/* The functions of the server. store_hello_write returns false if the system provides no random numbers.
+ * store_answer_check checks an answer and writes the verdict. It returns false if the client is refused: after the
+ * verdict was sent, or, with *garbage, without one, because it is not a client of a store. */
 bool store_hello_write(struct store_hello *hello, const char *secret);
 bool store_answer_check(struct store_verdict *verdict, bool *garbage, const struct store_answer *answer,
                         const struct store_hello *hello, const char *secret);
 
-/* The functions of the client: checks the hello and writes the answer; checks the verdict. Fail with CTRT_ERR_COMM. */
+/* The functions of the client: the first checks the hello and writes the answer, the second checks the verdict. They
+ * fail with CTRT_ERR_COMM. */
 ctrt_status store_hello_check(struct store_answer *answer, const struct store_hello *hello, const char *secret);
 ctrt_status store_verdict_check(const struct store_verdict *verdict, const struct store_answer *answer,
                                 const struct store_hello *hello, const char *secret);

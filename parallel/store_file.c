@@ -40,7 +40,7 @@ static ctrt_status fail_file(const struct file_store *store, const char *what)
     return ctrt_fail(CTRT_ERR_COMM, "%s: %s: %s", store->path, what, strerror(errno));
 }
 
-/* Sets, tests or removes a lock without waiting. Returns whether it succeeded; F_OFD_GETLK: whether nobody has it. */
+/* Sets, tests or removes a lock without waiting. Returns whether that succeeded, for F_OFD_GETLK whether it is free. */
 static bool lock_byte(const struct file_store *store, int command, short type, enum lock_byte byte)
 {
     struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1 };

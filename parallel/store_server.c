@@ -64,9 +64,9 @@ static void resize_input(struct store_server *server, struct client *client, siz
     client->capacity = capacity;
 }
 
-/* Makes room for the rest of a message of `bytes` bytes: for as much as has arrived already, so that a client has to
- * send what it makes the server reserve. If the memory for incomplete messages is used up, ends the client with a large
- * one that has not made progress for the longest time. */
+/* Makes room for the rest of a message of `bytes` bytes. Reserves at most twice what has arrived, so that a client
+ * cannot make the server reserve memory without sending data. If the memory for incomplete messages is used up, ends
+ * the client that has a large one and has not made progress for the longest time. */
 static void reserve_input(struct store_server *server, struct client *client, size_t bytes)
 {
     const size_t capacity = MIN(bytes, MAX(2 * client->used, SMALL_INPUT));

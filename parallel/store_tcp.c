@@ -23,7 +23,7 @@ struct call {
     struct call *next;
     uint32_t id;
     bool done;
-    bool abandoned;                     /* nobody waits; freed by the driver when it is sent */
+    bool abandoned;                     /* no thread waits for it; the driver frees it when it is sent */
     enum store_result result;
     struct store_value *value;
     pthread_cond_t changed;             /* done, the connection failed, or a driver is needed */
@@ -134,7 +134,7 @@ static void finish_call(struct tcp_store *store, const struct store_message *rep
     while (call != NULL && (call->id != reply->id || call->abandoned || call->done || call->sent < call->bytes))
         call = call->next;
     if (call == NULL)
-        return;                         /* the caller has not waited any longer */
+        return;                         /* the caller has stopped waiting */
     call->result = reply->flags;
     if (reply->flags == STORE_OK || reply->value_bytes > 0) {
         call->value = store_value_new(reply->value, reply->value_bytes, NULL);
@@ -282,7 +282,7 @@ static ctrt_status tcp_request(enum store_result *result, struct store_value **v
     *result = call->result;
     *value = call->value;
     call->value = NULL;
-    /* What has been sent in part must be followed by the rest. */
+    /* If a part of the request has been sent, the rest must follow, so the call stays in the list. */
     call->abandoned = true;
     if (call->sent == 0 || call->sent == call->bytes)
         call_remove(store, call);

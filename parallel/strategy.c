@@ -231,7 +231,7 @@ static ctrt_status ranks_join(struct parallel *state, ctrt_device *const *device
     return CTRT_OK;
 }
 
-/* What a program has asked for. */
+/* The arguments of ctrt_parallel_new and ctrt_parallel_new_comm. */
 struct wanted {
     ctrt_device *const *devices;
     int n;

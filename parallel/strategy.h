@@ -34,17 +34,17 @@ bool strategy_dry(const struct parallel *p);
 
 /* ---- auto (strategy_auto.c) ----
  *
- * What the environment decides, auto_ranks and auto_begin decide when the module is created. The rest needs a batch:
- * until then the strategy is `single`, and auto_step predicts the memory of the first step by a dry run, then measures
- * a few steps of `single` and of `data-parallel`. */
+ * When the module is created, auto_begin_with and auto_begin choose the strategy if the launcher, the devices and the
+ * size of the module decide it. Otherwise the choice needs a batch: the module begins with `single`, and auto_step
+ * predicts the memory of the first step by a dry run, then measures a few steps of `single` and of `data-parallel`. */
 
 /* Writes the strategy that `auto` begins with: `distributed` if `comm` is not NULL or a launcher has started several
  * ranks, else `single`. */
 ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm);
 /* Chooses by the devices in p->config and the size of the module, and creates p->choice and the strategy: `component`,
- * which is the one above, or `pipeline`. Moves the module to the device on which the strategy expects it. */
+ * which auto_begin_with has chosen, or `pipeline`. Moves the module to the device on which the strategy expects it. */
 ctrt_status auto_begin(struct parallel *p, const struct component *component);
-/* Makes a step with the strategy of the moment, and goes on with the choice. */
+/* Makes a step with the present strategy. If the choice is not made yet, uses the step for it. */
 ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 /* Returns the reason for the choice, with numbers. */
 const char *auto_reason(const struct choice *choice);

@@ -159,7 +159,7 @@ static void facts_write(struct choice *choice, const char *where)
                  format_bytes(model, choice->model), format_bytes(budget, choice->budget));
 }
 
-/* Ends the choice: the strategy in use remains. `why`: NULL if the facts say it. */
+/* Ends the choice: the strategy in use remains. `why`: the reason, added to choice->facts; NULL: the facts suffice. */
 static void settle(struct parallel *p, ctrt_log_level level, const char *why)
 {
     char text[DESCRIPTION_BYTES];
@@ -235,7 +235,7 @@ static ctrt_status decide_by_memory(struct parallel *p, const ctrt_strategy_batc
     choice->predicted = fits;
     if (fits)
         return CTRT_OK;
-    choice->facts[used] = '\0';             /* `why` repeats it; and if no strategy can be created, the next step */
+    choice->facts[used] = '\0';             /* `why` has it, or the next step adds it if no strategy can be created */
     part_bytes = bytes;
     if (part < whole)
         (void)batch_predict(&part_bytes, &part_fits, p, batch, part);

@@ -160,8 +160,8 @@ static ctrt_status put(ctrt_sum_tree *tree, const char *who, int level, int64_t 
         host_free(node.tensors);
         return node.tensors == NULL
                    ? out_of_memory(bytes, "a sum of gradients")
-                   : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: leaf %lld of %lld, level %d", who, (long long)index,
-                               (long long)tree->leaves, level);
+                   : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a tree of %lld leaves has no node %lld at level %d", who,
+                               (long long)tree->leaves, (long long)index, level);
     }
     for (size_t t = 0; t < tree->count; t++) {
         node.tensors[t] = tensors[t];
@@ -207,9 +207,9 @@ ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from)
     if (from == NULL)
         return fail_null("sum_tree_merge", "from");
     if (tree == from || tree->leaves != from->leaves || tree->count != from->count)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sum_tree_merge: %lld leaves of %zu tensors and %lld of %zu%s",
-                         (long long)tree->leaves, tree->count, (long long)from->leaves, from->count,
-                         tree == from ? ", the same tree" : "");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sum_tree_merge: expected two trees of one shape, not %s%lld "
+                         "leaves of %zu tensors and %lld of %zu", tree == from ? "one tree twice: " : "",
+                         (long long)tree->leaves, tree->count, (long long)from->leaves, from->count);
     while (from->node_count > 0) {
         struct node node = from->nodes[--from->node_count];
         CTRT_TRY(node_move(tree, &node));
@@ -227,7 +227,7 @@ ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree)
         return ctrt_fail(CTRT_ERR_STATE, "sum_tree_result: not all of the %lld leaves were added",
                          (long long)tree->leaves);
     ctrt_tensor **tensors = tree->nodes[0].tensors;
-    /* What was copied in a group is a view of the group's memory. */
+    /* Tensors that were copied together are views of one memory block. Clone them, so that each owns its memory. */
     for (size_t t = 0; t < tree->count; t++) {
         const ctrt_tensor *sum = tensors[t];
         if (sum == NULL || sum->storage->bytes <= (size_t)sum->view.numel * dtype_bytes(tensor_dtype(sum)))

@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks the order of the layers from the #include lines of every source file.
+# Checks the order of the layers from the #include lines of every source file, and the width of its lines.
 #
 #   include < core < nn < parallel < tools, and inside core: base < registry < device < stream < memory < memory_stats <
 #   graph < tensor < ops < dryrun < autograd. A file may include headers of its own layer or of layers below it, so the
 #   folders have no cycle. Public headers include only public headers. Plugins and the plugin template include
-#   ctrt/plugin.h, the headers that it includes, and their own folder; plugins of the kinds comm and strategy, which link
-#   libctrt, any public header. Tools and examples include public headers and
-#   their own folder. Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers,
-#   which may use three C headers.
+#   ctrt/plugin.h, the headers that it includes, and their own folder; plugins of the kinds comm and strategy, which
+#   link libctrt, any public header. Tools and examples include public headers and their own folder. Includes from
+#   outside the tree (<stdio.h>, "config.h") are not checked, except in public headers, which may use three C headers.
+#
+#   Lines of sources, scripts and tests have at most 120 columns, except in generated files (*.inc).
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 cd "$srcdir" || exit 1
@@ -132,12 +133,21 @@ violations() {
     }' 2>"$work/counted"
 }
 
+# wide_lines DIRECTORY...: prints the place of every line of more than 120 columns.
+wide_lines() {
+    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \
+        -o -name '*.sh' -o -name '*.py' \) -exec ${AWK:-awk} \
+        'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns, expected at most 120" }' {} +
+}
+
 found=$(violations include core nn parallel backends plugins tools tests bench examples)
 for area in include core nn parallel backends plugins tools examples tests; do
     [ -d "$area" ] || continue
     check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
 done
 echo "# $(cat "$work/counted")"
+check "lines have at most 120 columns" \
+    "$(wide_lines include core nn parallel backends plugins tools tests bench examples)"
 
 # The checks must be able to fail: a small tree in which each rule is violated once.
 mkdir -p "$work/tree" && cd "$work/tree" || exit 1
@@ -180,6 +190,14 @@ plugins/comm/mine/peeks.c
 plugins/memory/program.c
 tools/peeks.c'
 got=$(violations include core nn backends plugins tools examples | sed 's/:.*//' | sort)
+broken nn/wide.c   "$(printf '/*%117s*/' '')"
+broken tools/fits.c "$(printf '/*%116s*/' '')"
+wide=$(wide_lines nn tools)
+if [ "$wide" = 'nn/wide.c:1: 121 columns, expected at most 120' ]; then
+    ok "a wide line is detected"
+else
+    not_ok "a wide line is detected" "found: $wide"
+fi
 if [ "$got" = "$want" ]; then
     ok "twelve violations are detected"
 else

@@ -101,7 +101,7 @@ static void end_source(struct source *source)
     source->ready = source->used;
 }
 
-/* Reads what is there, at most what the buffer takes. */
+/* Reads the bytes that are available, at most as many as the buffer can take. */
 static void read_source(struct source *source)
 {
     if (source->fd < 0 || source->ready > source->begin)
@@ -230,7 +230,7 @@ static bool idle(const struct sink *sink)
     return own.sink != sink || own.ready == own.begin;
 }
 
-/* Discards what waits and what comes. */
+/* Marks the sink as failed and discards its output, also all that its sources write later. */
 static void fail_sink(struct sink *sink, int error)
 {
     sink->failed = true;

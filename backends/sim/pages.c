@@ -193,8 +193,8 @@ void sim_unreserve(void *handle, void *address, size_t bytes)
     }
     sim_count(&device->count.bad_frees, 1);
     sim_host->log(CTRT_LOG_ERROR, "backend-sim",
-                  "%s: unreserve of %zu bytes at %p, which is not the start of a reservation of that size", device->name,
-                  bytes, address);
+                  "%s: unreserve of %zu bytes at %p, which is not the start of a reservation of that size",
+                  device->name, bytes, address);
 }
 
 void sim_pages_close(struct sim_device *device)

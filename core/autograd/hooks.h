@@ -2,8 +2,8 @@
 /* autograd/hooks.h: hooks and retained gradients.
  *
  * A hook of a tensor that an op created is run from the tensor's node, which may outlive the tensor. A hook of a leaf
- * is run from the leaf. Adding and removing a hook and retaining a gradient write the tensor, which two threads must not
- * do at the same time (ctrt/tensor.h); backward passes of other threads may run meanwhile. */
+ * is run from the leaf. Adding and removing a hook and retaining a gradient write the tensor, which two threads must
+ * not do at the same time (ctrt/tensor.h); backward passes of other threads may run meanwhile. */
 #ifndef CORE_AUTOGRAD_HOOKS_H
 #define CORE_AUTOGRAD_HOOKS_H
 

@@ -12,9 +12,9 @@
  * NULL. If `text` is NULL, all devices are visible. */
 int visible_parse(int *ids, int max, const char *text, int count, const char *const *uuids);
 
-/* Like visible_parse for the devices of one type, and also accepts lists with types: "cuda:0,cuda:2", "sim" (all of
- * them), mixed with UUIDs. Entries of other types are skipped, so a type that is not in the list has no visible device.
- * CTRT_ERR_INVALID_ARGUMENT when such an entry is malformed. */
+/* Like visible_parse for the devices of one type, with the number of indices in *selected. Also accepts lists with
+ * types: "cuda:0,cuda:2", "sim" (all of them), mixed with UUIDs. Entries of other types are skipped, so a type that is
+ * not in the list has no visible device. CTRT_ERR_INVALID_ARGUMENT when an entry with a type is malformed. */
 ctrt_status visible_select(int *ids, int max, int *selected, const char *text, const char *type, int count,
                            const char *const *uuids);
 

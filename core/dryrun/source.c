@@ -25,7 +25,8 @@ static ctrt_status reserve_bytes(const struct dryrun_source *source, size_t byte
     const uint64_t reserved = counters_reserved_bytes(&memory->counters), limit = source->limit;
     if (bytes > limit || reserved > limit - bytes) {
         char wanted[32], had[32], all[32];
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a dry run for %s: %s more than the %s reserved would exceed its %s",
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
+                         "dry run on %s: %s in addition to the %s that are reserved would exceed its %s",
                          memory->device->name, format_bytes(wanted, bytes), format_bytes(had, reserved),
                          format_bytes(all, limit));
     }
@@ -69,7 +70,7 @@ static ctrt_status source_fence_new(void *state, void **fence, void *queue)
     return CTRT_OK;
 }
 
-/* The fences of blocks from before the dry run are real. */
+/* Blocks that were freed before the dry run have fences of the device. */
 static ctrt_status source_fence_wait(void *state, void *fence, void *queue)
 {
     const struct dryrun_source *source = state;

@@ -133,7 +133,7 @@ static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64
 {
     char allowed[32], had[32], wanted[32];
     quota_refused = true;
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the limit is %s on %s; %s more than the %s reserved would exceed it",
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the limit is %s on %s; %s in addition to the %s reserved would exceed it",
                      format_bytes(allowed, limit), memory->device->name, format_bytes(wanted, bytes),
                      format_bytes(had, reserved));
 }

@@ -21,8 +21,8 @@ static uint64_t process_seed;           /* initial seed of the generators of dev
 static bool process_seeded;
 
 /* Initializes a lock again in the child of a fork, because a thread that does not exist there may have held it. The
- * lock guards only a few words. */
-static void free_generator(ctrt_device *device, void *argument)
+ * seed and offset that it guards are usable in any state. */
+static void init_generator_lock(ctrt_device *device, void *argument)
 {
     (void)argument;
     pthread_mutex_init(&device->generator_lock, NULL);
@@ -30,7 +30,7 @@ static void free_generator(ctrt_device *device, void *argument)
 
 static void after_fork_in_child(void)
 {
-    device_for_each(free_generator, NULL);
+    device_for_each(init_generator_lock, NULL);
 }
 
 __attribute__((constructor)) static void random_start(void)
@@ -111,7 +111,7 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
 }
 
 /* Reserves `blocks` blocks of the device's generator. Returns the seed and the offset of the first. */
-static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t blocks)
+static void reserve_blocks(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t blocks)
 {
     pthread_mutex_lock(&device->generator_lock);
     generator_ready(device);
@@ -132,7 +132,7 @@ static ctrt_status draw_again(void *state, void *params)
 {
     const struct captured_draws *draws = state;
     uint64_t *place = params;
-    take(&place[0], &place[1], draws->device, draws->blocks);
+    reserve_blocks(&place[0], &place[1], draws->device, draws->blocks);
     return CTRT_OK;
 }
 
@@ -173,7 +173,7 @@ static ctrt_status draw(ctrt_random_attributes *attributes, ctrt_device *device,
     struct capture *capture = capture_here(device);
     if (unlikely(capture != NULL))
         return draw_captured(attributes, device, blocks, capture);
-    take(&attributes->seed, &attributes->offset, device, blocks);
+    reserve_blocks(&attributes->seed, &attributes->offset, device, blocks);
     return CTRT_OK;
 }
 
@@ -224,9 +224,9 @@ ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
     return new_random(out, "randn", OP_normal, shape, dtype, device, &attributes);
 }
 
-/* Returns a number after rounding to the floating `dtype`. long double represents every int64_t and every such value
+/* Returns `value`, rounded to the floating `dtype`. long double represents every int64_t and every value of the dtype
  * exactly. */
-static long double kept(ctrt_dtype dtype, ctrt_scalar value)
+static long double rounded(ctrt_dtype dtype, ctrt_scalar value)
 {
     unsigned char element[8];
     dtype_store(element, dtype, value);
@@ -238,9 +238,9 @@ static long double kept(ctrt_dtype dtype, ctrt_scalar value)
 static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
 {
     int64_t first = *low, last = *high - 1;
-    for (int64_t step = 1; first <= last && kept(dtype, ctrt_int(last)) >= (long double)*high; step *= 2)
+    for (int64_t step = 1; first <= last && rounded(dtype, ctrt_int(last)) >= (long double)*high; step *= 2)
         last = (uint64_t)last - (uint64_t)first < (uint64_t)step ? first - 1 : last - step;
-    for (int64_t step = 1; first <= last && kept(dtype, ctrt_int(first)) < (long double)*low; step *= 2)
+    for (int64_t step = 1; first <= last && rounded(dtype, ctrt_int(first)) < (long double)*low; step *= 2)
         first = (uint64_t)last - (uint64_t)first < (uint64_t)step ? last + 1 : first + step;
     if (first > last)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: %s has no value from %lld up to, not including, %lld",
@@ -351,7 +351,7 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
     if (dtype_floating(dtype)) {
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(high)));
-        if (!isfinite(kept(dtype, ctrt_float(high - low))))
+        if (!isfinite(rounded(dtype, ctrt_float(high - low))))
             return ctrt_fail(CTRT_ERR_OVERFLOW, "uniform_: the range from %g to %g is too large for %s", low, high,
                              ctrt_dtype_name(dtype));
     }

@@ -127,7 +127,7 @@ static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_str
     if (batch->rows == 0)
         return ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(0), CTRT_F32, a->device);
     if (ctrt_module_parameter_count(a->module) != a->parameters)
-        return ctrt_fail(CTRT_ERR_STATE, "the module has got parameters since ctrt_parallel_new; call it again");
+        return ctrt_fail(CTRT_ERR_STATE, "the module's parameters are not those of ctrt_parallel_new; call it again");
     CTRT_TRY(ctrt_gradients_take(a->before, a->module));
     ctrt_status status = ctrt_shard_backward(loss, a->module, a->device, batch, 0, batch->rows, 1);
     if (status == CTRT_OK)

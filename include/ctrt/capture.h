@@ -2,9 +2,9 @@
 /* ctrt/capture.h: graph capture: records a step of work once and replays it with one call.
  *
  * Between ctrt_capture_begin and ctrt_capture_end, the work that the thread enqueues on its current stream of the
- * device is recorded instead of run. A replay enqueues all of it again, on the same memory. The host's part of a
- * step (shapes, checks, dispatch, autograd) is then paid once, which makes small steps several times faster on a
- * GPU.
+ * device is recorded instead of run. A replay enqueues all of it again, on the same memory. The host's part of a step
+ * (shapes, checks, dispatch, autograd) is needed only at the capture, which makes small steps several times faster on
+ * a GPU.
  *
  *     run the step a few times                      (so that gradients, buffers and optimizer state exist)
  *     ctrt_capture_begin(device);
@@ -19,8 +19,8 @@
  *     replay. All other memory of the step is reused within it and belongs to the graph until the graph is released.
  *   - Host values (factors, branches, shapes) stay as recorded. Three are re-read at each replay: the offset of the
  *     device's random generator, so that random numbers are those of an uncaptured step; an optimizer's learning
- *     rate (ctrt_optimizer_set_lr); and its step count. The graph keeps the optimizers that it steps alive. Their
- *     state must exist before the capture, so take a step first.
+ *     rate (ctrt_optimizer_set_lr); and its step count. The graph holds references to the optimizers that it steps.
+ *     Their state must exist before the capture, so take a step first.
  *   - Nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with
  *     CTRT_ERR_STATE.
  *   - Replays never update parameters that had no gradient during the capture. Parameters that had one are updated
@@ -44,8 +44,8 @@ typedef struct ctrt_graph ctrt_graph;
 
 /* Starts to capture the calling thread's current stream of `device` (NULL: the default device), after all work of
  * the device is done. There is one capture per device. No other thread may use the stream until the capture ends
- * (the default stream is shared by all threads), because its work would be recorded too. If the thread exits before,
- * its stream stays in capture. Other streams of the device join the capture by waiting for the captured stream
+ * (the default stream is shared by all threads), because its work would be recorded too. If the thread exits before
+ * the end, its stream remains captured. Other streams of the device join the capture by waiting for the captured stream
  * (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results, until the capture ends.
  *
  * Errors: CTRT_ERR_NOT_SUPPORTED if the backend has no captures or the memory policy moves memory; CTRT_ERR_STATE if

@@ -52,9 +52,10 @@ typedef struct ctrt_store ctrt_store;
  *
  *   tcp://HOST:PORT   a server on HOST ([HOST] for an IPv6 address). If `serve`, this process runs the server, in a
  *                     thread; it listens on the address HOST only, and PORT 0 lets the system choose one
- *                     (ctrt_store_address). Clients retry until the server answers. With a shared secret (parameter CTRT_STORE_SECRET),
- *                     server and clients authenticate each other, and others are rejected; the data is not encrypted.
- *                     Without a secret any process that can connect can use the store.
+ *                     (ctrt_store_address). Clients retry until the server answers. With a shared secret
+ *                     (parameter CTRT_STORE_SECRET), server and clients authenticate each other, and others are
+ *                     rejected; the data is not encrypted. Without a secret any process that can connect can use the
+ *                     store.
  *   file://PATH       a file on a file system that all ranks share and that supports locks. The process with `serve`
  *                     creates it, and removes it when it releases the store; others wait for that. It must not exist
  *                     before, or be empty.
@@ -101,9 +102,9 @@ typedef struct ctrt_comm_options {
  * MASTER_ADDR and MASTER_PORT of the store), Open MPI's, MPICH's (PMI) or Slurm's variables; without any of them rank 0
  * of 1. CTRT_STORE names a store by its address instead.
  *
- * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process has
- * joined with this rank; CTRT_ERR_NOT_FOUND for an engine
- * that does not exist; CTRT_ERR_INVALID_ARGUMENT for malformed variables, which the message names. */
+ * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process
+ * has joined with this rank; CTRT_ERR_NOT_FOUND for an engine that does not exist; CTRT_ERR_INVALID_ARGUMENT for
+ * malformed variables, which the message names. */
 CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options);
 /* Creates a group of `n` ranks in this process, one per element of `devices`, and writes their communicators to out[n].
  * Use each in a thread of its own. Of `options` only engine [host], timeout and name are used. */
@@ -113,8 +114,8 @@ CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *de
  * rank with a negative color joins no group; its *out becomes NULL. */
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
-/* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still run,
- * and leaves the group. The other ranks need not leave it. */
+/* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still
+ * run, and leaves the group. The other ranks need not leave it. */
 CTRT_API void ctrt_comm_release(ctrt_comm **comm);
 
 /* Properties; -1, 0 or NULL for NULL. The strings are valid as long as the communicator. */
@@ -134,9 +135,9 @@ CTRT_API void ctrt_comm_abort(ctrt_comm *comm, const char *reason);
 /* Returns the communicator's error without waiting; CTRT_OK if it has none. */
 CTRT_API ctrt_status ctrt_comm_error(ctrt_comm *comm);
 /* Writes the state of the group as a JSON text: ranks with host, process and last completed collective, the collective
- * that failed, who arrived and who did not, and this rank's last 1,024 collectives (the flight record). The caller frees
- * *json with free(). At the first failure the same text is written to the file that CTRT_COMM_REPORT names, if it is
- * set ("report-%r.json": %r is the rank). From any thread. */
+ * that failed, who arrived and who did not, and this rank's last 1,024 collectives (the flight record). The caller
+ * frees *json with free(). At the first failure the same text is written to the file that CTRT_COMM_REPORT names, if it
+ * is set ("report-%r.json": %r is the rank). From any thread. */
 CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
@@ -156,9 +157,9 @@ CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_in
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
-/* How elements are combined. AVERAGE is the sum divided by the size, for floating dtypes. Of bool, SUM and MAX are or;
- * PRODUCT and MIN are and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank, so all ranks
- * get the same bits, unless the engine documents otherwise. */
+/* How elements are combined. AVERAGE is the sum divided by the size, for floating dtypes. For bool, SUM and MAX are
+ * logical or, PRODUCT and MIN logical and. f16 and bf16 are added in f32. Sums are in the order of ranks on every rank,
+ * so all ranks get the same bits, unless the engine documents otherwise. */
 typedef enum ctrt_comm_op {
     CTRT_COMM_SUM, CTRT_COMM_PRODUCT, CTRT_COMM_MIN, CTRT_COMM_MAX, CTRT_COMM_AVERAGE
 } ctrt_comm_op;
@@ -181,8 +182,8 @@ CTRT_API ctrt_status ctrt_comm_reduce_scatter(ctrt_work **work, ctrt_comm *comm,
                                               ctrt_comm_op op);
 /* Part r of `in` becomes the part of this rank in rank r's `out`; both have `size` equal parts. */
 CTRT_API ctrt_status ctrt_comm_all_to_all(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in);
-/* Copy a tensor from one rank to another. Calls between two ranks match in order. Sends, receives and collectives do not
- * wait for each other; two ranks that send to each other at the same time need `work` for one of the two calls. */
+/* Copy a tensor from one rank to another. Calls between two ranks match in order. Sends, receives and collectives do
+ * not wait for each other; two ranks that send to each other at the same time need `work` for one of the two calls. */
 CTRT_API ctrt_status ctrt_comm_send(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int to);
 CTRT_API ctrt_status ctrt_comm_recv(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int from);
 /* Returns when all ranks have called it, and when this rank's work before it is done. */

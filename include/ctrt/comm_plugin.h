@@ -21,7 +21,8 @@ typedef enum ctrt_collective {
     CTRT_COLLECTIVE_COUNT
 } ctrt_collective;
 
-/* What must be equal on all ranks of a collective. Without padding, so that it can be compared and sent as bytes. */
+/* The values that must be equal on all ranks of a collective. Without padding, so that they can be compared and sent as
+ * bytes. */
 typedef struct ctrt_comm_signature {
     uint64_t sequence;                  /* number of the collective in its group, from 1. Of send and recv: number among
                                          * the messages between the two ranks in this direction, from 1 */
@@ -42,7 +43,7 @@ typedef struct ctrt_comm_call {
     int32_t peer;                       /* of send and recv: the other rank */
     uint32_t reserved;
     size_t bytes;                       /* bytes of one part */
-    const void *send;                   /* addresses on the device, or, if the library has copied the data, of the host */
+    const void *send;                   /* addresses on the device, or on the host if the library has copied the data */
     void *receive;
     ctrt_tensor *send_tensor;           /* the tensors that have the data */
     ctrt_tensor *receive_tensor;
@@ -68,8 +69,8 @@ typedef struct ctrt_comm_config {
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
-    CTRT_COMM_ENQUEUES = 1              /* run() enqueues on call->queue and returns; else it returns when the collective
-                                         * is done (with tensors of asynchronous devices: enqueued) */
+    CTRT_COMM_ENQUEUES = 1              /* run() enqueues on call->queue and returns; else it returns when the
+                                         * collective is done (with tensors of asynchronous devices: enqueued) */
 };
 
 typedef struct ctrt_comm_engine {
@@ -87,10 +88,10 @@ typedef struct ctrt_comm_engine {
     void (*abort)(void *comm);
     /* Optional: whether run() can use memory of the communicator's device directly. Without it: only host memory. */
     bool (*reaches_device)(void *comm);
-    /* Optional: copies data[bytes] of the process that is rank 0 to all processes of the job, for finding the store when
-     * the environment names none, and writes this process's rank and their number. Called before create. */
+    /* Optional: copies data[bytes] of the process that is rank 0 to all processes of the job, for finding the store
+     * when the environment names none, and writes this process's rank and their number. Called before create. */
     ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);
-    /* Optional: whether the engine can connect the ranks. `hosts`: the number of machines; `processes`: of processes. */
+    /* Optional: whether the engine can connect the ranks. `hosts`: number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
     /* Optional: memory of this rank, filled with zeros, that the other ranks can access directly, which makes
      * collectives on it faster. All ranks call alloc with the same sizes, between the same collectives; it waits like

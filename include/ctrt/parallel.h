@@ -47,8 +47,8 @@ CTRT_API ctrt_status ctrt_tree_of_pointer(ctrt_tree **out, void *pointer);
 CTRT_API ctrt_tree *ctrt_tree_retain(ctrt_tree *tree);
 /* Releases the reference in *tree and sets *tree to NULL. */
 CTRT_API void ctrt_tree_release(ctrt_tree **tree);
-/* Properties. What is returned is borrowed; NULL (0) for trees of another kind and past the last item. NULL is a
- * tree of kind CTRT_TREE_NOTHING. */
+/* Properties. Returned pointers are borrowed. The functions return NULL or 0 for trees of another kind and past the
+ * last item. NULL is a tree of kind CTRT_TREE_NOTHING. */
 CTRT_API ctrt_tree_kind ctrt_tree_kind_of(const ctrt_tree *tree);
 CTRT_API ctrt_tensor *ctrt_tree_tensor(const ctrt_tree *tree);
 CTRT_API void *ctrt_tree_pointer(const ctrt_tree *tree);

@@ -446,7 +446,7 @@ typedef struct ctrt_kernel_table {      /* optional; without it every op needs t
     ctrt_status (*prepare)(void *device);
 } ctrt_kernel_table;
 
-/* Not specified yet; reserves the table's place in ctrt_backend. */
+/* Not used: communicators are components of their own, CTRT_COMPONENT_COMM. Keeps the table's place in ctrt_backend. */
 typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 /* Graph capture: work of queues, recorded as a graph that can be enqueued repeatedly. Between begin and end, work
  * that is enqueued on `queue` is recorded and does not run. Queues that wait for an event of it in the meantime join
@@ -621,9 +621,9 @@ typedef enum ctrt_component_kind {
     CTRT_COMPONENT_BACKEND = 1,         /* table: ctrt_backend */
     CTRT_COMPONENT_KERNELS = 2,         /* table: ctrt_kernels */
     CTRT_COMPONENT_MEMORY = 3,          /* table: ctrt_memory_policy */
-    CTRT_COMPONENT_COMM = 4,
-    CTRT_COMPONENT_STRATEGY = 5,
-    CTRT_COMPONENT_HOOK = 6,
+    CTRT_COMPONENT_COMM = 4,            /* table: ctrt_comm_engine, in ctrt/comm_plugin.h */
+    CTRT_COMPONENT_STRATEGY = 5,        /* table: ctrt_strategy, in ctrt/strategy_plugin.h */
+    CTRT_COMPONENT_HOOK = 6,            /* any table; the library lists the component and does not use it */
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;
 

@@ -17,7 +17,7 @@ CTRT_BEGIN_DECLS
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-/* What a strategy works on. The pointers are valid until destroy. */
+/* The module and the devices of a strategy. The pointers are valid until destroy. */
 typedef struct ctrt_strategy_config {
     size_t size;
     ctrt_module *module;                /* the original; outlives the strategy, which must not retain it */

@@ -158,8 +158,8 @@ static ctrt_status strategy_train(double *result, const char *strategy)
     return parameters_sum(result, module);
 }
 
-/* Two replicas in threads, or two stages, or one of these, on one device. Without random numbers, which replicas would draw in any
- * order. */
+/* Trains with each strategy: two replicas in threads, two stages, or one device. No random numbers, because replicas
+ * would draw them in an order that varies. */
 static ctrt_status strategies(double *result)
 {
     CTRT_TRY(strategy_train(result, "data-parallel"));

@@ -56,8 +56,8 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" \
             "$srcdir/examples/plugin-template/template.c" -o "$work/backend-template.so" 2>"$work/err"; then
         chmod 755 "$work/backend-template.so"
-        # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory that
-        # it cannot access.
+        # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory
+        # that the host cannot access.
         run 0 "checks the template" '^ok .* - relu f32 contiguous$' ${SANITIZE:+--tags f32} "$work/backend-template.so"
         run 0 "reports an op for which the template used the cpu" \
             'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The second device of the cuda backend with the software driver: conformance of results, and the training reference with
-# delayed events under all memory policies.
+# The second device of the cuda backend with the software driver: conformance of results, and the training reference
+# with delayed events under all memory policies.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda:1 --skip-tags gradient,gradient2

@@ -153,7 +153,8 @@ if command -v "${PKG_CONFIG:-pkg-config}" >/dev/null; then
     check "averaging: with a mean at the last step, two ranks have the same parameters" "$(means 29 4 1)"
     check "averaging: two steps after a mean, they differ" "$(means 28 4 2)"
     check "averaging: a mean after each step" "$(means 1 116 1)"
-    check "averaging refuses AVERAGING_STEPS=0" "$(averaging 0 | grep -q 'expected a positive number' || echo 'no error')"
+    check "averaging refuses AVERAGING_STEPS=0" \
+        "$(averaging 0 | grep -q 'expected a positive number' || echo 'no error')"
 else
     skip "strategy-template" "no pkg-config"
 fi

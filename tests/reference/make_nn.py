@@ -39,8 +39,8 @@ def conv():
     out.fails("conv2d.channels", F.conv2d, {"x": grid(1, 3, 4, 4), "weight": grid(2, 2, 3, 3)})
     out.fails("conv2d.kernel_too_large", F.conv2d, {"x": grid(1, 2, 2, 2), "weight": grid(2, 2, 3, 3)})
 
-    out.comment("", "max pool: padding is -inf, the first of equal elements counts, NaN wins; out/indices are positions",
-                "in a plane of the input")
+    out.comment("", "max pool: padding is -inf, the first of equal elements counts, NaN wins; out/indices are "
+                "positions", "in a plane of the input")
     pools = {                              # input shape, kernel, stride, padding, dilation, ceil_mode
         "plain": ((2, 2, 4, 6), (2, 2), (2, 2), (0, 0), (1, 1), False),
         "overlap_padding": ((1, 2, 5, 5), (3, 3), (2, 2), (1, 1), (1, 1), False),
@@ -87,7 +87,8 @@ def norm():
                "bias": grid(4)}, {"groups": 2, "eps": 1e-5})
 
     out.comment("", "batch norm normalises with the biased variance and keeps the unbiased one:",
-                "running = (1 - momentum) running + momentum batch; out64/mean and out64/var are the buffers afterwards")
+                "running = (1 - momentum) running + momentum batch; out64/mean and out64/var are the buffers "
+                "afterwards")
     for name, shape in {"2d": (6, 3), "3d": (2, 3, 4), "4d": (2, 3, 2, 4)}.items():
         affine = {"weight": grid(3), "bias": grid(3)}
         buffers = {"mean": f32(0.5, -0.25, 0), "var": f32(1, 2, 0.5)}
@@ -146,8 +147,8 @@ def loss():
     out.smooth("cross_entropy.all_ignored_sum", lambda x, y: F.cross_entropy(x, y, reduction="sum"),
                {"x": x[:2], "target": longs(-100, -100)}, {"reduction": "sum"})
     out.smooth("cross_entropy.no_batch", F.cross_entropy, {"x": x[0], "target": torch.tensor(2)})
-    out.smooth("cross_entropy.images", F.cross_entropy, {"x": grid(2, 3, 2, 2), "target": longs(0, 1, 2, 0, 1, -100, 2, 2)
-               .reshape(2, 2, 2)})
+    out.smooth("cross_entropy.images", F.cross_entropy, {
+        "x": grid(2, 3, 2, 2), "target": longs(0, 1, 2, 0, 1, -100, 2, 2).reshape(2, 2, 2)})
     out.smooth("cross_entropy.probabilities", F.cross_entropy, {"x": x[:2], "target": f32(
         0.25, 0.25, 0.5, 0, 0, 1, 0, 0).reshape(2, 4)}, grads=["x"])
     out.smooth("cross_entropy.large", F.cross_entropy, {"x": f32(1000, 0, -1000, 0, 1000, 0).reshape(2, 3),
@@ -198,7 +199,8 @@ def attention():
     out.smooth("attention.mask_float", lambda q, k, v, m: sdpa(q, k, v, m.to(q.dtype)),
                {"q": q, "k": k, "v": v, "mask": grid(4, 5)}, grads=["q", "k", "v"])
 
-    out.comment("", "multi-head attention: query, key and value projected by in_weight [3E,E], heads joined, out_weight")
+    out.comment("", "multi-head attention: query, key and value projected by in_weight [3E,E], heads joined, "
+                "out_weight")
     width, heads = 6, 2
     x, memory = grid(2, 4, width), grid(2, 3, width)
     weights = {"in_weight": grid(3 * width, width, step=0.25) / 2, "in_bias": grid(3 * width, step=0.25),
@@ -264,7 +266,8 @@ def optimizer():
             return torch.stack(rows)
         out.smooth(case, steps, {"p": p, "grads": grads}, hyper, grads=[])
 
-    out.comment("", "clipping: total norm of both gradients, which are scaled by max_norm / (norm + 1e-6) if that is below 1")
+    out.comment("", "clipping: total norm of both gradients, which are scaled by max_norm / (norm + 1e-6) if that is "
+                "below 1")
     for name, limit in (("clipped", 1.0), ("untouched", 100.0)):
         def clip(a, b, what):
             tensors = [torch.zeros_like(a), torch.zeros_like(b)]

@@ -51,7 +51,8 @@ def elementwise():
     for name in ("round", "floor", "ceil", "trunc"):
         out.exact(name + ".halves", getattr(torch, name), {"x": h}, {"zero_sign": True}, pointwise=True)
 
-    out.comment("", "division and its remainders: floor rounds down, trunc towards zero; remainder has the divisor's sign,",
+    out.comment("", "division and its remainders: floor rounds down, trunc towards zero; remainder has the "
+                "divisor's sign,",
                 "fmod the dividend's")
     a, b = [7, -7, 7, -7, 6, -6, 0, 1], [3, 3, -3, -3, 3, -3, 5, -2]
     floats = {"a": f32(*a, 7.5, -7.5, 5, -5, INF, 5, 5, 0, -1, 1e-30, NAN),
@@ -141,8 +142,8 @@ def cast():
     halves("cast.f32_f16", f32(*edge16), "f16")
     ulp = 2.0 ** -7
     edge_b = [1 + ulp / 2, 1 + 3 * ulp / 2, up(1 + ulp / 2), down(1 + ulp / 2), MOST, -MOST, 3.3895313892515355e38,
-              2.0 ** 127 * (2 - ulp / 2), down(2.0 ** 127 * (2 - ulp / 2)), INF, -INF, NAN, 0.0, -0.0, 257.0, 259.0, 0.1,
-              2.0 ** -126, TINY, 2.0 ** -133, 2.0 ** -134, up(2.0 ** -134), 3 * 2.0 ** -134]
+              2.0 ** 127 * (2 - ulp / 2), down(2.0 ** 127 * (2 - ulp / 2)), INF, -INF, NAN, 0.0, -0.0, 257.0, 259.0,
+              0.1, 2.0 ** -126, TINY, 2.0 ** -133, 2.0 ** -134, up(2.0 ** -134), 3 * 2.0 ** -134]
     halves("cast.f32_bf16", f32(*edge_b), "bf16")
     double = torch.tensor([1 + 2.0 ** -11 + 2.0 ** -40, 1 + 2.0 ** -8 + 2.0 ** -40, 65519.99999999, 1e300, 1e-300],
                           dtype=torch.float64)
@@ -152,8 +153,8 @@ def cast():
     halves("cast.f16_bf16", torch.tensor([65504.0, 1 + 2.0 ** -10, 2.0 ** -24, NAN], dtype=torch.float16), "bf16")
     halves("cast.bf16_f16", torch.tensor([65536.0, 2.0 ** -30, 1 + ulp, NAN], dtype=torch.bfloat16), "f16")
     out.exact("cast.f64_f32", lambda t: t.float(), {"x": torch.tensor(
-        [0.1, 1 + 2.0 ** -24, 1 + 3 * 2.0 ** -24, 1e39, 3.4028235677973366e38, 3.4028235677973362e38, 1e-46, 2.0 ** -150,
-         NAN, -INF, -0.0], dtype=torch.float64)}, {"zero_sign": True})
+        [0.1, 1 + 2.0 ** -24, 1 + 3 * 2.0 ** -24, 1e39, 3.4028235677973366e38, 3.4028235677973362e38, 1e-46,
+         2.0 ** -150, NAN, -INF, -0.0], dtype=torch.float64)}, {"zero_sign": True})
 
     out.comment("", "to integers: towards zero; only values that the type holds (beyond them C leaves it open)")
     part = [0.0, 0.5, 0.999999, 1.5, -0.5, -1.5, -1.999999, 2.5, 99.9, 127.9, -128.9]
@@ -319,7 +320,8 @@ def matmul():
                {"dim": 1})
     out.smooth("gather.dim1", lambda t, i: t.gather(1, i), {"x": table, "index": ints("i64", 2, 2, 0, 1).reshape(2, 2)},
                {"dim": 1})
-    out.fails("index_select.beyond", lambda t, i: t.index_select(0, i), {"x": table, "index": ints("i64", 5)}, {"dim": 0})
+    out.fails("index_select.beyond", lambda t, i: t.index_select(0, i), {"x": table, "index": ints("i64", 5)},
+              {"dim": 0})
     out.fails("gather.negative", lambda t, i: t.gather(0, i), {"x": table, "index": ints("i64", -1).reshape(1, 1)},
               {"dim": 0})
     out.write()

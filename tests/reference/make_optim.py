@@ -23,8 +23,10 @@ def choices(**table):
 
 def cases():
     flag = (None, True)
-    for o in choices(momentum=(None, 0.9), dampening=(None, 0.5), weight_decay=(None, 0.1), nesterov=flag, maximize=flag):
-        if ("momentum" in o or not ("dampening" in o or "nesterov" in o)) and not ("dampening" in o and "nesterov" in o):
+    for o in choices(momentum=(None, 0.9), dampening=(None, 0.5), weight_decay=(None, 0.1), nesterov=flag,
+                     maximize=flag):
+        dampening, nesterov = "dampening" in o, "nesterov" in o
+        if ("momentum" in o or not (dampening or nesterov)) and not (dampening and nesterov):
             yield "sgd", torch.optim.SGD, dict(o, lr=0.1)
     for name, kind, decay in (("adam", torch.optim.Adam, None), ("adamw", torch.optim.AdamW, 0.0)):
         for o in choices(weight_decay=(decay, 0.1), amsgrad=flag, maximize=flag):
@@ -35,7 +37,8 @@ def cases():
         yield "rmsprop", torch.optim.RMSprop, dict(o, lr=0.02)
     yield "rmsprop", torch.optim.RMSprop, {}
     yield "rmsprop", torch.optim.RMSprop, {"alpha": 0.75, "eps": 1e-3, "momentum": 0.5, "centered": True}
-    for o in choices(lr_decay=(None, 0.5), weight_decay=(None, 0.1), initial_accumulator_value=(None, 0.25), maximize=flag):
+    for o in choices(lr_decay=(None, 0.5), weight_decay=(None, 0.1), initial_accumulator_value=(None, 0.25),
+                     maximize=flag):
         yield "adagrad", torch.optim.Adagrad, dict(o, lr=0.1)
     yield "adagrad", torch.optim.Adagrad, {}
     yield "adagrad", torch.optim.Adagrad, {"lr": 0.1, "eps": 1e-2}

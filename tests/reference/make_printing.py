@@ -35,8 +35,9 @@ def main():
 
     out.comment("", "one number")
     for case, value, dtype in (("zero_dim", 1.5, "f32"), ("zero_dim_small", 1e-6, "f32"), ("zero_dim_int", 7, "i64"),
-                               ("zero_dim_i32", -7, "i32"), ("zero_dim_bool", True, "bool"), ("zero_dim_nan", NAN, "f32"),
-                               ("zero_dim_f64", 0.1, "f64"), ("zero_dim_f16", 0.1, "f16"), ("zero_dim_whole", 3.0, "f32"),
+                               ("zero_dim_i32", -7, "i32"), ("zero_dim_bool", True, "bool"),
+                               ("zero_dim_nan", NAN, "f32"), ("zero_dim_f64", 0.1, "f64"),
+                               ("zero_dim_f16", 0.1, "f16"), ("zero_dim_whole", 3.0, "f32"),
                                ("zero_dim_large", 123456789.0, "f32")):
         printed(out, case, t(value, dtype=DTYPES[dtype]))
     printed(out, "one_element", t([2.5]))
@@ -52,7 +53,8 @@ def main():
     printed(out, "bool", t([[True, False], [False, True]]))
     printed(out, "i64_extremes", t([2 ** 63 - 1, -2 ** 63]))
 
-    out.comment("", "floating numbers: whole ones lose their digits; scientific when the largest is 1000 times the smallest,",
+    out.comment("", "floating numbers: whole ones lose their digits; scientific when the largest is 1000 times the "
+                "smallest,",
                 "or above 1e8, or the smallest below 1e-4")
     printed(out, "whole", t([1.0, -2.0, 300.0]))
     printed(out, "whole_large", t([1e7, 1.0]))

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes PyTorch's result types: promotion.txt, can_cast.txt, op_dtypes.txt.
 
-    promotion.txt   A_KIND A_DTYPE B_KIND B_DTYPE RESULT     of a + b; kinds: dim (a tensor with dimensions), zero (a 0-dim
-                                                             tensor), scalar (a Python number: bool, i64 or f64)
-    can_cast.txt    FROM TO yes|no                           whether an in-place op may write a result of dtype FROM to a
-                                                             tensor of dtype TO
+    promotion.txt   A_KIND A_DTYPE B_KIND B_DTYPE RESULT     of a + b; kinds: dim (a tensor with dimensions), zero (a
+                                                             0-dim tensor), scalar (a Python number: bool, i64 or f64)
+    can_cast.txt    FROM TO yes|no                           whether an in-place op may write a result of dtype FROM to
+                                                             a tensor of dtype TO
     op_dtypes.txt   OP DTYPE [DTYPE] RESULT                  RESULT is `error` if PyTorch reports an error
 """
 import os

@@ -126,8 +126,8 @@ def spread(net, embedding_scale):
 MODELS = {
     "mlp": (mlp, mlp_batches, 4, "Linear(16,32) ReLU Linear(32,32) ReLU Linear(32,10); cross entropy, mean"),
     "cnn": (cnn, cnn_batches, 5,
-            "Conv2d(1,8,3,padding=1,bias=False) BatchNorm2d(8) ReLU MaxPool2d(2) Conv2d(8,16,3,stride=2,padding=1) ReLU Flatten "
-            "Linear(64,10); cross entropy, mean"),
+            "Conv2d(1,8,3,padding=1,bias=False) BatchNorm2d(8) ReLU MaxPool2d(2) Conv2d(8,16,3,stride=2,padding=1) "
+            "ReLU Flatten Linear(64,10); cross entropy, mean"),
     "transformer": (transformer, transformer_batches, 4,
                     "tok Embedding(23,12) + pos Embedding(12,12); 2 blocks: x + attn(ln1(x)), 2 heads, causal; "
                     "x + mlp(ln2(x)), mlp = Linear(12,32) GELU Linear(32,12); ln; head Linear(12,23); cross entropy, "

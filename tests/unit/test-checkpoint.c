@@ -74,7 +74,8 @@ TEST(good_files, "hand-written files can be opened")
     CTRT_AUTO(tensor) t = NULL;
     /* One name is a-umlaut, g-clef (two surrogates), quote, slash. The data of "odd" is unaligned. */
     CHECK_OK(open_header(&file,
-                         "{\"__metadata__\":{\"k\\n\":\"v\"},\"odd\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[1,5]},"
+                         "{\"__metadata__\":{\"k\\n\":\"v\"},"
+                         "\"odd\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[1,5]},"
                          "\"\\u00e4\\uD834\\uDD1E\\\"\\/\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                          "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[5,8]}}", 8));
     CHECK_OK(ctrt_tensor_file_read(&t, file, "odd", cpu));

@@ -304,12 +304,14 @@ static void joined_twice(void)
             CHECK_OK(ctrt_device_get(&cpu, "cpu"));
             await(&board->step, i);
             CHECK_OK(ctrt_store_open(&store, board->address, i == 0, 20));
-            const ctrt_comm_options options = { .store = store, .device = cpu, .rank = i == 2, .size = 2, .timeout = 20 };
+            const ctrt_comm_options options = { .store = store, .device = cpu, .rank = i == 2, .size = 2,
+                                                .timeout = 20 };
             if (i == 0)
                 atomic_fetch_add(&board->step, 1);
             if (i == 1) {
                 CHECK_OK(ctrt_store_get(store, "world/0/member/0", NULL, NULL, 20));
-                CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_STATE, "rank 0 of group world has joined already (");
+                CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_STATE,
+                            "rank 0 of group world has joined already (");
                 atomic_fetch_add(&board->step, 1);
             } else if (CHECK_OK(ctrt_comm_new(&comm, &options))) {
                 CHECK_OK(ctrt_comm_barrier(comm));

@@ -458,7 +458,7 @@ static void test_sum_trees(void)
         again[0] = full(1, 5, cpu);
         CHECK_FAILS(ctrt_sum_tree_add(trees[0], 3, again), CTRT_ERR_STATE, "leaf 3 was added before");
         again[0] = full(1, 5, cpu);
-        CHECK_FAILS(ctrt_sum_tree_add(trees[0], LEAVES, again), CTRT_ERR_INVALID_ARGUMENT, "leaf 11 of 11");
+        CHECK_FAILS(ctrt_sum_tree_add(trees[0], LEAVES, again), CTRT_ERR_INVALID_ARGUMENT, "no node 11 at level 0");
         CHECK_TRUE(again[0] == NULL);
         for (int i = 0; i < n; i++)
             ctrt_sum_tree_release(&trees[i]);

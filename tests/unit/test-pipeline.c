@@ -338,7 +338,8 @@ static void test_changes(void)
 
     CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
     CHECK_OK(ctrt_sequential_add(many, CTRT_NEW(tanh)));
-    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE, "has got other children");
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
+                "the children of the Sequential are not those");
     CTRT_AUTO(module) other_module = original(deep_new, devices[0]),
                       other = parallel(other_module, "pipeline", devices, 2);
     CHECK_OK(ctrt_module_to(other_module, devices[0], CTRT_DTYPE_DEFAULT));

@@ -41,8 +41,8 @@ struct choice_case {
     const char *at_creation, *first, *chosen;       /* parts of the description: then, after the first step, later */
 };
 
-/* With 16 MiB/s a batch of 1 MiB takes 64 ms, and the parts on four devices 16 ms; to copy parameters of 16 KiB and to
- * add up their gradients takes a few more. With parameters of 512 KiB that takes 80 ms, and the batch of 256 bytes 0. */
+/* With 16 MiB/s a batch of 1 MiB takes 64 ms, and the parts on four devices 16 ms; copying parameters of 16 KiB and
+ * adding up their gradients takes a few ms more, with parameters of 512 KiB 80 ms. A batch of 256 bytes takes 0. */
 static const struct choice_case choice_cases[] = {
     { "one device", "devices=1", 8, 8, 8, "auto: single on sim:0; 1 device, model", "", "auto: single" },
     { "a large batch, a small model", "devices=4,bandwidth=16m", 512, 8, 512,

@@ -25,7 +25,7 @@ struct cuda_options {
     enum cuda_attention attention;          /* fused kernels, or composed of products and softmax */
     enum cuda_scatter scatter;              /* algorithm of index_add and scatter_add */
     bool tf32_products, tf32_convolutions;  /* f32 operands may be rounded to tf32 (10-bit mantissa) */
-    size_t workspace;                       /* maximum bytes for a product; for convolutions: cuda_conv_workspace_limit */
+    size_t workspace;                       /* maximum bytes for a product; convolutions: cuda_conv_workspace_limit */
     bool workspace_set;                     /* set by the user: applies to both */
     bool benchmark;                         /* time the algorithms at the first use of a shape */
     enum cuda_determinism determinism;

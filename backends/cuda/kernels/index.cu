@@ -253,7 +253,7 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const tile t = tile_of(a, item);
         const bool inside = t.column < a.inner.size;
-        const bool tells = warp == 0 && t.row == 0 && (!ROWS || (t.outer == 0 && t.column == 0));
+        const bool reports = warp == 0 && t.row == 0 && (!ROWS || (t.outer == 0 && t.column == 0));
         clear(a, t, sums);
         __syncthreads();
         for (int64_t i = t.begin + lane / a.team; i - lane / a.team < t.end; i += unroll * side) {
@@ -268,7 +268,7 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
                 const int64_t index = a.index[ROWS ? at : place], row = index - t.row;
                 if (ROWS && index == a.skip && a.skip >= 0)
                     continue;
-                if (tells && (index < 0 || index >= a.size))
+                if (reports && (index < 0 || index >= a.size))
                     report(a.error, KERNEL_ERROR_INDEX, index, a.size, ROWS ? at : place, a.sequence);
                 if (row >= 0 && row < t.rows && ((int)row & (warps - 1)) == warp) {
                     slot[k] = (int)row * a.team + t.x;

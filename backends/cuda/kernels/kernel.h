@@ -77,7 +77,7 @@ template <> DEVICE double infinity() { return __longlong_as_double(0x7ff00000000
 
 /* K elements that are loaded and stored with one instruction; at most 16 bytes. */
 template <typename T, int K = 16 / sizeof(T)> struct alignas(sizeof(T) * K) vec {
-    static_assert(sizeof(T) * K <= 16, "more than 16 bytes want an alignment that nobody looks at");
+    static_assert(sizeof(T) * K <= 16, "a vector of more than 16 bytes needs an alignment that no caller checks");
     T at[K];
 };
 

@@ -51,7 +51,7 @@ static inline void *cuda_library_slot_read(struct cuda_device *device, enum cuda
 /* Returns the path of the loaded library, or `name` if the path is unknown. */
 const char *cuda_library_path(void *file, const char *name);
 
-/* What a library reported about operations, by key. Not thread-safe. */
+/* A cache of results of a library's queries about operations, by key. Not thread-safe. */
 struct cuda_cached {                        /* the first member of an entry */
     struct cuda_cached *next;
     const void *key;                        /* in the entry */

@@ -200,7 +200,8 @@ bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result)
 static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
                                     nvml_device device)
 {
-    for (unsigned capacity = 64; ask != NULL && capacity <= 1 << 16; capacity *= 4) {       /* the number may change in between */
+    /* More than one attempt, because the number of processes may grow between two calls. */
+    for (unsigned capacity = 64; ask != NULL && capacity <= 1 << 16; capacity *= 4) {
         nvml_process *list = cuda_host->alloc(capacity * sizeof *list);
         *count = capacity;
         const nvml_result result = list != NULL ? ask(device, count, list) : NVML_UNKNOWN;

@@ -43,8 +43,8 @@ size_t cuda_conv_workspace_limit(const struct cuda_device *device);
 /* cudnn.c: computes the convolution by cuDNN. Returns false if cuDNN is missing or does not support this convolution;
  * the caller then uses another implementation. */
 bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* *bytes: the workspace of the first algorithm that needs at most `limit` bytes (while algorithms are still to be timed,
- * the largest of all such algorithms). Returns false if cuDNN has no such algorithm. */
+/* *bytes: the workspace of the first algorithm that needs at most `limit` bytes (while algorithms are still to be
+ * timed, the largest of all such algorithms). Returns false if cuDNN has no such algorithm. */
 bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t limit, size_t *bytes);
 void cuda_dnn_close(struct cuda_device *device);
 

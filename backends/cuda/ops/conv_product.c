@@ -62,8 +62,8 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     return p;
 }
 
-/* Plans the products. `limit`: maximum bytes for patches and the turned operand. Returns false if the convolution is not
- * supported. */
+/* Plans the products. `limit`: maximum bytes for patches and the turned operand. Returns false if the convolution is
+ * not supported. */
 static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t limit)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];

@@ -170,7 +170,8 @@ static ctrt_status add(const ctrt_call *call)
 }
 
 #define KERNEL(name, types, function, workspace_) \
-    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = workspace_ }, .fatbin = &cuda_fatbin_index }
+    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = workspace_ }, \
+      .fatbin = &cuda_fatbin_index }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(index_select, CUDA_ALL, index_select, NULL),

@@ -130,7 +130,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
         const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight
                                                 | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
         enum cuda_row_cache cache;
-        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &cache, &a.row_pitch);
+        const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &cache,
+                                                       &a.row_pitch);
         status = cuda_launch(call, dtype, cache, cuda_row_variants[cache], shape, &a);
     }
     if (status != CTRT_OK || (a.dweight == NULL && a.dbias == NULL))
@@ -265,7 +266,8 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
 }
 
 #define KERNEL(name, file, workspace_) \
-    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = workspace_ }, .fatbin = &cuda_fatbin_##file }
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = workspace_ }, \
+      .fatbin = &cuda_fatbin_##file }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(layer_norm, norm, NULL),

@@ -122,7 +122,7 @@ static ctrt_status reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_
 
 /* ---- collectives ---- */
 
-/* What this rank's result consists of; reductions are done by the callers. */
+/* Writes this rank's result, from the tensors of the other ranks. Not for reductions that the ranks share. */
 static ctrt_status take(struct host_comm *comm, const ctrt_comm_call *call)
 {
     const uint64_t count = call->signature.count, mine = (uint64_t)comm->rank * count;

@@ -13,7 +13,7 @@
 
 /* ---- joining and leaving ---- */
 
-/* Spinning delays the ranks that are waited for if they do not all have a processor. */
+/* Ranks spin only if each has a processor. Otherwise a spinning rank would delay those for which it waits. */
 static int choose_spins(int world)
 {
     cpu_set_t cpus;

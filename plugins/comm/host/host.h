@@ -51,7 +51,7 @@ struct host_place {
     uint64_t segment, offset;
 };
 
-/* What a rank tells the others when it arrives at a collective. */
+/* Published by each rank when it arrives at a collective. */
 struct host_entry {
     ctrt_comm_signature signature;
     struct host_place give, receive;        /* the data that the rank contributes and where its result goes, or NULL */
@@ -207,10 +207,11 @@ void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call,
                        const char *const *to, int count);
 /* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
-/* Before host_arrive: copies piece 0 of this rank's data to its slot. */
+/* Before host_arrive: copies piece 0 of this rank's data to its slot. Not needed if the others may be able to address
+ * the data. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After it: the rest. If a rank did not call host_put_first, because the others may be able to address its data, all
- * ranks pass `late`, and do it now. */
+/* After host_arrive: all further pieces. `late`, the same on all ranks: at least one rank has not called
+ * host_put_first, so all copy piece 0 now. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);

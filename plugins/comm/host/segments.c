@@ -34,7 +34,7 @@ static ctrt_status segment_map(struct host_segment *segment, struct host_comm *c
     return CTRT_OK;
 }
 
-/* Maps the segment on all ranks or, if that fails on one, which includes that `segment` is NULL, on none. */
+/* Maps the segment on all ranks or, if that fails on one, on none. `segment` NULL: fails on this rank. */
 static ctrt_status segment_share(struct host_segment *segment, struct host_comm *comm)
 {
     /* Rank 0 resets the word of the next segment while others may still read that of this one. */

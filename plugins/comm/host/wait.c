@@ -10,7 +10,8 @@
 
 #include "host.h"
 
-/* How long a thread sleeps until it polls: longer in large groups, whose threads would otherwise occupy the processors. */
+/* A thread polls after each sleep of SLICE_NS. Above SLICE_RANKS ranks it sleeps longer, because the threads of a large
+ * group would otherwise occupy the processors with polls. */
 #define SLICE_NS    10000000
 #define SLICE_RANKS 64
 #define MOST_SLICES 50

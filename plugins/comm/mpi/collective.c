@@ -324,7 +324,7 @@ void mpi_divide(void *data, uint32_t dtype, size_t count, int by)
         ((double *)data)[i] /= by;
 }
 
-/* Of bool, SUM and MAX are or, which is the maximum, PRODUCT and MIN are and. */
+/* For bool, SUM is a logical or, which is the maximum, and PRODUCT a logical and, which is the minimum. */
 static int native_op(const ctrt_comm_signature *signature)
 {
     if (signature->dtype != CTRT_BOOL)

@@ -134,7 +134,7 @@ ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_hand
 ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag);
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag);
 /* Starts to send to one rank and to receive from another one. Waits only when both sides of a piece have started, so
- * ranks that exchange in a circle do not wait for each other for ever. */
+ * ranks that exchange in a circle do not deadlock. */
 struct mpi_side {
     void *data;                         /* the sent data is not changed */
     size_t bytes;
@@ -143,8 +143,9 @@ struct mpi_side {
 ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag);
 /* Waits until all requests of the batch are complete. */
 ctrt_status mpi_finish(struct mpi_batch *batch);
-/* One look at the time and, at most every 5 ms, at the config's poll; gives up the processor for longer and longer
- * times. Data is transferred only while a process calls MPI, so waits for data do not sleep in their first second. */
+/* One pause of a wait: reads the clock, calls the config's poll at most every 5 ms, and gives up the processor, for a
+ * longer time at each call. MPI transfers data only while a process calls it, so waits for data do not sleep in their
+ * first second. */
 struct mpi_pause {
     int64_t begin, next;
     int64_t spin;

@@ -123,7 +123,7 @@ static void *open_first(int first, bool loaded_only)
     return NULL;
 }
 
-/* The MPI that the program uses itself. */
+/* Opens the MPI library that the program itself has loaded; NULL if it has none. */
 static void *open_loaded(void)
 {
     if (dlsym(RTLD_DEFAULT, "MPI_Init_thread") != NULL)
@@ -181,11 +181,11 @@ int32_t mpi_probe(char *reason, size_t bytes)
 /* Seconds for which a process waits at its end for the others, if it ends early. */
 enum { GRACE = 2 };
 
-/* At the end of the process. MPI_Finalize may wait for ever for a process that does not call it, and mpirun ends all
- * processes when one ends without MPI_Finalize. Hence a process waits here until all have arrived. If one of them has
- * incomplete requests, for which MPI_Finalize could wait, none calls it. That process waits only for a short time, in
- * which the others can write their reports; so does one that has not left its groups, because the others may wait for
- * it in a collective and learn of its end only afterwards. */
+/* At the end of the process. MPI_Finalize may wait permanently for a process that does not call it, and mpirun ends all
+ * processes when one ends without MPI_Finalize. Therefore a process waits here until all have arrived. If a process has
+ * incomplete requests, for which MPI_Finalize could wait, no process calls it. Such a process waits only for a short
+ * time, in which the others can write their reports. So does a process that has not left its groups, because the others
+ * may be waiting for it in a collective, and find out about its end only when it ends. */
 static void finalize(void)
 {
     ctrt_param_value timeout;

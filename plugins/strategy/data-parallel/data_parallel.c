@@ -342,7 +342,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     return CTRT_OK;
 }
 
-/* Gives the replicas the gradients from before, if the step has not changed those. */
+/* Restores the gradients from before the step in the replicas from which they were taken. */
 static void step_undo(struct data_parallel *dp)
 {
     for (int r = 0; r < dp->n; r++)

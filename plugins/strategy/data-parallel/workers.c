@@ -60,7 +60,7 @@ static void task_run(struct worker *worker)
         (void)ctrt_memory_label_pop();
 }
 
-/* Also if the function ends its thread; then the next run creates another. */
+/* Called also if the function ends its thread (pthread_exit). Then the next run creates another thread. */
 static void task_end(void *argument)
 {
     struct worker *worker = argument;

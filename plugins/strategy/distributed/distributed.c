@@ -74,7 +74,7 @@ static ctrt_status module_check(struct distributed *d)
     d->sync_active = sync.training > 0;
     if (ctrt_module_parameter_count(d->module) != d->parameters
         || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
-        return ctrt_fail(CTRT_ERR_STATE, "the module has other tensors than at ctrt_parallel_new; call it again");
+        return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");
     for (size_t i = 0; i < d->count; i++) {
         const char *name;
         ctrt_tensor *tensor;
@@ -92,7 +92,7 @@ static ctrt_status module_check(struct distributed *d)
 
 /* ---- passes ---- */
 
-/* What all ranks do before a pass whose gradients are reduced. */
+/* Begins a pass whose gradients are reduced. All ranks call it. */
 static ctrt_status pass_begin(struct distributed *d)
 {
     CTRT_TRY(reduce_rebuild(d));

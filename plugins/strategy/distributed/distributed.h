@@ -45,12 +45,12 @@ struct bucket {
     ctrt_tensor *sent;                      /* of the hooks f16 and bf16: the bucket in that dtype; owned */
 };
 
-/* What a gradient that is computed now is for. */
+/* Why gradients are computed at the moment, which decides who reduces them. */
 enum mode {
     IDLE,
     STEP,                                   /* a step; it reduces the rest itself */
     FORWARD,                                /* a backward pass of the program, after a forward pass */
-    LOCAL,                                  /* none of our business: canonical mode, no_sync */
+    LOCAL,                                  /* not reduced by hooks: canonical mode, no_sync */
 };
 
 struct distributed {

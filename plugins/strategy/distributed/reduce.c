@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/distributed/reduce.c: adds the gradients of all ranks up in buckets, during the backward pass.
  *
- * The bucket of a gradient contains what the parameter's grad is after the pass, so also gradients from before: of
- * passes without reduction, or of the last reduction, which are equal on all ranks and remain so, as the weights of all
- * ranks add up to 1. */
+ * The bucket contains the sum of a parameter's new gradient and of its gradient from before the pass. The latter comes
+ * from passes without reduction, or from the last reduction. In that case it is equal on all ranks, and the reduction
+ * does not change it, because the weights of all ranks add up to 1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -359,7 +359,7 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
         CTRT_TRY(ctrt_copy_(first, value));
     }
     CTRT_TRY(ctrt_comm_all_reduce(NULL, d->comm, *stats, CTRT_COMM_SUM));
-    /* A parameter that this rank uses is reduced whatever the others do: the answer is not needed. */
+    /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
     return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
 }
 

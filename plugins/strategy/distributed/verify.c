@@ -179,7 +179,8 @@ ctrt_status verify_values(struct distributed *d)
 
 ctrt_status verify_devices(struct distributed *d)
 {
-    /* Equal in threads of one process with one device, and nowhere else with any probability. */
+    /* Process, device and hash of the host: equal for two threads of one process with one device, and very unlikely to
+     * be equal for other ranks. */
     char host[64] = "";
     int64_t own[3] = { getpid(), (int64_t)(uintptr_t)d->device, 0 };
     (void)gethostname(host, sizeof host - 1);

@@ -41,9 +41,10 @@ struct pipeline {
 /* Divides the children over the stages and moves them. `split`: NULL or "", or the first children of the further
  * stages, "3,5". On failure the module is where it was. */
 ctrt_status pipeline_place(struct pipeline *p, const char *split);
-/* Checks that the module has the children and the tensors with which it was placed, on the devices of their stages. A
- * child that has got other tensors since then is listed again. */
+/* Checks that the module has the children and the tensors with which it was placed, on the devices of their stages. If
+ * tensors were replaced or added, lists all tensors again. */
 ctrt_status pipeline_refresh(struct pipeline *p);
+/* Frees what pipeline_place allocated; the tensors stay on their devices. */
 void pipeline_unplace(struct pipeline *p);
 
 /* ---- steps (step.c) ---- */

@@ -185,8 +185,8 @@ static ctrt_status split_read(struct pipeline *p, const char *split)
     return CTRT_OK;
 }
 
-/* What is known of the children from which stages begin: cuts[j] is the j-th child that may begin one, because no
- * tensor is shared across it. cuts[groups] is the number of children. */
+/* Where stages may begin: cuts[j] is the j-th child that may begin one, because no child before it shares a tensor with
+ * it or with a later child. cuts[groups] is the number of children. */
 struct balance {
     size_t *cuts, groups;
     double *sums;                           /* bytes of the parameters and buffers of the groups before j */
@@ -426,8 +426,8 @@ ctrt_status pipeline_refresh(struct pipeline *p)
            && count < p->child_count && child == p->children[count])
         count++;
     if (count < p->child_count || ctrt_module_child(NULL, &child, p->module, count) == CTRT_OK)
-        return ctrt_fail(CTRT_ERR_STATE, "the Sequential has got other children since ctrt_parallel_new, which divided "
-                         "%zu children into stages; create the strategy again", p->child_count);
+        return ctrt_fail(CTRT_ERR_STATE, "the children of the Sequential are not those of ctrt_parallel_new, which "
+                         "divided %zu children into stages; call it again", p->child_count);
     if (!tensors_same(p)) {
         ctrt_status status = tensors_list(p);
         if (status == CTRT_OK)
