@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_members.c: where the ranks of a group are: host, process, device.
  *
- * Each rank publishes a struct comm_member. Rank 0 collects them and publishes the list, which the others read: for n
- * ranks O(n) requests, and n lists of n members are transferred. So the list is packed: LIST, the number of ranks
- * (uint32_t), and for each rank its process (int64_t), whether that serves the store (1 byte), host and device, with NUL
- * bytes; an empty host is that of the rank before. On the cpu of one host a member needs 14 bytes instead of 144. If ranks are missing, the value is
- * MISSING and their numbers as text. */
+ * Each rank publishes a struct comm_member. Rank 0 collects them and publishes the list, which the others read: n ranks
+ * make O(n) requests, and n lists of n members are transferred. So the list is packed. It begins with LIST and the
+ * number of ranks (uint32_t). Each rank follows with its process (int64_t), whether that serves the store (1 byte), and
+ * the names of its host and device, which end with NUL bytes. An empty host means the host of the rank before. On the
+ * cpu of one host a member needs 14 bytes instead of 144. If ranks are missing, the value is MISSING and their numbers
+ * as text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,25 +97,25 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
     uint32_t size = 0;
     if (bytes > 0 && value[0] == MISSING)           /* the store adds a NUL byte */
         return fail_missing(comm, value + 1);
-    bool right = bytes >= 1 + sizeof size && value[0] == LIST;
-    if (right)
+    bool valid = bytes >= 1 + sizeof size && value[0] == LIST;
+    if (valid)
         memcpy(&size, value + 1, sizeof size);
-    if (right && size != (uint32_t)comm->size)
+    if (valid && size != (uint32_t)comm->size)
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d", comm->name,
                          size, comm->rank, comm->size);
-    for (int rank = 0; rank < comm->size && right; rank++) {
+    for (int rank = 0; rank < comm->size && valid; rank++) {
         struct comm_member *member = &comm->members->list[rank];
-        right = (size_t)(end - at) > sizeof member->pid + 1;
-        if (!right)
+        valid = (size_t)(end - at) > sizeof member->pid + 1;
+        if (!valid)
             break;
         memcpy(&member->pid, at, sizeof member->pid);
         at += sizeof member->pid;
         member->serves = *at++ != '\0';
-        right = unpack_text(member->host, &at, end) && unpack_text(member->device, &at, end);
-        if (right && member->host[0] == '\0' && rank > 0)
+        valid = unpack_text(member->host, &at, end) && unpack_text(member->device, &at, end);
+        if (valid && member->host[0] == '\0' && rank > 0)
             memcpy(member->host, member[-1].host, sizeof member->host);
     }
-    if (right && at == end)
+    if (valid && at == end)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->name);
 }

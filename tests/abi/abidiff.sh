@@ -15,7 +15,8 @@ if [ "${1:-}" = --update ]; then
     mkdir -p "$reference/ctrt"
     for file in plugin.h types.h status.def dtype.def; do
         { echo '/* SPDX-License-Identifier: Apache-2.0 */'
-          $CC -w -x c -fpreprocessed -dD -E -P "$srcdir/include/ctrt/$file" | sed 's/ *$//'; } >"$reference/ctrt/$file" || exit 1
+          $CC -w -x c -fpreprocessed -dD -E -P "$srcdir/include/ctrt/$file" | sed 's/ *$//'
+        } >"$reference/ctrt/$file" || exit 1
     done
     exit
 fi

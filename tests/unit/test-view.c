@@ -272,7 +272,8 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties, joining);
+    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, properties,
+            joining);
     RELEASE(x, y);
     return done();
 }
