@@ -343,6 +343,7 @@ static void compose(ctrt_comm *comm, ctrt_status status, char kind, const char *
 
 static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
 {
+    CANCEL_DISABLED;
     pthread_mutex_lock(&comm->lock);
     const bool first = !comm->failing;
     comm->failing = true;

@@ -261,6 +261,7 @@ static ctrt_status create_events(ctrt_work *work)
 
 ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
 {
+    CANCEL_DISABLED;
     CTRT_AUTO(work) work = NULL;
     struct comm_lane *lane = &comm->lanes[lane_of(call)];
     CTRT_TRY(work_new(&work, call, comm->device));
