@@ -148,7 +148,10 @@ static void bad_input(struct rank *rank)
     CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, z, CTRT_COMM_SUM), CTRT_ERR_SHAPE, "not contiguous");
     CHECK_FAILS(ctrt_comm_broadcast(NULL, rank->comm, x, 3), CTRT_ERR_INVALID_ARGUMENT, "rank 3 is not in group");
     CHECK_FAILS(ctrt_comm_all_gather(NULL, rank->comm, y, x), CTRT_ERR_SHAPE, "out has 6 elements, expected 12");
+    CHECK_FAILS(ctrt_comm_all_gather(NULL, rank->comm, x, x), CTRT_ERR_SHAPE, "out has 4 elements, expected 12");
+    CHECK_FAILS(ctrt_comm_all_to_all(NULL, rank->comm, y, y), CTRT_ERR_INVALID_ARGUMENT, "in and out overlap");
     CHECK_FAILS(ctrt_comm_reduce_scatter(NULL, rank->comm, y, x, CTRT_COMM_SUM), CTRT_ERR_SHAPE, "3 equal parts");
+    CHECK_FAILS(ctrt_comm_reduce_scatter(NULL, rank->comm, y, y, CTRT_COMM_SUM), CTRT_ERR_SHAPE, "expected 2");
     CHECK_FAILS(ctrt_comm_send(NULL, rank->comm, x, rank->number), CTRT_ERR_INVALID_ARGUMENT, "itself");
     CHECK_OK(ctrt_comm_error(rank->comm));
     CHECK_OK(ctrt_comm_barrier(rank->comm));
