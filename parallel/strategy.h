@@ -34,9 +34,9 @@ bool strategy_dry(const struct parallel *p);
 
 /* ---- auto (strategy_auto.c) ----
  *
- * What the environment decides, auto_ranks and auto_begin decide when the module is created. The rest needs a batch:
- * until then the strategy is `single`, and auto_step predicts the memory of the first step by a dry run, then measures
- * a few steps of `single` and of `data-parallel`. */
+ * auto_begin_with and auto_begin choose what follows from the environment, the devices and the size of the module. The
+ * rest needs a batch: the strategy is `single` first, and auto_step predicts the memory of the first step by a dry run,
+ * then measures a few steps of `single` and of `data-parallel`. */
 
 /* Writes the strategy that `auto` begins with: `distributed` if `comm` is not NULL or a launcher has started several
  * ranks, else `single`. */

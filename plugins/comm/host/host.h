@@ -203,8 +203,8 @@ void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call,
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before host_arrive: copies piece 0 of this rank's data to its slot. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After it: the rest. If a rank did not call host_put_first, because the others may be able to address its data, all
- * ranks pass `late`, and do it now. */
+/* After host_arrive: the rest. `late`, the same on all ranks: a rank whose data is in a segment has not called
+ * host_put_first, and host_resolve has failed; so all ranks call host_put_first now. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
