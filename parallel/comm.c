@@ -101,6 +101,7 @@ void ctrt_comm_release(ctrt_comm **comm)
 {
     if (comm == NULL || *comm == NULL)
         return;
+    CANCEL_DISABLED;
     ctrt_comm *gone = *comm;
     *comm = NULL;
     if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1)

@@ -29,7 +29,7 @@ static ctrt_status check_tensor(const ctrt_comm *comm, const char *who, const ch
 static bool overlap(const ctrt_tensor *a, const ctrt_tensor *b)
 {
     const int64_t size = (int64_t)ctrt_dtype_size(tensor_dtype(a));
-    return a != b && ctrt_tensor_shares_storage(a, b)
+    return ctrt_tensor_shares_storage(a, b)
            && ctrt_tensor_offset(a) * size < (ctrt_tensor_offset(b) + b->view.numel) * size
            && ctrt_tensor_offset(b) * size < (ctrt_tensor_offset(a) + a->view.numel) * size;
 }
@@ -49,7 +49,8 @@ static ctrt_status check_tensors(uint64_t *count, const ctrt_comm *comm, const s
     if (parts && any->view.numel % comm->size != 0)
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld elements cannot be cut into %d equal parts", who,
                          (long long)any->view.numel, comm->size);
-    if (send != NULL && receive != NULL && send != receive) {
+    const bool in_place = !request->send_parts && !request->receive_parts;      /* reductions have one tensor */
+    if (send != NULL && receive != NULL && !in_place) {
         if (tensor_dtype(send) != tensor_dtype(receive))
             return ctrt_fail(CTRT_ERR_DTYPE, "%s: in has dtype %s, out %s", who, ctrt_dtype_name(tensor_dtype(send)),
                              ctrt_dtype_name(tensor_dtype(receive)));

@@ -94,6 +94,7 @@ static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const cha
 
 static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
 {
+    CANCEL_DISABLED;
     pthread_mutex_lock(&comm->lock);
     const bool first = !comm->failing;
     comm->failing = true;

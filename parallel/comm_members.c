@@ -134,13 +134,14 @@ static ctrt_status collect(ctrt_comm *comm, const char *list_key)
     struct strbuf text = { 0 }, missing = { 0 };
     char key[320];
     for (int rank = 1; rank < comm->size; rank++) {
+        struct comm_member *member = &comm->members->list[rank];
         void *value = NULL;
         size_t bytes = 0;
         const double left = (double)(deadline - comm_clock(0)) / 1e9;
         snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
-        if (status == CTRT_OK && bytes == sizeof(struct comm_member))
-            copy_member(&comm->members->list[rank], value);
+        if (status == CTRT_OK && bytes == sizeof *member)
+            copy_member(member, value);
         else if (status == CTRT_OK || comm_clock(0) >= deadline)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
         free(value);

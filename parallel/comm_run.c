@@ -304,6 +304,7 @@ static bool run_here(ctrt_status *status, struct comm_lane *lane, const ctrt_com
 
 ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
 {
+    CANCEL_DISABLED;
     CTRT_AUTO(work) work = NULL;
     struct comm_lane *lane = &comm->lanes[lane_of(call)];
     ctrt_status status = CTRT_OK;

@@ -8,6 +8,7 @@
 #include "memory/pool.h"
 #include "nn/module.h"
 #include "parallel/devices.h"
+#include "parallel/environment.h"
 #include "parallel/strategy.h"
 
 #define MOST_DEVICES      4096
@@ -279,6 +280,16 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     return module_add_transparent(net, ctrt_module_retain(module));
 }
 
+/* Neither the program nor CTRT_STRATEGY has chosen `single`. */
+static void warn_single(void)
+{
+    struct rank_environment ranks = { .size = 1 };
+    if (environment_read(&ranks) == CTRT_OK && ranks.size > 1)
+        log_message(CTRT_LOG_WARNING, "parallel", "rank %d of %d: the strategy is `single` by default, so every rank "
+                    "trains alone; set CTRT_STRATEGY=distributed, or =single if this is intended", ranks.rank,
+                    ranks.size);
+}
+
 static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
                                 struct wanted wanted)
 {
@@ -293,7 +304,11 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     CTRT_TRY(refuse_nested(module));
     if (strategy == NULL) {
         CTRT_TRY(param_read(&value, &strategy_param, "core"));
-        strategy = value.text != NULL && value.text[0] != '\0' ? value.text : "single";
+        strategy = value.text;
+        if (strategy == NULL || strategy[0] == '\0') {
+            strategy = "single";
+            warn_single();
+        }
     }
     wanted.automatic = strcmp(strategy, "auto") == 0;
     if (wanted.automatic)

@@ -297,7 +297,8 @@ static void trial_begin(struct parallel *p)
 static ctrt_status trial_end(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     char why[256];
-    snprintf(why, sizeof why, "because of data-parallel: %s", ctrt_error_message());
+    snprintf(why, sizeof why, "because of %s", ctrt_error_message());
+    ctrt_tensor_release(loss);
     CTRT_TRY(use(p, "single"));
     p->choice->trial = false;
     p->choice->steps = 0;
@@ -312,13 +313,12 @@ static ctrt_status step_measured(struct parallel *p, ctrt_tensor **loss, const c
     double *rate = &choice->rate[choice->trial];
     CTRT_TRY(devices_wait(p));
     const double start = seconds_now();
-    ctrt_status status = strategy_step(p, loss, batch);
-    if (status == CTRT_OK)
-        status = devices_wait(p);
+    const ctrt_status status = strategy_step(p, loss, batch);
     if (status != CTRT_OK && choice->trial && !choice->pending)
         return trial_end(p, loss, batch);
     CTRT_TRY(status);
     choice->pending = false;
+    CTRT_TRY(devices_wait(p));              /* after a failure here, the gradients have the step's already */
     if (++choice->steps > WARM_UP)
         *rate = MAX(*rate, (double)batch->rows / MAX(seconds_now() - start, 1e-9));
     if (choice->steps < WARM_UP + MEASURED)
@@ -340,7 +340,7 @@ ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strateg
         choice->pending = choice->pending || (choice->trial && p->no_sync);
         return CTRT_OK;
     }
-    if (!choice->predicted)
+    if (!choice->predicted && !choice->pending)         /* another strategy would not have the pending gradients */
         CTRT_TRY(ctrt_context(decide_by_memory(p, batch), "auto"));
     return choice->settled ? strategy_step(p, loss, batch) : step_measured(p, loss, batch);
 }

@@ -8,12 +8,12 @@
  *     CTRT_TRY(ctrt_comm_new(&comm, NULL));               // rank, size and engine from the environment
  *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM));
  *
- * Collectives. A tensor is on the communicator's device and contiguous (CTRT_ERR_DEVICE, CTRT_ERR_SHAPE). Collectives
- * are not recorded by autograd; they change the tensors that they write in place (ctrt_tensor_version). On an
- * asynchronous device a collective is ordered with other work on its tensors as an op on the current stream is. The
- * first argument, `work`, may be NULL: the call returns when the collective is done (on an asynchronous device: when
- * it is enqueued). Otherwise the collective runs concurrently, *work receives its handle by the assignment rule, and
- * the tensors must not be used before ctrt_work_wait.
+ * Collectives. A tensor is on the communicator's device and contiguous (CTRT_ERR_DEVICE, CTRT_ERR_SHAPE). `in` and
+ * `out` must not overlap (CTRT_ERR_INVALID_ARGUMENT). Collectives are not recorded by autograd; they change the tensors
+ * that they write in place (ctrt_tensor_version). On an asynchronous device a collective is ordered with other work on
+ * its tensors as an op on the current stream is. The first argument, `work`, may be NULL: the call returns when the
+ * collective is done (on an asynchronous device: when it is enqueued). Otherwise the collective runs concurrently,
+ * *work receives its handle by the assignment rule, and the tensors must not be used before ctrt_work_wait.
  *
  * Failures. Every collective carries its number, kind, reduction, dtype, count and root; if they differ between ranks,
  * the collective fails with CTRT_ERR_STATE on all ranks, with a message that lists them. If a rank does not arrive
@@ -146,8 +146,8 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
  * engine can give all ranks access to its memory (`host` and `mpi` between processes of one machine, on the cpu): the
  * ranks read and write each other's tensors, without copies through other memory. With other engines and devices, or
  * if there is no such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same
- * number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if the
- * tensors of all ranks (of rooted collectives: where there is data) come from this function, for this communicator.
+ * number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all
+ * tensors from which it takes data, on all ranks, come from this function, for this communicator.
  *
  * On success *out owns one reference. The memory is this rank's; it is freed with the last tensor that uses it, which
  * does not wait for other ranks, in any order and also after the communicator was released. Until then the memory that

@@ -197,9 +197,10 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
 /* Creates a module that stands in for `module` and runs it by a strategy. Its parameters, buffers, and their names in
  * checkpoints are those of `module`, which it retains. ctrt_forward runs the strategy's forward pass.
  *
- * `strategy` NULL: the parameter CTRT_STRATEGY, or `single`. `devices` NULL: all visible devices of the type of the
- * default device (CTRT_DEVICE), the module's device first. With CTRT_CANONICAL=V the batch is cut into V shards (1: 12)
- * that are computed one by one and added in a fixed order, so that the result does not depend on the number of devices.
+ * `strategy` NULL: the parameter CTRT_STRATEGY, or `single`, with a warning if a launcher has started several ranks.
+ * `devices` NULL: all visible devices of the type of the default device (CTRT_DEVICE), the module's device first. With
+ * CTRT_CANONICAL=V the batch is cut into V shards (1: 12) that are computed one by one and added in a fixed order, so
+ * that the result does not depend on the number of devices.
  *
  * `auto` is `distributed` if a launcher has started several ranks, `single` for one device, `pipeline` for a Sequential
  * that does not fit on the first device. Otherwise it runs as `single` until ctrt_parallel_step has predicted the
@@ -238,7 +239,9 @@ typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *outpu
  * for strategies with a communicator.
  *
  * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the means are over the
- * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. */
+ * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. A
+ * call that is refused because of its arguments does not inform the others: they wait until this rank calls again or
+ * ends, or until the time limit. */
 CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                         ctrt_loss_function loss_function, void *user);
 /* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off

@@ -369,6 +369,54 @@ static void interrupted(struct rank *rank)
         CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_COMM, "");
 }
 
+static void *fail_and_leave(void *argument)
+{
+    struct rank *rank = argument;
+    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
+    pthread_cancel(pthread_self());
+    CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_COMM, "rank 1 (");
+    CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_COMM, "rank 1 (");
+    ctrt_comm_release(&rank->comm);
+    atomic_store(&rank->board->step, 1);
+    pthread_testcancel();
+    return NULL;
+}
+
+/* The thread of rank 0 has a pending cancellation, and so is cancelled at the first cancellation point. */
+static void cancelled(struct rank *rank)
+{
+    pthread_t thread;
+    if (rank->number == 1) {
+        await(&rank->board->step, 1);
+        return;
+    }
+    REQUIRE(pthread_create(&thread, NULL, fail_and_leave, rank) == 0, "no thread");
+    pthread_join(thread, NULL);
+    CHECK(atomic_load(&rank->board->step) == 1, "the thread was cancelled within a call");
+    atomic_store(&rank->board->step, 1);
+}
+
+/* A member whose names have no end; it is on another machine, so rank 0 does not wait for it. */
+static void wrong_member(void)
+{
+    CTRT_AUTO(store) store = NULL;
+    CTRT_AUTO(comm) comm = NULL;
+    ctrt_device *cpu = NULL;
+    char member[64 + 8 + 64], host[64] = "";
+    void *list = NULL;
+    size_t bytes = 0;
+    memset(member, 'x', sizeof member);
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    CHECK_OK(ctrt_store_open(&store, "local://wrong-member", true, 1));
+    CHECK_OK(ctrt_store_set(store, "world/0/member/1", member, sizeof member));
+    const ctrt_comm_options options = { .store = store, .device = cpu, .engine = "host", .size = 2, .timeout = 2 };
+    CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_NOT_SUPPORTED, "on 2 machines");
+    CHECK_OK(ctrt_store_get(store, "world/0/members", &list, &bytes, 1));
+    (void)gethostname(host, sizeof host - 1);
+    CHECK_EQ(bytes, 1 + 4 + (8 + strlen(host) + 1 + sizeof "cpu") + (8 + 64 + 64));
+    free(list);
+}
+
 /* Rank 0 serves the store and ends first, which is no failure for the others. Ranks and store from the environment. */
 static void rank_0_first(void)
 {
@@ -456,6 +504,13 @@ TEST_MAIN
     group("a rank that joins twice");
     IN_CHILD("CTRT_SIM=devices=4")
         joined_twice();
+    group("a member with names that are too long");
+    IN_CHILD("CTRT_LOG=error")
+        wrong_member();
+    group("a thread with a pending cancellation");
+    IN_CHILD("CTRT_SIM=devices=4", "CTRT_COMM_REPORT=/dev/null")
+        for (enum kind kind = 0; kind < KINDS; kind++)
+            run_quiet(kind, 2, 0.3, cancelled, NULL, -1);
     group("the child of a fork");
     if (forks_beside_threads())
         IN_CHILD("CTRT_SIM=devices=4")

@@ -399,6 +399,19 @@ static void failing(struct rank *rank)
     CHECK_TRUE(loss == NULL && ctrt_tensor_grad(parameter(net, 0)) == before);
 }
 
+/* A step that one rank refuses before it begins. */
+static void refused(struct rank *rank)
+{
+    CTRT_AUTO(module) module = new_net(mlp_new, rank);
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(parameter(module, 1), false));
+    CTRT_AUTO(module) net = distributed(module, rank);
+    CHECK_OK(ctrt_tensor_require_grad(parameter(module, 1), rank->number == 1));
+    const ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
+    CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM);
+    CHECK_HAS(ctrt_error_message(), "requires grad only after ctrt_parallel_new");
+}
+
 static void killed(struct rank *rank)
 {
     CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank);
@@ -486,6 +499,7 @@ TEST_MAIN
             run(kind, 2, missing, NULL, -1);
             run(kind, 3, mismatch, NULL, -1);
             run(kind, 3, failing, NULL, -1);
+            run(kind, 3, refused, NULL, -1);
         }
         IN_CHILD(SETTINGS, "CTRT_AUDIT=2")
             run(kind, 3, audit, NULL, -1);

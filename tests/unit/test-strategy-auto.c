@@ -12,6 +12,15 @@ static ctrt_status sized_new(ctrt_module **out, ctrt_device *device)
                                                  CTRT_NEW(linear, hidden, 3, true, device)));
 }
 
+static bool unpredictable;                  /* the loss function fails in dry runs */
+static ctrt_status checked_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                void *user)
+{
+    if (unpredictable && ctrt_dry_run_active(ctrt_tensor_device(output)))
+        return CTRT_ERR_NOT_SUPPORTED;
+    return square_loss(loss, output, inputs, count, user);
+}
+
 static ctrt_status step_of(ctrt_module *net, int64_t rows, int turn)
 {
     CTRT_AUTO(tensor) x = NULL, loss = NULL;
@@ -19,7 +28,7 @@ static ctrt_status step_of(ctrt_module *net, int64_t rows, int turn)
     CTRT_TRY(ctrt_mul_scalar(&x, x, ctrt_float(0.1 + turn)));
     CTRT_TRY(ctrt_sin(&x, x));
     CTRT_TRY(ctrt_reshape(&x, x, CTRT_SHAPE(rows, wide)));
-    return ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
+    return ctrt_parallel_step(&loss, net, &x, 1, checked_loss, NULL);
 }
 
 static int lines;                           /* in the log, that name a choice */
@@ -170,6 +179,31 @@ static void test_open_choice(void)
     CHECK_TRUE(strstr(ctrt_parallel_describe(net), "not decided") == NULL);
 }
 
+/* The memory of a step becomes predictable when the replicas of data-parallel have gradients. */
+static void test_late_prediction(void)
+{
+    wide = FEATURES, hidden = 20;
+    CTRT_AUTO(module) one = original(sized_new, cpu), many = original(sized_new, cpu), net = NULL,
+                      single = parallel(one, "single", &cpu, 1);
+    CHECK_OK(ctrt_parallel_new(&net, many, "auto", NULL, 0));
+    unpredictable = true;
+    for (int turn = 0; turn < 6; turn++) {
+        if (turn == 4) {
+            CHECK_HAS(ctrt_parallel_describe(net), "auto: data-parallel");
+            CHECK_HAS(ctrt_parallel_describe(net), "not decided");
+        }
+        if (turn < 5) {
+            CHECK_OK(ctrt_module_zero_grad(one, true));
+            CHECK_OK(ctrt_module_zero_grad(many, true));
+        }
+        CHECK_OK(ctrt_parallel_no_sync(net, turn == 4));
+        unpredictable = turn < 5;
+        CHECK_OK(step_of(net, turn < 5 ? 8 : 9000, turn));
+        CHECK_OK(step_of(single, turn < 5 ? 8 : 9000, turn));
+    }
+    same_grads(many, one, 1e-3);
+}
+
 /* A device of data-parallel fails while it is measured: single makes the step, and remains. */
 static void test_failing_device(void)
 {
@@ -282,6 +316,8 @@ static const struct {
     const char *settings[5];
 } tests[] = {
     { "auto: accumulation, dry runs and failures while the choice is open", test_open_choice, { SIMS } },
+    { "auto: a step whose memory is predicted late", test_late_prediction,
+      { ON_SIM, "CTRT_SIM=devices=4,memory=4m" } },
     { "auto: data-parallel that fails is not chosen", test_failing_device, { SIMS } },
     { "auto: optimizer and checkpoints from before the choice", test_states,
       { ON_SIM, "CTRT_SIM=devices=2,memory=4m" } },

@@ -210,8 +210,8 @@ ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before host_arrive: copies piece 0 of this rank's data to its slot. Not needed if the others may be able to address
  * the data. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After host_arrive: all further pieces. `late`, the same on all ranks: at least one rank has not called
- * host_put_first, so all copy piece 0 now. */
+/* After host_arrive: the rest. `late`, the same on all ranks: a rank whose data is in a segment has not called
+ * host_put_first, and host_resolve has failed; so all ranks call host_put_first now. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);

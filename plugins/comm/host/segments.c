@@ -17,6 +17,17 @@ static char *part_of(const struct host_segment *segment, int rank)
 
 /* ---- mapping ---- */
 
+/* Fails if the machine has not enough memory for the parts of all ranks: the kernel would grant it, and end a process
+ * when they are written. */
+static ctrt_status memory_check(const struct host_segment *segment, const struct host_comm *comm)
+{
+    uint64_t left, total;
+    if (ctrt_device_memory_info(comm->config->device, &left, &total) != CTRT_OK || segment->mapped <= left)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%zu bytes for each of %d ranks, but %llu bytes are free", segment->bytes,
+                     comm->world, (unsigned long long)left);
+}
+
 static ctrt_status segment_map(struct host_segment *segment, struct host_comm *comm, int *fd)
 {
     struct host_header *header = comm->header;
@@ -24,6 +35,7 @@ static ctrt_status segment_map(struct host_segment *segment, struct host_comm *c
     if (segment == NULL)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a shared segment");
     if (comm->rank == 0) {
+        CTRT_TRY(memory_check(segment, comm));
         CTRT_TRY(host_map_new(&memory, fd, segment->mapped));
         header->segment_pid = getpid();
         header->segment_fd = *fd;

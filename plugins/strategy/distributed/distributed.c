@@ -193,15 +193,19 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
 {
     struct distributed *d = self;
     const bool local = (d->no_sync || d->size == 1) && d->canonical == 0;
-    CTRT_TRY(module_check(d));
-    CTRT_TRY(unfinished_check(d));
-    if (!local)
-        CTRT_TRY(pass_begin(d));
-    CTRT_TRY(ctrt_gradients_take(d->before, d->module));
+    ctrt_status status = module_check(d);
+    if (status == CTRT_OK)
+        status = unfinished_check(d);
+    if (status == CTRT_OK && !local)
+        status = pass_begin(d);
+    if (status == CTRT_OK)
+        status = ctrt_gradients_take(d->before, d->module);
+    if (status != CTRT_OK)
+        return local && !d->sync_active ? status : fail_all(d, status);
     d->mode = LOCAL;
-    ctrt_status status = d->canonical > 0 ? canonical_step(d, loss, batch)
-                         : local          ? step_local(d, loss, batch)
-                                          : step_synced(d, loss, batch);
+    status = d->canonical > 0 ? canonical_step(d, loss, batch)
+             : local          ? step_local(d, loss, batch)
+                              : step_synced(d, loss, batch);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
     if (status != CTRT_OK && (!local || d->sync_active))
         status = fail_all(d, status);
