@@ -17,9 +17,10 @@ struct work_part {
     const char *name;
     ctrt_status (*run)(double *result);
     bool listing;                       /* the result is the length of a list, which failures may shorten */
+    bool alone;                         /* no other thread may use the device: a dry run */
 };
 
-enum { WORK_PARTS = 10 };
+enum { WORK_PARTS = 11 };
 extern const struct work_part work_parts[];
 /* Removes the files that the parts have written. */
 void work_clean(void);

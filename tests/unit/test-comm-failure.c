@@ -402,7 +402,7 @@ static void wrong_member(void)
     CTRT_AUTO(store) store = NULL;
     CTRT_AUTO(comm) comm = NULL;
     ctrt_device *cpu = NULL;
-    char member[64 + 8 + 64], host[64] = "";
+    char member[64 + 8 + 64 + 8], host[64] = "";
     void *list = NULL;
     size_t bytes = 0;
     memset(member, 'x', sizeof member);
@@ -413,7 +413,7 @@ static void wrong_member(void)
     CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_NOT_SUPPORTED, "on 2 machines");
     CHECK_OK(ctrt_store_get(store, "world/0/members", &list, &bytes, 1));
     (void)gethostname(host, sizeof host - 1);
-    CHECK_EQ(bytes, 1 + 4 + (8 + strlen(host) + 1 + sizeof "cpu") + (8 + 64 + 64));
+    CHECK_EQ(bytes, 1 + 4 + (8 + 1 + strlen(host) + 1 + sizeof "cpu") + (8 + 1 + 64 + 64));
     free(list);
 }
 

@@ -67,7 +67,8 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
     return (ssize_t)syscall(SYS_pread64, fd, to, bytes, offset);
 }
 
-/* Allocations fail while dlopen runs, because those of the library have tests of their own. */
+/* Allocations fail while dlopen runs, because those of the library have tests of their own, and for the plugins
+ * of this test only, because libgomp, which others load, ends the process if it gets no memory. */
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ && defined __GLIBC__
 extern void *__libc_malloc(size_t bytes), *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *memory, size_t bytes);
@@ -93,7 +94,7 @@ void *dlopen(const char *path, int flags)
     void *(*real)(const char *path, int flags);
     void *symbol = dlsym(RTLD_NEXT, "dlopen");
     memcpy(&real, &symbol, sizeof real);
-    loading = true;
+    loading = path != NULL && (strstr(path, "/backend-fake") != NULL || strstr(path, "/memory-") != NULL);
     void *handle = real(path, flags);
     loading = false;
     return handle;

@@ -198,8 +198,8 @@ static void test_late_prediction(void)
         }
         CHECK_OK(ctrt_parallel_no_sync(net, turn == 4));
         unpredictable = turn < 5;
-        CHECK_OK(step_of(net, turn < 5 ? 8 : 9000, turn));
-        CHECK_OK(step_of(single, turn < 5 ? 8 : 9000, turn));
+        CHECK_OK(step_of(net, turn < 5 ? 8 : 27000, turn));
+        CHECK_OK(step_of(single, turn < 5 ? 8 : 27000, turn));
     }
     same_grads(many, one, 1e-3);
 }
@@ -317,7 +317,7 @@ static const struct {
 } tests[] = {
     { "auto: accumulation, dry runs and failures while the choice is open", test_open_choice, { SIMS } },
     { "auto: a step whose memory is predicted late", test_late_prediction,
-      { ON_SIM, "CTRT_SIM=devices=4,memory=4m" } },
+      { ON_SIM, "CTRT_SIM=devices=4,memory=12m" } },
     { "auto: data-parallel that fails is not chosen", test_failing_device, { SIMS } },
     { "auto: optimizer and checkpoints from before the choice", test_states,
       { ON_SIM, "CTRT_SIM=devices=2,memory=4m" } },
