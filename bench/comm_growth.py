@@ -14,8 +14,8 @@ for line in sys.stdin:
 # Columns: ranks, join s, messages, bytes, B/rank, reduce us. The theory is a function of the number of ranks.
 PANELS = [
     ("seconds to join", [("local", 1), ("store", 1)], None),
-    ("messages of the store", [("store", 2)], lambda n: 16 * n + 1),
-    ("bytes of the store", [("store", 3)], lambda n: 740 * n + 13 * n * n),
+    ("messages of the store", [("store", 2)], lambda n: 18 * n + 1),
+    ("bytes of the store", [("store", 3)], lambda n: 810 * n + 14 * n * n),
     ("resident bytes per rank", [("local", 4), ("store", 4)], None),
     ("microseconds of an all_reduce", [("local", 5), ("store", 5)], None),
 ]
