@@ -168,7 +168,6 @@ static ctrt_status connect_engine(ctrt_comm *comm)
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
     comm_leave_at_exit(comm);
-    comm->direct = CTRT_SLOT(comm->engine, reaches_device) && comm->engine->reaches_device(handle);
     return CTRT_OK;
 }
 

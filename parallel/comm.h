@@ -67,7 +67,6 @@ struct ctrt_comm {
     const char *engine_name;
     const ctrt_comm_engine *engine;
     void *handle;                           /* the engine's; NULL until it was created */
-    bool direct;                            /* the engine reaches the memory of `device` */
     ctrt_comm_config config;
 
     pthread_mutex_t lock;

@@ -6,6 +6,7 @@
 
 #include "base/lock.h"
 #include "base/thread.h"
+#include "memory/hazard.h"
 #include "parallel/comm.h"
 #include "tensor/pinned.h"
 
@@ -111,14 +112,30 @@ static ctrt_status run_staged(ctrt_comm *comm, ctrt_comm_call *call)
     return status;
 }
 
+/* Makes the current stream wait for earlier work on the tensor as if an op used it. Without an address, the engine runs
+ * ops on the tensor, which do that themselves. */
+static ctrt_status order_streams(ctrt_tensor *tensor, const void *address, bool writes)
+{
+    if (address == NULL || !asynchronous(tensor->device))
+        return CTRT_OK;
+    ctrt_stream *stream = stream_here(tensor->device);
+    CTRT_TRY(hazard_before(stream, &tensor->view, writes, "a collective", NULL));
+    hazard_after(stream, &tensor->view, writes, 0);
+    return CTRT_OK;
+}
+
 static ctrt_status run_call(ctrt_comm *comm, ctrt_comm_call *call)
 {
     if (call->signature.collective == CTRT_COLLECTIVE_EMPTY)
         return comm_run_empty(comm, call);
-    if (!comm->direct && (!host_address(call->send_tensor) || !host_address(call->receive_tensor)))
-        return run_staged(comm, call);
     call->send = ctrt_tensor_data(call->send_tensor);
     call->receive = ctrt_tensor_data(call->receive_tensor);
+    if (!host_address(call->send_tensor) || !host_address(call->receive_tensor)) {
+        if (!CTRT_SLOT(comm->engine, reaches_device) || !comm->engine->reaches_device(comm->handle, call))
+            return run_staged(comm, call);
+        CTRT_TRY(order_streams(call->send_tensor, call->send, false));
+        CTRT_TRY(order_streams(call->receive_tensor, call->receive, true));
+    }
     CTRT_TRY(comm->engine->run(comm->handle, call));
     if (call->receive_tensor != NULL)
         tensor_bump_version(call->receive_tensor);

@@ -86,8 +86,11 @@ typedef struct ctrt_comm_engine {
     ctrt_status (*run)(void *comm, const ctrt_comm_call *call);
     /* Optional: makes a run() that waits in another thread return soon. For engines whose waits do not call poll. */
     void (*abort)(void *comm);
-    /* Optional: whether run() can use memory of the communicator's device directly. Without it: only host memory. */
-    bool (*reaches_device)(void *comm);
+    /* Optional: whether run() can use the device memory of this call directly. `call` is as for run(), with addresses
+     * of the device, or NULL if the memory policy moves tensors. If so, the library makes the current stream wait for
+     * work of other streams on the tensors, as before an op, and run() waits for that stream or enqueues on it. If not,
+     * and without this slot, run() gets copies in host memory. The ranks may decide differently. */
+    bool (*reaches_device)(void *comm, const ctrt_comm_call *call);
     /* Optional: copies data[bytes] of the process that is rank 0 to all processes of the job, for finding the store
      * when the environment names none, and writes this process's rank and their number. Called before create. */
     ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);

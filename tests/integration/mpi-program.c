@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 static ctrt_comm *comm;
-static ctrt_device *cpu;
+static ctrt_device *device;
+static ctrt_stream *other;              /* computes the inputs; the collectives use the default stream */
 static int rank, size, failures;
 
 static void fail(const char *what, const char *why)
@@ -52,16 +53,22 @@ static double value(int r, int64_t i, ctrt_dtype dtype)
     return dtype == CTRT_BOOL ? (double)((i + r) % 3 == 0) : (double)((i * 7 + r * 3) % 5 + 1);
 }
 
+static ctrt_tensor *filled;             /* kept, because streams wait for each other where memory is reused */
+
 static ctrt_tensor *tensor_of(int64_t count, ctrt_dtype dtype, double (*element)(int r, int64_t i, ctrt_dtype dtype))
 {
     ctrt_tensor *out = NULL;
     double *values = calloc((size_t)count + 1, sizeof *values);
     for (int64_t i = 0; i < count; i++)
         values[i] = element(rank, i, dtype);
-    require(ctrt_empty(&out, CTRT_SHAPE(count), dtype, cpu), "empty");
+    require(ctrt_empty(&filled, CTRT_SHAPE(count), dtype, device), "empty");
+    require(ctrt_empty(&out, CTRT_SHAPE(count), dtype, device), "empty");
     if (count > 0)
-        require(ctrt_from_host_(out, values, count, CTRT_F64), "from_host_");
+        require(ctrt_from_host_(filled, values, count, CTRT_F64), "from_host_");
     free(values);
+    require(ctrt_stream_push(other), "stream_push");
+    require(ctrt_copy_(out, filled), "copy_");
+    require(ctrt_stream_pop(), "stream_pop");
     return out;
 }
 
@@ -157,11 +164,11 @@ static void make(ctrt_tensor **in, ctrt_tensor **out, const struct expectation *
 {
     const bool parts_in = e->collective >= SCATTER;
     const bool parts_out = e->collective == ALL_GATHER || e->collective == GATHER || e->collective == ALL_TO_ALL;
+    if (e->collective > REDUCE)
+        require(ctrt_zeros(out, CTRT_SHAPE(e->count * (parts_out ? size : 1)), dtype, device), "zeros");
     *in = tensor_of(e->count * (parts_in ? size : 1), dtype, value);
     if (e->collective <= REDUCE)
         *out = ctrt_tensor_retain(*in);
-    else
-        require(ctrt_zeros(out, CTRT_SHAPE(e->count * (parts_out ? size : 1)), dtype, cpu), "zeros");
 }
 
 /* ---- parts ---- */
@@ -283,8 +290,8 @@ static void async(void)
         require(run(&works[i], &e[i], in[i], out[i]), kinds[e[i].collective]);
         if (size > 1 && i % 6 == 0) {
             const int64_t count = i == 0 ? 0 : i == 6 ? 10 : 100003;
+            require(ctrt_zeros(&got[i / 6], CTRT_SHAPE(count), CTRT_I32, device), "zeros");
             sent[i / 6] = tensor_of(count, CTRT_I32, value);
-            require(ctrt_zeros(&got[i / 6], CTRT_SHAPE(count), CTRT_I32, cpu), "zeros");
             require(ctrt_comm_send(&sends[i / 6], comm, sent[i / 6], next), "send");
             require(ctrt_comm_recv(&receives[i / 6], comm, got[i / 6], previous), "recv");
         }
@@ -307,6 +314,13 @@ static void async(void)
         ctrt_tensor_release(&in[i]);
         ctrt_tensor_release(&out[i]);
     }
+}
+
+static void large(void)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        one(kind, size - 1, 300007, CTRT_COMM_SUM, CTRT_F32);
+    async();
 }
 
 static void split(void)
@@ -465,8 +479,9 @@ int main(int argc, char **argv)
         forbid(SYS_memfd_create);
     const double limit = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0;
     const ctrt_comm_options options = { .timeout = limit };
-    require(ctrt_device_get(&cpu, "cpu"), "device_get");
     require(ctrt_comm_new(&comm, &options), "comm_new");
+    device = ctrt_comm_device(comm);
+    require(ctrt_stream_new(&other, device, 0), "stream_new");
     rank = ctrt_comm_rank(comm);
     size = ctrt_comm_size(comm);
     const int world_rank = rank;
@@ -476,6 +491,8 @@ int main(int argc, char **argv)
         collectives(), order(), async(), burst(), split();
     else if (strcmp(part, "native") == 0)
         collectives(), async();
+    else if (strcmp(part, "large") == 0)
+        large();
     else if (strcmp(part, "unreadable") == 0)
         collectives();
     else if (strcmp(part, "unshared") == 0)
@@ -490,6 +507,8 @@ int main(int argc, char **argv)
         leave();
     else if (strcmp(part, "own") == 0 || strcmp(part, "few") == 0)
         one(ALL_REDUCE, 0, 40000, CTRT_COMM_SUM, CTRT_F32), async();
+    ctrt_tensor_release(&filled);
+    ctrt_stream_release(&other);
     ctrt_comm_release(&comm);
     if (library != NULL)
         ((int (*)(void))dlsym(library, "MPI_Finalize"))();

@@ -5,6 +5,7 @@
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$srcdir/tests/lib.sh"
 builddir=${builddir:-.}
+build=$(cd "$builddir" && pwd) || exit 1
 program="$builddir/mpi-program"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -43,6 +44,25 @@ $(cat "$work/$1")" ;;
     esac
 }
 
+# test_cuda MACHINES YES_OR_NO TRANSFERS DESCRIPTION: 3 ranks with the driver in software, whose memory every MPI can
+# read and write; MPI gets it directly in TRANSFERS calls of the part `large`.
+test_cuda() {
+    if [ ! -e "$build/softcuda-plugins/stamp" ] || [ ! -e "$build/tests/softcuda/libcuda.so.1" ]; then
+        skip "$mpi: $4" "softcuda was not built"
+        return
+    fi
+    job "cuda$1$2" 3 large "CTRT_DEVICE=cuda CTRT_PLUGIN_PATH=$build/softcuda-plugins CTRT_LOG=debug \
+        LD_LIBRARY_PATH=$build/tests/softcuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+        SOFTCUDA=devices=3,memory=256m,late=20000us CTRT_MPI_MACHINES=$1 CTRT_MPI_CUDA=$2"
+    transfers=$(grep -c 'MPI transfers parts of [0-9]* bytes in the memory of cuda:[0-2]$' "$work/cuda$1$2")
+    if [ "$transfers" = "$3" ]; then
+        passed "cuda$1$2" "$4" 3
+    else
+        not_ok "$mpi: $4" "$transfers transfers of device memory, expected $3
+$(grep -v debug "$work/cuda$1$2" | head -n 40)"
+    fi
+}
+
 # test_mpi NAME LAUNCHER: the jobs that mostly wait run at the same time as the others.
 test_mpi() {
     mpi=$1 mpirun=$2
@@ -72,6 +92,11 @@ test_mpi() {
     passed hashes "calls that differ, found by hashes" 2 any
     job own 2 own
     passed own "a program that initialises MPI itself" 2
+    # Per rank: 5 collectives that wait, 8 in the background, 2 sends and 2 receives.
+    test_cuda 3 yes 51 "device memory on several machines"
+    test_cuda 2 yes 51 "device memory on two machines, one of them with two ranks"
+    test_cuda 1 yes 12 "device memory on one machine, only in messages"
+    test_cuda 3 no 0 "device memory, copied through the host"
     wait
     passed timeout "a rank that does not come is named; no call hangs" 3 any
     passed timeout-mpi "the same on several machines" 3 any

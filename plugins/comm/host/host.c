@@ -128,8 +128,9 @@ static ctrt_status host_run(void *state, const ctrt_comm_call *call)
     return comm->mode == HOST_DEVICES ? host_run_devices(comm, call) : run_collective(comm, call);
 }
 
-static bool host_reaches_device(void *state)
+static bool host_reaches_device(void *state, const ctrt_comm_call *call)
 {
+    (void)call;
     return ((struct host_comm *)state)->mode == HOST_DEVICES;
 }
 

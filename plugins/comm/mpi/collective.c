@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. On one machine, pull.c or the engine host runs the large
- * ones. On several machines, large
- * copies are MPI's non-blocking collectives, and large reductions are in the order of ranks: each rank gets its part of
- * the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as MPI's best
- * algorithms. Groups without comm->gathers use MPI's reductions, except for f16 and bf16, which MPI does not have. */
+ * Small calls have all data already. On one machine, pull.c or the engine host runs the large ones. On several
+ * machines, large copies are messages, which MPI also transfers between the memories of devices, and broadcasts and the
+ * copies of large groups are MPI's non-blocking collectives. Large reductions are in the order of ranks: each rank gets
+ * its part of the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as
+ * MPI's best algorithms. Groups without comm->gathers use MPI's reductions, except for f16 and bf16, which MPI does not
+ * have. */
 #include <stdlib.h>
 
 #include "engine.h"
@@ -98,25 +99,21 @@ static const void *given(const struct mpi_comm *comm, const ctrt_comm_call *call
 
 /* ---- copies ---- */
 
-/* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each
- * rank. */
+/* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each rank;
+ * last, its own. */
 static ctrt_status all_to_all(struct mpi_comm *comm, const ctrt_comm_call *call, size_t send_stride)
 {
     struct mpi_batch batch = { .comm = comm, .call = call };
-    const size_t bytes = call->bytes;
-    const char *const send = call->send;
-    char *const receive = call->receive;
-    copy(receive + (size_t)comm->rank * bytes, send + (size_t)comm->rank * send_stride, bytes);
-    for (int k = 1; k < comm->world; k++) {
+    for (int k = 1; k <= comm->world; k++) {
         const int to = (comm->rank + k) % comm->world, from = (comm->rank - k + comm->world) % comm->world;
-        const struct mpi_side sent = { (char *)send + (size_t)to * send_stride, bytes, to };
-        const struct mpi_side received = { receive + (size_t)from * bytes, bytes, from };
+        const struct mpi_side sent = { (char *)call->send + (size_t)to * send_stride, call->bytes, to };
+        const struct mpi_side received = { (char *)call->receive + (size_t)from * call->bytes, call->bytes, from };
         CTRT_TRY(mpi_exchange(&batch, &sent, &received, TAG_DATA));
     }
     return mpi_finish(&batch);
 }
 
-/* Gather (at the root: `parts` is `receive`) or scatter (`send`) of parts that are too large for one MPI call. */
+/* Gather or scatter: the root exchanges parts with the other ranks and, last, with itself. */
 static ctrt_status root_to_all(struct mpi_comm *comm, const ctrt_comm_call *call, bool gather)
 {
     struct mpi_batch batch = { .comm = comm, .call = call };
@@ -126,15 +123,14 @@ static ctrt_status root_to_all(struct mpi_comm *comm, const ctrt_comm_call *call
                         : mpi_receive(&batch, call->receive, call->bytes, root, TAG_DATA));
         return mpi_finish(&batch);
     }
-    for (int rank = 0; rank < comm->world; rank++) {
+    for (int k = 1; k <= comm->world; k++) {
+        const int rank = (root + k) % comm->world;
         const size_t at = (size_t)rank * call->bytes;
-        if (rank == root && gather)
-            copy((char *)call->receive + at, call->send, call->bytes);
-        else if (rank == root)
-            copy(call->receive, (const char *)call->send + at, call->bytes);
-        else
-            CTRT_TRY(gather ? mpi_receive(&batch, (char *)call->receive + at, call->bytes, rank, TAG_DATA)
-                            : mpi_send(&batch, (const char *)call->send + at, call->bytes, rank, TAG_DATA));
+        const struct mpi_side sent = { (char *)call->send + (gather ? 0 : at),
+                                       gather && rank != root ? 0 : call->bytes, rank };
+        const struct mpi_side received = { (char *)call->receive + (gather ? at : 0),
+                                           gather || rank == root ? call->bytes : 0, rank };
+        CTRT_TRY(mpi_exchange(&batch, &sent, &received, TAG_DATA));
     }
     return mpi_finish(&batch);
 }
@@ -148,31 +144,72 @@ ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
     return CTRT_OK;
 }
 
+enum { CHAIN_PIECE = 256 << 10 };
+
+/* Each rank passes pieces on to the next one, from the root. If the ranks of a machine are in a row, each machine gets
+ * the data once. */
+static ctrt_status broadcast_chain(struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    struct mpi_batch sends = { .comm = comm, .call = call };
+    struct mpi_batch receives[2] = { { .comm = comm, .call = call }, { .comm = comm, .call = call } };
+    const int root = call->signature.root, to = (comm->rank + 1) % comm->world;
+    const int from = (comm->rank + comm->world - 1) % comm->world;
+    char *const data = call->receive;
+    size_t have = 0, bytes = 0;                     /* received before; of the piece that is being received */
+    for (int i = 0; have < call->bytes; i++) {
+        const size_t at = have + bytes, left = call->bytes - at, next = left < CHAIN_PIECE ? left : CHAIN_PIECE;
+        if (comm->rank != root)
+            CTRT_TRY(mpi_receive(&receives[i & 1], data + at, next, from, TAG_DATA));
+        CTRT_TRY(mpi_finish(&receives[(i + 1) & 1]));
+        if (to != root)
+            CTRT_TRY(mpi_send(&sends, data + have, bytes, to, TAG_DATA));
+        have = at;
+        bytes = next;
+    }
+    return mpi_finish(&sends);
+}
+
+bool mpi_by_messages(const struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    if (comm->machines == 1 || mpi_small(comm, call))
+        return false;
+    switch ((ctrt_collective)call->signature.collective) {
+    case CTRT_COLLECTIVE_BROADCAST:     /* with fewer pieces than ranks, MPI's tree is faster than a chain */
+        return comm->cuda && call->bytes >= (size_t)comm->world * CHAIN_PIECE;
+    case CTRT_COLLECTIVE_ALL_GATHER:    /* MPI_Iallgather of Open MPI 4 takes up to three times as long */
+    case CTRT_COLLECTIVE_GATHER:
+    case CTRT_COLLECTIVE_SCATTER:
+    case CTRT_COLLECTIVE_ALL_TO_ALL:
+        return call->bytes > comm->most || (comm->gathers && call->bytes >= MPI_EAGER);
+    default:
+        return false;
+    }
+}
+
 static ctrt_status run_copy(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
-    const bool one_call = call->bytes <= comm->most;
-    const int bytes = one_call ? (int)call->bytes : 0, root = call->signature.root;
+    const bool messages = mpi_by_messages(comm, call);
+    const int bytes = messages ? 0 : (int)call->bytes, root = call->signature.root;
     switch ((ctrt_collective)call->signature.collective) {
     case CTRT_COLLECTIVE_BROADCAST:
-        return mpi_broadcast(comm, call);
+        return messages ? broadcast_chain(comm, call) : mpi_broadcast(comm, call);
     case CTRT_COLLECTIVE_ALL_GATHER:
-        /* MPI_Iallgather of Open MPI 4 takes up to three times as long. */
-        if (!one_call || (comm->gathers && call->bytes >= MPI_EAGER))
+        if (messages)
             return all_to_all(comm, call, 0);
         MPI_WAIT(comm, call, iallgather, call->send, call->receive, bytes);
         return CTRT_OK;
     case CTRT_COLLECTIVE_ALL_TO_ALL:
-        if (!one_call)
+        if (messages)
             return all_to_all(comm, call, call->bytes);
         MPI_WAIT(comm, call, ialltoall, call->send, call->receive, bytes);
         return CTRT_OK;
     case CTRT_COLLECTIVE_GATHER:
-        if (!one_call)
+        if (messages)
             return root_to_all(comm, call, true);
         MPI_WAIT(comm, call, igather, call->send, call->receive, bytes, root);
         return CTRT_OK;
     case CTRT_COLLECTIVE_SCATTER:
-        if (!one_call)
+        if (messages)
             return root_to_all(comm, call, false);
         MPI_WAIT(comm, call, iscatter, call->send, call->receive, bytes, root);
         return CTRT_OK;

@@ -19,6 +19,12 @@ static const ctrt_param most_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_MPI_MOST", .type = CTRT_PARAM_BYTES, .fallback = "1g",
     .help = "largest number of bytes of one call of MPI; for tests",
 };
+static const ctrt_param cuda_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_MPI_CUDA", .type = CTRT_PARAM_ENUM, .fallback = "auto",
+    .words = "auto|yes|no",
+    .help = "the engine mpi passes memory of CUDA devices to MPI; auto: if MPI reports that it is CUDA-aware",
+};
+enum { CUDA_AUTO, CUDA_YES };
 
 static ctrt_status init(const ctrt_host *host)
 {
@@ -45,6 +51,7 @@ static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, 
 static ctrt_status exchange_places(struct mpi_place *places, const ctrt_comm_config *config)
 {
     char key[320];
+    ctrt_param_value cuda;
     const size_t all = (size_t)config->world * sizeof *places;
     struct mpi_place *own = &places[config->rank];
     int rank, size;
@@ -56,6 +63,9 @@ static ctrt_status exchange_places(struct mpi_place *places, const ctrt_comm_con
     CTRT_TRY(mpi_machine_name(own->machine, sizeof own->machine, config->rank));
     own->rank = rank;
     own->size = size;
+    CTRT_TRY(mpi_host->param(&cuda, &cuda_param));
+    own->cuda = strcmp(ctrt_device_type(config->device), "cuda") == 0
+                && (cuda.integer == CUDA_YES || (cuda.integer == CUDA_AUTO && mpi_cuda_aware()));
     snprintf(key, sizeof key, "%s/mpi/%d", config->name, config->rank);
     if (config->rank != 0)
         CTRT_TRY(ctrt_store_set(config->store, key, own, sizeof *own));
@@ -126,8 +136,11 @@ static ctrt_status connect_ranks(struct mpi_comm *comm, struct mpi_place *places
     CTRT_TRY(check_places(places, config));
     CTRT_TRY(config->poll(config->state));
     comm->spin = choose_spin(places, config);
-    for (int rank = 0; rank < config->world; rank++)
+    comm->cuda = true;
+    for (int rank = 0; rank < config->world; rank++) {
         ranks[rank] = places[rank].rank;
+        comm->cuda &= places[rank].cuda != 0;
+    }
     CTRT_TRY(mpi_create_group(comm, ranks, ""));
     CTRT_TRY(mpi_machines_join(comm, places));
     mpi_opening_limits(comm);
@@ -222,8 +235,33 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
 
 /* ---- running ---- */
 
+/* Only for messages: Open MPI does not promise to accept device memory in non-blocking collectives. */
+static bool mpi_reaches_device(void *state, const ctrt_comm_call *call)
+{
+    const struct mpi_comm *comm = state;
+    const bool has_addresses = (call->send_tensor == NULL || call->send != NULL)
+                               && (call->receive_tensor == NULL || call->receive != NULL);
+    return comm->cuda && has_addresses
+           && (call->peer < 0 ? mpi_by_messages(comm, call) : mpi_message_large(comm, call));
+}
+
+/* Waits for the work of the current stream, because MPI knows no streams, and makes the device's context current, which
+ * MPI needs. Does nothing if the tensors are in host memory. */
+static ctrt_status synchronize(const struct mpi_comm *comm, const ctrt_comm_call *call)
+{
+    const ctrt_tensor *any = call->send_tensor != NULL ? call->send_tensor : call->receive_tensor;
+    CTRT_AUTO(stream) stream = NULL;
+    if (!comm->cuda || any == NULL || ctrt_tensor_device(any) != comm->config->device)
+        return CTRT_OK;
+    mpi_host->log(CTRT_LOG_DEBUG, "mpi", "MPI transfers parts of %zu bytes in the memory of %s", call->bytes,
+                  ctrt_device_name(comm->config->device));
+    CTRT_TRY(ctrt_stream_current(&stream, comm->config->device));
+    return ctrt_stream_synchronize(stream);
+}
+
 static ctrt_status run_call(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
+    CTRT_TRY(synchronize(comm, call));
     if (call->peer < 0)
         return mpi_collective(comm, call);
     return call->receive_tensor != NULL ? mpi_message_receive(comm, call) : mpi_message_send(comm, call);
@@ -307,6 +345,7 @@ static const ctrt_comm_engine engine = {
     .create = mpi_create,
     .destroy = mpi_destroy,
     .run = mpi_run,
+    .reaches_device = mpi_reaches_device,
     .bootstrap = mpi_bootstrap,
     .connects = mpi_connects,
     .alloc = mpi_alloc,

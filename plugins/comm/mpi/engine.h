@@ -52,6 +52,7 @@ struct mpi_place {
     int32_t rank, size;                 /* in MPI_COMM_WORLD */
     int64_t pid;
     uint64_t probe;                     /* address of a copy of `pid` in the process */
+    uint64_t cuda;                      /* its device is of type cuda, and MPI reaches device memory */
 };
 
 /* The collectives, sends and receives of a group can run at the same time, each in one thread. */
@@ -69,6 +70,7 @@ struct mpi_comm {
                                          * compared; reductions are in the order of ranks, else as MPI does */
     int64_t hashes[2];
     size_t most;                        /* bytes of one MPI call */
+    bool cuda;                          /* MPI transfers data between the devices of all ranks */
     char *opening;                      /* blocks of all ranks */
     size_t opening_bytes;
     size_t inline_bytes;                /* largest data of one rank in an opening */
@@ -115,6 +117,8 @@ ctrt_status mpi_start(void);
 void mpi_give_up(void);
 /* Counts calls of MPI that are running; MPI is not finalised meanwhile. */
 void mpi_busy(int change);
+/* Whether MPI reports that it accepts addresses of CUDA devices. After mpi_start. */
+bool mpi_cuda_aware(void);
 /* Counts the groups of this process. */
 void mpi_count_groups(int change);
 /* Whether MPI can be called: it is initialised and not finalised. */
@@ -215,10 +219,15 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* Makes comm->scratch at least `bytes` long. */
 ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes);
 ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call);
+/* Whether the ranks exchange the data of a collective by MPI_Isend and MPI_Irecv only, also a rank's own part. The same
+ * on all ranks. */
+bool mpi_by_messages(const struct mpi_comm *comm, const ctrt_comm_call *call);
 /* A large reduction through MPI. */
 ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* Divides `count` elements, f32 or f64. */
 void mpi_divide(void *data, uint32_t dtype, size_t count, int by);
+/* Whether messages of their own have the data of a send or recv, by MPI_Isend and MPI_Irecv. */
+bool mpi_message_large(const struct mpi_comm *comm, const ctrt_comm_call *call);
 ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call);
 ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *call);
 

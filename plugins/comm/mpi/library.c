@@ -33,6 +33,9 @@ static bool started;                    /* MPI is initialised */
 static bool forked;                     /* this process is a child of the one that initialised it */
 static atomic_bool gave_up;
 static atomic_int busy, groups;
+/* Extensions that not all libraries have: of Open MPI, MPICH 4 and MVAPICH; of MPICH 4 and Cray MPICH. */
+static int (*query_cuda_support)(void);
+static int (*gpu_query_support)(int type, int *supported);
 
 void mpi_lock(void)
 {
@@ -65,6 +68,19 @@ bool mpi_usable(void)
 {
     int finalized = 1;
     return started && !forked && mpi->finalized(&finalized) == 0 && !finalized;
+}
+
+bool mpi_cuda_aware(void)
+{
+    enum { CUDA = 0 };                  /* MPIX_GPU_SUPPORT_CUDA */
+    int supported = 0;
+    mpi_lock();
+    if (query_cuda_support != NULL)
+        supported = query_cuda_support() == 1;
+    else if (gpu_query_support != NULL && gpu_query_support(CUDA, &supported) != 0)
+        supported = 0;
+    mpi_unlock();
+    return supported != 0;
 }
 
 /* ---- finding the library ---- */
@@ -153,6 +169,8 @@ static ctrt_status load(void)
     const struct mpi_abi *found = abi_of(library);
     if (found == NULL || (missing = found->load(library)) != NULL)
         return mpi_host->fail(CTRT_ERR_NOT_SUPPORTED, "the MPI library has no %s", found ? missing : "known ABI");
+    *(void **)&query_cuda_support = dlsym(library, "MPIX_Query_cuda_support");
+    *(void **)&gpu_query_support = dlsym(library, "MPIX_GPU_query_support");
     mpi = found;
     return CTRT_OK;
 }

@@ -169,8 +169,9 @@ bool mpi_through_leaders(const struct mpi_comm *comm, const ctrt_comm_call *call
 {
     const ctrt_comm_signature *signature = &call->signature;
     const bool half = signature->dtype == CTRT_F16 || signature->dtype == CTRT_BF16;    /* would be rounded twice */
-    return comm->machines > 1 && (signature->collective == CTRT_COLLECTIVE_BROADCAST
-                                  || (signature->collective == CTRT_COLLECTIVE_ALL_REDUCE && !half));
+    return comm->machines > 1 && !mpi_by_messages(comm, call)
+           && (signature->collective == CTRT_COLLECTIVE_BROADCAST
+               || (signature->collective == CTRT_COLLECTIVE_ALL_REDUCE && !half));
 }
 
 ctrt_status mpi_run_leaders(struct mpi_comm *comm, const ctrt_comm_call *call)

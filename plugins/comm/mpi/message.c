@@ -6,7 +6,7 @@
 
 #include "engine.h"
 
-static bool large(const struct mpi_comm *comm, const ctrt_comm_call *call)
+bool mpi_message_large(const struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     return comm->message_block > 0 ? !mpi_window_fits(comm, call) : call->bytes > MPI_MESSAGE_INLINE;
 }
@@ -15,7 +15,7 @@ ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     struct mpi_batch batch = { .comm = comm, .call = call };
     struct mpi_block *block = comm->message[PATH_SENDS];
-    const size_t bytes = large(comm, call) ? 0 : call->bytes;
+    const size_t bytes = mpi_message_large(comm, call) ? 0 : call->bytes;
     if (comm->message_block > 0) {
         CTRT_TRY(mpi_window_send(comm, call, bytes));
     } else {
@@ -25,7 +25,7 @@ ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call)
             memcpy(block + 1, call->send, bytes);
         CTRT_TRY(mpi_send(&batch, block, sizeof *block + bytes, call->peer, TAG_MESSAGE));
     }
-    if (large(comm, call))
+    if (mpi_message_large(comm, call))
         CTRT_TRY(mpi_send(&batch, call->send, call->bytes, call->peer, TAG_MESSAGE_DATA));
     return mpi_finish(&batch);
 }
@@ -55,12 +55,12 @@ ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *cal
     }
     if (memcmp(&block->signature, &call->signature, sizeof call->signature) != 0)
         return report_mismatch(comm, call, block);
-    if (call->bytes > 0 && !large(comm, call))
+    if (call->bytes > 0 && !mpi_message_large(comm, call))
         memcpy(call->receive, block + 1, call->bytes);
     if (comm->message_block > 0)
         mpi_window_taken(comm, call);
     batch.arriving = false;
-    if (!large(comm, call))
+    if (!mpi_message_large(comm, call))
         return CTRT_OK;
     CTRT_TRY(mpi_receive(&batch, call->receive, call->bytes, call->peer, TAG_MESSAGE_DATA));
     return mpi_finish(&batch);
