@@ -2,19 +2,14 @@
 /* Random schedules of collectives and messages, blocking or in the background, in groups of a split, on simulated
  * devices with random latencies. Every result is compared with plain loops.
  *
- *     run-public test-comm-random [COUNT [FIRST]]      default: 50 1; with ThreadSanitizer 100 1
+ *     run-public test-comm-random [COUNT [FIRST]]      default: 50 1
  *
  * runs COUNT schedules, from number FIRST, which is the seed: a failed check names it. */
 #include "comm_job.h"
 #include "comm_values.h"
 #include "sims.h"
 
-enum { CALLS = 6, SIZES = 3, GROUPS = 2 };
-#ifdef __SANITIZE_THREAD__
-enum { SCHEDULES = 100 };
-#else
-enum { SCHEDULES = 50 };
-#endif
+enum { CALLS = 6, SIZES = 3, GROUPS = 2, SCHEDULES = 50 };
 
 struct range {
     int first, count;
