@@ -508,8 +508,8 @@ TEST_MAIN
     IN_CHILD("CTRT_LOG=error")
         wrong_member();
     group("a thread with a pending cancellation");
-    IN_CHILD("CTRT_SIM=devices=4", "CTRT_COMM_REPORT=/dev/null")
-        for (enum kind kind = 0; kind < KINDS; kind++)
+    for (enum kind kind = 0; kind < KINDS; kind++)
+        IN_CHILD("CTRT_SIM=devices=4", "CTRT_COMM_REPORT=/dev/null")
             run_quiet(kind, 2, 0.3, cancelled, NULL, -1);
     group("the child of a fork");
     if (forks_beside_threads())
