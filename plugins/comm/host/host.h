@@ -265,4 +265,14 @@ extern const ctrt_comm_engine host_engine;
 /* Before the first call of the table. */
 void host_init(const ctrt_host *host);
 
+/* Tells the processor that a loop waits for another one. */
+static inline void host_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

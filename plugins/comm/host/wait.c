@@ -16,15 +16,6 @@
 #define SLICE_RANKS 64
 #define MOST_SLICES 50
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static int64_t now(void)
 {
     struct timespec time;
@@ -71,7 +62,7 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
     for (int i = 0; i < comm->spins; i++) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
             return CTRT_OK;
-        relax();
+        host_relax();
     }
     for (;;) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)

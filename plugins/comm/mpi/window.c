@@ -13,22 +13,13 @@ enum { MESSAGE_BLOCK = 8192 + 64 };     /* largest bytes of such a block */
 enum { TAKEN_BYTES = 64 };              /* distance of two counts of messages */
 enum { BARRIER_BYTES = 64 };
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Waits until *word is at least `number`. */
 static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, _Atomic uint64_t *word, uint64_t number)
 {
     struct mpi_pause pause = { .spin = comm->spin };
     for (int i = 1; atomic_load_explicit(word, memory_order_acquire) < number; i++) {
         if (i > 100)
-            relax();
+            host_relax();
         if (i % 200 == 0)
             CTRT_TRY(mpi_pause(&pause, comm->config->poll, call->state));
     }
