@@ -159,10 +159,10 @@ static ctrt_status modules_choose(struct forward *f)
 {
     struct data_parallel *dp = f->dp;
     CTRT_TRY(replicas_update(dp, 1));
-    if (recorded(dp) && f->plan->count > 1)
+    if (recorded(dp) && f->plan->count > 1) {
         CTRT_TRY(sync_refuse_recorded(dp));
-    if (recorded(dp) && f->plan->count > 1)
         return ctrt_replicate(f->modules, dp->module, dp->devices, f->plan->count);
+    }
     CTRT_TRY(replicas_update(dp, f->plan->count));
     for (int r = 0; r < f->plan->count; r++)
         f->modules[r] = ctrt_module_retain(dp->replicas[r].module);

@@ -4,10 +4,11 @@
  *
  * Replica 0 is the module itself, on devices[0]; the others are copies that live as long as the strategy. A step
  *
- * 1. copies parameters and buffers that have changed since the last step to the replicas, while forward passes begin
- * (replicas.c), 2. runs forward, loss and backward of each part of the batch in the thread of its device
- * (workers.c), 3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward
- * passes still run (reduce.c), and adds the sums to the gradients of the module. */
+ *   1. copies parameters and buffers that have changed since the last step to the replicas, while forward passes begin
+ *      (replicas.c),
+ *   2. runs forward, loss and backward of each part of the batch in the thread of its device (workers.c),
+ *   3. adds the gradients up by a binary tree over the devices, bucket by bucket, while the backward passes still run
+ *      (reduce.c), and adds the sums to the gradients of the module. */
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 
