@@ -197,4 +197,32 @@ static inline void run_job(enum kind kind, int size, double timeout, void (*body
     munmap(board, sizeof *board);
 }
 
+/* run_job without messages of the log. */
+static inline void run_quiet(enum kind kind, int size, double timeout, void (*body)(struct rank *rank),
+                             const void *argument, int ended)
+{
+    ctrt_log_set_callback(no_log, NULL);
+    run_job(kind, size, timeout, body, argument, ended);
+}
+
+/* All ranks have the same bits. */
+static inline void same_everywhere(ctrt_module *net, struct rank *rank)
+{
+    union { char text[72]; int64_t words[9]; } hash = { .words = { 0 } };
+    CTRT_AUTO(tensor) mine = NULL;
+    int64_t theirs[8];
+    CHECK_OK(ctrt_module_sha256(hash.text, net));
+    CHECK_OK(ctrt_from_data(&mine, hash.words, 8, CTRT_SHAPE(8), CTRT_I64, rank->device));
+    CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, mine, 0));
+    CHECK_OK(ctrt_to_host(theirs, sizeof theirs, mine, CTRT_I64));
+    CHECK(memcmp(theirs, hash.words, 64) == 0, "rank %d of %d has other parameters", rank->number, rank->size);
+}
+
+/* ThreadSanitizer does not see races between processes, and starts them slowly. */
+#ifdef __SANITIZE_THREAD__
+enum { TESTED_KINDS = PROCESSES };
+#else
+enum { TESTED_KINDS = KINDS };
+#endif
+
 #endif

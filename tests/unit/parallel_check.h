@@ -111,4 +111,37 @@ static inline void release_all(ctrt_tensor **tensors, int count)
         ctrt_tensor_release(&tensors[i]);
 }
 
+typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
+
+static inline ctrt_module *original(net_function make, ctrt_device *device)
+{
+    ctrt_module *module = NULL;
+    ctrt_manual_seed(7);
+    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
+    CHECK_OK(make(&here, cpu));
+    CHECK_OK(ctrt_module_copy(&module, here, device));
+    return module;
+}
+
+static inline ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
+        tap_stop();
+    return net;
+}
+
+/* Steps after `device` was lost: the error names it, and comes at the latest where the result is read. */
+static inline void lost_steps(ctrt_module *net, ctrt_tensor *x, ctrt_loss_function loss_function, ctrt_device *device)
+{
+    for (int i = 0; i < 2; i++) {
+        CTRT_AUTO(tensor) loss = NULL;
+        double value;
+        ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, loss_function, NULL);
+        status = status == CTRT_OK ? ctrt_item(&value, loss) : status;
+        CHECK_EQ(status, CTRT_ERR_DEVICE_LOST);
+        CHECK_HAS(ctrt_error_message(), ctrt_device_name(device));
+    }
+}
+
 #endif

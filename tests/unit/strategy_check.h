@@ -76,8 +76,6 @@ static inline ctrt_status shared_new(ctrt_module **out, ctrt_device *device)
     return CTRT_OK;
 }
 
-typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
-
 /* ---- steps ---- */
 
 /* The mean of (output - target)^2. `user`: NULL, or counts the calls. */
@@ -93,24 +91,6 @@ static inline ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, c
         ctrt_tensor_assign(&error, output);
     CTRT_TRY(ctrt_square(&error, error));
     return ctrt_mean(loss, error, CTRT_ALL_DIMS);
-}
-
-static inline ctrt_module *original(net_function make, ctrt_device *device)
-{
-    ctrt_module *module = NULL;
-    ctrt_manual_seed(7);
-    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
-    CHECK_OK(make(&here, cpu));
-    CHECK_OK(ctrt_module_copy(&module, here, device));
-    return module;
-}
-
-static inline ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
-{
-    ctrt_module *net = NULL;
-    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
-        tap_stop();
-    return net;
 }
 
 /* Rows of values that depend on `turn`, on the cpu. */

@@ -445,13 +445,6 @@ static void rank_0_first(void)
         child_join(children[i], __FILE__, __LINE__);
 }
 
-static void run_quiet(enum kind kind, int size, double timeout, void (*body)(struct rank *rank), const void *argument,
-                      int ended)
-{
-    ctrt_log_set_callback(no_log, NULL);
-    run_job(kind, size, timeout, body, argument, ended);
-}
-
 TEST_MAIN
 {
     for (enum kind kind = 0; kind < KINDS; kind++) {

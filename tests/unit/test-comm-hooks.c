@@ -86,18 +86,6 @@ static void compare(ctrt_module *net, struct ref_file *file, const char *prefix,
     }
 }
 
-static void same_everywhere(ctrt_module *net, struct rank *rank)
-{
-    union { char text[72]; int64_t words[9]; } hash = { .words = { 0 } };
-    CTRT_AUTO(tensor) mine = NULL;
-    int64_t theirs[8];
-    CHECK_OK(ctrt_module_sha256(hash.text, net));
-    CHECK_OK(ctrt_from_data(&mine, hash.words, 8, CTRT_SHAPE(8), CTRT_I64, rank->device));
-    CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, mine, 0));
-    CHECK_OK(ctrt_to_host(theirs, sizeof theirs, mine, CTRT_I64));
-    CHECK(memcmp(theirs, hash.words, 64) == 0, "rank %d of %d has other parameters", rank->number, rank->size);
-}
-
 /* How many all_reduces of so many elements the flight record has. */
 static int sent(struct rank *rank, const char *dtype, int count)
 {
@@ -343,20 +331,7 @@ static const struct setting {
 
 /* ---- jobs ---- */
 
-static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument)
-{
-    ctrt_log_set_callback(no_log, NULL);
-    run_job(kind, size, 10, body, argument, -1);
-}
-
 #define SETTINGS "CTRT_SIM=devices=4,memory=32m", "CTRT_NUM_THREADS=1"
-
-/* ThreadSanitizer does not see races between processes, and starts them slowly. */
-#ifdef __SANITIZE_THREAD__
-enum { TESTED_KINDS = PROCESSES };
-#else
-enum { TESTED_KINDS = KINDS };
-#endif
 
 TEST_MAIN
 {
@@ -368,28 +343,28 @@ TEST_MAIN
             snprintf(hook, sizeof hook, "CTRT_DISTRIBUTED_HOOK=%s", k->hook);
             snprintf(rank, sizeof rank, "CTRT_POWERSGD_RANK=%s", k->rank);
             IN_CHILD(SETTINGS, hook, rank, "CTRT_POWERSGD_START=2")
-                run(kind, 2, against_pytorch, k);
+                run_quiet(kind, 2, 10, against_pytorch, k, -1);
         }
         group("%s: values", kind_names[kind]);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_HOOK=f16")
-            run(kind, 2, rounding, &halves[0]);
+            run_quiet(kind, 2, 10, rounding, &halves[0], -1);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_HOOK=bf16")
-            run(kind, 2, rounding, &halves[1]);
+            run_quiet(kind, 2, 10, rounding, &halves[1], -1);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_HOOK=powersgd", "CTRT_POWERSGD_START=0")
-            run(kind, 3, not_compressed, NULL);
+            run_quiet(kind, 3, 10, not_compressed, NULL, -1);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_HOOK=powersgd", "CTRT_POWERSGD_START=0", "CTRT_POWERSGD_RANK=2")
-            run(kind, 3, converges, NULL);
+            run_quiet(kind, 3, 10, converges, NULL, -1);
         group("%s: hooks of the program", kind_names[kind]);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_BUCKET=16")
             for (int size = 1; size <= 3; size++)
-                run(kind, size, of_program, NULL);
+                run_quiet(kind, size, 10, of_program, NULL, -1);
         IN_CHILD(SETTINGS, "CTRT_DISTRIBUTED_BUCKET=16")
-            run(kind, 2, refused, NULL);
+            run_quiet(kind, 2, 10, refused, NULL, -1);
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=2")
-            run(kind, 2, refused, NULL);
+            run_quiet(kind, 2, 10, refused, NULL, -1);
         EACH(s, settings)
             IN_CHILD(SETTINGS, s->settings[0], s->settings[1])
-                run(kind, 2, bad_setting, s->message);
+                run_quiet(kind, 2, 10, bad_setting, s->message, -1);
     }
     return done();
 }

@@ -170,19 +170,6 @@ static void same_grads(ctrt_module *got, ctrt_module *want)
         near("gradient", i, ctrt_tensor_grad(parameter(got, i)), ctrt_tensor_grad(parameter(want, i)));
 }
 
-/* All ranks have the same bits. */
-static void same_everywhere(ctrt_module *net, struct rank *rank)
-{
-    union { char text[72]; int64_t words[9]; } hash = { .words = { 0 } };
-    CTRT_AUTO(tensor) mine = NULL;
-    int64_t theirs[8];
-    CHECK_OK(ctrt_module_sha256(hash.text, net));
-    CHECK_OK(ctrt_from_data(&mine, hash.words, 8, CTRT_SHAPE(8), CTRT_I64, rank->device));
-    CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, mine, 0));
-    CHECK_OK(ctrt_to_host(theirs, sizeof theirs, mine, CTRT_I64));
-    CHECK(memcmp(theirs, hash.words, 64) == 0, "rank %d of %d has other parameters", rank->number, rank->size);
-}
-
 static ctrt_optimizer *optimizer_of(ctrt_module *net)
 {
     const ctrt_sgd_options options = { .lr = 0.05, .momentum = 0.9 };
@@ -468,19 +455,12 @@ static void canonical_rows(struct rank *rank)
 
 /* ---- jobs ---- */
 
-static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument, int ended)
-{
-    ctrt_log_set_callback(no_log, NULL);
-    run_job(kind, size, 10, body, argument, ended);
-}
-
 #define SETTINGS "CTRT_SIM=devices=4,memory=32m", "CTRT_NUM_THREADS=1", "CTRT_DISTRIBUTED_BUCKET=64"
 
-/* ThreadSanitizer does not see races between processes, and starts them slowly. */
 #ifdef __SANITIZE_THREAD__
-enum { TESTED_KINDS = PROCESSES, FIRST_SIZE = 2, SIZE_STEP = 2 };
+enum { FIRST_SIZE = 2, SIZE_STEP = 2 };
 #else
-enum { TESTED_KINDS = KINDS, FIRST_SIZE = 1, SIZE_STEP = 1 };
+enum { FIRST_SIZE = 1, SIZE_STEP = 1 };
 #endif
 
 TEST_MAIN
@@ -490,35 +470,35 @@ TEST_MAIN
         EACH(plan, plans)
             for (int size = FIRST_SIZE; size <= MOST_RANKS; size += SIZE_STEP)
                 IN_CHILD(SETTINGS)
-                    run(kind, size, train, plan, -1);
+                    run_quiet(kind, size, 10, train, plan, -1);
         group("%s: passes", kind_names[kind]);
         IN_CHILD(SETTINGS) {
-            run(kind, 3, accumulate, NULL, -1);
-            run(kind, 2, forward_alone, NULL, -1);
-            run(kind, 3, unused, NULL, -1);
-            run(kind, 2, missing, NULL, -1);
-            run(kind, 3, mismatch, NULL, -1);
-            run(kind, 3, failing, NULL, -1);
-            run(kind, 3, refused, NULL, -1);
+            run_quiet(kind, 3, 10, accumulate, NULL, -1);
+            run_quiet(kind, 2, 10, forward_alone, NULL, -1);
+            run_quiet(kind, 3, 10, unused, NULL, -1);
+            run_quiet(kind, 2, 10, missing, NULL, -1);
+            run_quiet(kind, 3, 10, mismatch, NULL, -1);
+            run_quiet(kind, 3, 10, failing, NULL, -1);
+            run_quiet(kind, 3, 10, refused, NULL, -1);
         }
         IN_CHILD(SETTINGS, "CTRT_AUDIT=2")
-            run(kind, 3, audit, NULL, -1);
+            run_quiet(kind, 3, 10, audit, NULL, -1);
         group("%s: canonical mode", kind_names[kind]);
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
             for (int size = FIRST_SIZE; size <= MOST_RANKS; size += SIZE_STEP)
-                run(kind, size, canonical, NULL, -1);
+                run_quiet(kind, size, 10, canonical, NULL, -1);
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=4")
-            run(kind, 2, canonical_rows, NULL, -1);
+            run_quiet(kind, 2, 10, canonical_rows, NULL, -1);
     }
     group("other devices");
     for (enum kind kind = MIXED; kind < ALL_KINDS; kind++) {
         IN_CHILD(SETTINGS)
-            run(kind, 3, train, &plans[1], -1);
+            run_quiet(kind, 3, 10, train, &plans[1], -1);
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
-            run(kind, 3, canonical, NULL, -1);
+            run_quiet(kind, 3, 10, canonical, NULL, -1);
     }
     group("a process that is killed");
     IN_CHILD(SETTINGS)
-        run(PROCESSES, 3, killed, NULL, 1);
+        run_quiet(PROCESSES, 3, 10, killed, NULL, 1);
     return done();
 }

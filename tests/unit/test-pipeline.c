@@ -84,8 +84,6 @@ static ctrt_status turns_new(ctrt_module **out, ctrt_device *device)
                                                  CTRT_NEW(linear, WIDTH, 3, true, device)));
 }
 
-typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
-
 /* ---- steps ---- */
 
 /* The mean of (output - target)^2. `user`: NULL, or the number of calls that succeed before one fails. */
@@ -102,24 +100,6 @@ static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
         ctrt_tensor_assign(&error, output);
     CTRT_TRY(ctrt_square(&error, error));
     return ctrt_mean(loss, error, CTRT_ALL_DIMS);
-}
-
-static ctrt_module *original(net_function make, ctrt_device *device)
-{
-    ctrt_module *module = NULL;
-    ctrt_manual_seed(7);
-    CTRT_AUTO(module) here = NULL;              /* on the cpu, so that all devices have the same values */
-    CHECK_OK(make(&here, cpu));
-    CHECK_OK(ctrt_module_copy(&module, here, device));
-    return module;
-}
-
-static ctrt_module *parallel(ctrt_module *module, const char *strategy, ctrt_device *const *devices, int n)
-{
-    ctrt_module *net = NULL;
-    if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
-        tap_stop();
-    return net;
 }
 
 /* Rows of values that depend on `turn`, on the cpu. */
@@ -644,14 +624,7 @@ static void test_lost(void)
     CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1);
     (void)step(net, 9, 0);
     CHECK_OK(sim->inject(lost, "lost:1"));
-    for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) loss = NULL;
-        double value;
-        ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
-        status = status == CTRT_OK ? ctrt_item(&value, loss) : status;
-        CHECK_EQ(status, CTRT_ERR_DEVICE_LOST);
-        CHECK_HAS(ctrt_error_message(), ctrt_device_name(devices[lost]));
-    }
+    lost_steps(net, x, square_loss, devices[lost]);
 }
 
 static void sims_begin(void)

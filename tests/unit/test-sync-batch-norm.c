@@ -429,20 +429,7 @@ static void data_parallel_limits(void)
 
 /* ---- jobs ---- */
 
-static void run(enum kind kind, int size, void (*body)(struct rank *rank), const void *argument)
-{
-    ctrt_log_set_callback(no_log, NULL);
-    run_job(kind, size, 10, body, argument, -1);
-}
-
 #define SETTINGS "CTRT_SIM=devices=4,memory=32m", "CTRT_NUM_THREADS=1", "CTRT_DISTRIBUTED_BUCKET=64"
-
-/* ThreadSanitizer does not see races between processes, and starts them slowly. */
-#ifdef __SANITIZE_THREAD__
-enum { TESTED_KINDS = PROCESSES };
-#else
-enum { TESTED_KINDS = KINDS };
-#endif
 
 TEST_MAIN
 {
@@ -451,19 +438,19 @@ TEST_MAIN
         EACH(k, layer_cases)
             IN_CHILD(SETTINGS)
                 for (int size = 2; size <= MOST_RANKS; size += 2)
-                    run(kind, size, layer_of_ranks, k);
+                    run_quiet(kind, size, 10, layer_of_ranks, k, -1);
         IN_CHILD(SETTINGS)
-            run(kind, 3, edges, NULL);
+            run_quiet(kind, 3, 10, edges, NULL, -1);
         group("%s: distributed", kind_names[kind]);
         for (int size = 1; size <= MOST_RANKS; size++)
             IN_CHILD(SETTINGS)
-                run(kind, size, train, NULL);
+                run_quiet(kind, size, 10, train, NULL, -1);
         IN_CHILD(SETTINGS) {
-            run(kind, 2, passes, NULL);
-            run(kind, 3, failing, NULL);
+            run_quiet(kind, 2, 10, passes, NULL, -1);
+            run_quiet(kind, 3, 10, failing, NULL, -1);
         }
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=4")
-            run(kind, 2, canonical, NULL);
+            run_quiet(kind, 2, 10, canonical, NULL, -1);
     }
     group("one process");
     EACH(list, lists)
