@@ -28,7 +28,8 @@ enum { RANKS = 64, ROUNDS = 99 };
 static struct board {
     char address[64];
     _Atomic int ready;
-    _Atomic int order;                      /* number of the measurement that runs, from 1; -1: end */
+    _Atomic int order;                      /* number of the measurement that runs, from 1, times WAYS, plus its way;
+                                             * -1: end */
     _Atomic int finished;                   /* ranks that have finished it */
     enum way way;
     size_t bytes;
@@ -119,7 +120,8 @@ static void *serve(void *argument)
             continue;
         }
         seen = order;
-        if (board->way == rank->way || (board->way == SHARED && rank->way == PROCESSES)) {
+        const enum way way = (enum way)(order % WAYS);      /* board->way may be that of the next one already */
+        if (way == rank->way || (way == SHARED && rank->way == PROCESSES)) {
             measure(rank);
             atomic_fetch_add(&board->finished, 1);
         }
@@ -149,7 +151,7 @@ static void sample(double *time, double *busy, enum way way, size_t bytes)
     board->bytes = bytes;
     board->calls = bytes <= 65536 ? 300 : bytes <= (4 << 20) ? 30 : 5;
     atomic_store(&board->finished, 0);
-    atomic_fetch_add(&board->order, 1);
+    atomic_store(&board->order, (atomic_load(&board->order) / WAYS + 1) * WAYS + (int)way);
     while (atomic_load(&board->finished) < ranks)
         pause_ms(0.2);
     *time = board->seconds / board->calls * 1e6;

@@ -29,6 +29,10 @@ EXTRA_PROGRAMS        += bench-comm-mpi
 bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h
 bench_comm_mpi_LDADD   = libctrt.la -ldl
 CLEANFILES            += bench-comm-mpi
+EXTRA_PROGRAMS         += bench-comm-nccl
+bench_comm_nccl_SOURCES = bench/comm_nccl.c bench/timing.h
+bench_comm_nccl_LDADD   = libctrt.la -ldl
+CLEANFILES             += bench-comm-nccl
 EXTRA_PROGRAMS            += bench-distributed
 bench_distributed_SOURCES  = bench/distributed.c bench/timing.h
 bench_distributed_LDADD    = libctrt.la
@@ -42,8 +46,8 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-comm-growth bench-comm-mpi bench-distributed bench-gpu bench-hostmem bench-memory \
-       bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup bench-train
+bench: all bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
+       bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

@@ -17,7 +17,8 @@ libctrt_core_la_SOURCES += \
 
 # device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/close.h core/device/current.c \
-    core/device/current.h core/device/device.h core/device/internal.h core/device/open.c core/device/parse.c \
+    core/device/current.h core/device/device.h core/device/internal.h core/device/launcher.c core/device/launcher.h \
+    core/device/open.c core/device/parse.c \
     core/device/properties.c core/device/types.c core/device/utilization.c core/device/visible.c \
     core/device/visible.h
 
@@ -44,7 +45,7 @@ libctrt_core_la_SOURCES += core/memory_stats/backtrace.c core/memory_stats/backt
 
 # graph: capturing streams, replaying graphs
 libctrt_core_la_SOURCES += core/graph/capture.c core/graph/capture.h core/graph/capture_parts.h core/graph/graph.c \
-    core/graph/graph_params.c core/graph/graph_params.h
+    core/graph/graph_params.c core/graph/graph_params.h core/graph/graph_parts.c core/graph/graph_parts.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \

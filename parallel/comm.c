@@ -11,7 +11,9 @@
 #include "base/param.h"
 #include "base/strbuf.h"
 #include "base/thread.h"
-#include "device/internal.h"
+#include "device/launcher.h"
+#include "parallel/comm_enqueued.h"
+#include "parallel/comm_failure.h"
 #include "parallel/environment.h"
 #include "parallel/own_address.h"
 #include "parallel/store.h"
@@ -19,7 +21,7 @@
 
 static const ctrt_param engine_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_COMM", .type = CTRT_PARAM_STRING,
-    .help = "engine of communicators: host, mpi, or another plugin of kind comm",
+    .help = "engine of communicators: host, mpi, nccl, or another plugin of kind comm",
 };
 CORE_PARAM(engine_param);
 static const ctrt_param timeout_param = {
@@ -60,8 +62,10 @@ static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *n
     comm->members = comm_members_new(size);
     comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
     comm->received = host_calloc((size_t)size * sizeof *comm->received);
+    comm->messages = host_calloc(2 * (size_t)size * sizeof *comm->messages);
     comm->record = host_calloc(sizeof *comm->record);
-    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->record;
+    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->messages
+                          && comm->record;
     if (comm->record != NULL)
         flight_begin(comm->record);
     for (int i = 0; i < LANES; i++)
@@ -84,6 +88,7 @@ void comm_drop(ctrt_comm *comm)
     comm_members_release(comm->members);
     host_free(comm->sent);
     host_free(comm->received);
+    host_free(comm->messages);
     host_free(comm->record);
     free(comm->error);
     free(comm->report);
@@ -111,6 +116,7 @@ void ctrt_comm_release(ctrt_comm **comm)
         return;
     }
     comm_lanes_end(gone);
+    comm_enqueued_end(gone);
     comm_unwatch(gone);
     comm_drop(gone);
 }
@@ -187,19 +193,6 @@ static ctrt_status join(ctrt_comm *comm)
     return connect_engine(comm);
 }
 
-/* The device that CTRT_DEVICE names, or, if it names a type, the one of that type for the local rank. */
-static ctrt_status choose_device(ctrt_device **out, int local_rank)
-{
-    ctrt_device_spec spec;
-    char name[48];
-    CTRT_TRY(device_auto_spec(&spec));
-    const int count = ctrt_device_count(spec.type);
-    if (spec.index < 0 && count > 0 && strcmp(spec.type, "cpu") != 0)
-        spec.index = local_rank % count;
-    CTRT_TRY(ctrt_device_format(name, sizeof name, &spec));
-    return ctrt_device_get(out, name);
-}
-
 /* Whether the launcher provides MPI. torchrun's variables take precedence. */
 static bool under_mpi(const struct rank_environment *environment)
 {
@@ -264,7 +257,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     if (given->size < 0 || (given->size > 0 && (given->rank < 0 || given->rank >= given->size)))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->size);
     CTRT_TRY(read_timeout(&timeout, given->timeout));
-    CTRT_TRY(environment_read(&environment));
+    CTRT_TRY(launcher_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
     const char *usual = under_mpi(&environment) ? "mpi" : "host";
     const char *name = given->engine ? given->engine : engine.text ? engine.text : usual;
@@ -276,7 +269,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     if (status == CTRT_OK && given->device != NULL)
         comm->device = given->device;
     else if (status == CTRT_OK)
-        status = choose_device(&comm->device, environment.local_rank);
+        status = ctrt_device_auto(&comm->device);
     if (status == CTRT_OK && given->store != NULL)
         comm->store = ctrt_store_retain(given->store);
     else if (status == CTRT_OK)
@@ -306,8 +299,10 @@ static void *join_local(void *argument)
 {
     struct local_join *join = argument;
     join->status = connect_engine(join->comm);
-    if (join->status != CTRT_OK)
+    if (join->status != CTRT_OK) {
         join->error = host_strdup(ctrt_error_message());
+        comm_alarm_siblings(join->comm, false);     /* ends the waits of the other ranks */
+    }
     return NULL;
 }
 
@@ -327,11 +322,15 @@ static ctrt_status connect_local(struct local_join *joins, int n)
     for (int i = 0; i < n; i++)
         if (joins[i].started)
             pthread_join(joins[i].thread, NULL);
-    for (int i = 0; i < n; i++) {
-        if (status == CTRT_OK && joins[i].status != CTRT_OK)
-            status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, joins[i].error ? joins[i].error : "");
+    /* The first rank's error that is not the alarm of another one. */
+    for (int alarmed = 0; alarmed < 2; alarmed++)
+        for (int i = 0; i < n && status == CTRT_OK; i++) {
+            const char *error = joins[i].error ? joins[i].error : "";
+            if (joins[i].status != CTRT_OK && (alarmed || strcmp(error, "another rank has failed") != 0))
+                status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, error);
+        }
+    for (int i = 0; i < n; i++)
         host_free(joins[i].error);
-    }
     return status;
 }
 
@@ -413,7 +412,8 @@ static ctrt_status gather_choices(struct choice *all, ctrt_comm *comm, struct ch
     CTRT_TRY(ctrt_from_data(&in, &own, 2, CTRT_SHAPE(2), CTRT_I64, comm->device));
     CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(comm->size, 2), CTRT_I64, comm->device));
     CTRT_TRY(ctrt_comm_all_gather(NULL, comm, out, in));
-    return ctrt_to_host(all, (size_t)comm->size * sizeof *all, out, CTRT_I64);
+    CTRT_TRY(ctrt_to_host(all, (size_t)comm->size * sizeof *all, out, CTRT_I64));
+    return comm_check(comm);
 }
 
 /* Writes the ranks of `comm` with this rank's color, ordered by key, then by rank. Returns their number. */

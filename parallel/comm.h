@@ -4,6 +4,8 @@
  *   comm.c              joining, splitting and leaving groups
  *   comm_collectives.c  the public collectives: checks of arguments, numbering
  *   comm_run.c          running them: in the calling thread, or in background threads, called lanes
+ *   comm_capture.c      recording them in captures of streams
+ *   comm_enqueued.c     collectives that an engine has enqueued and that are not complete yet
  *   comm_failure.c      timeouts, mismatches, aborts: the failure of a communicator
  *   comm_watch.c        ranks that end or leave the group
  *   comm_report.c       the report on a failure
@@ -19,6 +21,7 @@
 #include "base/host_alloc.h"
 #include "ctrt/autograd.h"
 #include "ctrt/comm_plugin.h"
+#include "graph/capture.h"
 #include "parallel/flight_record.h"
 
 /* A lane runs calls one at a time and in order. Lanes do not wait for each other, so that two ranks can send to each
@@ -75,8 +78,14 @@ struct ctrt_comm {
     uint64_t sequence;                      /* collectives so far */
     uint64_t completed;                     /* of them */
     uint64_t *sent, *received;              /* messages so far, per rank */
+    uint64_t *messages;                     /* completed ones: sent to each of `size` ranks, then received from each */
     uint64_t splits;
     struct flight_record *record;
+
+    struct enqueued *enqueued, *enqueued_spare;     /* comm_enqueued.c: incomplete calls in order; unused entries */
+    struct comm_lane tracked;               /* of the thread that looks at them: the oldest one */
+    bool tracks, tracks_end;                /* the thread exists; must end */
+    pthread_t tracker;
 
     atomic_bool failed;                     /* `status` and `error` are set and do not change any more */
     bool failing;                           /* a thread composes the report */
@@ -89,6 +98,7 @@ struct ctrt_comm {
     struct comm_departure {
         bool left;
         ctrt_comm_signature done;           /* its last completed collective */
+        uint64_t sent, received;            /* messages that it has sent to this rank, and received from it */
     } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
     int64_t departed;                       /* number of ranks that the watching thread knows to have left */
     atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
@@ -111,6 +121,7 @@ struct ctrt_work {
     /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
      * current stream, for which the lane's stream waits. event: the call. */
     ctrt_event *before, *event;
+    struct comm_captured *captured;         /* of a collective that a capture has recorded; such a work never ends */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done;
@@ -146,6 +157,12 @@ ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call);
 /* Runs the call in its lane. `work` NULL: returns when it has ended. Takes the signature, peer and tensors of `call`.
  * The caller has checked the communicator (comm_check). */
 ctrt_status comm_submit(ctrt_work **work, ctrt_comm *comm, const ctrt_comm_call *call);
+/* Creates a work of the call, with references to its tensors. */
+ctrt_status comm_work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_device *device);
+/* Sets the error of a work that has none. From any thread. */
+void comm_work_fail(ctrt_work *work, ctrt_status status, const char *error);
+/* Counts a call that is complete: a collective (`peer` -1), or a message from or to rank `peer`. Requires the lock. */
+void comm_count(ctrt_comm *comm, int peer, bool receives);
 /* Waits until no call is queued or runs, and ends the threads. */
 void comm_lanes_end(ctrt_comm *comm);
 /* Nanoseconds of CLOCK_MONOTONIC, now and after `seconds`. */
@@ -158,6 +175,17 @@ int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void
  * parent must not be touched: their locks may be held by threads that the child does not have. */
 unsigned comm_process(void);
 ctrt_status comm_fail_forked(const char *function);
+
+/* ---- comm_capture.c ---- */
+
+/* Records the call in the capture of the current stream, instead of running it. `who`: the public function, a constant.
+ * *work, unless `work` is NULL: a work that can be waited for in the same capture only. */
+ctrt_status comm_capture(ctrt_work **work, ctrt_comm *comm, const char *who, const ctrt_comm_call *call,
+                         struct capture *capture);
+/* ctrt_work_wait of such a work. */
+ctrt_status comm_captured_wait(const ctrt_work *work);
+/* Releases work->captured, which may be NULL. */
+void comm_captured_release(ctrt_work *work);
 
 /* ---- comm_failure.c and comm_watch.c ---- */
 

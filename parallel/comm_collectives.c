@@ -85,8 +85,6 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
     if (any != NULL)
         CTRT_TRY(check_tensors(&count, comm, request));
     ctrt_status status = comm_check(comm);
-    if (status == CTRT_OK)
-        status = capture_refuse(comm->device, "collectives cannot be captured");
     if (status != CTRT_OK)
         return ctrt_context(status, "%s", request->who);
     const ctrt_comm_call call = {
@@ -99,7 +97,9 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
         .bytes = any ? (size_t)count * ctrt_dtype_size(tensor_dtype(any)) : 0,
         .send_tensor = request->send, .receive_tensor = request->receive,
     };
-    status = comm_submit(work, comm, &call);
+    struct capture *capture = capture_here(comm->device);
+    const bool own = capture == NULL || (comm->engine->flags & CTRT_COMM_CAPTURES);
+    status = likely(own) ? comm_submit(work, comm, &call) : comm_capture(work, comm, request->who, &call, capture);
     return likely(status == CTRT_OK) ? CTRT_OK : ctrt_context(status, "%s", request->who);
 }
 
@@ -196,6 +196,8 @@ ctrt_status ctrt_comm_recv(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tenso
 ctrt_status ctrt_comm_barrier(ctrt_comm *comm)
 {
     REQUIRE("comm_barrier", comm);
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "a barrier waits for the device; call it after the replay"),
+                          "comm_barrier"));
     CTRT_TRY(ctrt_device_synchronize(comm->device));
     SUBMIT(NULL, comm, "comm_barrier", CTRT_COLLECTIVE_BARRIER, .send = NULL);
 }

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 
 #include "base/strbuf.h"
+#include "parallel/comm_enqueued.h"
 #include "parallel/store.h"
 
 /* A pause between two polls, in nanoseconds, that does not count as time of the collective. */
 static const int64_t STOPPED_NS = 1000000000;
-/* A collective that takes longer makes the watching thread look for ranks that have left. */
+/* A call that takes longer makes the watching thread look for ranks that have left. */
 static const double DEPARTURE_SECONDS = 0.05;
 
 /* ---- failing ---- */
@@ -72,6 +73,7 @@ static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *r
     comm->status = status;
     comm->error = error;
     comm->report = report;
+    comm_enqueued_fail(comm, status, error ? error : "out of memory for the message");
     atomic_store_explicit(&comm->failed, true, memory_order_release);
     void *handle = comm->handle;
     pthread_cond_broadcast(&comm->changed);
@@ -119,14 +121,28 @@ ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
 
 /* ---- functions of ctrt_comm_config ---- */
 
-/* Describes the call that runs in the lane: *sequence, 0 if it is not a collective, and its text. */
-static const char *running_call(uint64_t *sequence, char text[FLIGHT_TEXT], struct comm_lane *lane)
+/* Returns whether a rank has left without its part in the call. The caller holds the lock. */
+static bool call_hopeless(const struct comm_lane *lane, const struct flight *flight)
+{
+    const ctrt_comm *comm = lane->comm;
+    const uint64_t sequence = flight->signature.sequence;
+    if (flight->peer < 0)
+        return sequence > atomic_load_explicit(&comm->possible, memory_order_acquire);
+    if (comm->departures == NULL || !comm->departures[flight->peer].left)
+        return false;
+    const struct comm_departure *departure = &comm->departures[flight->peer];
+    const bool receives = flight->signature.root == flight->peer;       /* the root of a message is its sender */
+    return sequence > (receives ? departure->sent : departure->received);
+}
+
+/* Describes the call that runs in the lane. *hopeless: it cannot complete. */
+static const char *running_call(bool *hopeless, char text[FLIGHT_TEXT], struct comm_lane *lane)
 {
     ctrt_comm *comm = lane->comm;
     pthread_mutex_lock(&comm->lock);
     const uint64_t number = lane->number;
     const struct flight *flight = flight_get(comm->record, number);
-    *sequence = flight != NULL && flight->peer < 0 ? flight->signature.sequence : 0;
+    *hopeless = flight != NULL && call_hopeless(lane, flight);
     if (flight != NULL)
         flight_text(text, &flight->signature);
     pthread_mutex_unlock(&comm->lock);
@@ -138,7 +154,7 @@ ctrt_status comm_poll(void *state)
     struct comm_lane *lane = state;
     ctrt_comm *comm = lane->comm;
     char text[FLIGHT_TEXT];
-    uint64_t sequence;
+    bool hopeless;
     const int64_t now = comm_clock(0), pause = now - atomic_exchange(&lane->polled, now);
     /* Engines poll many times per second. After such a pause this process, and probably the whole job, was stopped. */
     if (pause > STOPPED_NS)
@@ -148,17 +164,16 @@ ctrt_status comm_poll(void *state)
     if (atomic_load_explicit(&comm->alarmed, memory_order_acquire))
         return ctrt_fail(CTRT_ERR_COMM, "another rank has failed");
     const int64_t deadline = atomic_load_explicit(&lane->deadline, memory_order_relaxed);
-    const uint64_t possible = atomic_load_explicit(&comm->possible, memory_order_acquire);
-    if (possible != UINT64_MAX) {
-        const char *call = running_call(&sequence, text, lane);
-        if (sequence > possible)
+    if (atomic_load_explicit(&comm->possible, memory_order_acquire) != UINT64_MAX) {     /* a rank has left */
+        const char *call = running_call(&hopeless, text, lane);
+        if (hopeless)
             return ctrt_fail(CTRT_ERR_COMM, "%s of group %s cannot complete", call, comm->name);
     }
     if (deadline - now < (int64_t)((comm->timeout - DEPARTURE_SECONDS) * 1e9))
         atomic_store_explicit(&comm->waits, true, memory_order_relaxed);
     if (now < deadline)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_COMM, "%s of group %s did not complete within %g s", running_call(&sequence, text, lane),
+    return ctrt_fail(CTRT_ERR_COMM, "%s of group %s did not complete within %g s", running_call(&hopeless, text, lane),
                      comm->name, comm->timeout);
 }
 

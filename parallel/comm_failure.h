@@ -10,6 +10,7 @@
  *              waits for that, so that the store does not end while a rank watches
  *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
  *   ended/R    rank R's process has ended (set by the store's server)
+ *   messages/R the messages that rank R has completed (comm->messages); set before `left/R`, if there are any
  *   left/R     rank R has released its communicator (struct departure)
  *   departed   number of ranks that have done so
  *

@@ -54,7 +54,8 @@ ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape,
     CTRT_TRY(dtype_resolve_on(&dtype, "comm_empty", dtype, comm->device));
     CTRT_TRY(shape_check("comm_empty", shape, dtype));
     CTRT_TRY(ctrt_context(comm_check(comm), "comm_empty"));
-    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "collectives cannot be captured"), "comm_empty"));
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "memory that ranks share cannot be allocated there; allocate it "
+                                         "before the capture"), "comm_empty"));
     const uint64_t count = (uint64_t)shape_numel(shape.values, shape.count);
     const ctrt_comm_call call = {
         .size = sizeof call, .peer = -1, .bytes = (size_t)count * ctrt_dtype_size(dtype), .receive = &address,

@@ -7,7 +7,7 @@
 #include "base/lock.h"
 #include "base/thread.h"
 #include "memory/hazard.h"
-#include "parallel/comm.h"
+#include "parallel/comm_enqueued.h"
 #include "tensor/pinned.h"
 
 static int64_t clock_now(clockid_t clock)
@@ -77,6 +77,11 @@ static ctrt_status pinned_like(ctrt_tensor **out, ctrt_tensor *tensor)
     return tensor_new_pinned(out, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device);
 }
 
+static bool enqueues(const ctrt_comm *comm)
+{
+    return comm->engine->flags & CTRT_COMM_ENQUEUES;
+}
+
 static bool host_address(const ctrt_tensor *tensor)
 {
     return tensor == NULL || (device_host_memory(tensor->device) && ctrt_tensor_data(tensor) != NULL);
@@ -100,6 +105,7 @@ static ctrt_status run_staged(ctrt_comm *comm, ctrt_comm_call *call)
     if (source != NULL)
         CTRT_TRY(ctrt_to_host(staged->view.data, (size_t)source->view.numel * ctrt_dtype_size(tensor_dtype(source)),
                               source, tensor_dtype(source)));
+    call->queue = NULL;
     call->send = send ? send->view.data : NULL;
     call->receive = receive ? receive->view.data : NULL;
     call->send_tensor = send;
@@ -124,8 +130,39 @@ static ctrt_status order_streams(ctrt_tensor *tensor, const void *address, bool 
     return CTRT_OK;
 }
 
+static ctrt_status before_enqueued(ctrt_stream *stream, ctrt_tensor *tensor, bool writes)
+{
+    return tensor != NULL ? hazard_before(stream, &tensor->view, writes, "a collective", NULL) : CTRT_OK;
+}
+
+/* Runs the call with an engine that enqueues it on the current stream: it is work of that stream, as an op is. */
+static ctrt_status run_enqueued(ctrt_comm *comm, const ctrt_comm_call *call)
+{
+    ctrt_tensor *const from = call->send_tensor, *const to = call->receive_tensor;
+    ctrt_stream *stream = stream_here(comm->device);
+    timepoint point = 0;
+    CTRT_TRY(before_enqueued(stream, from, false));
+    ctrt_status status = before_enqueued(stream, to, true);
+    const bool both = status == CTRT_OK;
+    if (both)
+        status = comm->engine->run(comm->handle, call);
+    if (status == CTRT_OK) {
+        pthread_mutex_lock(&stream->lock);
+        point = stream_count_work(stream);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    if (from != NULL)
+        hazard_after(stream, &from->view, false, point);
+    if (both && to != NULL)
+        hazard_after(stream, &to->view, true, point);
+    if (status == CTRT_OK && to != NULL)
+        tensor_bump_version(to);
+    return status;
+}
+
 static ctrt_status run_call(ctrt_comm *comm, ctrt_comm_call *call)
 {
+    call->queue = enqueues(comm) ? stream_here(comm->device)->queue : NULL;
     if (call->signature.collective == CTRT_COLLECTIVE_EMPTY)
         return comm_run_empty(comm, call);
     call->send = ctrt_tensor_data(call->send_tensor);
@@ -133,6 +170,8 @@ static ctrt_status run_call(ctrt_comm *comm, ctrt_comm_call *call)
     if (!host_address(call->send_tensor) || !host_address(call->receive_tensor)) {
         if (!CTRT_SLOT(comm->engine, reaches_device) || !comm->engine->reaches_device(comm->handle, call))
             return run_staged(comm, call);
+        if (enqueues(comm))
+            return run_enqueued(comm, call);
         CTRT_TRY(order_streams(call->send_tensor, call->send, false));
         CTRT_TRY(order_streams(call->receive_tensor, call->receive, true));
     }
@@ -152,23 +191,39 @@ static uint64_t call_add(ctrt_comm *comm, ctrt_comm_call *call, enum flight_stat
     return flight_add(comm->record, &call->signature, call->peer, state);
 }
 
-/* Runs the call in the calling thread, which has made the lane busy. */
-static ctrt_status lane_run(struct comm_lane *lane, ctrt_comm_call *call)
+/* Runs call `number` in the calling thread, which has made the lane busy. *tracked: the call is not complete yet, and
+ * comm_enqueued.c records its end. `work` may be NULL. */
+static ctrt_status lane_run(bool *tracked, struct comm_lane *lane, ctrt_comm_call *call, uint64_t number,
+                            ctrt_work *work)
 {
     call->state = lane;
+    *tracked = false;
     const bool grad = ctrt_set_grad_enabled(false);
-    const ctrt_status status = run_call(lane->comm, call);
+    ctrt_status status = run_call(lane->comm, call);
     (void)ctrt_set_grad_enabled(grad);
+    if (status == CTRT_OK && unlikely(enqueues(lane->comm)))
+        status = comm_enqueued_add(tracked, lane, number, call->peer, work);
     return likely(status == CTRT_OK) ? CTRT_OK : comm_fail(lane->comm, status, ctrt_error_message());
 }
 
-/* Records the end of call `number` and makes the lane idle. */
-static void lane_end(struct comm_lane *lane, uint64_t number, ctrt_status status)
+void comm_count(ctrt_comm *comm, int peer, bool receives)
+{
+    if (peer < 0)
+        comm->completed++;
+    else
+        comm->messages[peer + (receives ? comm->size : 0)]++;
+}
+
+/* Records the end of a call, which has that number, unless it is tracked, and makes the lane idle. */
+static void lane_end(struct comm_lane *lane, const ctrt_comm_call *call, uint64_t number, ctrt_status status,
+                     bool tracked)
 {
     ctrt_comm *comm = lane->comm;
     pthread_mutex_lock(&comm->lock);
-    flight_set(comm->record, number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
-    comm->completed += status == CTRT_OK && lane == &comm->lanes[LANE_COLLECTIVES];
+    if (!tracked)
+        flight_set(comm->record, number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
+    if (!tracked && status == CTRT_OK)
+        comm_count(comm, call->peer, lane == &comm->lanes[LANE_RECEIVES]);
     lane->number = 0;
     lane->busy = false;
     pthread_cond_broadcast(&comm->changed);
@@ -177,10 +232,21 @@ static void lane_end(struct comm_lane *lane, uint64_t number, ctrt_status status
 
 /* ---- lanes ---- */
 
-/* Runs the call of `work` in the lane's thread. */
+void comm_work_fail(ctrt_work *work, ctrt_status status, const char *error)
+{
+    pthread_mutex_lock(&work->lock);
+    if (work->status == CTRT_OK) {
+        work->status = status;
+        work->error = host_strdup(error);
+    }
+    pthread_mutex_unlock(&work->lock);
+}
+
+/* Runs the call of `work` on the lane's stream, which is current. */
 static void run_work(struct comm_lane *lane, ctrt_work *work)
 {
     ctrt_comm *comm = lane->comm;
+    bool tracked = false;
     ctrt_status status = comm_check(comm);
     pthread_mutex_lock(&comm->lock);
     lane->number = work->number;
@@ -190,17 +256,16 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     if (status == CTRT_OK && work->before != NULL)
         status = ctrt_stream_wait_event(lane->stream, work->before);
     if (status == CTRT_OK)
-        status = lane_run(lane, &work->call);
+        status = lane_run(&tracked, lane, &work->call, work->number, work);
     if (status == CTRT_OK && work->event != NULL)
         status = ctrt_event_record(work->event, lane->stream);
-    lane_end(lane, work->number, status);
+    lane_end(lane, &work->call, work->number, status, tracked);
 
     ctrt_tensor_release(&work->call.send_tensor);
     ctrt_tensor_release(&work->call.receive_tensor);
-    pthread_mutex_lock(&work->lock);
-    work->status = status;
     if (status != CTRT_OK)
-        work->error = host_strdup(ctrt_error_message());
+        comm_work_fail(work, status, ctrt_error_message());
+    pthread_mutex_lock(&work->lock);
     work->done = true;
     pthread_cond_broadcast(&work->changed);
     pthread_mutex_unlock(&work->lock);
@@ -233,14 +298,20 @@ static void *lane_thread(void *argument)
     return NULL;
 }
 
+/* Creates the lane's stream if it has none. The caller holds the lock. */
+static ctrt_status lane_stream(struct comm_lane *lane)
+{
+    return asynchronous(lane->comm->device) && lane->stream == NULL
+               ? ctrt_stream_new(&lane->stream, lane->comm->device, 0) : CTRT_OK;
+}
+
 /* Starts the lane's thread if it has none. The caller holds the lock. */
 static ctrt_status lane_start(struct comm_lane *lane)
 {
     ctrt_comm *comm = lane->comm;
     if (lane->has_thread)
         return CTRT_OK;
-    if (asynchronous(comm->device) && lane->stream == NULL)
-        CTRT_TRY(ctrt_stream_new(&lane->stream, comm->device, 0));
+    CTRT_TRY(lane_stream(lane));
     int error = comm_thread_start(&lane->thread, lane_thread, lane);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread for background collectives: %s", comm->name,
@@ -272,7 +343,7 @@ static int lane_of(const ctrt_comm_call *call)
     return call->receive_tensor != NULL ? LANE_RECEIVES : LANE_SENDS;
 }
 
-static ctrt_status work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_device *device)
+ctrt_status comm_work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_device *device)
 {
     ctrt_work *work = host_calloc(sizeof *work);
     if (work == NULL)
@@ -314,9 +385,32 @@ static bool run_here(ctrt_status *status, struct comm_lane *lane, const ctrt_com
     if (!idle)
         return false;
     comm_lane_begin(lane);
-    *status = lane_run(lane, &call);
-    lane_end(lane, number, *status);
+    bool tracked;
+    *status = lane_run(&tracked, lane, &call, number, NULL);
+    lane_end(lane, &call, number, *status, tracked);
     return true;
+}
+
+/* Runs the call of `work` in the calling thread on the lane's stream, if the lane's thread has no call. Engines that
+ * enqueue need that: libraries such as NCCL require that all ranks enqueue the collectives of all communicators in the
+ * same order, which is that of the program's calls. */
+static ctrt_status enqueue_here(bool *ran, struct comm_lane *lane, ctrt_work *work)
+{
+    ctrt_comm *comm = lane->comm;
+    pthread_mutex_lock(&comm->lock);
+    *ran = lane->first == NULL && !lane->busy;
+    ctrt_status status = *ran ? lane_stream(lane) : CTRT_OK;
+    if (*ran && status == CTRT_OK)
+        status = ctrt_stream_push(lane->stream);
+    if (*ran && status == CTRT_OK) {
+        lane->busy = true;
+        work->number = call_add(comm, &work->call, FLIGHT_QUEUED);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (!*ran || status != CTRT_OK)
+        return status;
+    run_work(lane, work);
+    return ctrt_stream_pop();
 }
 
 ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *call)
@@ -327,12 +421,15 @@ ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *
     ctrt_status status = CTRT_OK;
     if (out == NULL && run_here(&status, lane, call))
         return status;
-    CTRT_TRY(work_new(&work, call, comm->device));
+    CTRT_TRY(comm_work_new(&work, call, comm->device));
     if (asynchronous(comm->device))
         CTRT_TRY(create_events(work));
+    bool ran = false;
+    if (enqueues(comm) && call->peer < 0)
+        CTRT_TRY(enqueue_here(&ran, lane, work));
     pthread_mutex_lock(&comm->lock);
-    status = lane_start(lane);
-    if (status == CTRT_OK) {
+    status = ran ? CTRT_OK : lane_start(lane);
+    if (status == CTRT_OK && !ran) {
         work->number = call_add(comm, &work->call, FLIGHT_QUEUED);
         atomic_fetch_add(&work->refs, 1);
         if (lane->first == NULL)
@@ -360,13 +457,16 @@ ctrt_status ctrt_work_wait(ctrt_work *work)
         return fail_null("work_wait", "work");
     if (work->process != comm_process())
         return comm_fail_forked("work_wait");
+    if (work->captured != NULL)
+        return comm_captured_wait(work);
     CANCEL_DISABLED;
     pthread_mutex_lock(&work->lock);
     while (!work->done)
         pthread_cond_wait(&work->changed, &work->lock);
+    const ctrt_status status = work->status;
     pthread_mutex_unlock(&work->lock);
-    if (work->status != CTRT_OK)
-        return ctrt_fail(work->status, "%s", work->error ? work->error : "");
+    if (status != CTRT_OK)
+        return ctrt_fail(status, "%s", work->error ? work->error : "");
     if (work->event == NULL)
         return CTRT_OK;
     CTRT_AUTO(stream) stream = NULL;
@@ -380,11 +480,15 @@ ctrt_status ctrt_work_query(ctrt_work *work, bool *done)
         return fail_null("work_query", work == NULL ? "work" : "done");
     if (work->process != comm_process())
         return comm_fail_forked("work_query");
+    if (work->captured != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "work_query: the collective was recorded in a capture, so it has no work of "
+                         "its own");
     pthread_mutex_lock(&work->lock);
     *done = work->done;
+    const ctrt_status status = work->status;
     pthread_mutex_unlock(&work->lock);
-    if (*done && work->status != CTRT_OK)
-        return ctrt_fail(work->status, "%s", work->error ? work->error : "");
+    if (*done && status != CTRT_OK)
+        return ctrt_fail(status, "%s", work->error ? work->error : "");
     return *done && work->event != NULL ? ctrt_event_query(work->event, done) : CTRT_OK;
 }
 
@@ -398,6 +502,7 @@ void ctrt_work_release(ctrt_work **work)
         return;
     ctrt_tensor_release(&gone->call.send_tensor);
     ctrt_tensor_release(&gone->call.receive_tensor);
+    comm_captured_release(gone);
     ctrt_event_release(&gone->before);
     ctrt_event_release(&gone->event);
     pthread_mutex_destroy(&gone->lock);

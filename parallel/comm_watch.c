@@ -114,8 +114,9 @@ static void count_unwatched(const ctrt_comm *comm)
         (void)store_set_within(comm->store, comm_key(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
 }
 
-/* Notes that a rank has left: collectives after its last one cannot complete. */
-static void note_departure(ctrt_comm *comm, int rank, const struct departure *departure)
+/* Notes that a rank has left: collectives after its last one cannot complete, nor messages that it has not sent or
+ * received. `messages`: its completed ones. */
+static void note_departure(ctrt_comm *comm, int rank, const struct departure *departure, const uint64_t *messages)
 {
     pthread_mutex_lock(&comm->lock);
     if (comm->departures == NULL)
@@ -123,10 +124,20 @@ static void note_departure(ctrt_comm *comm, int rank, const struct departure *de
     if (comm->departures != NULL) {
         comm->departures[rank].left = true;
         comm->departures[rank].done = departure->state.done;
+        comm->departures[rank].sent = messages[comm->rank];
+        comm->departures[rank].received = messages[comm->size + comm->rank];
     }
     if (departure->collectives < atomic_load(&comm->possible))
         atomic_store_explicit(&comm->possible, departure->collectives, memory_order_release);
     pthread_mutex_unlock(&comm->lock);
+}
+
+static bool knows_departure(ctrt_comm *comm, int rank)
+{
+    pthread_mutex_lock(&comm->lock);
+    const bool known = comm->departures != NULL && comm->departures[rank].left;
+    pthread_mutex_unlock(&comm->lock);
+    return known;
 }
 
 /* Looks for ranks that have left the group since the last time. */
@@ -137,12 +148,20 @@ static void find_departures(ctrt_comm *comm)
     if (store_add_within(comm->store, comm_key(key, comm, "departed", -1), 0, &count, WATCH_PATIENCE) != CTRT_OK
         || count == comm->departed)
         return;
+    const size_t bytes = 2 * (size_t)comm->size * sizeof(uint64_t);
+    uint64_t *messages = host_alloc(bytes);
+    if (messages == NULL)
+        return;                             /* tried again at the next look */
     comm->departed = count;
     for (int rank = 0; rank < comm->size; rank++) {
         struct departure departure;
-        if (comm_read(&departure, sizeof departure, comm, "left", rank, 0))
-            note_departure(comm, rank, &departure);
+        if (knows_departure(comm, rank) || !comm_read(&departure, sizeof departure, comm, "left", rank, 0))
+            continue;
+        if (!comm_read(messages, bytes, comm, "messages", rank, 0))
+            memset(messages, 0, bytes);
+        note_departure(comm, rank, &departure, messages);
     }
+    host_free(messages);
 }
 
 /* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */
@@ -223,11 +242,32 @@ static void announce_end(ctrt_comm *comm)
     free(value);
 }
 
+/* Publishes the messages that this rank has completed, if there are any. */
+static bool publish_messages(ctrt_comm *comm, double seconds)
+{
+    char key[COMM_KEY];
+    const size_t bytes = 2 * (size_t)comm->size * sizeof *comm->messages;
+    bool any = false;
+    uint64_t *copy = host_alloc(bytes);
+    if (copy == NULL)
+        return false;
+    pthread_mutex_lock(&comm->lock);
+    memcpy(copy, comm->messages, bytes);
+    pthread_mutex_unlock(&comm->lock);
+    for (int i = 0; i < 2 * comm->size; i++)
+        any |= copy[i] != 0;
+    const bool done = !any || store_set_within(comm->store, comm_key(key, comm, "messages", comm->rank), copy, bytes,
+                                               seconds) == CTRT_OK;
+    host_free(copy);
+    return done;
+}
+
 /* Publishes that this rank leaves the group after that many collectives. False: the store does not answer. */
 static bool publish_departure(ctrt_comm *comm, const struct departure *departure, double seconds)
 {
     char key[COMM_KEY];
-    return store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), departure, sizeof *departure,
+    return publish_messages(comm, seconds)
+           && store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), departure, sizeof *departure,
                             seconds) == CTRT_OK
            && (comm->local || store_add_within(comm->store, comm_key(key, comm, "departed", -1), 1, NULL,
                                                seconds) == CTRT_OK);
@@ -247,7 +287,7 @@ static void announce_departure(ctrt_comm *comm)
     pthread_mutex_lock(&comms_lock);
     for (ctrt_comm *other = comms; other != NULL; other = other->next)
         if (strcmp(other->id, comm->id) == 0 && other->store == comm->store)
-            note_departure(other, comm->rank, &departure);
+            note_departure(other, comm->rank, &departure, comm->messages);
     pthread_mutex_unlock(&comms_lock);
     if (comm->local)
         return;

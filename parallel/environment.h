@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/environment.h: what the launcher of a program with several ranks has put into the environment. */
+/* parallel/environment.h: the store of process groups that the environment names. */
 #ifndef PARALLEL_ENVIRONMENT_H
 #define PARALLEL_ENVIRONMENT_H
 
 #include "ctrt/comm.h"
-
-struct rank_environment {
-    int rank, size, local_rank, local_size;
-    const char *launcher;               /* "torchrun", "Open MPI", "MPICH", "Slurm"; NULL: none, rank 0 of 1 */
-};
-
-/* Reads the rank and size from the environment. If several launchers have set variables, those of the first in the
- * order above count. Without variables for the local rank and size, all ranks are assumed to be on one machine.
- * CTRT_ERR_INVALID_ARGUMENT if a variable is malformed; the message names it.
- * Reads the environment like getenv. */
-ctrt_status environment_read(struct rank_environment *out);
 
 /* Writes the address of the store to out[ENVIRONMENT_STORE_BYTES]: the parameter CTRT_STORE, else tcp:// with
  * MASTER_ADDR and MASTER_PORT; "" if the environment names none. If torchrun's own store is on MASTER_PORT, the

@@ -106,8 +106,9 @@ static void part_release(struct part *part)
         tensor_release(part->inputs[i]);
 }
 
-/* Cuts the rows from..from+rows-1 out of the inputs. `own`: as copies, so that kernels find the same alignment on every
- * device. The parts have history only if the inputs have and grad mode is on. */
+/* Cuts the rows from..from+rows-1 out of the inputs; `rows` -1: takes them as they are. `own`: as copies, so that
+ * kernels find the same alignment on every device. The parts have history only if the inputs have and grad mode is
+ * on. */
 static ctrt_status part_cut(struct part *part, ctrt_device *device, ctrt_tensor *const *inputs, int count, int64_t from,
                             int64_t rows, bool own)
 {
@@ -119,7 +120,7 @@ static ctrt_status part_cut(struct part *part, ctrt_device *device, ctrt_tensor 
         if (input == NULL)
             continue;
         CTRT_AUTO(tensor) piece = ctrt_tensor_retain(input);
-        if (from != 0 || rows != ctrt_tensor_size(input, 0))
+        if (rows >= 0 && (from != 0 || rows != ctrt_tensor_size(input, 0)))
             CTRT_TRY(ctrt_context(ctrt_narrow(&piece, input, 0, from, rows), "inputs[%d]", part->count));
         CTRT_TRY(ctrt_to(cut, piece, device, CTRT_DTYPE_DEFAULT, own, own ? CTRT_CONTIGUOUS_FORMAT
                                                                           : CTRT_PRESERVE_FORMAT));
@@ -361,14 +362,23 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
 }
 
 static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
-                                 int count, int64_t from, int64_t rows)
+                                 int count, int64_t from, int64_t rows, bool own)
 {
     struct part part = { .count = 0 };
-    ctrt_status status = part_cut(&part, device, inputs, count, from, rows, true);
+    ctrt_status status = part_cut(&part, device, inputs, count, from, rows, own);
     if (status == CTRT_OK)
         status = ctrt_forward_n(y, module, part.inputs, count);
     part_release(&part);
     return status;
+}
+
+ctrt_status ctrt_shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
+                               int count, int64_t from, int64_t rows)
+{
+    if (y == NULL || module == NULL || device == NULL || inputs == NULL)
+        return fail_null("shard_forward", y == NULL ? "y" : module == NULL ? "module" : device == NULL ? "device"
+                                                                                                       : "inputs");
+    return shard_forward(y, module, device, inputs, count, from, rows, false);
 }
 
 ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
@@ -391,7 +401,8 @@ ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devic
         const int64_t shard = range->first + i;
         status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
-            status = ctrt_context(shard_forward(&results[i], module, device, inputs, count, from, range->sizes[shard]),
+            status = ctrt_context(shard_forward(&results[i], module, device, inputs, count, from, range->sizes[shard],
+                                                true),
                                   "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)

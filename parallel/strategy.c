@@ -4,11 +4,11 @@
 
 #include "base/base.h"
 #include "base/param.h"
+#include "device/launcher.h"
 #include "graph/capture.h"
 #include "memory/pool.h"
 #include "nn/module.h"
 #include "parallel/devices.h"
-#include "parallel/environment.h"
 #include "parallel/strategy.h"
 
 #define MOST_DEVICES      4096
@@ -60,9 +60,10 @@ static ctrt_status modes_check(const struct parallel *state)
             return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode (CTRT_CANONICAL) cannot be captured, but a "
                              "capture is running on %s; end it (ctrt_capture_end), or turn canonical mode off",
                              device->name);
-        if (!(state->table->flags & CTRT_STRATEGY_ONE_DEVICE))
+        if (!(state->table->flags & (CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE)))
             return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "this strategy cannot be captured, but a capture is running on "
-                             "%s; end it (ctrt_capture_end), or use the strategy single", device->name);
+                             "%s; end it (ctrt_capture_end), or use the strategy single, or distributed with one rank "
+                             "per device", device->name);
     }
     if (likely(dry == NULL))
         return CTRT_OK;
@@ -73,6 +74,22 @@ static ctrt_status modes_check(const struct parallel *state)
         return ctrt_fail(CTRT_ERR_STATE, "a dry run is active on %s, but not on %s; a dry run of this strategy needs "
                          "ctrt_dry_run_begin on each of its devices", dry->name, real->name);
     return CTRT_OK;
+}
+
+static void release_net(void *net)
+{
+    ctrt_module *module = net;
+    ctrt_module_release(&module);
+}
+
+/* In a capture, the graph gets a reference to the net, because replays may call functions of the strategy. */
+static ctrt_status captured_keep(const struct parallel *state, ctrt_module *net)
+{
+    static const struct graph_call call = { .release = release_net };
+    struct capture *capture = capture_here(state->devices[0]);
+    if (likely(capture == NULL) || !(state->table->flags & CTRT_STRATEGY_CAPTURE))
+        return CTRT_OK;
+    return capture_call(capture, &call, ctrt_module_retain(net));
 }
 
 bool strategy_dry(const struct parallel *p)
@@ -93,6 +110,7 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
     if (count < 1 || inputs[0] == NULL)
         return fail_null("forward", "x");
     CTRT_TRY(ctrt_context(modes_check(state), "%s", state->name));
+    CTRT_TRY(captured_keep(state, self));
     return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
 }
 
@@ -243,7 +261,7 @@ struct wanted {
 static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const ctrt_strategy *table,
                                 const struct wanted *wanted)
 {
-    if (table->flags & ~(uint32_t)(CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE))
+    if (table->flags & ~(uint32_t)(CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE))
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_new: strategy %s has unknown flags %#x", state->name,
                          (unsigned)table->flags);
     if (table->flags & CTRT_STRATEGY_RANKS)
@@ -284,7 +302,7 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
 static void warn_single(void)
 {
     struct rank_environment ranks = { .size = 1 };
-    if (environment_read(&ranks) == CTRT_OK && ranks.size > 1)
+    if (launcher_read(&ranks) == CTRT_OK && ranks.size > 1)
         log_message(CTRT_LOG_WARNING, "parallel", "rank %d of %d: the strategy is `single` by default, so every rank "
                     "trains alone; set CTRT_STRATEGY=distributed, or =single if this is intended", ranks.rank,
                     ranks.size);
@@ -387,6 +405,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
+    CTRT_TRY(ctrt_context(captured_keep(state, net), "parallel_step"));
     CTRT_TRY(ctrt_context(state->choice != NULL ? auto_step(state, &result, &batch)
                                                 : strategy_step(state, &result, &batch), "parallel_step"));
     if (result == NULL)

@@ -11,9 +11,9 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
+#include "device/launcher.h"
 #include "graph/capture.h"
 #include "nn/module.h"
-#include "parallel/environment.h"
 
 #define WARM_UP          1              /* steps of a strategy that are not measured: they create copies and buffers */
 #define MEASURED         3              /* steps of which the fastest counts */
@@ -181,7 +181,7 @@ ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm)
 {
     struct rank_environment ranks = { .size = 1 };
     if (comm == NULL)
-        CTRT_TRY(environment_read(&ranks));
+        CTRT_TRY(launcher_read(&ranks));
     *name = comm != NULL || ranks.size > 1 ? "distributed" : "single";
     return CTRT_OK;
 }

@@ -45,13 +45,17 @@ endif
 # Engines of communicators call the public functions of libctrt.
 comm_host_sources = plugins/comm/host/arena.c plugins/comm/host/devices.c plugins/comm/host/direct.c \
                     plugins/comm/host/host.c plugins/comm/host/host.h plugins/comm/host/message.c \
-                    plugins/comm/host/pieces.c plugins/comm/host/segments.c plugins/comm/host/wait.c
+                    plugins/comm/host/pieces.c plugins/comm/host/pull.c plugins/comm/host/segments.c \
+                    plugins/comm/host/wait.c
 comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/mpi/abi_calls.h \
                    plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
                    plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
                    plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
                    plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c \
-                   plugins/comm/mpi/pull.c plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
+                   plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
+
+comm_nccl_sources = plugins/comm/nccl/api.h plugins/comm/nccl/collective.c plugins/comm/nccl/engine.c \
+                    plugins/comm/nccl/engine.h plugins/comm/nccl/library.c plugins/comm/nccl/link.c
 
 if PLUGIN_COMM_HOST
 plugin_LTLIBRARIES += comm-host.la
@@ -69,6 +73,15 @@ comm_mpi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 comm_mpi_la_CFLAGS   = $(PLUGIN_CFLAGS)
 comm_mpi_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 comm_mpi_la_LIBADD   = libcomm-host.la libctrt.la -ldl
+endif
+
+if PLUGIN_COMM_NCCL
+plugin_LTLIBRARIES += comm-nccl.la
+comm_nccl_la_SOURCES  = $(comm_nccl_sources)
+comm_nccl_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+comm_nccl_la_CFLAGS   = $(PLUGIN_CFLAGS)
+comm_nccl_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+comm_nccl_la_LIBADD   = libctrt.la -ldl
 endif
 
 # The engine host without its registration. The engine mpi uses it between the processes of one machine.
@@ -99,12 +112,14 @@ strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/sync.c plugins/strategy/data-parallel/workers.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
-    plugins/strategy/distributed/canonical.c plugins/strategy/distributed/distributed.c \
+    plugins/strategy/distributed/canonical.c plugins/strategy/distributed/capture.c \
+    plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
     plugins/strategy/distributed/hooks.c plugins/strategy/distributed/powersgd.c \
     plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
 strategy_pipeline_sources = \
-    plugins/strategy/pipeline/pipeline.c plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
+    plugins/strategy/pipeline/divide.c plugins/strategy/pipeline/measure.c plugins/strategy/pipeline/pipeline.c \
+    plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
     plugins/strategy/pipeline/run.c plugins/strategy/pipeline/run.h plugins/strategy/pipeline/stage.c \
     plugins/strategy/pipeline/step.c
 

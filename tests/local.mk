@@ -3,6 +3,7 @@
 #   make check         the tests in TESTS; in a tree with sanitizers without TREE_TESTS, PLAIN_TESTS and the suites that
 #                      run every cuda kernel
 #   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
+#   make check-all     LONG_TESTS, then TESTS, in one run
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
 #   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release
 #                      archive
@@ -11,10 +12,9 @@
 #
 #   public_tests       link libctrt.so; for tests of the public API
 #   internal_tests     link the objects of core/ and nn/, and include internal headers such as "memory/pool.h"
-#   plugin_tests       do not link ctrt; they open plugins with their own host table (cpu, sim)
 #   single_tests       separate programs, because they replace functions of the C library or of ctrt, or are copied
 #
-# All files of a list are linked into one program: run-public, run-internal, run-plugins, run-softcuda. By hand,
+# All files of a list are linked into one program: run-public, run-internal, run-softcuda. By hand,
 # `./run-internal test-device` runs one test, and `make check TESTS=tests/unit/test-device.c` runs it with its log. Each
 # test runs in its own process. Multithreaded tests are also in TSAN_TESTS, which `make check-tsan` runs. While tests
 # run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are unset; $srcdir and $builddir are the
@@ -32,7 +32,6 @@ NO_WRAPPER        = $(AM_LDFLAGS) -no-install
 
 public_tests   =
 internal_tests =
-plugin_tests   =
 single_tests   =
 TREE_TESTS     =
 PLAIN_TESTS    =
@@ -66,13 +65,15 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_job.h \
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_bodies.h \
+    tests/unit/comm_job.h \
     tests/unit/comm_values.h \
-    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_check.h \
-    tests/unit/fake_host.h tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h \
-    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h tests/unit/plugin_host.h tests/unit/sim_host.h \
+    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
+    tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
+    tests/unit/log_kept.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
+    tests/unit/pipeline_check.h \
     tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
-    tests/unit/strategy_check.h tests/unit/tensors.h tests/unit/toy.h
+    tests/unit/strategy_check.h tests/unit/tensors.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -84,18 +85,18 @@ public_tests += \
     tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c
+    tests/unit/test-optim-kinds.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Process groups.
-internal_tests += tests/unit/test-store.c
+internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c
 TSAN_TESTS     += tests/unit/test-store.c
 
 # Devices, memory, the plugin registry, with test plugins that a test copies under the names that it needs.
 core_tests = \
     tests/unit/test-counters.c tests/unit/test-block-table.c tests/unit/test-base.c tests/unit/test-device.c \
     tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c
-internal_tests += $(core_tests) tests/abi/test-abi.c
+internal_tests += $(core_tests)
 single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
@@ -110,20 +111,16 @@ stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
 stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-public_tests   += tests/unit/test-bad-input.c
-internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
-TSAN_TESTS     += tests/unit/test-pressure.c
+public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c
+internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c \
+                  tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
+TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 
-plugin_tests += \
-    tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-memory.c
 single_tests += tests/unit/test-cpu-threads.c
-TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
+TSAN_TESTS   += tests/unit/test-cpu-threads.c
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
-sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-process.c
-plugin_tests += $(sim_tests)
-TSAN_TESTS   += $(sim_tests)
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
@@ -132,7 +129,9 @@ if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DATA_PARALLEL
 parallel_tests += tests/unit/test-parallel-strategies.c
 if PLUGIN_STRATEGY_PIPELINE
-parallel_tests += tests/unit/test-pipeline.c tests/unit/test-strategy-auto.c tests/unit/test-strategy-modes.c
+parallel_tests += tests/unit/test-pipeline.c tests/unit/test-strategy-modes.c
+# Without ThreadSanitizer: predictions, by dry runs and steps whose threads the tests above cover.
+public_tests   += tests/unit/test-pipeline-placement.c tests/unit/test-strategy-auto.c
 if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 LONG_TESTS     += tests/integration/delays-long.sh
@@ -141,13 +140,16 @@ endif
 endif
 endif
 public_tests += $(stream_tests) $(parallel_tests) \
-    tests/unit/test-dryrun.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c \
-    tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c
-TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
+    tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
+    tests/unit/test-split.c tests/unit/test-utilization.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c
+TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c \
+                  tests/unit/test-shutdown.c tests/unit/test-sim.c
 
 if PLUGIN_COMM_HOST
-comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-random.c
+comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-random.c \
+    tests/unit/test-comm-capture.c
+public_tests += tests/unit/test-comm-pull.c     # without ThreadSanitizer, because all ranks are processes
 LONG_TESTS   += tests/integration/comm-random-long.sh
 EXTRA_DIST   += tests/integration/comm-random-long.sh
 if PLUGIN_STRATEGY_DATA_PARALLEL
@@ -155,7 +157,7 @@ comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DISTRIBUTED
-comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c
+comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 comm_tests   += tests/unit/test-sync-batch-norm.c
@@ -190,7 +192,7 @@ if PLUGIN_MEMORY_DIRECT
 public_tests += tests/unit/test-spill.c tests/unit/test-spill-faults.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
 TSAN_TESTS   += tests/unit/test-spill.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
 if PLUGIN_MEMORY_ARENA
-public_tests += tests/unit/test-spill-parts.c
+internal_tests += tests/unit/test-spill-parts.c
 endif
 endif
 endif
@@ -202,7 +204,7 @@ endif
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
-public_tests += tests/unit/test-caching.c tests/unit/test-caching-model.c
+internal_tests += tests/unit/test-caching.c tests/unit/test-caching-model.c
 TSAN_TESTS   += tests/unit/test-caching.c
 endif
 endif
@@ -214,6 +216,9 @@ if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
     tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
+if PLUGIN_COMM_NCCL
+softcuda_tests += tests/unit/test-nccl.c
+endif
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
 endif
@@ -226,12 +231,10 @@ internal_tests += \
 # Ten training steps compared with PyTorch's, on any device.
 single_tests += tests/integration/test-train-reference.c
 
-TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
-
 # ---- the programs ----
 
 single_programs = test-counters-peaks test-cuda-discovery test-registry-faults test-train-reference
-run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
+run_programs    = run-public run-internal run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
     tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
@@ -248,20 +251,16 @@ run_internal_CFLAGS   = $(TEST_CFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
-check_PROGRAMS += run-plugins test-cpu-threads
-endif
+check_PROGRAMS += test-cpu-threads
 # test-cpu-limits tests the code that reads /proc and /sys, with recorded files.
-run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
+run_internal_SOURCES += \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
-run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-run_plugins_CFLAGS   = $(TEST_CFLAGS)
-run_plugins_LDFLAGS  = $(NO_WRAPPER)
-run_plugins_LDADD    =
+endif
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_CFLAGS   = $(TEST_CFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
-test_cpu_threads_LDADD    =
+test_cpu_threads_LDADD    = $(INTERNAL_LIBS)
 test_counters_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-counters-peaks.c
 test_counters_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 test_counters_peaks_CFLAGS     = $(TEST_CFLAGS)
@@ -275,10 +274,10 @@ test_registry_faults_LDADD    = $(INTERNAL_LIBS)
 CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c \
     backends/cuda/host/visible.c backends/cuda/libs/nvml.c
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
-test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
-test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
-test_cuda_discovery_CFLAGS   = $(TEST_CFLAGS)
-test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
+test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c tests/softcuda/nvml.c $(CUDA_DISCOVERY)
+test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda -I$(top_srcdir)/tests $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_CFLAGS   = $(TEST_CFLAGS) -Wno-missing-prototypes
+test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
 # bench/gpu.sh installs these two for a machine with a GPU, so they need libtool's wrapper scripts.
 test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
@@ -342,7 +341,7 @@ EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/c
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
-EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.def tests/abi/plugin-1.0/ctrt/dtype.def \
+EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/layout.py tests/abi/plugin-1.0/ctrt/dtype.def \
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
 
@@ -403,6 +402,9 @@ example_multi_SOURCES  = examples/multi.c
 example_multi_LDADD    = $(PUBLIC_LIBS)
 
 
+# After the scripts, which take longer: if tests run in parallel, the last ones should be short.
+TESTS += $(public_tests) $(internal_tests) $(single_tests)
+
 # --- how tests are run -----------------------------------------------------------------------------------------------
 
 TEST_EXTENSIONS = .c .sh
@@ -449,10 +451,13 @@ check-local: plugins-built/stamp
 
 check-long: all
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
+check-all: all
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS) $(TESTS)'
 check-smoke: all
 	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
 distcheck-smoke:
-	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) CFLAGS=-O0"
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE) \
+	    AM_DISTCHECK_CONFIGURE_FLAGS="$(AM_DISTCHECK_CONFIGURE_FLAGS) --with-cpu-isa=baseline CFLAGS=-O0"
 
 # Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
 # the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.
@@ -463,4 +468,4 @@ check-tsan: all
 	    check_PROGRAMS='$(filter run-% test-counters-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
 	    check_LTLIBRARIES='$(filter-out mutant.la,$(check_LTLIBRARIES))'
 
-.PHONY: check-long check-smoke check-tsan distcheck-smoke
+.PHONY: check-all check-long check-smoke check-tsan distcheck-smoke

@@ -4,7 +4,11 @@ backend_cuda_fp16_sources = backends/cuda-fp16/fp16.h backends/cuda-fp16/kernels
 if PLUGIN_CUDA
 plugin_LTLIBRARIES += backend-cuda-fp16.la
 else
-noinst_LTLIBRARIES += backend-cuda-fp16.la
+if SOFTCUDA
+check_LTLIBRARIES += backend-cuda-fp16.la
+else
+EXTRA_LTLIBRARIES += backend-cuda-fp16.la
+endif
 endif
 backend_cuda_fp16_la_SOURCES  = $(backend_cuda_fp16_sources)
 backend_cuda_fp16_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)

@@ -73,9 +73,13 @@ SUFFIXES += .cu .fatbin
 .cu.fatbin:
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(NVCC) $(NVCCFLAGS) $(NVCC_ARCH) -fatbin -o $@ $<
 else
-# For tests only. libtool builds a shared object from a noinst library only if -rpath is given, so pass a fictitious
-# path.
-noinst_LTLIBRARIES += backend-cuda.la
+# For the tests with the software driver only. libtool builds a shared object from a library that is not installed only
+# if -rpath is given, so pass a fictitious path.
+if SOFTCUDA
+check_LTLIBRARIES += backend-cuda.la
+else
+EXTRA_LTLIBRARIES += backend-cuda.la
+endif
 backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS)
 cuda_nowhere             = -rpath /nowhere
 endif
@@ -98,11 +102,13 @@ check_PROGRAMS += test-capture
 # Kernels for tests always contain the access checks of watch.c, whether or not the tree is built with sanitizers.
 # Therefore the suites that run all kernels are only run in builds without sanitizers.
 if !SANITIZE
-TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-rows.sh
+TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-ranks.sh \
+              tests/integration/cuda-rows.sh
 LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh \
               tests/integration/gpu-script.sh
 endif
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh \
-    tests/integration/cuda-rows.sh tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh \
+    tests/integration/cuda-ranks.sh tests/integration/cuda-rows.sh tests/integration/cuda-libraries.sh \
+    tests/integration/cuda-examples.sh \
     tests/integration/gpu-script.sh tests/integration/cuda_lib.sh

@@ -139,5 +139,4 @@ const sim_control sim_control_table = {
     .set_latency = set_latency,
     .set_bandwidth = set_bandwidth,
     .link = link_counters,
-    .set_namer = sim_guard_set_describe,
 };

@@ -37,10 +37,6 @@ typedef struct sim_counters {
     uint64_t threads;                       /* current number of worker threads */
 } sim_counters;
 
-/* Writes a description of the object at `address` to text[bytes], NUL-terminated. Returns false if there is none.
- * Called in a signal handler, so it must not use locks, allocation or stdio. */
-typedef bool (*sim_describe_callback)(char *text, size_t bytes, const void *address);
-
 typedef struct sim_control {
     size_t size;
     ctrt_status (*counters)(int device, sim_counters *out);
@@ -54,9 +50,6 @@ typedef struct sim_control {
     ctrt_status (*set_bandwidth)(int device, uint64_t bytes_per_second);
     /* The copies and bytes of the link from device `from` to device `to`, since `to` was opened. */
     ctrt_status (*link)(int to, int from, uint64_t *copies, uint64_t *bytes);
-    /* Sets the function that describes an address in the message about a host access; NULL: the host's default.
-     * Process-wide. */
-    void (*set_namer)(sim_describe_callback namer);
 } sim_control;
 
 #endif

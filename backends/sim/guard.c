@@ -16,7 +16,6 @@
 
 /* Open devices by index; NULL if closed. */
 static struct sim_device *_Atomic guarded[SIM_DEVICES];
-static _Atomic(sim_describe_callback) namer;
 static struct sigaction before;
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool installed;
@@ -60,16 +59,13 @@ static void say(struct sim_device *device, const char *address, const void *cont
     struct sim_block block;
     char name[160];
     uint64_t place = (uint64_t)(address - device->guard);
-    sim_describe_callback who = atomic_load(&namer);
     add(&line, "ctrt: the host ");
     add(&line, verb(context));
     add(&line, " memory of ");
     add(&line, device->name);
     add(&line, " at 0x");
     add_number(&line, (uintptr_t)address, 16);
-    if (who == NULL && CTRT_SLOT(sim_host, describe))
-        who = sim_host->describe;
-    if (who != NULL && who(name, sizeof name, address)) {
+    if (CTRT_SLOT(sim_host, describe) && sim_host->describe(name, sizeof name, address)) {
         name[sizeof name - 1] = '\0';
         add(&line, ", ");
         add(&line, name);
@@ -139,11 +135,6 @@ void sim_guard_remove(struct sim_device *device)
 {
     struct sim_device *own = device;
     atomic_compare_exchange_strong(&guarded[device->index], &own, NULL);
-}
-
-void sim_guard_set_describe(sim_describe_callback who)
-{
-    atomic_store(&namer, who);
 }
 
 const struct sim_device *sim_owner(const void *address)

@@ -208,7 +208,6 @@ struct sim_reservation *sim_reservation_at(const struct sim_device *device, uint
 /* guard.c: reports host accesses to device memory. */
 void sim_guard_add(struct sim_device *device);
 void sim_guard_remove(struct sim_device *device);
-void sim_guard_set_describe(sim_describe_callback namer);
 
 /* faults.c: counts an operation and returns whether a fault makes it fail. `text` receives the fault as the user wrote
  * it. The caller holds the device's lock. */

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "base/param.h"
 #include "device/internal.h"
+#include "device/launcher.h"
 
 #define MAX_BACKENDS 64
 
@@ -12,7 +13,8 @@ static const ctrt_param device_param = {
     CTRT_PARAM_STRING,
     "auto",
     NULL,
-    "the device that \"auto\" selects, also the default of factories: cpu, cuda:1, or auto for the best device present",
+    "the device that \"auto\" selects, also the default of factories: cpu, cuda:1, or auto for the best type present; "
+    "without a number, the device of the local rank",
 };
 CORE_PARAM(device_param);
 
@@ -92,11 +94,23 @@ static ctrt_status param_device(const char **out)
     return CTRT_OK;
 }
 
+/* A process that a launcher has started gets the device of its local rank. Malformed variables of launchers are errors
+ * only where a program joins a process group. */
+static void select_for_rank(ctrt_device_spec *spec)
+{
+    struct rank_environment ranks;
+    const int count = spec->index < 0 && strcmp(spec->type, "cpu") != 0 ? ctrt_device_count(spec->type) : 0;
+    if (count > 0 && launcher_read(&ranks) == CTRT_OK && ranks.launcher != NULL)
+        spec->index = ranks.local_rank % count;
+}
+
 ctrt_status device_auto_spec(ctrt_device_spec *out)
 {
     const char *name;
     CTRT_TRY(param_device(&name));
-    return name == NULL ? best_type(out) : ctrt_context(ctrt_device_parse(out, name), "CTRT_DEVICE=%s", name);
+    CTRT_TRY(name == NULL ? best_type(out) : ctrt_context(ctrt_device_parse(out, name), "CTRT_DEVICE=%s", name));
+    select_for_rank(out);
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_device_auto(ctrt_device **out)

@@ -15,6 +15,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
+#include "graph/graph_parts.h"
 #include "memory/events.h"
 #include "memory/hazard.h"
 
@@ -122,8 +123,7 @@ static struct graph_capture *capture_of(const struct device_memory *memory, cons
     return found;
 }
 
-/* Makes the capture fail with `status` and the thread's current message. Only the first error is kept. */
-static void capture_fail(struct graph_capture *capture, ctrt_status status)
+void capture_fail(struct graph_capture *capture, ctrt_status status)
 {
     pthread_mutex_lock(&capture->lock);
     if (capture->failed == CTRT_OK) {
@@ -426,6 +426,7 @@ void capture_release_uses(struct graph_capture *capture)
 {
     if (!device_usable(capture->memory->device))
         return;
+    graph_parts_free(capture);
     pthread_mutex_lock(&capture->lock);
     struct ptr_map uses = capture->uses;
     capture->uses = (struct ptr_map){ 0 };

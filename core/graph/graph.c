@@ -3,14 +3,13 @@
 #include "base/array.h"
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "graph/capture_parts.h"
+#include "graph/graph_parts.h"
 #include "memory/hazard.h"
 
 struct ctrt_graph {
     atomic_int refs;
     ctrt_device *device;
     struct graph_capture *capture;
-    void *handle;                           /* the backend's */
     pthread_mutex_t lock;                   /* held while a replay is enqueued */
     ctrt_stream *last;                      /* stream of the last replay; NULL: none yet */
 };
@@ -53,6 +52,7 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
         return status;
     }
     capture_enlist(capture);
+    capture_begun(capture);
     return CTRT_OK;
 }
 
@@ -91,11 +91,10 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     struct graph_capture *capture = graph_capture_of(capture_here(device));
     if (capture == NULL || capture->stream != stream)
         return ctrt_fail(CTRT_ERR_STATE, "capture_end: the current stream of %s is not being captured", device->name);
-    void *handle = NULL;
     ctrt_status status = rejoin(capture);
     capture_delist(capture);
     pthread_mutex_lock(&stream->lock);
-    const ctrt_status ended = device->backend->capture->end(device->handle, stream->queue, &handle);
+    const ctrt_status ended = graph_parts_end(capture);
     atomic_store(&stream->capture, NULL);
     pthread_mutex_unlock(&stream->lock);
     pthread_mutex_lock(&capture->lock);
@@ -111,8 +110,6 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     if (status == CTRT_OK && graph == NULL)
         status = out_of_memory(sizeof *graph, "a graph");
     if (status != CTRT_OK) {
-        if (handle != NULL)
-            device->backend->capture->destroy(device->handle, handle);
         capture_release_uses(capture);
         capture_drop(capture);
         return ctrt_context(status, "capture_end");
@@ -121,7 +118,6 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     pthread_mutex_init(&graph->lock, NULL);
     graph->device = device;
     graph->capture = capture;
-    graph->handle = handle;
     atomic_fetch_add(&capture->memory->device->graphs, 1);
     ctrt_graph_release(out);
     *out = graph;
@@ -197,18 +193,17 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
         status = order_all(capture, stream, 0);
     if (status == CTRT_OK) {
         graph_params_ready(capture->params);
+        capture->point_count = 0;           /* tensors that are released during the replay add others */
         pthread_mutex_lock(&stream->lock);
         status = graph_params_put(capture->params, stream);
         const bool put = status == CTRT_OK;
-        if (put)
-            status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
-        const timepoint point = put ? stream_count_work(stream) : 0;
+        timepoint point = put && capture->params != NULL ? stream_count_work(stream) : 0;
         pthread_mutex_unlock(&stream->lock);
         if (put) {
+            status = graph_parts_replay(&point, capture, stream);
             graph_params_sent(capture->params, point, status == CTRT_OK);
             (void)order_all(capture, stream, point);
         }
-        capture->point_count = 0;
         graph->last = stream;
     }
     pthread_mutex_unlock(&capture->lock);
@@ -233,11 +228,8 @@ void ctrt_graph_release(ctrt_graph **variable)
     *variable = NULL;
     if (atomic_fetch_sub(&graph->refs, 1) > 1)
         return;
-    if (device_usable(graph->device)) {
-        if (graph->last != NULL)
-            (void)stream_synchronize(graph->last);
-        graph->device->backend->capture->destroy(graph->device->handle, graph->handle);
-    }
+    if (device_usable(graph->device) && graph->last != NULL)
+        (void)stream_synchronize(graph->last);
     capture_release_uses(graph->capture);
     atomic_fetch_sub(&graph->capture->memory->device->graphs, 1);
     capture_drop(graph->capture);

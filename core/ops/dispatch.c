@@ -446,13 +446,8 @@ ctrt_status kernel_call(const struct op_call *call)
     if (likely(entry != NULL && entry->run != NULL)
         && (n_inputs == 0 || inputs[0] != outputs[0] || (entry->flags & CTRT_KERNEL_INPLACE))
         && ((entry->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))
-        && likely(none_pinned(inputs, n_inputs) && none_pinned(outputs, n_outputs))) {
-        const ctrt_call invocation = { .size = sizeof invocation, .device = call->device->handle, .inputs = inputs,
-                                       .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
-                                       .n_outputs = (uint32_t)n_outputs, .attributes = call->attributes,
-                                       .kernel = entry->kernels[0] };
-        return entry->run(&invocation);
-    }
+        && likely(none_pinned(inputs, n_inputs) && none_pinned(outputs, n_outputs)))
+        return dispatch_run(entry, call->device, inputs, n_inputs, outputs, n_outputs, call->attributes);
     return kernel_run_general(call);
 }
 

@@ -43,6 +43,18 @@ static inline struct dispatch_entry *dispatch_find(ctrt_device *device, enum op 
     return entries ? &entries[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
 }
 
+/* Calls the entry's `run`, which must not be NULL, on operands that are contiguous and not pinned; outputs[0] is an
+ * input only if the kernel has CTRT_KERNEL_INPLACE. For the fast paths of op functions. */
+static inline __attribute__((always_inline)) ctrt_status
+dispatch_run(const struct dispatch_entry *entry, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+             const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+{
+    const ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = inputs, .outputs = outputs,
+                             .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs,
+                             .attributes = attributes, .kernel = entry->kernels[0] };
+    return entry->run(&call);
+}
+
 /* Runs the best kernel that accepts the call. A kernel without CTRT_KERNEL_STRIDED gets contiguous copies of operands
  * that are not contiguous; outputs are copied back afterwards. If no kernel accepts the call, runs the fallback or
  * returns CTRT_ERR_NOT_SUPPORTED. */

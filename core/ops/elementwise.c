@@ -144,15 +144,18 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
     CTRT_TRY(elementwise_check_bool(op, compute));
     ctrt_tensor *y = NULL, *cast = x;
-    ctrt_status status = CTRT_OK;
     if (unlikely(compute != tensor_dtype(x)))
         CTRT_TRY(ctrt_context(op_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
-    status = tensor_new_like(&y, x, result_dtype(promotion, compute));
+    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
         const ctrt_view *in = &cast->view, *result = &y->view;
-        status = kernel_call_elementwise(&(struct op_call){ op, compute, x->device, .inputs = &in, .n_inputs = 1,
-                                                            .outputs = &result, .n_outputs = 1,
-                                                            .attributes = kernel_attributes });
+        const struct dispatch_entry *entry = dispatch_find(x->device, op, compute);
+        if (likely(entry != NULL && entry->run != NULL && view_plain(in) && in->numel > 0))
+            status = dispatch_run(entry, x->device, &in, 1, &result, 1, kernel_attributes);
+        else
+            status = kernel_call_elementwise(&(struct op_call){ op, compute, x->device, .inputs = &in, .n_inputs = 1,
+                                                                .outputs = &result, .n_outputs = 1,
+                                                                .attributes = kernel_attributes });
     }
     if (unlikely(cast != x))
         tensor_release(cast);
@@ -277,9 +280,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     if (unlikely(status != CTRT_OK))
         return ctrt_context(status, "%s", op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
-    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result,
-                             .n_inputs = 2, .n_outputs = 1, .kernel = entry->kernels[0] };
-    status = entry->run(&call);
+    status = dispatch_run(entry, a->device, in, 2, &result, 1, NULL);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);
         return CTRT_OK;

@@ -34,12 +34,16 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
                              ctrt_device *device, const int64_t *shape, int ndim);
 void operands_release(struct operand *operands, int count);
 
+static inline bool view_plain(const ctrt_view *view)
+{
+    return (view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_PINNED)) == CTRT_VIEW_CONTIGUOUS;
+}
+
 /* Returns whether two operands are contiguous, not pinned, and have the same shape and dtype, which is the common
  * case. */
 static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
 {
-    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || ((a->flags | b->flags) & CTRT_VIEW_PINNED)
-        || a->ndim != b->ndim || a->dtype != b->dtype)
+    if (!view_plain(a) || !view_plain(b) || a->ndim != b->ndim || a->dtype != b->dtype)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d])

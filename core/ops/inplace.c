@@ -201,9 +201,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     if (unlikely(entry == NULL || entry->run == NULL || !(entry->flags & CTRT_KERNEL_INPLACE)))
         return false;
     const ctrt_view *in[2] = { &self->view, &other->view }, *result = &self->view;
-    const ctrt_call call = { .size = sizeof call, .device = self->device->handle, .inputs = in, .outputs = &result,
-                             .n_inputs = 2, .n_outputs = 1, .kernel = entry->kernels[0] };
-    *status = entry->run(&call);
+    *status = dispatch_run(entry, self->device, in, 2, &result, 1, NULL);
     tensor_bump_version(self);
     return true;
 }

@@ -30,23 +30,24 @@ static bool fold_batch(ctrt_view *view)
     return true;
 }
 
-/* Sets *out to a view of a matrix as a batch of one matrix. */
-static void single_matrix(ctrt_view *out, const ctrt_view *matrix)
+/* Sets *out to a view of the elements of `view` as `batches` matrices of rows x columns, stored densely one after the
+ * other. The strides of one matrix are given; those of a dimension of size 1 are set to those of a dense matrix. */
+static void batch_view(ctrt_view *out, const ctrt_view *view, int64_t batches, int64_t rows, int64_t columns,
+                       int64_t row, int64_t column)
 {
-    const int64_t rows = matrix->shape[0], columns = matrix->shape[1];
-    out->data = matrix->data;
-    out->numel = matrix->numel;
-    out->dtype = matrix->dtype;
+    out->data = view->data;
+    out->numel = view->numel;
+    out->dtype = view->dtype;
     out->ndim = 3;
-    out->flags = matrix->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_PINNED);
+    out->flags = view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_PINNED);
     out->reserved = 0;
-    out->owner = matrix->owner;
-    out->shape[0] = 1;
+    out->owner = view->owner;
+    out->shape[0] = batches;
     out->shape[1] = rows;
     out->shape[2] = columns;
-    out->strides[0] = matrix->numel;
-    out->strides[1] = rows == 1 && matrix->strides[1] == 1 ? MAX(columns, 1) : matrix->strides[0];
-    out->strides[2] = columns == 1 && matrix->strides[0] == 1 ? MAX(rows, 1) : matrix->strides[1];
+    out->strides[0] = rows * columns;
+    out->strides[1] = rows == 1 && column == 1 ? MAX(columns, 1) : row;
+    out->strides[2] = columns == 1 && row == 1 ? MAX(rows, 1) : column;
 }
 
 /* Sets *out to the operand in the form that the kernel requires: cast, expanded to the batch shape and folded to three
@@ -57,7 +58,8 @@ static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tenso
     int64_t shape[CTRT_MAX_DIMS];
     *keep = NULL;
     if (batch_ndim == 0 && as_matrix->ndim == 2 && tensor_dtype(x) == dtype && is_matrix(as_matrix)) {
-        single_matrix(out, as_matrix);
+        batch_view(out, as_matrix, 1, as_matrix->shape[0], as_matrix->shape[1], as_matrix->strides[0],
+                   as_matrix->strides[1]);
         return CTRT_OK;
     }
     memcpy(shape, batch, (size_t)batch_ndim * sizeof *shape);
@@ -86,18 +88,20 @@ static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tenso
     return status;
 }
 
-/* Sets *out to the operand's view. A vector becomes a matrix: a row if it is the left operand, else a column. */
-static void promote_vector(ctrt_view *out, const ctrt_view *view, bool left)
+/* Returns the operand's view as one or more matrices. A vector becomes a matrix in *promoted: a row if it is the left
+ * operand, else a column. */
+static const ctrt_view *operand_matrices(ctrt_view *promoted, const ctrt_view *view, bool left)
 {
-    *out = *view;
-    if (view->ndim != 1)
-        return;
-    out->ndim = 2;
-    out->shape[left ? 1 : 0] = view->shape[0];
-    out->strides[left ? 1 : 0] = view->strides[0];
-    out->shape[left ? 0 : 1] = 1;
-    out->strides[left ? 0 : 1] = left ? MAX(view->shape[0], 1) * view->strides[0] : 1;
-    view_refresh(out);
+    if (likely(view->ndim > 1))
+        return view;
+    *promoted = *view;
+    promoted->ndim = 2;
+    promoted->shape[left ? 1 : 0] = view->shape[0];
+    promoted->strides[left ? 1 : 0] = view->strides[0];
+    promoted->shape[left ? 0 : 1] = 1;
+    promoted->strides[left ? 0 : 1] = left ? MAX(view->shape[0], 1) * view->strides[0] : 1;
+    view_refresh(promoted);
+    return promoted;
 }
 
 static ctrt_status check_matmul(ctrt_tensor *a, ctrt_tensor *b)
@@ -146,7 +150,7 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
                             const ctrt_view *right, const int64_t *batch, int batch_ndim)
 {
     ctrt_tensor *keep_a = NULL, *keep_b = NULL;
-    ctrt_view va, vb, vy = y->view;
+    ctrt_view va, vb, vy;
     ctrt_device *device = y->device;
     const ctrt_dtype dtype = tensor_dtype(y);
     const int64_t m = left->shape[left->ndim - 2], k = left->shape[left->ndim - 1], n = right->shape[right->ndim - 1];
@@ -171,11 +175,7 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
     if (status == CTRT_OK)
         status = matrix_operand(&vb, &keep_b, b, dtype, device, right, batch, batch_ndim);
     if (status == CTRT_OK) {
-        const int64_t shape[3] = { batches, rows, n };
-        vy.ndim = 3;
-        memcpy(vy.shape, shape, sizeof shape);
-        shape_strides(vy.strides, shape, 3);
-        view_refresh(&vy);
+        batch_view(&vy, &y->view, batches, rows, n, n, 1);
         const ctrt_view *in[2] = { &va, &vb }, *result = &vy;
         status = kernel_call(&(struct op_call){ OP_matmul, dtype, device, .inputs = in, .n_inputs = 2,
                                                 .outputs = &result, .n_outputs = 1 });
@@ -201,25 +201,25 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
         return status;
     }
     CTRT_TRY(check_matmul(a, b));
-    ctrt_view left, right;
-    promote_vector(&left, &a->view, true);
-    promote_vector(&right, &b->view, false);
+    ctrt_view row, column;
+    const ctrt_view *left = operand_matrices(&row, &a->view, true);
+    const ctrt_view *right = operand_matrices(&column, &b->view, false);
 
     int64_t batch[CTRT_MAX_DIMS], shape[CTRT_MAX_DIMS + 2];
     int batch_ndim, ndim = 0;
-    CTRT_TRY(shape_broadcast(batch, &batch_ndim, "matmul (leading dimensions)", left.shape, left.ndim - 2, right.shape,
-                             right.ndim - 2));
+    CTRT_TRY(shape_broadcast(batch, &batch_ndim, "matmul (leading dimensions)", left->shape, left->ndim - 2,
+                             right->shape, right->ndim - 2));
     for (; ndim < batch_ndim; ndim++)
         shape[ndim] = batch[ndim];
     if (a->view.ndim > 1)
-        shape[ndim++] = left.shape[left.ndim - 2];
+        shape[ndim++] = left->shape[left->ndim - 2];
     if (b->view.ndim > 1)
-        shape[ndim++] = right.shape[right.ndim - 1];
+        shape[ndim++] = right->shape[right->ndim - 1];
 
     ctrt_tensor *y = NULL;
     ctrt_status status = tensor_new(&y, shape, ndim, tensor_dtype(a), a->device);
     if (status == CTRT_OK && y->view.numel > 0)
-        status = multiply(y, a, b, &left, &right, batch, batch_ndim);
+        status = multiply(y, a, b, left, right, batch, batch_ndim);
     ctrt_tensor *const inputs[2] = { a, b };
     return op_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
 }

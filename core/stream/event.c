@@ -19,6 +19,7 @@ struct ctrt_event {
     uint64_t records;                       /* number of records; 0: never recorded */
     struct capture *capture;                /* the capture in which it was recorded, which may have ended; only
                                              * compared, never dereferenced; NULL: none */
+    unsigned cuts;                          /* the stream's `cuts` at the record */
     double host_ms;                         /* time of the record, on a synchronous device */
 };
 
@@ -113,6 +114,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
         event->stream = stream;
         event->stream_id = ctrt_stream_id(stream);
         event->capture = atomic_load(&stream->capture);
+        event->cuts = atomic_load(&stream->cuts);
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -243,6 +245,12 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
             status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that has ended");
         else if (unlikely(event->capture != NULL || stream_captured(stream)))
             status = stream_may_wait(&joins, stream, event->capture, other);
+        /* A part of the capture that has ended is ordered before everything on the streams of the capture now. */
+        if (unlikely(status == CTRT_OK && event->capture != NULL && event->cuts != atomic_load(&other->cuts))) {
+            status = joins ? stream_wait_for(stream, event->stream) : CTRT_OK;
+            pthread_mutex_unlock(&event->lock);
+            return ctrt_context(status, "stream_wait_event");
+        }
         pthread_mutex_lock(&stream->lock);
         if (status == CTRT_OK && !clock_reserve(&stream->clock, event->clock.count))
             status = out_of_memory(sizeof(uint64_t), "a stream's clock");

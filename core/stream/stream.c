@@ -276,6 +276,7 @@ static void queue_drop(ctrt_stream *stream)
                           memory_order_release);
     host_free(stream->error_text);
     stream->error_text = NULL;
+    host_free(atomic_exchange(&stream->given, NULL));
     stream->error = CTRT_OK;
     atomic_store_explicit(&stream->failed, false, memory_order_release);
     stream->error_at = stream->broke_at = 0;

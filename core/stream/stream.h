@@ -38,6 +38,11 @@ struct clock {
     uint32_t count;
 };
 
+struct stream_given {
+    ctrt_status status;
+    char text[1024];
+};
+
 struct ctrt_stream {
     atomic_int refs;                        /* number of handles; 0: released, can be reused */
     ctrt_device *device;
@@ -55,6 +60,7 @@ struct ctrt_stream {
     uint64_t error_at;                      /* number of the first work that the error may affect */
     uint64_t good;                          /* the host has waited for all work up to this number without an error */
     char *error_text;
+    _Atomic(struct stream_given *) given;   /* set by stream_fail, without the lock; becomes the error */
     uint64_t broke_at;                      /* number of the first work that the queue dropped, as far as known; 0: none
                                              * since the last reset */
     uint64_t resets;                        /* number of resets after such failures; the last STREAM_FAILURES of them
@@ -64,6 +70,7 @@ struct ctrt_stream {
                                              * inherited */
     _Atomic(struct capture *) capture;      /* graph/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
+    atomic_uint cuts;                       /* of its captures: calls between their parts, graph/graph_parts.c */
     const char *label;                      /* label of the last work: memory_stats/label.h */
     /* ring of the last label changes: from work `from` on, the label is `label` */
     struct stream_site { uint64_t from; const char *label; } *sites;
@@ -155,6 +162,10 @@ static inline bool timepoint_done(timepoint point)
 
 /* Fails with CTRT_ERR_STATE, because work of a captured stream can be neither waited for nor queried. */
 ctrt_status stream_fail_captured(const ctrt_stream *stream);
+/* Makes `status`, with the calling thread's message, the error of the stream's incomplete work, unless the stream has
+ * an error already. For work that the device completes although its result is invalid. Takes no lock, because a thread
+ * that waits for this work may hold the stream's. */
+void stream_fail(ctrt_stream *stream, ctrt_status status);
 /* Checks whether `stream` may wait for work on `other` that belongs to the capture `theirs` (NULL: work that runs).
  * Fails with CTRT_ERR_STATE if it may not. Sets *joins if `stream` must join the capture after the wait is enqueued. */
 ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other);

@@ -93,9 +93,23 @@ static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint6
                      (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
 }
 
+/* Takes over the error that stream_fail has set. Requires the stream's lock. */
+static void take_given(ctrt_stream *stream)
+{
+    if (likely(atomic_load_explicit(&stream->given, memory_order_relaxed) == NULL))
+        return;
+    struct stream_given *given = atomic_exchange(&stream->given, NULL);
+    if (given == NULL)
+        return;
+    (void)ctrt_fail(given->status, "%s", given->text);
+    keep_error(stream, given->status, 0);
+    host_free(given);
+}
+
 /* Queries the backend for a failure. Requires the stream's lock. */
 static void look_for_error(ctrt_stream *stream)
 {
+    take_given(stream);
     const ctrt_queue_table *queue = stream->device->backend->queue;
     uint64_t at = 0;
     if (stream->broke_at != 0 || !CTRT_SLOT(queue, error))
@@ -111,7 +125,9 @@ static void look_for_error(ctrt_stream *stream)
 }
 
 /* Copies errors of other streams whose results the work of `stream` uses, because the results of `stream` are then
- * invalid too. Requires that the caller holds no stream lock. */
+ * invalid too. Requires that the caller holds no stream lock. Does not lock streams that `stream` does not depend on: a
+ * thread that copies from pageable memory holds the lock of its stream until the work on it is done, and this work may
+ * be a collective that waits for the calling thread. */
 static void inherit_errors(ctrt_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
@@ -120,6 +136,11 @@ static void inherit_errors(ctrt_stream *stream)
     for (uint32_t slot = 0; slot < count; slot++) {
         ctrt_stream *other = slot < STREAM_MAX ? stream_at(slot) : NULL;
         if (other == NULL || other == stream || other->queue == NULL)
+            continue;
+        pthread_mutex_lock(&stream->lock);
+        const bool depends = stream->clock.seen[slot] > 0;
+        pthread_mutex_unlock(&stream->lock);
+        if (!depends)
             continue;
         lock_both(stream, other);
         const uint64_t seen = stream->clock.seen[slot];
@@ -284,6 +305,7 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
         inherit_errors(stream);
     }
     pthread_mutex_lock(&stream->lock);
+    take_given(stream);
     if (likely(stream->error == CTRT_OK))
         stream->good = MAX(stream->good, sequence);
     status = unlikely(stream->error != CTRT_OK) ? fail_kept(stream) : CTRT_OK;
@@ -441,6 +463,29 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
     pthread_mutex_unlock(&stream->lock);
     *idle = done;
     return status;
+}
+
+ctrt_status ctrt_stream_native(void **handle, ctrt_stream *stream)
+{
+    CTRT_TRY(check("stream_native", stream));
+    if (handle == NULL)
+        return fail_null("stream_native", "handle");
+    const ctrt_queue_table *queue = device_asynchronous(stream->device) ? stream->device->backend->queue : NULL;
+    if (!CTRT_SLOT(queue, native))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "stream_native: streams of %s have no handle for other libraries",
+                         stream->device->name);
+    return ctrt_context(queue->native(stream->device->handle, stream->queue, handle), "stream_native");
+}
+
+void stream_fail(ctrt_stream *stream, ctrt_status status)
+{
+    struct stream_given *given = host_calloc(sizeof *given), *none = NULL;
+    if (given == NULL)
+        return;
+    given->status = status;
+    snprintf(given->text, sizeof given->text, "%s", ctrt_error_message());
+    if (!atomic_compare_exchange_strong(&stream->given, &none, given))
+        host_free(given);
 }
 
 ctrt_status ctrt_stream_reset(ctrt_stream *stream)

@@ -27,6 +27,8 @@
  *     together, so their step counts must stay equal. Functions that replace tensors (ctrt_module_to) leave the old
  *     ones in the graph; ctrt_optimizer_load writes into them.
  *   - Of an optimizer over several devices, only the part on the captured device is replayed.
+ *   - Collectives (ctrt/comm.h) are calls of the host, which each replay makes again, and so are functions of the
+ *     program (ctrt_capture_call). All other functions of the program run at the capture only.
  *
  * Tensors that a capture writes have no values before the first replay. A failed call is not recorded; if a step did
  * not complete, release its graph.
@@ -58,9 +60,28 @@ CTRT_API ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device);
 /* Returns whether the calling thread's current stream of `device` (NULL: the default device) is being captured. */
 CTRT_API bool ctrt_capture_running(ctrt_device *device);
 
+/* Records a call of `function` in the capture of the calling thread's current stream of `device` (NULL: the default
+ * device). Each ctrt_capture_replay calls it, in its thread, when the work that was recorded before is enqueued and
+ * before later work is. So it runs on the host before that work has ended. It may call functions of this library, whose
+ * work is enqueued there, but must not replay or release the graph. If it fails, the replay ends with its error, and
+ * later work is not enqueued. The recorded work is divided there: work on all streams of the capture after the call
+ * waits for all work before it, and each part is a graph of its own for the backend. During the call of this function,
+ * no other thread may use a stream of the capture.
+ *
+ * `destroy` (NULL: none) is called with `user` when the graph is released, when the capture fails, and on an error
+ * here. Errors: CTRT_ERR_STATE if the stream is not being captured. Others make the capture fail. */
+CTRT_API ctrt_status ctrt_capture_call(ctrt_device *device, ctrt_status (*function)(void *user), void *user,
+                                       void (*destroy)(void *user));
+
 /* Enqueues the recorded work on the calling thread's current stream of the graph's device, ordered after the work of
- * other streams on the tensors that it uses. Replays of one graph run one after another. Errors: CTRT_ERR_STATE on a
- * stream that is being captured and while a dry run is active on the device; the backend's errors. */
+ * other streams on the tensors that it uses. Replays of one graph run one after another.
+ *
+ * If the graph has collectives, this function waits for the other ranks as the collectives do, and returns their error:
+ * CTRT_ERR_COMM if a rank has ended or does not arrive, also if the communicator has failed before. The work before
+ * that collective has been enqueued then, and the work after it is not, so the optimizer makes no step.
+ *
+ * Errors: CTRT_ERR_STATE on a stream that is being captured and while a dry run is active on the device; those of
+ * collectives and of calls; the backend's errors. */
 CTRT_API ctrt_status ctrt_capture_replay(ctrt_graph *graph);
 
 /* Adds a reference and returns `graph`; NULL is returned unchanged. */

@@ -3,7 +3,8 @@
  *
  * A communicator (ctrt_comm) is one rank's membership in a group of ranks. A rank is a process, or a thread of a
  * process, and has one device. All ranks of a group call the same collectives in the same order. The transport is a
- * plugin of kind `comm`, the engine: `host` for threads and processes of one machine, `mpi` for clusters.
+ * plugin of kind `comm`, the engine: `host` for threads and processes of one machine, `mpi` for clusters, `nccl` for
+ * NVIDIA GPUs.
  *
  *     CTRT_TRY(ctrt_comm_new(&comm, NULL));               // rank, size and engine from the environment
  *     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM));
@@ -18,11 +19,20 @@
  * Failures. Every collective carries its number, kind, reduction, dtype, count and root; if they differ between ranks,
  * the collective fails with CTRT_ERR_STATE on all ranks, with a message that lists them. If a rank does not arrive
  * within the timeout or its process has ended, the collective fails on all other ranks with CTRT_ERR_COMM and a report
- * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error.
+ * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error. Engines
+ * that only enqueue collectives (`nccl`) find a failure when the call has returned: then it also becomes the error of
+ * the streams on which collectives are incomplete (ctrt_stream_reset), and ranks that call different collectives run
+ * into the timeout.
  *
  * In the child of a fork, calls on the parent's communicators and works return CTRT_ERR_FORKED; they can be released.
  *
- * Collectives cannot be captured (ctrt_capture_begin): CTRT_ERR_STATE, and the capture fails.
+ * In a capture (ctrt_capture_begin) collectives and messages are recorded. Each replay calls them again, with new
+ * numbers, so all ranks must replay the same ones. ctrt_work_wait is recorded, too; a work that is not
+ * waited for ends with the replay. The graph owns references to the communicator and the tensors, whose memory is not
+ * reused within the captured step. A communicator that ends is an error of the replay. Works from before a capture must
+ * be waited for before it. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so does the capture.
+ * With the engine `nccl` collectives are part of the device's graph: all ranks replay their graphs in the same order,
+ * and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */

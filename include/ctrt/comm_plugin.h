@@ -47,7 +47,8 @@ typedef struct ctrt_comm_call {
     void *receive;
     ctrt_tensor *send_tensor;           /* the tensors that have the data */
     ctrt_tensor *receive_tensor;
-    void *queue;                        /* with CTRT_COMM_ENQUEUES: the queue; else NULL */
+    void *queue;                        /* with CTRT_COMM_ENQUEUES, if the addresses are those of the device: the queue
+                                         * of the current stream; else NULL */
     void *state;                        /* first argument of the config's functions during this call */
 } ctrt_comm_call;
 
@@ -69,8 +70,14 @@ typedef struct ctrt_comm_config {
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
-    CTRT_COMM_ENQUEUES = 1              /* run() enqueues on call->queue and returns; else it returns when the
-                                         * collective is done (with tensors of asynchronous devices: enqueued) */
+    /* run() enqueues the collective on the calling thread's current stream, whose queue is call->queue, and returns; a
+     * barrier and CTRT_COLLECTIVE_EMPTY it waits for. The library enqueues collectives in the order in which the
+     * program calls them, also those of different communicators, records when they are done, and applies the time limit
+     * to them. Without the flag, run() returns when the collective is done (with tensors of asynchronous devices:
+     * enqueued). */
+    CTRT_COMM_ENQUEUES = 1,
+    CTRT_COMM_CAPTURES = 2              /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
+                                         * the replays of the graph run the collective */
 };
 
 typedef struct ctrt_comm_engine {
@@ -103,6 +110,10 @@ typedef struct ctrt_comm_engine {
      * any thread, in a different order on each rank, and does not wait for other ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
     void (*free)(void *comm, void *address);
+    /* Optional, with CTRT_COMM_ENQUEUES: returns the error of collectives that were enqueued, if one is known. Called
+     * about every 10 ms by another thread while collectives are incomplete. Does not wait. After a failure the library
+     * calls `abort`, which must make incomplete collectives end on their streams. */
+    ctrt_status (*poll_error)(void *comm);
 } ctrt_comm_engine;
 
 CTRT_END_DECLS

@@ -29,7 +29,9 @@ CTRT_API ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text);
 CTRT_API ctrt_status ctrt_device_format(char *buffer, size_t bytes, const ctrt_device_spec *spec);
 
 /* Opens the device named `name`: "cpu", "cuda:1", or "auto" (the device in CTRT_DEVICE, else the best device
- * present). NULL means "auto". Loads only the plugin that provides the device.
+ * present). NULL means "auto". Loads only the plugin that provides the device. If CTRT_DEVICE names a type without an
+ * index, or is unset, "auto" is in a rank of a launcher (torchrun, mpirun, srun, ctrt run) the device whose index is
+ * the local rank, modulo the number of devices.
  *
  * Errors: CTRT_ERR_NO_DEVICE, with a message that lists what was tried, why each candidate was rejected, the known
  * types and the nearest match; CTRT_ERR_FORKED if the device was opened before a fork and cannot be used in the

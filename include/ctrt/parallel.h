@@ -235,8 +235,8 @@ typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *outpu
  * If the step fails on one device, it fails, with an error that names the device, and the gradients are those from
  * before. `net` was created by ctrt_parallel_new, else CTRT_ERR_INVALID_ARGUMENT. CTRT_ERR_SHAPE for inputs without
  * rows, or of different numbers. In a capture, CTRT_ERR_NOT_SUPPORTED in canonical mode and for strategies that use
- * several devices; in a dry run, CTRT_ERR_STATE unless all devices of the strategy are in one, CTRT_ERR_NOT_SUPPORTED
- * for strategies with a communicator.
+ * several devices, and CTRT_ERR_STATE if `distributed` has made less than two steps; in a dry run, CTRT_ERR_STATE
+ * unless all devices of the strategy are in one, CTRT_ERR_NOT_SUPPORTED for strategies with a communicator.
  *
  * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the means are over the
  * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. A

@@ -435,6 +435,9 @@ typedef struct ctrt_queue_table {       /* optional; without it, all work is com
      * CTRT_ERR_DEVICE_LOST if the device itself is lost. */
     ctrt_status (*error)(void *device, void *queue, uint64_t *sequence);
     ctrt_status (*reset)(void *device, void *queue);
+    /* Optional. Writes the queue's handle in the API of the device (cuda: a CUstream), and makes the device current in
+     * the calling thread for users of that API. */
+    ctrt_status (*native)(void *device, void *queue, void **handle);
 } ctrt_queue_table;
 
 typedef struct ctrt_kernel_table {      /* optional; without it every op needs the CPU fallback */

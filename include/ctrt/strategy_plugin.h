@@ -44,9 +44,11 @@ typedef struct ctrt_strategy_batch {
  * RANKS: it runs on this rank's device, with the ranks of a communicator. The library joins the communicator and passes
  * it in the configuration, whose only device is the communicator's.
  * ONE_DEVICE: it uses devices[0] only, in the calling thread, so that its passes can be captured (ctrt_capture_begin).
+ * CAPTURE: its passes can be captured, although it uses a communicator: collectives are part of the graph, and it
+ * records with ctrt_capture_call what the host has to do at each replay.
  * In a capture, the library refuses the passes of other strategies, and in canonical mode those of all. In a dry run on
  * some of the devices, it refuses the passes of strategies that use others too, and those of strategies with RANKS. */
-enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2 };
+enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
 
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
  * library adds the strategy's name. */
@@ -166,6 +168,11 @@ CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree
  * added to those of the module's parameters. CTRT_ERR_SHAPE if the loss has more than one element. */
 CTRT_API ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
                                          const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight);
+
+/* Runs the rows from..from+rows-1 of the inputs forward; `rows` -1: the inputs as they are. Inputs on other devices are
+ * copied to `device`, with history. */
+CTRT_API ctrt_status ctrt_shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device,
+                                        ctrt_tensor *const *inputs, int count, int64_t from, int64_t rows);
 
 /* The shards that one replica computes in canonical mode. */
 typedef struct ctrt_shard_range {

@@ -68,6 +68,12 @@ CTRT_API ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle);
  * CTRT_ERR_DEVICE_LOST if the device itself is lost, CTRT_ERR_NOT_SUPPORTED if its backend cannot recover. */
 CTRT_API ctrt_status ctrt_stream_reset(ctrt_stream *stream);
 
+/* Writes the handle of the stream in the API of its device (cuda: a CUstream, which is also a cudaStream_t), for calls
+ * of other libraries, and makes the device current in the calling thread for these calls (cuda: the primary context).
+ * The handle is valid as long as the stream. Tensors that such calls use are declared by ctrt_tensor_record_stream.
+ * CTRT_ERR_NOT_SUPPORTED if the device has no such handles. */
+CTRT_API ctrt_status ctrt_stream_native(void **handle, ctrt_stream *stream);
+
 /* Returns the stream's device; NULL for NULL. */
 CTRT_API ctrt_device *ctrt_stream_device(const ctrt_stream *stream);
 /* Returns a number that no other live stream of the process has; 0 for NULL only. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference, second
- * derivatives with central differences of the first, and gradients in other floating types with f64.
+ * derivatives with central differences of the first in random directions, and gradients in other floating types with
+ * f64.
  *
  * The differentiated function is L = sum(w * op(x)) with fixed random w. Central differences with step h have a
  * truncation error of h^2/6 L''' and a rounding error of about 1e-16 L / h. With h = 1e-5 and values of order one both
@@ -32,35 +33,28 @@ static void fill_random(struct array *a, struct dice *dice)
         a->f[k] = round_to(a->dtype, 2 * dice_unit(dice) - 1);
 }
 
-/* Computes d(value)/dx by central differences; returns false if `value` does. */
-static bool differences(struct derivation *d, struct array *x, struct array *out, const struct array *cotangents,
-                        bool (*value)(struct derivation *d, const struct array *cotangents, double *out))
+/* L of the reference. */
+static double loss_of(const struct derivation *d)
+{
+    struct array out[MAX_OUTPUTS] = { 0 };
+    op_reference(out, d->full, d->v, d->op);
+    return dot(&out[0], &d->weight);
+}
+
+/* Computes dL/dx of the reference by central differences. */
+static void differences(struct derivation *d, struct array *x, struct array *out)
 {
     array_make(out, CTRT_F64, x->ndim, x->shape);
     for (int64_t k = 0; k < out->numel; k++) {
         const double was = x->f[k], up = was + step, down = was - step;
-        double above, below;
         void *mark = scratch_mark();
         x->f[k] = up;
-        bool fine = value(d, cotangents, &above);
+        const double above = loss_of(d);
         x->f[k] = down;
-        fine = fine && value(d, cotangents, &below);
+        out->f[k] = (above - loss_of(d)) / (up - down);
         x->f[k] = was;
         scratch_release(mark);
-        if (!fine)
-            return false;
-        out->f[k] = (above - below) / (up - down);
     }
-    return true;
-}
-
-/* L of the reference. */
-static bool loss_of(struct derivation *d, UNUSED const struct array *cotangents, double *loss)
-{
-    struct array out[MAX_OUTPUTS] = { 0 };
-    op_reference(out, d->full, d->v, d->op);
-    *loss = dot(&out[0], &d->weight);
-    return true;
 }
 
 /* ---- a call and its backward pass ---- */
@@ -126,7 +120,7 @@ static void first_derivative(struct run *run, const struct check_op *op, const s
     for (int k = 0; fine && k < p.count; k++) {
         char what[32];
         const struct placed *in = &p.s.in[p.which[k]];
-        differences(&d, &d.full[p.which[k]], &full, NULL, loss_of);
+        differences(&d, &d.full[p.which[k]], &full);
         /* In a broadcast layout several elements share memory, whose gradient is their sum. */
         array_make(&want, CTRT_F64, in->base.ndim, in->base.shape);
         for (int64_t e = 0; e < full.numel; e++)
@@ -168,6 +162,37 @@ static bool second_value(struct derivation *d, const struct array *cotangents, d
     return fine;
 }
 
+/* Central differences of S for each element would call the device hundreds of times per variant. Instead, each input is
+ * moved in a few random directions u, in which the difference is the dot product of u and the gradient. An error in any
+ * element changes that product. */
+enum { DIRECTIONS = 3 };
+
+/* Computes the derivatives of S in the given directions of `x`; returns false if S cannot be computed. */
+static bool directional(struct derivation *d, struct array *x, const struct array *directions, struct array *out,
+                        const struct array *cotangents)
+{
+    struct array was;
+    array_make(&was, CTRT_F64, x->ndim, x->shape);
+    array_make(out, CTRT_F64, 1, (int64_t[]){ DIRECTIONS });
+    memcpy(was.f, x->f, (size_t)x->numel * sizeof *x->f);
+    for (int i = 0; i < DIRECTIONS; i++) {
+        double value[2];
+        void *mark = scratch_mark();
+        bool fine = true;
+        for (int side = 0; fine && side < 2; side++) {
+            for (int64_t k = 0; k < x->numel; k++)
+                x->f[k] = was.f[k] + (side ? step : -step) * directions[i].f[k];
+            fine = second_value(d, cotangents, &value[side]);
+        }
+        memcpy(x->f, was.f, (size_t)x->numel * sizeof *x->f);
+        scratch_release(mark);
+        if (!fine)
+            return false;
+        out->f[i] = (value[1] - value[0]) / (2 * step);
+    }
+    return true;
+}
+
 static void second_derivative(struct run *run, const struct check_op *op, const struct variant *v, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
@@ -192,12 +217,21 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
                        "the second backward");
     for (int k = 0; fine && k <= p.count; k++) {
         const bool input = k < p.count;
-        if (!differences(&d, input ? &d.full[p.which[k]] : &d.weight, &want, values, second_value))
+        struct array *x = input ? &d.full[p.which[k]] : &d.weight, directions[DIRECTIONS];
+        for (int i = 0; i < DIRECTIONS; i++) {
+            array_make(&directions[i], CTRT_F64, x->ndim, x->shape);
+            fill_random(&directions[i], &dice);
+        }
+        if (!directional(&d, x, directions, &want, values))
             break;
-        if (second[k] == NULL)                      /* no gradient means zero */
-            array_make(&got, CTRT_F64, want.ndim, want.shape);
-        else if (!download(run, &got, second[k]))
-            break;
+        array_make(&got, CTRT_F64, 1, (int64_t[]){ DIRECTIONS });
+        if (second[k] != NULL) {                    /* no gradient means zero */
+            struct array gradient;
+            if (!download(run, &gradient, second[k]))
+                break;
+            for (int i = 0; i < DIRECTIONS; i++)
+                got.f[i] = dot(&gradient, &directions[i]);
+        }
         char what[48];
         snprintf(what, sizeof what, "second derivative by %s %d", input ? "input" : "w", input ? p.which[k] : 0);
         check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));

@@ -79,7 +79,6 @@ TEST_MAIN
             cancel_at_any_time();
             work_check(true, "afterwards");
         }
-        CHILD_END;
     }
     work_end();
     return done();

@@ -7,17 +7,6 @@
 
 #include "work.h"
 
-static uint64_t address_space(void)
-{
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long long pages = 0;
-    if (file != NULL && fscanf(file, "%llu", &pages) != 1)
-        pages = 0;
-    if (file != NULL)
-        fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 static void limited_addresses(uint64_t more, bool warm, const char *setting)
 {
     IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=4", setting) {
@@ -32,7 +21,6 @@ static void limited_addresses(uint64_t more, bool warm, const char *setting)
         setrlimit(RLIMIT_AS, &limit);
         work_check(true, "after the limit");
     }
-    CHILD_END;
 }
 
 static void limited_processes(rlim_t processes)
@@ -48,7 +36,6 @@ static void limited_processes(rlim_t processes)
             work_check(true, "with the limit");
         }
     }
-    CHILD_END;
 }
 
 TEST_MAIN
@@ -65,7 +52,6 @@ TEST_MAIN
     IN_CHILD("CTRT_DEVICE=cpu") {
         work_expect();
     }
-    CHILD_END;
     group("few processes");
     for (rlim_t processes = 1; processes <= 10; processes++)
         limited_processes(processes);

@@ -20,7 +20,7 @@ struct work_part {
     bool alone;                         /* no other thread may use the device: a dry run */
 };
 
-enum { WORK_PARTS = 11 };
+enum { WORK_PARTS = 12 };
 extern const struct work_part work_parts[];
 /* Removes the files that the parts have written. */
 void work_clean(void);

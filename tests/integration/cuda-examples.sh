@@ -6,15 +6,15 @@
 # Random numbers are equal on both; only the order of f32 additions differs. The first loss of gpt is computed from
 # equal parameters, so only that rounding is visible: 1e-5 of the loss. The first steps of AdamW depend almost only on
 # the sign of a gradient, which can change if the gradient is nearly 0, so later losses may differ by 1 %, and 4 of 359
-# images may be classified differently. On cuda-fp16 parameters and results have 11 bits of precision: losses within
-# 2 %, images within 3 %, the first loss of gpt within 0.2 %.
+# images may be classified differently (cnn: 1 of 120). On cuda-fp16 parameters and results have 11 bits of precision:
+# losses within 2 %, images within 3 %, the first loss of gpt within 0.2 %. The driver takes half a second for a
+# training step of cnn, which therefore gets only a third of the digits.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
-data=$(cd "$srcdir" && pwd)/examples/data/digits.csv
 work=$(mktemp -d "${TMPDIR:-/tmp}/ctrt-examples-XXXXXX") || exit 99
 trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 99
+cp "$srcdir/examples/data/digits.csv" "$work/mlp.csv" && cd "$work" && head -n 600 mlp.csv >cnn.csv || exit 99
 
 # near WHAT ONE OTHER PART: requires that two numbers differ by at most PART of the first.
 near() {
@@ -26,7 +26,7 @@ near() {
 
 # ---- digits: the loss at the end of an epoch, and the share of correctly classified images ----
 digits() {
-    CTRT_DEVICE=$2 "$build/example-digits" --data "$data" --model "$1" --epochs 1 --seed 3 >"$1-$3" 2>&1 </dev/null ||
+    CTRT_DEVICE=$2 "$build/example-digits" --data "$1.csv" --model "$1" --epochs 1 --seed 3 >"$1-$3" 2>&1 </dev/null ||
         echo "$1 on $2 failed"
 }
 loss_of() { sed -n 's/.*100 %  loss \([0-9.]*\) .*/\1/p' "$1"; }
@@ -50,13 +50,13 @@ while [ $i -lt 100 ]; do
 done >text
 step_of() { sed -n "s/^step *$2 of .* loss \([0-9.]*\) .*/\1/p" "$1"; }
 for device in cpu cuda:0 cuda-fp16:0; do
-    CTRT_DEVICE=$device "$build/example-gpt" text 3 70 >"gpt-$device" 2>&1 ||
+    CTRT_DEVICE=$device "$build/example-gpt" text 2 20 >"gpt-$device" 2>&1 ||
         not_ok "gpt on $device" "$(cat "gpt-$device")"
 done
 near "gpt on cuda:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda:0 1)" 0.00001
-near "gpt on cuda:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda:0 3)" 0.01
+near "gpt on cuda:0: the second loss" "$(step_of gpt-cpu 2)" "$(step_of gpt-cuda:0 2)" 0.01
 near "gpt on cuda-fp16:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda-fp16:0 1)" 0.002
-near "gpt on cuda-fp16:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda-fp16:0 3)" 0.02
-check "gpt on cuda:0 writes 70 letters" \
-    "$(n=$(sed 1,/^step/d gpt-cuda:0 | sed '/^step/d' | wc -c); [ "$n" -ge 70 ] || echo "$n")"
+near "gpt on cuda-fp16:0: the second loss" "$(step_of gpt-cpu 2)" "$(step_of gpt-cuda-fp16:0 2)" 0.02
+check "gpt on cuda:0 writes 20 letters" \
+    "$(n=$(sed 1,/^step/d gpt-cuda:0 | sed '/^step/d' | wc -c); [ "$n" -ge 20 ] || echo "$n")"
 finish

@@ -1,42 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/integration/mpi-program.c: one rank of the jobs that mpi.sh starts: mpi-program PART [ARGUMENT]. Prints a
- * line for each failed check; its exit status is 1 then. */
-#include <ctrt/ctrt.h>
-#include <ctrt/comm.h>
-
+/* tests/integration/mpi-program.c: one rank of the jobs that mpi.sh starts: mpi-program PART. Prints a line for
+ * each failed check; its exit status is 1 then. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "../unit/comm_values.h"
+#include "../unit/forbid.h"
+
 static ctrt_comm *comm;
 static ctrt_device *device;
 static ctrt_stream *other;              /* computes the inputs; the collectives use the default stream */
-static int rank, size, failures;
-
-static void fail(const char *what, const char *why)
-{
-    if (failures++ < 10)
-        printf("# rank %d of %d: %s: %s\n", rank, size, what, why);
-    fflush(stdout);
-}
-
-static void require(ctrt_status status, const char *what)
-{
-    if (status == CTRT_OK)
-        return;
-    fail(what, ctrt_error_message());
-    _exit(1);
-}
+static int rank, size;
 
 static double seconds(void)
 {
@@ -45,184 +23,82 @@ static double seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* ---- values and results ---- */
-
-/* Element i of rank r: sums and products over 3 ranks are exact in every dtype. */
-static double value(int r, int64_t i, ctrt_dtype dtype)
-{
-    return dtype == CTRT_BOOL ? (double)((i + r) % 3 == 0) : (double)((i * 7 + r * 3) % 5 + 1);
-}
+/* ---- collectives ---- */
 
 static ctrt_tensor *filled;             /* kept, because streams wait for each other where memory is reused */
-
-static ctrt_tensor *tensor_of(int64_t count, ctrt_dtype dtype, double (*element)(int r, int64_t i, ctrt_dtype dtype))
-{
-    ctrt_tensor *out = NULL;
-    double *values = calloc((size_t)count + 1, sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = element(rank, i, dtype);
-    require(ctrt_empty(&filled, CTRT_SHAPE(count), dtype, device), "empty");
-    require(ctrt_empty(&out, CTRT_SHAPE(count), dtype, device), "empty");
-    if (count > 0)
-        require(ctrt_from_host_(filled, values, count, CTRT_F64), "from_host_");
-    free(values);
-    require(ctrt_stream_push(other), "stream_push");
-    require(ctrt_copy_(out, filled), "copy_");
-    require(ctrt_stream_pop(), "stream_pop");
-    return out;
-}
-
-static double combine(double a, double b, ctrt_comm_op op, ctrt_dtype dtype)
-{
-    if (dtype == CTRT_BOOL)
-        return op == CTRT_COMM_SUM || op == CTRT_COMM_MAX ? (a != 0 || b != 0) : (a != 0 && b != 0);
-    return op == CTRT_COMM_PRODUCT ? a * b
-           : op == CTRT_COMM_MIN   ? (a < b ? a : b)
-           : op == CTRT_COMM_MAX   ? (a > b ? a : b)
-                                   : a + b;
-}
-
-static double reduced(int64_t i, ctrt_comm_op op, ctrt_dtype dtype)
-{
-    double result = value(0, i, dtype);
-    for (int r = 1; r < size; r++)
-        result = combine(result, value(r, i, dtype), op, dtype);
-    return op == CTRT_COMM_AVERAGE ? result / size : result;
-}
-
-/* Compares element `i` of the result with expected(i) for all elements. */
-struct expectation {
-    int collective;                     /* ctrt_collective's order: see the calls */
-    int root;
-    int64_t count;                      /* of a part */
-    ctrt_comm_op op;
-};
-enum { BROADCAST, ALL_REDUCE, REDUCE, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, KINDS };
-static const char *const kinds[] = { "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter",
-                                     "reduce_scatter", "all_to_all" };
-
-static double expected(const struct expectation *e, int64_t i, ctrt_dtype dtype)
-{
-    const int64_t n = e->count ? e->count : 1, part = i / n, at = i % n;
-    switch (e->collective) {
-    case BROADCAST: return value(e->root, i, dtype);
-    case ALL_REDUCE: return reduced(i, e->op, dtype);
-    case REDUCE: return rank == e->root ? reduced(i, e->op, dtype) : value(rank, i, dtype);
-    case ALL_GATHER: case GATHER: return value((int)part, at, dtype);
-    case SCATTER: return value(e->root, rank * n + at, dtype);
-    case REDUCE_SCATTER: return reduced(rank * n + at, e->op, dtype);
-    default: return value((int)part, rank * n + at, dtype);
-    }
-}
-
-static void compare(ctrt_tensor *tensor, const struct expectation *e, ctrt_dtype dtype)
-{
-    const int64_t count = ctrt_tensor_numel(tensor);
-    double *found = calloc((size_t)count + 1, sizeof *found);
-    require(ctrt_to_host(found, (size_t)count * sizeof *found, tensor, CTRT_F64), "to_host");
-    for (int64_t i = 0; i < count; i++) {
-        const double want = expected(e, i, dtype);
-        const double tolerance = dtype == CTRT_BF16 ? 0.02 : dtype == CTRT_F16 ? 0.003 : 1e-6;
-        if (found[i] - want > tolerance * want || want - found[i] > tolerance * want) {
-            char text[160];
-            snprintf(text, sizeof text, "op %d, %s, %lld elements: element %lld is %g, expected %g", (int)e->op,
-                     ctrt_dtype_name(dtype), (long long)e->count, (long long)i, found[i], want);
-            fail(kinds[e->collective], text);
-            break;
-        }
-    }
-    free(found);
-}
-
-static ctrt_status run(ctrt_work **work, const struct expectation *e, ctrt_tensor *in, ctrt_tensor *out)
-{
-    switch (e->collective) {
-    case BROADCAST: return ctrt_comm_broadcast(work, comm, in, e->root);
-    case ALL_REDUCE: return ctrt_comm_all_reduce(work, comm, in, e->op);
-    case REDUCE: return ctrt_comm_reduce(work, comm, in, e->op, e->root);
-    case ALL_GATHER: return ctrt_comm_all_gather(work, comm, out, in);
-    case GATHER: return ctrt_comm_gather(work, comm, rank == e->root ? out : NULL, in, e->root);
-    case SCATTER: return ctrt_comm_scatter(work, comm, out, rank == e->root ? in : NULL, e->root);
-    case REDUCE_SCATTER: return ctrt_comm_reduce_scatter(work, comm, out, in, e->op);
-    default: return ctrt_comm_all_to_all(work, comm, out, in);
-    }
-}
 
 /* Moves the tensor to memory that the ranks share. */
 static void share(ctrt_tensor **tensor)
 {
     CTRT_AUTO(tensor) shared = NULL;
     const int64_t count = ctrt_tensor_numel(*tensor);
-    require(ctrt_comm_empty(&shared, comm, CTRT_SHAPE(count), ctrt_tensor_dtype(*tensor)), "comm_empty");
-    require(ctrt_copy_(shared, *tensor), "copy_");
-    ctrt_tensor_release(tensor);
-    *tensor = ctrt_tensor_retain(shared);
+    CHECK_OK(ctrt_comm_empty(&shared, comm, CTRT_SHAPE(count), ctrt_tensor_dtype(*tensor)));
+    CHECK_OK(ctrt_copy_(shared, *tensor));
+    ctrt_tensor_assign(tensor, shared);
 }
 
-/* The tensors of a collective; *out is the one with the result. */
-static void make(ctrt_tensor **in, ctrt_tensor **out, const struct expectation *e, ctrt_dtype dtype)
+/* Starts the collective while `other` still writes its input. `shares`: with tensors in memory that the ranks share. */
+static void start(struct collective *c, bool shares, bool async)
 {
-    const bool parts_in = e->collective >= SCATTER;
-    const bool parts_out = e->collective == ALL_GATHER || e->collective == GATHER || e->collective == ALL_TO_ALL;
-    if (e->collective > REDUCE)
-        require(ctrt_zeros(out, CTRT_SHAPE(e->count * (parts_out ? size : 1)), dtype, device), "zeros");
-    *in = tensor_of(e->count * (parts_in ? size : 1), dtype, value);
-    if (e->collective <= REDUCE)
-        *out = ctrt_tensor_retain(*in);
-}
-
-/* ---- parts ---- */
-
-static bool reduces(int collective)
-{
-    return collective == ALL_REDUCE || collective == REDUCE || collective == REDUCE_SCATTER;
-}
-
-static bool shares;                     /* the tensors are in memory that the ranks share */
-
-static void one(int collective, int root, int64_t count, ctrt_comm_op op, ctrt_dtype dtype)
-{
-    const struct expectation e = { collective, root, count, op };
-    CTRT_AUTO(tensor) in = NULL, out = NULL;
-    make(&in, &out, &e, dtype);
-    if (shares && in == out)
-        ctrt_tensor_release(&out);
+    collective_tensors(c, comm);
+    const bool in_place = c->out == c->in;
+    if (shares && in_place)
+        ctrt_tensor_release(&c->out);
     if (shares)
-        share(&in);
-    if (shares && out != NULL)
-        share(&out);
-    if (out == NULL)
-        out = ctrt_tensor_retain(in);
-    require(run(NULL, &e, in, out), kinds[collective]);
-    if (collective != GATHER || rank == root)
-        compare(out, &e, dtype);
+        share(&c->in);
+    if (shares && in_place)
+        c->out = ctrt_tensor_retain(c->in);
+    else if (shares)
+        share(&c->out);
+    CHECK_OK(ctrt_clone(&filled, c->in));
+    CHECK_OK(ctrt_zero_(c->in));
+    CHECK_OK(ctrt_stream_push(other));
+    CHECK_OK(ctrt_copy_(c->in, filled));
+    CHECK_OK(ctrt_stream_pop());
+    REQUIRE(collective_call(c, comm, async) == CTRT_OK, "%s: %s", kinds_of_collectives[c->kind], ctrt_error_message());
+}
+
+static void one(ctrt_collective kind, int root, int64_t count, ctrt_comm_op op, ctrt_dtype dtype, bool shares)
+{
+    struct collective c = { .kind = kind, .dtype = dtype, .count = count, .op = op, .root = root };
+    start(&c, shares, false);
+    collective_finish(&c, comm, "");
+}
+
+static void sum_of(int64_t count)
+{
+    one(CTRT_COLLECTIVE_ALL_REDUCE, 0, count, CTRT_COMM_SUM, CTRT_F32, false);
+}
+
+enum { FIRST = CTRT_COLLECTIVE_BROADCAST, KINDS = CTRT_COLLECTIVE_ALL_TO_ALL - FIRST + 1 };
+
+static bool reduces(ctrt_collective kind)
+{
+    return kind == CTRT_COLLECTIVE_ALL_REDUCE || kind == CTRT_COLLECTIVE_REDUCE
+           || kind == CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
 static void collectives(void)
 {
     static const int64_t counts[] = { 5, 0, 1000, 20011 };
-    for (int dtype = CTRT_F32; dtype <= CTRT_BOOL; dtype++)
-        for (int kind = 0; kind < KINDS; kind++)
+    for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BOOL; dtype++)
+        for (ctrt_collective kind = CTRT_COLLECTIVE_BROADCAST; kind <= CTRT_COLLECTIVE_ALL_TO_ALL; kind++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
-                for (int op = CTRT_COMM_SUM; op <= (reduces(kind) ? CTRT_COMM_AVERAGE : CTRT_COMM_SUM); op++) {
+                for (ctrt_comm_op op = CTRT_COMM_SUM; op <= (reduces(kind) ? CTRT_COMM_AVERAGE : CTRT_COMM_SUM); op++) {
                     if ((op == CTRT_COMM_AVERAGE && !ctrt_dtype_is_floating(dtype))
                         || (op != CTRT_COMM_SUM && c % 2 == 1))
                         continue;
-                    one(kind, (dtype + op) % size, counts[c], op, dtype);
+                    one(kind, (int)(dtype + op) % size, counts[c], op, dtype, false);
                 }
-    for (int i = 0; i < 2 * KINDS; i++) {
-        shares = i >= KINDS;
-        one(i % KINDS, size - 1, 1000003, CTRT_COMM_SUM, CTRT_F32);
-    }
-    shares = false;
-    require(ctrt_comm_barrier(comm), "barrier");
+    for (int i = 0; i < 2 * KINDS; i++)
+        one(FIRST + i % KINDS, size - 1, 1000003, CTRT_COMM_SUM, CTRT_F32, i >= KINDS);
+    CHECK_OK(ctrt_comm_barrier(comm));
 }
 
 /* The sum of 3e8, 1 and -3e8 depends on the order in f32. */
-static double far_apart(int r, int64_t i, ctrt_dtype dtype)
+static float far_apart(int r)
 {
-    (void)i, (void)dtype;
-    return r == 0 ? 3e8 : r == size - 1 ? -3e8 : 1;
+    return r == 0 ? 3e8f : r == size - 1 ? -3e8f : 1;
 }
 
 /* The sum of all ranks if rank r is on machine r % machines: of each machine first. */
@@ -230,9 +106,9 @@ static float sum_by_machines(int machines)
 {
     float sum = 0;
     for (int machine = 0; machine < machines && machine < size; machine++) {
-        float part = (float)far_apart(machine, 0, CTRT_F32);
+        float part = far_apart(machine);
         for (int r = machine + machines; r < size; r += machines)
-            part += (float)far_apart(r, 0, CTRT_F32);
+            part += far_apart(r);
         sum = machine == 0 ? part : sum + part;
     }
     return sum;
@@ -243,16 +119,15 @@ static void order(void)
 {
     const char *given = getenv("CTRT_MPI_MACHINES");
     for (int64_t count = 3; count < 1000000; count = count * 500) {
-        CTRT_AUTO(tensor) tensor = tensor_of(count, CTRT_F32, far_apart);
+        CTRT_AUTO(tensor) tensor = NULL;
         const float sum = sum_by_machines(given && count > 3 ? atoi(given) : 1);
         float *found = calloc((size_t)count, sizeof *found);
-        require(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM), "all_reduce");
-        require(ctrt_to_host(found, (size_t)count * sizeof *found, tensor, CTRT_F32), "to_host");
+        CHECK_OK(ctrt_full(&tensor, CTRT_SHAPE(count), ctrt_float((double)far_apart(rank)), CTRT_F32, device));
+        CHECK_OK(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM));
+        CHECK_OK(ctrt_to_host(found, (size_t)count * sizeof *found, tensor, CTRT_F32));
         for (int64_t i = 0; i < count; i++)
-            if (found[i] != sum) {
-                fail("order", "the sum is not in the order of ranks");
+            if (!CHECK(found[i] == sum, "the sum is not in the order of ranks"))
                 break;
-            }
         free(found);
     }
 }
@@ -260,94 +135,156 @@ static void order(void)
 /* Messages from rank 0 to the last rank that are sent before they are received, more than are kept in between. */
 static void burst(void)
 {
-    enum { N = 20 };
-    for (int i = 0; i < N && size > 1; i++) {
-        const int64_t count = i % 5 == 4 ? 30000 : i * 40;
-        CTRT_AUTO(tensor) tensor = tensor_of(count, CTRT_F32, value);
-        const struct expectation message = { BROADCAST, 0, count, 0 };
-        if (rank == 0)
-            require(ctrt_comm_send(NULL, comm, tensor, size - 1), "send");
-        if (rank != size - 1)
-            continue;
-        if (i == 0)
+    for (int i = 0; i < 20 && size > 1; i++) {
+        struct collective c = { .kind = CTRT_COLLECTIVE_SEND, .dtype = CTRT_F32, .count = i % 5 == 4 ? 30000 : i * 40,
+                                .to = size - 1 };
+        if (i == 0 && rank == size - 1)
             usleep(20000);
-        require(ctrt_comm_recv(NULL, comm, tensor, 0), "recv");
-        compare(tensor, &message, CTRT_F32);
+        start(&c, false, false);
+        collective_finish(&c, comm, "");
     }
 }
 
 /* Collectives in the background, and messages in both directions meanwhile. */
 static void async(void)
 {
-    enum { N = 24 };
-    ctrt_tensor *in[N] = { 0 }, *out[N] = { 0 }, *sent[4] = { 0 }, *got[4] = { 0 };
-    ctrt_work *works[N] = { 0 }, *sends[4] = { 0 }, *receives[4] = { 0 };
-    struct expectation e[N];
-    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    enum { N = 24, MESSAGES = 4 };
+    static const int64_t message_counts[MESSAGES] = { 0, 10, 100003, 100003 };
+    struct collective calls[N], sends[MESSAGES], receives[MESSAGES];
     for (int i = 0; i < N; i++) {
-        e[i] = (struct expectation){ i % KINDS, i % size, (i % 3) * 9000 + 7, CTRT_COMM_SUM };
-        make(&in[i], &out[i], &e[i], CTRT_F32);
-        require(run(&works[i], &e[i], in[i], out[i]), kinds[e[i].collective]);
+        calls[i] = (struct collective){ .kind = FIRST + i % KINDS, .root = i % size, .count = (i % 3) * 9000 + 7 };
+        calls[i].dtype = CTRT_F32;
+        start(&calls[i], false, true);
         if (size > 1 && i % 6 == 0) {
-            const int64_t count = i == 0 ? 0 : i == 6 ? 10 : 100003;
-            require(ctrt_zeros(&got[i / 6], CTRT_SHAPE(count), CTRT_I32, device), "zeros");
-            sent[i / 6] = tensor_of(count, CTRT_I32, value);
-            require(ctrt_comm_send(&sends[i / 6], comm, sent[i / 6], next), "send");
-            require(ctrt_comm_recv(&receives[i / 6], comm, got[i / 6], previous), "recv");
+            const int64_t count = message_counts[i / 6];
+            sends[i / 6] = (struct collective){ .kind = CTRT_COLLECTIVE_SEND, .dtype = CTRT_I32, .count = count,
+                                                .root = rank, .to = (rank + 1) % size };
+            receives[i / 6] = (struct collective){ .kind = CTRT_COLLECTIVE_SEND, .dtype = CTRT_I32, .count = count,
+                                                   .root = (rank + size - 1) % size, .to = rank };
+            start(&sends[i / 6], false, true);
+            start(&receives[i / 6], false, true);
         }
     }
-    for (int i = 0; i < 4 && size > 1; i++) {
-        const struct expectation message = { BROADCAST, previous, ctrt_tensor_numel(got[i]), 0 };
-        require(ctrt_work_wait(sends[i]), "send");
-        require(ctrt_work_wait(receives[i]), "recv");
-        compare(got[i], &message, CTRT_I32);
-        ctrt_work_release(&sends[i]);
-        ctrt_work_release(&receives[i]);
-        ctrt_tensor_release(&sent[i]);
-        ctrt_tensor_release(&got[i]);
+    for (int i = 0; i < MESSAGES && size > 1; i++) {
+        collective_finish(&sends[i], comm, "");
+        collective_finish(&receives[i], comm, "");
     }
-    for (int i = N - 1; i >= 0; i--) {
-        require(ctrt_work_wait(works[i]), kinds[e[i].collective]);
-        if (e[i].collective != GATHER || rank == e[i].root)
-            compare(out[i], &e[i], CTRT_F32);
-        ctrt_work_release(&works[i]);
-        ctrt_tensor_release(&in[i]);
-        ctrt_tensor_release(&out[i]);
-    }
+    for (int i = N - 1; i >= 0; i--)
+        collective_finish(&calls[i], comm, "");
 }
 
 static void large(void)
 {
-    for (int kind = 0; kind < KINDS; kind++)
-        one(kind, size - 1, 300007, CTRT_COMM_SUM, CTRT_F32);
+    for (ctrt_collective kind = CTRT_COLLECTIVE_BROADCAST; kind <= CTRT_COLLECTIVE_ALL_TO_ALL; kind++)
+        one(kind, size - 1, 300007, CTRT_COMM_SUM, CTRT_F32, false);
     async();
+}
+
+/* ---- captured steps ---- */
+
+struct training {
+    ctrt_module *module, *net;
+    ctrt_optimizer *optimizer;
+    ctrt_tensor *x, *loss;
+};
+
+static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               void *user)
+{
+    CTRT_AUTO(tensor) square = NULL;
+    (void)inputs, (void)count, (void)user;
+    CTRT_TRY(ctrt_square(&square, output));
+    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
+}
+
+static void training_new(struct training *t, ctrt_module *like)
+{
+    const ctrt_adamw_options options = { .lr = 0.02 };
+    CHECK_OK(like != NULL ? ctrt_module_copy(&t->module, like, device)
+                         : ctrt_sequential_new(&t->module, CTRT_MODULES(
+                               CTRT_NEW(linear, 6, 64, true, device), CTRT_NEW(tanh),
+                               CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(linear, 32, 3, false, device))));
+    CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "distributed", comm));
+    CHECK_OK(ctrt_adamw_new(&t->optimizer, t->net, &options));
+    CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(4 + rank, 6), CTRT_F32, device));
+}
+
+static void training_free(struct training *t)
+{
+    ctrt_tensor_release(&t->x);
+    ctrt_tensor_release(&t->loss);
+    ctrt_optimizer_release(&t->optimizer);
+    ctrt_module_release(&t->net);
+    ctrt_module_release(&t->module);
+}
+
+static void train(struct training *t)
+{
+    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+    CHECK_OK(ctrt_parallel_step(&t->loss, t->net, &t->x, 1, square_loss, NULL));
+    CHECK_OK(ctrt_optimizer_step(t->optimizer));
+}
+
+/* Steps of `distributed` in a graph have the bits of others. */
+static void captured(void)
+{
+    struct training a = { .x = NULL }, b = { .x = NULL };
+    ctrt_graph *graph = NULL;
+    training_new(&a, NULL);
+    training_new(&b, a.module);
+    for (int i = 0; i < 7; i++) {
+        double loss_a = 0, loss_b = 0;
+        char hash_a[65], hash_b[65];
+        CHECK_OK(ctrt_fill_(a.x, ctrt_float(0.1 * (i + rank))));
+        CHECK_OK(ctrt_copy_(b.x, a.x));
+        if (i == 3)
+            CHECK_OK(ctrt_capture_begin(device));
+        if (i <= 3)
+            train(&a);
+        if (i == 3)
+            CHECK_OK(ctrt_capture_end(&graph, device));
+        if (i >= 3)
+            CHECK_OK(ctrt_capture_replay(graph));
+        train(&b);
+        CHECK_OK(ctrt_item(&loss_a, a.loss));
+        CHECK_OK(ctrt_item(&loss_b, b.loss));
+        CHECK_OK(ctrt_module_sha256(hash_a, a.module));
+        CHECK_OK(ctrt_module_sha256(hash_b, b.module));
+        CHECK(loss_a == loss_b && strcmp(hash_a, hash_b) == 0,
+              "step %d: loss or parameters differ from those of steps that are not captured", i);
+    }
+    training_free(&a);
+    training_free(&b);
+    ctrt_graph_release(&graph);
 }
 
 static void split(void)
 {
     ctrt_comm *half = NULL, *world = comm;
-    const int world_rank = rank, world_size = size;
     for (int round = 0; round < 3; round++) {
-        require(ctrt_comm_split(&half, world, world_rank % 2, -world_rank), "split");
-        if (ctrt_comm_size(half) != (world_size + !(world_rank % 2)) / 2
-            || ctrt_comm_rank(half) != ctrt_comm_size(half) - 1 - world_rank / 2)
-            fail("split", "wrong rank or size");
-        comm = half, rank = ctrt_comm_rank(half), size = ctrt_comm_size(half);
-        one(ALL_GATHER, 0, 9, CTRT_COMM_SUM, CTRT_F64);
-        one(ALL_REDUCE, 0, 30000, CTRT_COMM_SUM, CTRT_F32);
-        comm = world, rank = world_rank, size = world_size;
+        CHECK_OK(ctrt_comm_split(&half, world, rank % 2, -rank));
+        CHECK_EQ(ctrt_comm_size(half), (size + !(rank % 2)) / 2);
+        CHECK_EQ(ctrt_comm_rank(half), ctrt_comm_size(half) - 1 - rank / 2);
+        comm = half;
+        one(CTRT_COLLECTIVE_ALL_GATHER, 0, 9, CTRT_COMM_SUM, CTRT_F64, false);
+        sum_of(30000);
+        comm = world;
     }
-    require(ctrt_comm_split(&half, world, rank == 0 ? -1 : 5, 0), "split");
-    if ((half == NULL) != (rank == 0))
-        fail("split", "a negative color");
+    CHECK_OK(ctrt_comm_split(&half, world, rank == 0 ? -1 : 5, 0));
+    CHECK((half == NULL) == (rank == 0), "a negative color");
     ctrt_comm_release(&half);
+}
+
+static ctrt_tensor *floats(int64_t count)
+{
+    return tensor_of(device, CTRT_F32, rank, count);
 }
 
 static ctrt_status call_differently(const char *what)
 {
-    CTRT_AUTO(tensor) small = tensor_of(10, CTRT_F32, value), other = tensor_of(10, CTRT_I32, value);
-    CTRT_AUTO(tensor) large = tensor_of(500000, CTRT_F32, value), larger = tensor_of(600000, CTRT_F32, value);
-    CTRT_AUTO(tensor) parts = tensor_of(10 * size, CTRT_F32, value);
+    CTRT_AUTO(tensor) small = floats(10), other = tensor_of(device, CTRT_I32, rank, 10);
+    CTRT_AUTO(tensor) large = floats(500000), larger = floats(600000);
+    CTRT_AUTO(tensor) parts = floats(10 * size);
     const bool odd = rank == size - 1;
     if (strcmp(what, "op") == 0)
         return ctrt_comm_all_reduce(NULL, comm, small, odd ? CTRT_COMM_MAX : CTRT_COMM_SUM);
@@ -375,53 +312,48 @@ static void mismatches(void)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         ctrt_comm *group = NULL;
         const double begin = seconds();
-        require(ctrt_comm_split(&group, world, 0, rank), "split");
+        CHECK_OK(ctrt_comm_split(&group, world, 0, rank));
         comm = group;
-        one(ALL_REDUCE, 0, 5, CTRT_COMM_SUM, CTRT_F32);
+        sum_of(5);
         ctrt_status status = call_differently(all[i]);
         if (status == CTRT_OK)
             status = ctrt_comm_barrier(comm);
-        if (status != CTRT_ERR_STATE || strstr(ctrt_error_message(), "different collectives") == NULL)
-            fail(all[i], status == CTRT_OK ? "no error" : ctrt_error_message());
-        if (seconds() - begin > 5)
-            fail(all[i], "the error took more than 5 s");
+        CHECK_FAILS(status, CTRT_ERR_STATE, "different collectives");
+        CHECK(seconds() - begin <= 5, "%s: the error took %.1f s", all[i], seconds() - begin);
         comm = world;
         ctrt_comm_release(&group);
-        one(ALL_REDUCE, 0, 5000, CTRT_COMM_SUM, CTRT_F32);
+        sum_of(5000);
     }
 }
 
 /* The last rank stays away from the second collective. */
 static void timeout(void)
 {
-    CTRT_AUTO(tensor) tensor = tensor_of(1000, CTRT_F32, value);
+    CTRT_AUTO(tensor) tensor = floats(1000);
     char *report = NULL;
-    one(ALL_REDUCE, 0, 5, CTRT_COMM_SUM, CTRT_F32);
+    sum_of(5);
     if (rank == size - 1) {
         usleep(1200000);
-        if (ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM) == CTRT_OK)
-            fail("timeout", "the late rank got no error");
+        CHECK(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM) != CTRT_OK, "the late rank got no error");
         return;
     }
     const double begin = seconds();
     const ctrt_status status = ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM);
     const double passed = seconds() - begin;
-    if (status != CTRT_ERR_COMM || passed < 0.4 || passed > 1.15)
-        fail("timeout", status == CTRT_OK ? "no error" : ctrt_error_message());
-    if (strstr(ctrt_error_message(), "did not arrive, it last completed all_reduce 1 ") == NULL)
-        fail("timeout", ctrt_error_message());
-    require(ctrt_comm_report(&report, comm), "report");
+    CHECK_FAILS(status, CTRT_ERR_COMM, "did not arrive, it last completed all_reduce 1 ");
+    CHECK(passed >= 0.4 && passed <= 1.15, "the error came after %.2f s", passed);
+    CHECK_OK(ctrt_comm_report(&report, comm));
     free(report);
     sleep(1);
 }
 
-/* The last rank ends itself, or stops; the others print their errors. */
-static void lose(int signal)
+/* The last rank ends itself; the others print their errors. */
+static void lose(void)
 {
-    CTRT_AUTO(tensor) tensor = tensor_of(1000, CTRT_F32, value);
+    CTRT_AUTO(tensor) tensor = floats(1000);
     for (int i = 0; i < 1000000; i++) {
         if (i == 100 && rank == size - 1)
-            kill(getpid(), signal);
+            kill(getpid(), SIGKILL);
         if (ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_MAX) != CTRT_OK) {
             printf("# rank %d: %s\n", rank, ctrt_error_message());
             fflush(stdout);
@@ -433,26 +365,34 @@ static void lose(int signal)
 /* The last rank ends without having left the group; the others must not wait for it until the time limit. */
 static void leave(void)
 {
-    CTRT_AUTO(tensor) tensor = tensor_of(1000, CTRT_F32, value);
+    CTRT_AUTO(tensor) tensor = floats(1000);
     if (rank == size - 1)
         exit(3);
-    if (ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_MAX) == CTRT_OK)
-        fail("leave", "no error");
+    CHECK(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_MAX) != CTRT_OK, "no error");
 }
 
-/* Makes a system call fail, as some containers do. */
-static void forbid(unsigned number)
+/* Of two ranks, rank 1 sends a message and leaves the group. The message arrives; a second one, or one to the rank, is
+ * reported long before the time limit. */
+static void depart(bool receives)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog program = { sizeof filter / sizeof filter[0], filter };
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        fail("prctl", strerror(errno));
+    CTRT_AUTO(tensor) small = floats(10), large = floats(1000000);
+    if (rank == 1) {
+        CHECK_OK(ctrt_comm_send(NULL, comm, small, 0));
+        ctrt_comm_release(&comm);
+        sleep(2);
+        return;
+    }
+    usleep(500000);
+    CHECK_OK(ctrt_comm_recv(NULL, comm, small, 1));
+    const double begin = seconds();
+    const ctrt_status status = receives ? ctrt_comm_recv(NULL, comm, small, 1) : ctrt_comm_send(NULL, comm, large, 1);
+    CHECK(status == CTRT_ERR_COMM && seconds() - begin < 3, "%s",
+          status == CTRT_OK ? "no error" : ctrt_error_message());
+    CHECK_HAS(ctrt_error_message(), "has left the group");
 }
+
+static void depart_recv(void) { depart(true); }
+static void depart_send(void) { depart(false); }
 
 /* Groups of the program's own MPI; it initialises and finalises MPI itself. */
 static void *own_mpi(void)
@@ -463,56 +403,74 @@ static void *own_mpi(void)
     for (int i = 0; i < 3 && library == NULL; i++)
         library = dlopen(names[(i + (getenv("PMI_RANK") != NULL)) % 3], RTLD_NOW | RTLD_GLOBAL);
     int (*init)(int *, char ***) = library ? (int (*)(int *, char ***))dlsym(library, "MPI_Init") : NULL;
-    if (init == NULL || init(NULL, NULL) != 0)
-        fail("own", "MPI_Init");
+    CHECK(init != NULL && init(NULL, NULL) == 0, "MPI_Init");
     return library;
 }
 
+static void collectives_and_messages(void)
+{
+    collectives();
+    order();
+    async();
+    burst();
+    split();
+}
+
+static void collectives_and_async(void)
+{
+    collectives();
+    async();
+}
+
+static void few(void)
+{
+    sum_of(40000);
+    async();
+}
+
+static const struct part {
+    const char *name;
+    void (*run)(void);
+    double timeout;
+    unsigned forbidden;                 /* a system call that fails; 0: none */
+} parts[] = {
+    { "collectives", collectives_and_messages, 0, 0 },
+    { "native", collectives_and_async, 0, 0 },
+    { "large", large, 0, 0 },
+    { "captured", captured, 0, 0 },
+    { "unreadable", collectives, 0, SYS_process_vm_readv },
+    { "unshared", collectives_and_async, 0, SYS_memfd_create },
+    { "mismatch", mismatches, 0, 0 },
+    { "timeout", timeout, 0.5, 0 },
+    { "lose", lose, 5, 0 },
+    { "leave", leave, 0, 0 },
+    { "depart-recv", depart_recv, 0, 0 },
+    { "depart-send", depart_send, 0, 0 },
+    { "own", few, 0, 0 },
+};
+
 int main(int argc, char **argv)
 {
-    const char *part = argc > 1 ? argv[1] : "";
-    const char *argument = argc > 2 ? argv[2] : "";
-    void *library = strcmp(part, "own") == 0 ? own_mpi() : NULL;
-    if (strcmp(part, "unreadable") == 0)
-        forbid(SYS_process_vm_readv);
-    if (strcmp(part, "unshared") == 0)
-        forbid(SYS_memfd_create);
-    const double limit = strcmp(part, "timeout") == 0 ? 0.5 : strcmp(part, "lose") == 0 ? 5 : 0;
-    const ctrt_comm_options options = { .timeout = limit };
-    require(ctrt_comm_new(&comm, &options), "comm_new");
+    const struct part *part = parts;
+    while (argc > 1 && strcmp(part->name, argv[1]) != 0)
+        part++;
+    void *library = strcmp(part->name, "own") == 0 ? own_mpi() : NULL;
+    CHECK(part->forbidden == 0 || forbid(part->forbidden), "seccomp: %s", strerror(errno));
+    exact_values = true;                /* reductions may be in any order */
+    REQUIRE(ctrt_comm_new(&comm, &(ctrt_comm_options){ .timeout = part->timeout }) == CTRT_OK, "%s",
+            ctrt_error_message());
     device = ctrt_comm_device(comm);
-    require(ctrt_stream_new(&other, device, 0), "stream_new");
+    CHECK_OK(ctrt_stream_new(&other, device, 0));
     rank = ctrt_comm_rank(comm);
     size = ctrt_comm_size(comm);
-    const int world_rank = rank;
-    if (strcmp(ctrt_comm_engine_name(comm), "mpi") != 0)
-        fail("engine", ctrt_comm_engine_name(comm));
-    if (strcmp(part, "collectives") == 0)
-        collectives(), order(), async(), burst(), split();
-    else if (strcmp(part, "native") == 0)
-        collectives(), async();
-    else if (strcmp(part, "large") == 0)
-        large();
-    else if (strcmp(part, "unreadable") == 0)
-        collectives();
-    else if (strcmp(part, "unshared") == 0)
-        collectives(), async();
-    else if (strcmp(part, "mismatch") == 0)
-        mismatches();
-    else if (strcmp(part, "timeout") == 0)
-        timeout();
-    else if (strcmp(part, "lose") == 0)
-        lose(strcmp(argument, "stop") == 0 ? SIGSTOP : SIGKILL);
-    else if (strcmp(part, "leave") == 0)
-        leave();
-    else if (strcmp(part, "own") == 0 || strcmp(part, "few") == 0)
-        one(ALL_REDUCE, 0, 40000, CTRT_COMM_SUM, CTRT_F32), async();
+    CHECK_STR(ctrt_comm_engine_name(comm), "mpi");
+    part->run();
     ctrt_tensor_release(&filled);
     ctrt_stream_release(&other);
     ctrt_comm_release(&comm);
     if (library != NULL)
         ((int (*)(void))dlsym(library, "MPI_Finalize"))();
-    if (failures == 0)
-        printf("rank %d passed\n", world_rank);
-    return failures > 0;
+    if (tap_state.failed == 0)
+        printf("rank %d passed\n", rank);
+    return tap_state.failed > 0;
 }

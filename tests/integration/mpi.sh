@@ -63,11 +63,26 @@ $(grep -v debug "$work/cuda$1$2" | head -n 40)"
     fi
 }
 
+# test_captured RANKS MACHINES YES_OR_NO: steps of `distributed` in graphs, with the driver in software.
+test_captured() {
+    if [ ! -e "$build/softcuda-plugins/stamp" ] || [ ! -e "$build/tests/softcuda/libcuda.so.1" ]; then
+        skip "$mpi: captured steps; ranks: $1" "softcuda was not built"
+        return
+    fi
+    job "captured$1$2$3" "$1" captured "CTRT_DEVICE=cuda CTRT_PLUGIN_PATH=$build/softcuda-plugins \
+        LD_LIBRARY_PATH=$build/tests/softcuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+        SOFTCUDA=devices=4,memory=256m,late=20us CTRT_MPI_MACHINES=$2 CTRT_MPI_CUDA=$3"
+    passed "captured$1$2$3" "captured steps; ranks: $1, machines: $2, device memory: $3" "$1"
+}
+
 # test_mpi NAME LAUNCHER: the jobs that mostly wait run at the same time as the others.
 test_mpi() {
     mpi=$1 mpirun=$2
-    { job timeout 3 timeout; job kill 3 'lose kill' CTRT_COMM_REPORT="$work/report-%r.json"; } &
+    { job timeout 3 timeout; job kill 3 lose CTRT_COMM_REPORT="$work/report-%r.json"; } &
     { job leave 3 leave; job timeout-mpi 3 timeout CTRT_MPI_MACHINES=3; } &
+    { for machines in 1 2; do
+        for way in recv send; do job "depart-$way$machines" 2 "depart-$way" "CTRT_MPI_MACHINES=$machines"; done
+    done; } &
     for n in 1 2 3; do
         job "all$n" "$n" collectives
         passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
@@ -97,9 +112,17 @@ test_mpi() {
     test_cuda 2 yes 51 "device memory on two machines, one of them with two ranks"
     test_cuda 1 yes 12 "device memory on one machine, only in messages"
     test_cuda 3 no 0 "device memory, copied through the host"
+    test_captured 1 1 no
+    test_captured 2 1 no
+    test_captured 3 3 yes
+    test_captured 4 2 no
     wait
     passed timeout "a rank that does not come is named; no call hangs" 3 any
     passed timeout-mpi "the same on several machines" 3 any
+    for machines in 1 2; do
+        passed "depart-recv$machines" "a message from a rank that has left without it; machines: $machines" 2 any
+        passed "depart-send$machines" "a message to a rank that has left without it; machines: $machines" 2 any
+    done
     # The launcher kills the other ranks, which may be before they have written their reports.
     ended kill "a killed rank ends the job"
     ended leave "a rank that ends without leaving its group ends the job"

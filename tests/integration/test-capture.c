@@ -102,7 +102,7 @@ static void read_parameters(struct parameters *out, struct training *t)
     }
 }
 
-static void check_same(struct training *a, struct training *b)
+static void check_equal_state(struct training *a, struct training *b)
 {
     struct parameters of_a, of_b;
     read_parameters(&of_a, a);
@@ -170,7 +170,7 @@ static void test_training(void)
         OK(step(&plain), ctrt_generator_set(device, 7, plain_offset));
         prepare(&captured, STEPS);
         CHECK_OK(step(&captured));
-        check_same(&plain, &captured);
+        check_equal_state(&plain, &captured);
         training_free(&plain);
         training_free(&captured);
     }
@@ -351,7 +351,7 @@ static void test_optimizer(void)
         CHECK_OK(ctrt_capture_replay(graph));
     for (int i = 0; i < 5; i++)
         CHECK_OK(step(&plain));
-    check_same(&plain, &t);
+    check_equal_state(&plain, &t);
     training_free(&plain);
     training_free(&t);
     ctrt_graph_release(&graph);

@@ -108,19 +108,6 @@ static double hyper(const struct ref_file *ref, const char *name)
     return record ? record->f[0] : 0;
 }
 
-static ctrt_tensor *record_tensor(const struct ref_record *record, ctrt_device *device)
-{
-    ctrt_tensor *tensor = NULL;
-    ctrt_dtype dtype;
-    ctrt_ints shape = ctrt_ints_of(record->dims, record->ndim);
-    if (!CHECK_OK(ctrt_dtype_parse(&dtype, record->dtype)))
-        return NULL;
-    CHECK_OK(record->i ? ctrt_from_data(&tensor, record->i, record->numel, shape, CTRT_I64, device)
-                       : ctrt_from_data(&tensor, record->f, record->numel, shape, CTRT_F64, device));
-    CHECK_OK(ctrt_to_dtype(&tensor, tensor, dtype));
-    return tensor;
-}
-
 /* The largest difference divided by the largest magnitude. */
 static double distance(ctrt_tensor *tensor, const struct ref_record *record)
 {
@@ -149,17 +136,14 @@ static void fill(ctrt_module *net, const struct ref_file *ref, ctrt_device *devi
 {
     size_t here = ctrt_module_parameter_count(net) + ctrt_module_buffer_count(net), there = 0;
     for (size_t i = 0; i < ref->count; i++) {
-        ctrt_tensor *tensor = NULL, *value;
+        ctrt_tensor *tensor = NULL;
+        CTRT_AUTO(tensor) value = NULL;
         if (strncmp(ref->records[i].name, "init/", 5) != 0)
             continue;
         there++;
-        if (!CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 5)) ||
-            !(value = record_tensor(&ref->records[i], device)))
-            continue;
-        ctrt_status status = CTRT_OK;
-        ctrt_no_grad status = ctrt_copy_(tensor, value);
-        CHECK_OK(status);
-        ctrt_tensor_release(&value);
+        if (CHECK_OK(ctrt_module_tensor(&tensor, net, ref->records[i].name + 5))
+            && CHECK_OK(ref_tensor(&value, &ref->records[i], CTRT_DTYPE_DEFAULT, device)))
+            ctrt_no_grad CHECK_OK(ctrt_copy_(tensor, value));
     }
     CHECK(here == there && here > 0, "the network has %zu parameters and buffers, the reference %zu", here, there);
 }
@@ -250,8 +234,9 @@ static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_d
         return;
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) x = record_tensor(ref_find(ref, "input/x"), device),
-        y = record_tensor(ref_find(ref, "input/y"), device);
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    OK(ref_tensor(&x, ref_find(ref, "input/x"), CTRT_DTYPE_DEFAULT, device),
+       ref_tensor(&y, ref_find(ref, "input/y"), CTRT_DTYPE_DEFAULT, device));
     if (CHECK_OK(make(&net, device))) {
         fill(net, ref, device);
         if (CHECK_OK(optimizer_new(&optimizer, net, ref, kind)) && CHECK_OK(train(net, optimizer, ref, x, y)))

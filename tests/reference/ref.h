@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ctrt/ctrt.h"
+
 enum { REF_MAX_DIMS = 8 };
 
 struct ref_record {
@@ -213,6 +215,20 @@ static inline const struct ref_record *ref_find(const struct ref_file *file, con
         if (!strcmp(file->records[r].name, name))
             return &file->records[r];
     return NULL;
+}
+
+/* Creates a tensor of the record's shape and values; CTRT_DTYPE_DEFAULT selects the record's dtype. */
+static inline ctrt_status ref_tensor(ctrt_tensor **out, const struct ref_record *record, ctrt_dtype dtype,
+                                     ctrt_device *device)
+{
+    const ctrt_ints shape = ctrt_ints_of(record->dims, record->ndim);
+    if (dtype == CTRT_DTYPE_DEFAULT)
+        CTRT_TRY(ctrt_dtype_parse(&dtype, record->dtype));
+    if (record->i != NULL)
+        CTRT_TRY(ctrt_from_data(out, record->i, record->numel, shape, CTRT_I64, device));
+    else
+        CTRT_TRY(ctrt_from_data(out, record->f, record->numel, shape, CTRT_F64, device));
+    return ctrt_to_dtype(out, *out, dtype);
 }
 
 #endif

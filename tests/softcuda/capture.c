@@ -250,16 +250,9 @@ EXPORT result cuStreamEndCapture(void *handle, struct graph **out)
     return CUDA_SUCCESS;
 }
 
-/* The nodes that the next operation would depend on are not reported. */
-static result info(void *handle, int *status, uint64_t *id, struct graph **graph, const void **nodes,
-                   const void **edges, size_t *n)
+/* Stores the status of the stream and, unless `id` is NULL, the id of its capture. */
+static result info(void *handle, int *status, uint64_t *id)
 {
-    if (nodes != NULL)
-        *nodes = NULL;
-    if (edges != NULL)
-        *edges = NULL;
-    if (n != NULL)
-        *n = 0;
     STREAM(stream, handle);
     RETURN_IF(status == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(&lock);
@@ -267,27 +260,20 @@ static result info(void *handle, int *status, uint64_t *id, struct graph **graph
     *status = capture == NULL ? CAPTURE_NONE : capture->invalidated ? CAPTURE_INVALIDATED : CAPTURE_ACTIVE;
     if (capture != NULL && id != NULL)
         *id = capture->id;
-    if (graph != NULL)
-        *graph = capture != NULL ? capture->graph : NULL;
     return CUDA_SUCCESS;
 }
 
 EXPORT result cuStreamIsCapturing(void *stream, int *status)
 {
     CALL(cuStreamIsCapturing, ENTER_READY);
-    return info(stream, status, NULL, NULL, NULL, NULL, NULL);
+    return info(stream, status, NULL);
 }
 
+/* The graph and the nodes that the next operation would depend on are not reported. */
 EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
                                         const void **nodes, size_t *n)
 {
     CALL(cuStreamGetCaptureInfo_v2, ENTER_READY);
-    return info(stream, status, id, graph, nodes, NULL, n);
-}
-
-EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
-                                        const void **nodes, const void **edges, size_t *n)
-{
-    CALL(cuStreamGetCaptureInfo_v3, ENTER_READY);
-    return info(stream, status, id, graph, nodes, edges, n);
+    RETURN_IF(graph != NULL || nodes != NULL || n != NULL, CUDA_ERROR_NOT_SUPPORTED);
+    return info(stream, status, id);
 }

@@ -28,16 +28,11 @@ struct softcuda_control {
     uint64_t (*live_handles)(const char *kind);
     bool (*context_active)(int device);
     uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all kernels */
-    /* Reads device memory. Returns false if some of it is not in a block. */
-    bool (*peek)(unsigned long long address, void *to, size_t bytes);
-    /* Makes a launch of `kernel` (NULL: any), after skipping `skip` launches, set the error of its context to `error`,
-     * as a faulty kernel would. */
-    void (*inject_kernel)(const char *kernel, int skip, int error);
+    /* Makes the next launch that runs set the error of its context to `error`, as a faulty kernel would. */
+    void (*inject_kernel)(int error);
     /* Number of errors of kernels so far (faults and races), and the text of the last one. */
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
-    /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */
-    void (*print_faults)(bool on);
 };
 
 #endif

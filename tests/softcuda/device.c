@@ -169,15 +169,6 @@ EXPORT result cuDevicePrimaryCtxRelease_v2(int ordinal)
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuDevicePrimaryCtxGetState(int ordinal, unsigned *flags, int *active)
-{
-    CHECKED_CALL(cuDevicePrimaryCtxGetState, ENTER_INIT, flags == NULL);
-    DEVICE(device, ordinal, active);
-    *flags = 0;
-    *active = device->retained > 0;
-    return CUDA_SUCCESS;
-}
-
 EXPORT result cuCtxSetCurrent(struct device *context)
 {
     CALL(cuCtxSetCurrent, ENTER_INIT);
@@ -240,8 +231,8 @@ static bool has_work(struct device *device)
 EXPORT bool softcuda_hardware(struct softcuda_hardware *out, int number)
 {
     RETURN_IF(number < 0 || number >= options.devices, false);
-    *out = (struct softcuda_hardware){ .major = options.major, .minor = options.minor,
-                                       .multiprocessors = options.multiprocessors,
+    *out = (struct softcuda_hardware){ .name = "softcuda (not a GPU)", .major = options.major, .minor = options.minor,
+                                       .multiprocessors = options.multiprocessors, .cpus = { 3 },
                                        .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
     uuid_text(out->uuid, number);
     for (int i = 0; i < n_devices; i++)

@@ -226,13 +226,6 @@ static uint64_t live_handles(const char *kind)
     return 0;
 }
 
-static bool peek(address from, void *to, size_t bytes)
-{
-    RETURN_IF(!space_usable(from, bytes), false);
-    space_copy(to, (const void *)(uintptr_t)from, bytes);
-    return true;
-}
-
 static atomic_ullong faults_seen;
 static char last_fault[512];
 
@@ -255,19 +248,14 @@ void fault_report(const char *text)
         fprintf(stderr, "softcuda: %s\n", text);
 }
 
-static void print_faults(bool on)
+EXPORT void softcuda_report(const char *text)
 {
-    options.quiet = !on;
+    fault_report(text);
 }
 
 static bool inject(const char *name, int64_t at, int error, bool on)
 {
-    return fault_add(name, at, error, on, false, true);
-}
-
-static void inject_kernel(const char *kernel, int skip, int error)
-{
-    fault_add(kernel, skip, error, false, true, true);
+    return fault_add(name, at, error, on, true);
 }
 
 static void inject_clear(void)
@@ -278,6 +266,5 @@ static void inject_clear(void)
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
     .live_handles = live_handles, .context_active = context_active,
-    .launches = function_launches, .peek = peek, .inject_kernel = inject_kernel, .faults = faults,
-    .fault_text = fault_text, .print_faults = print_faults,
+    .launches = function_launches, .inject_kernel = inject_kernel, .faults = faults, .fault_text = fault_text,
 };

@@ -66,10 +66,9 @@ int options_visible(const char *text, int devices, int *visible);
 
 /* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
 result fault_of(const char *symbol, long long call);
-/* Adds a failure of a function at its call `at` (and after it, if `on`), or of a kernel after `at` launches. */
-bool fault_add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test);
+/* Adds a failure of a function at its call `at` (and after it, if `on`). */
+bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test);
 void fault_clear(bool by_test);                     /* by_test: all; else only those from SOFTCUDA */
-result fault_of_kernel(const char *kernel);
 void fault_report(const char *text);                /* counts an error and prints it */
 
 /* ---- device.c ---- */
@@ -289,5 +288,6 @@ void order_forget(address begin, size_t bytes);                     /* call for 
 /* ---- kernel.c ---- */
 
 uint64_t function_launches(const char *name);
+void inject_kernel(int error);                      /* control.h */
 
 #endif

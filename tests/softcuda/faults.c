@@ -8,10 +8,10 @@
 
 struct fault {
     struct fault *next;
-    char name[64];                      /* of a function, or of a kernel; "": any kernel */
-    int64_t at;                         /* number of the call; for kernels: number of launches to skip */
+    char name[64];                      /* of a function */
+    int64_t at;                         /* number of the call */
     int error;
-    bool on, kernel;
+    bool on;
     bool by_test;                       /* added through the control table; else from SOFTCUDA, which cuInit reads
                                          * again */
 };
@@ -20,12 +20,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault *list;
 static atomic_int n_faults;
 
-bool fault_add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test)
+bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test)
 {
-    struct fault *fault = name != NULL || kernel ? malloc(sizeof *fault) : NULL;
+    struct fault *fault = name != NULL ? malloc(sizeof *fault) : NULL;
     RETURN_IF(fault == NULL, false);
-    *fault = (struct fault){ .at = at, .error = error, .on = on, .kernel = kernel, .by_test = by_test };
-    snprintf(fault->name, sizeof fault->name, "%s", name == NULL ? "" : name);
+    *fault = (struct fault){ .at = at, .error = error, .on = on, .by_test = by_test };
+    snprintf(fault->name, sizeof fault->name, "%s", name);
     LOCKED(&lock);
     fault->next = list;
     list = fault;
@@ -60,15 +60,6 @@ result fault_of(const char *symbol, long long call)
     RETURN_IF(n_faults == 0, CUDA_SUCCESS);
     LOCKED(&lock);
     for (const struct fault *f = list; f != NULL; f = f->next)
-        RETURN_IF(!f->kernel && matches(f->name, symbol) && (call == f->at || (f->on && call > f->at)), f->error);
-    return CUDA_SUCCESS;
-}
-
-result fault_of_kernel(const char *kernel)
-{
-    RETURN_IF(n_faults == 0, CUDA_SUCCESS);
-    LOCKED(&lock);
-    for (struct fault *f = list; f != NULL; f = f->next)
-        RETURN_IF(f->kernel && (f->name[0] == '\0' || strcmp(f->name, kernel) == 0) && f->at-- == 0, f->error);
+        RETURN_IF(matches(f->name, symbol) && (call == f->at || (f->on && call > f->at)), f->error);
     return CUDA_SUCCESS;
 }

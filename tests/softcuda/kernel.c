@@ -18,9 +18,8 @@ struct function {                           /* CUkernel */
     struct function *next;
 };
 
-struct image {
-    void *opened;                           /* handle of dlopen; never closed, because its kernels may still be
-                                             * running */
+struct image {                              /* never unloaded, because its kernels may still be running */
+    void *opened;                           /* handle of dlopen */
     const struct softcuda_library *library;
     pthread_mutex_t lock;
     struct function *functions;
@@ -105,22 +104,6 @@ EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit,
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuLibraryUnload(struct image *image)
-{
-    CALL(cuLibraryUnload, ENTER_INIT);
-    RETURN_IF(!handle_remove(HANDLE_LIBRARY, image), CUDA_ERROR_INVALID_HANDLE);
-    devices_wait_idle();
-    while (image->functions != NULL) {
-        struct function *function = image->functions;
-        image->functions = function->next;
-        handle_remove(HANDLE_KERNEL, function);
-        free(function);
-    }
-    pthread_mutex_destroy(&image->lock);
-    free(image);
-    return CUDA_SUCCESS;
-}
-
 EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, const char *name)
 {
     CHECKED_CALL(cuLibraryGetKernel, ENTER_INIT, out == NULL || name == NULL);
@@ -167,12 +150,19 @@ uint64_t function_launches(const char *name)
     return sum;
 }
 
+static atomic_int next_error;               /* of the next launch; CUDA_SUCCESS: none */
+
+void inject_kernel(int error)
+{
+    next_error = error;
+}
+
 static void run_launch(void *argument, struct stream *stream)
 {
     struct launch launch = *(struct launch *)argument;
     struct outcome outcome;
     const char *const name = launch.kernel->name;
-    const result injected = fault_of_kernel(name);
+    const result injected = atomic_exchange(&next_error, CUDA_SUCCESS);
     count_launch(name);
     if (injected != CUDA_SUCCESS) {
         device_fail(stream->device, injected);

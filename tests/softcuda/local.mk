@@ -1,4 +1,4 @@
-# softcuda: a CUDA driver in software, with cuBLAS, cuDNN and NVML, for tests; not installed. See README.md.
+# softcuda: a CUDA driver in software, with cuBLAS, cuDNN, NCCL and NVML, for tests; not installed. See README.md.
 #
 # `make softcuda` builds it in tests/softcuda of the build tree. Tests use it with
 # LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
@@ -15,7 +15,7 @@ softcuda_headers = \
     tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
     tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
     tests/softcuda/runner.h tests/softcuda/test-kernels.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c tests/softcuda/nccl.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
@@ -38,7 +38,7 @@ softcuda_driver_objects = $(softcuda_driver:.c=.soft.o)
 softcuda_kernel_objects = $(cuda_kernels:.cu=.soft.o)
 softcuda_blas_objects   = $(softcuda_blas:.c=.soft.o)
 softcuda_libraries      = $(soft)/libcuda.so.1 $(soft)/libsoftkernels.so $(soft)/test-kernels.so \
-                          $(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 \
+                          $(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 $(soft)/libnccl.so.2 \
                           $(soft)/libnvidia-ml.so.1 $(soft)/cuda12/libcublasLt.so.12 $(soft)/lacking/libcublasLt.so.13
 
 softcuda: $(softcuda_libraries)
@@ -69,10 +69,12 @@ $(soft)/lacking/libcublasLt.so.13: $(soft)/blas.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
 $(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(SOFTCUDA_BLAS_LIBS)
+$(soft)/libnccl.so.2: $(soft)/nccl.soft.o $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/nccl.soft.o $(SOFTCUDA_BLAS_LIBS)
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
-$(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o
+$(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o $(soft)/libcuda.so.1
 	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o \
-	    -lpthread -ldl
+	    -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN'
 $(soft)/libsoftkernels.so: $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/libcuda.so.1
 	$(AM_V_GEN)$(CXX_FOR_TESTS) -shared -o $@ $(softcuda_kernel_objects) $(soft)/watch.soft.o $(SOFTCUDA_LINK)
 $(soft)/test-kernels.so: $(soft)/test-kernels.soft.o $(soft)/watch.soft.o $(soft)/libcuda.so.1

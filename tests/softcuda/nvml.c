@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nvml.c: a fake libnvidia-ml.so.1: the devices of softcuda, in the form in which NVML reports GPUs.
+/* tests/softcuda/nvml.c: a fake libnvidia-ml.so.1: the devices of softcuda, in the form in which NVML reports GPUs;
+ * also linked into test-cuda-discovery, which describes other devices.
  *
  * It reports all devices, independent of CUDA_VISIBLE_DEVICES, and does not initialize the driver. Calls are counted,
  * and failures can be injected as for the driver (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded).
  * SOFTNVML_PROCESSES="0:4242:64000000,..." adds fake processes: device, pid, bytes. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,47 +15,31 @@
 #include "nvml_hooks.h"
 
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND,
-       INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
-enum { NAMED = 16 };
+       INSUFFICIENT_SIZE };
+enum { NAMED = 16, NVLINK = 2 };
 
 typedef struct handle *handle;              /* device number + 1 */
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } pci_info;
 typedef struct { unsigned version; unsigned long long total, reserved, unused, used; } memory_info_v2;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process_info;
+typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } fabric_info;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool initialized;
-static int (*enter_driver)(const char *symbol);
-static int (*hardware_count)(void);
-static bool (*hardware)(struct softcuda_hardware *out, int number);
-
-/* Loads softcuda's libcuda.so.1. */
-static bool find_driver(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    RETURN_IF(driver == NULL, false);
-    *(void **)&enter_driver = dlsym(driver, "softcuda_enter");
-    *(void **)&hardware_count = dlsym(driver, "softcuda_hardware_count");
-    *(void **)&hardware = dlsym(driver, "softcuda_hardware");
-    return enter_driver != NULL && hardware_count != NULL && hardware != NULL;
-}
+static atomic_bool initialized;
 
 /* Counts the call, which may be made to fail. */
-#define ENTER() TRY(initialized ? enter_driver(__func__) : UNINITIALIZED)
+#define ENTER() TRY(initialized ? softcuda_enter(__func__) : UNINITIALIZED)
 
 /* Declares `facts`, those of the device. */
 #define LOOK(facts, device)         \
     struct softcuda_hardware facts; \
-    RETURN_IF((device) == NULL || !hardware(&(facts), (int)(intptr_t)(device) - 1), INVALID_ARGUMENT)
+    RETURN_IF((device) == NULL || !softcuda_hardware(&(facts), (int)(intptr_t)(device) - 1), INVALID_ARGUMENT)
 
 EXPORT int nvmlInit_v2(void)
 {
-    pthread_mutex_lock(&lock);
-    const int made = enter_driver != NULL || find_driver() ? enter_driver(__func__) : DRIVER_NOT_LOADED;
-    initialized = initialized || made == OK;
-    pthread_mutex_unlock(&lock);
-    return made;
+    TRY(softcuda_enter(__func__));
+    initialized = true;
+    return OK;
 }
 
 static int put_text(char *text, unsigned bytes, const char *what)
@@ -71,16 +54,17 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER();
     RETURN_IF(count == NULL, INVALID_ARGUMENT);
-    *count = (unsigned)hardware_count();
+    *count = (unsigned)softcuda_hardware_count();
     return OK;
 }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)
 {
     ENTER();
-    RETURN_IF(device == NULL || (int)index >= hardware_count(), INVALID_ARGUMENT);
+    LOOK(facts, (handle)(intptr_t)(index + 1));
+    RETURN_IF(device == NULL, INVALID_ARGUMENT);
     *device = (handle)(intptr_t)(index + 1);
-    return OK;
+    return facts.denied ? NO_PERMISSION : OK;
 }
 
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
@@ -88,7 +72,7 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
     struct softcuda_hardware facts;
     ENTER();
     RETURN_IF(uuid == NULL || device == NULL, INVALID_ARGUMENT);
-    for (int i = 0; hardware(&facts, i); i++)
+    for (int i = 0; softcuda_hardware(&facts, i); i++)
         if (strcmp(facts.uuid, uuid) == 0) {
             *device = (handle)(intptr_t)(i + 1);
             return OK;
@@ -100,7 +84,7 @@ EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
 {
     ENTER();
     LOOK(facts, device);
-    return put_text(text, bytes, "softcuda (not a GPU)");
+    return put_text(text, bytes, facts.name);
 }
 
 EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
@@ -143,7 +127,14 @@ static unsigned cores_per_multiprocessor(const struct softcuda_hardware *facts)
 
 FACTS(nvmlDeviceGetCudaComputeCapability, int, facts.major, facts.minor)
 FACTS(nvmlDeviceGetEccMode, int, 1, 1)
-FACTS(nvmlDeviceGetMigMode, unsigned, 0, 0)
+FACTS(nvmlDeviceGetMigMode, unsigned, facts.mig != MIG_OFF, facts.mig != MIG_OFF)
+FUNCTION(nvmlDeviceGetMigDeviceHandleByIndex, (handle device, unsigned index, handle *instance),
+         RETURN_IF(facts.mig != MIG_INSTANCE || index != 3, NOT_FOUND); *instance = device)
+FUNCTION(nvmlDeviceGetGpuFabricInfo, (handle device, fabric_info *out), *out = (fabric_info){ .state = facts.fabric })
+FUNCTION(nvmlDeviceGetNvLinkState, (handle device, unsigned link, int *active),
+         RETURN_IF(link >= 12, INVALID_ARGUMENT); *active = facts.nvlink != 0 && link < 4)
+FUNCTION(nvmlDeviceGetNvLinkRemotePciInfo_v2, (handle device, unsigned link, pci_info *pci),
+         (void)link, *pci = (pci_info){ .bus = facts.nvlink })
 FUNCTION(nvmlDeviceGetTopologyCommonAncestor, (handle device, handle peer, int *level), LOOK(other, peer);
          *level = 30)                           /* a host bridge */
 FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v3, (handle device, unsigned *count, process_info *list),
@@ -162,7 +153,8 @@ EXPORT int nvmlDeviceGetCpuAffinity(handle device, unsigned words, unsigned long
     LOOK(facts, device);
     RETURN_IF(words == 0 || set == NULL, INVALID_ARGUMENT);
     memset(set, 0, words * sizeof *set);
-    set[0] = 3;
+    for (unsigned i = 0; i < words && i < COUNT_OF(facts.cpus); i++)
+        set[i] = facts.cpus[i];
     return OK;
 }
 
@@ -172,7 +164,8 @@ EXPORT int nvmlDeviceGetP2PStatus(handle device, handle peer, int kind, int *sta
     LOOK(facts, device);
     LOOK(other, peer);
     RETURN_IF(status == NULL || kind < 0 || kind > 4, INVALID_ARGUMENT);
-    *status = device != peer && kind != 2 ? OK : 1;    /* without NVLink; 1: the chipset does not support it */
+    const bool reaches = facts.nvlink == 0 ? kind != NVLINK : facts.nvlink == other.bus;
+    *status = device != peer && reaches ? OK : 1;       /* 1: the chipset does not support it */
     return OK;
 }
 

@@ -49,7 +49,7 @@ static bool fault(const char *text)
     char name[64], plus = '\0';
     int call, error;
     return sscanf(text, "%63[^@]@%d:%d%c", name, &call, &error, &plus) >= 3 && call >= 1 && error > 0
-           && (plus == '\0' || plus == '+') && fault_add(name, call, error, plus == '+', false, false);
+           && (plus == '\0' || plus == '+') && fault_add(name, call, error, plus == '+', false);
 }
 
 static bool option(const char *name, const char *value, struct options *o)

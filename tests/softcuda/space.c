@@ -79,11 +79,12 @@ bool space_usable(address begin, size_t bytes)
     RETURN_IF(!space_is(begin) || bytes > softcuda_space.bytes, false);
     const size_t place = (size_t)(begin - (uintptr_t)softcuda_space.base);
     const unsigned char *shadow = &softcuda_space.shadow[place / 8];
-    size_t end = place % 8 + bytes;
+    const size_t end = place % 8 + bytes, full = end > 0 ? (end - 1) / 8 : 0;
     RETURN_IF(end > softcuda_space.bytes - place / 8 * 8, false);
-    for (; end > 8; end -= 8)
-        RETURN_IF(*shadow++ != 8, false);
-    return *shadow >= end;
+    /* Copies have megabytes, therefore memcmp: all entries before the last are 8 if the first is 8 and each is equal to
+     * the next. */
+    RETURN_IF(full > 0 && (shadow[0] != 8 || memcmp(shadow, shadow + 1, full - 1) != 0), false);
+    return shadow[full] >= end - full * 8;
 }
 
 void space_copy(void *to, const void *from, size_t bytes)

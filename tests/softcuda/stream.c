@@ -344,6 +344,13 @@ static void run_library(void *argument, struct stream *stream)
         device_fail(stream->device, error);
 }
 
+/* Returns the context of a stream; NULL for an invalid handle. */
+EXPORT void *softcuda_stream_context(void *handle)
+{
+    const struct stream *stream = stream_of(handle);
+    return stream != NULL ? stream->device : NULL;
+}
+
 EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), const void *argument, size_t bytes)
 {
     STREAM(stream, handle);

@@ -119,14 +119,65 @@ static const struct fact cudnn_facts[] = {
 #define CUDNN { "cudnn.h", 0, NULL, 0 }
 #endif
 
+#if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
+#include <nccl.h>
+
+#include "../../plugins/comm/nccl/api.h"
+
+#define NC(ours, theirs) SAME(NCCL_##ours, nccl##theirs)
+#define CONFIG(ours, theirs) SAME_PLACE(nccl_config, ours, ncclConfig_t, theirs)
+static const struct fact nccl_facts[] = {
+    NC(OK, Success), NC(CUDA_ERROR, UnhandledCudaError), NC(SYSTEM_ERROR, SystemError),
+    NC(INTERNAL_ERROR, InternalError), NC(INVALID_ARGUMENT, InvalidArgument), NC(INVALID_USAGE, InvalidUsage),
+    NC(REMOTE_ERROR, RemoteError), NC(IN_PROGRESS, InProgress), NC(I8, Int8), NC(U8, Uint8), NC(I32, Int32),
+    NC(I64, Int64), NC(F16, Float16), NC(F32, Float32), NC(F64, Float64), NC(BF16, Bfloat16), NC(SUM, Sum),
+    NC(PRODUCT, Prod), NC(MAX, Max), NC(MIN, Min), NC(AVERAGE, Avg), SAME_SIZE(nccl_result, ncclResult_t),
+    SAME_SIZE(int, ncclDataType_t), SAME_SIZE(int, ncclRedOp_t), SAME_SIZE(nccl_id, ncclUniqueId),
+    SAME(NCCL_UNSET, NCCL_CONFIG_UNDEF_INT), CONFIG(size, size), CONFIG(magic, magic), CONFIG(version, version),
+    CONFIG(blocking, blocking), CONFIG(cga_cluster_size, cgaClusterSize), CONFIG(min_ctas, minCTAs),
+    CONFIG(max_ctas, maxCTAs), CONFIG(net_name, netName), CONFIG(split_share, splitShare),
+};
+
+/* Both declarations of a function accept the same arguments; not evaluated. */
+#define ACCEPTS(theirs, ours, ...) \
+    (void)sizeof(nccl##theirs(__VA_ARGS__)), (void)sizeof(((struct nccl_library *)0)->ours(__VA_ARGS__))
+__attribute__((unused))
+static void nccl_prototypes(void *data, size_t count, int number, nccl_handle comm, void *stream, nccl_result *result,
+                            int *numbers)
+{
+    ACCEPTS(GetVersion, version, numbers);
+    ACCEPTS(GetErrorString, error_string, number);
+    ACCEPTS(GetLastError, last_error, comm);
+    ACCEPTS(CommFinalize, finalize, comm);
+    ACCEPTS(CommDestroy, destroy, comm);
+    ACCEPTS(CommAbort, abort, comm);
+    ACCEPTS(GroupStart, group_start, );
+    ACCEPTS(GroupEnd, group_end, );
+    ACCEPTS(Broadcast, broadcast, data, data, count, number, number, comm, stream);
+    ACCEPTS(AllReduce, all_reduce, data, data, count, number, number, comm, stream);
+    ACCEPTS(Reduce, reduce, data, data, count, number, number, number, comm, stream);
+    ACCEPTS(AllGather, all_gather, data, data, count, number, comm, stream);
+    ACCEPTS(ReduceScatter, reduce_scatter, data, data, count, number, number, comm, stream);
+    ACCEPTS(Send, send, data, count, number, number, comm, stream);
+    ACCEPTS(Recv, receive, data, count, number, number, comm, stream);
+    /* The types of these differ by name. */
+    (void)sizeof(ncclCommGetAsyncError(comm, (ncclResult_t *)result));
+    (void)sizeof(ncclGetUniqueId((ncclUniqueId *)data));
+    (void)sizeof(ncclCommInitRankConfig(&comm, number, *(ncclUniqueId *)data, number, (ncclConfig_t *)data));
+}
+#define NCCL_HEADER INSTALLED("nccl.h", NCCL_VERSION_CODE, nccl_facts)
+#else
+#define NCCL_HEADER { "nccl.h", 0, NULL, 0 }
+#endif
+
 TEST_MAIN
 {
-    static const struct header headers[] = { CUDA, CUBLASLT, CUDNN };
+    static const struct header headers[] = { CUDA, CUBLASLT, CUDNN, NCCL_HEADER };
     int bad = 0;
     for (size_t i = 0; i < headers[0].count; i++)
         cuda_facts[i].ours = softcuda_facts[i];
-    printf("1..3\n");
-    for (int i = 0; i < 3; i++)
+    printf("1..4\n");
+    for (int i = 0; i < 4; i++)
         bad += compare(i + 1, &headers[i]);
     return bad != 0;
 }

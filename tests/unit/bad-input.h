@@ -30,7 +30,7 @@ void count_call(const char *expression);
 void check_bad(const char *expression, ctrt_status got, int want);
 void check_fine(const char *expression, bool fine);
 
-enum { BAD_ANY = 1 };
+enum { CTRT_ERR_ANY = 1 };             /* any status but CTRT_OK */
 /* Arguments are expanded before BAD_RUN, so that `call` has the name of the function that a macro in it calls. */
 #define BAD(want, ...)               EACH_ARG(BAD_CALL, want, , __VA_ARGS__)
 #define BAD_X(want, f, ...)          EACH_ARG(BAD_X_CALL, want, f, __VA_ARGS__)
@@ -38,7 +38,7 @@ enum { BAD_ANY = 1 };
 #define BAD_ARGUMENTS(...)           __VA_ARGS__
 #define BAD_CALL(want, _, call)      BAD_RUN(want, call)
 #define BAD_RUN(want, call) \
-    (count_call(#call), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#call, call, BAD_##want))
+    (count_call(#call), ctrt_fail(CTRT_ERR_INTERNAL, "stale"), check_bad(#call, call, (int)CTRT_ERR_##want))
 #define FINE(...)                    EACH_ARG(FINE_ONE, , , __VA_ARGS__)
 #define FINE_ONE(a, b, expression)   (count_call(#expression), check_fine(#expression, expression))
 
@@ -53,20 +53,6 @@ enum { BAD_ANY = 1 };
 /* Calls an op in place, f(self, ...), with NULL and with a leaf that requires grad. */
 #define IN_PLACE(f, ...)                                                                    \
     BAD(INVALID_ARGUMENT, f(NULL, ##__VA_ARGS__)), BAD(AUTOGRAD, f(p.leaf, ##__VA_ARGS__))
-
-enum {
-    BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT,
-    BAD_SHAPE = CTRT_ERR_SHAPE,
-    BAD_DTYPE = CTRT_ERR_DTYPE,
-    BAD_DEVICE = CTRT_ERR_DEVICE,
-    BAD_NO_DEVICE = CTRT_ERR_NO_DEVICE,
-    BAD_NOT_FOUND = CTRT_ERR_NOT_FOUND,
-    BAD_OVERFLOW = CTRT_ERR_OVERFLOW,
-    BAD_AUTOGRAD = CTRT_ERR_AUTOGRAD,
-    BAD_STATE = CTRT_ERR_STATE,
-    BAD_IO = CTRT_ERR_IO,
-    BAD_FORMAT = CTRT_ERR_FORMAT,
-};
 
 void bad_base(void);                    /* base, device, memory */
 void bad_tensor(void);

@@ -8,6 +8,7 @@ static void streams(void)
 {
     ctrt_stream *stream = NULL, *none = NULL;
     bool idle = false;
+    void *native = NULL;
     BAD(INVALID_ARGUMENT, ctrt_stream_new(NULL, p.cpu, 0), ctrt_stream_default(NULL, p.cpu),
         ctrt_stream_current(NULL, p.cpu), ctrt_stream_set_current(NULL));
     BAD(STATE, ctrt_stream_pop());
@@ -20,6 +21,8 @@ static void streams(void)
     NULL_IN2(ctrt_stream_wait, stream, stream);
     FINE(ctrt_stream_wait(stream, stream) == CTRT_OK);
     NULL_IN2(ctrt_stream_query, stream, &idle);
+    NULL_IN2(ctrt_stream_native, &native, stream);
+    BAD(NOT_SUPPORTED, ctrt_stream_native(&native, stream));
     BAD(INVALID_ARGUMENT, ctrt_stream_synchronize(NULL), ctrt_stream_reset(NULL), ctrt_stream_wait_event(stream, NULL));
     FINE(ctrt_stream_device(NULL) == NULL && ctrt_stream_id(NULL) == 0 && ctrt_stream_priority(NULL) == 0,
         ctrt_stream_retain(NULL) == NULL, (ctrt_stream_release(NULL), ctrt_stream_release(&none), true));
@@ -63,12 +66,20 @@ static void tensors(void)
     ctrt_stream_release(&stream);
 }
 
+static ctrt_status no_call(void *user)
+{
+    (void)user;
+    return CTRT_OK;
+}
+
 static void captures(void)
 {
     ctrt_graph *graph = NULL;
     BAD(ANY, ctrt_capture_begin(p.cpu));
     BAD(STATE, ctrt_capture_end(&graph, p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_capture_end(NULL, p.cpu), ctrt_capture_replay(NULL));
+    BAD(STATE, ctrt_capture_call(p.cpu, no_call, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_capture_end(NULL, p.cpu), ctrt_capture_replay(NULL),
+        ctrt_capture_call(p.cpu, NULL, NULL, NULL));
     FINE(!ctrt_capture_running(p.cpu) && graph == NULL,
         ctrt_graph_retain(NULL) == NULL && ctrt_graph_device(NULL) == NULL && ctrt_graph_memory(NULL) == 0,
         (ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));

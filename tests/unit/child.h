@@ -10,6 +10,7 @@
 #ifndef CTRT_TESTS_CHILD_H
 #define CTRT_TESTS_CHILD_H
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,12 +73,22 @@ static inline void child_end(void (*end)(int))
     abort();
 }
 
+/* The bytes of addresses that this process uses, to which RLIMIT_AS applies. */
+static inline uint64_t address_space(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    CHECK(file != NULL && fscanf(file, "%llu", &pages) == 1, "/proc/self/statm cannot be read");
+    if (file != NULL)
+        fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 #define CHILD_LOOP(child, settings, end)                                                                        \
     for (pid_t child = child_start(settings); child == 0 || (child_join(child, __FILE__, __LINE__), false); \
          child_end(end))
 #define IN_CHILD(...) CHILD_LOOP(child_, ((const char *const[]){ __VA_ARGS__, NULL }), exit)
 /* The same after the first use of the library; the child ends without the handlers of atexit(). */
 #define IN_FORK       CHILD_LOOP(fork_, (const char *const[]){ NULL }, _exit)
-#define CHILD_END                       /* an IN_CHILD may end with this */
 
 #endif

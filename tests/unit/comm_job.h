@@ -5,7 +5,6 @@
 #ifndef CTRT_TESTS_COMM_JOB_H
 #define CTRT_TESTS_COMM_JOB_H
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -15,17 +14,22 @@
 #include "ctrt/ctrt.h"
 #include "tensors.h"
 
-enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS, MIXED = KINDS, SIM_PROCESSES, ALL_KINDS };
+enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS, MIXED = KINDS, SIM_PROCESSES, ALL_KINDS,
+            NCCL_THREADS = ALL_KINDS, NCCL_PROCESSES };     /* on cuda, with the engine nccl: test-nccl.c */
 static const char *const kind_names[] = {
     "threads", "threads on sim", "processes", "threads on cpu and sim", "processes on sim",
+    "threads with nccl", "processes with nccl",
 };
 
 static inline ctrt_device *device_of(enum kind kind, int rank)
 {
+    const char *types = getenv("CTRT_TEST_DEVICES");        /* for example cuda, instead of sim */
     ctrt_device *device = NULL;
     char name[16] = "cpu";
     if (kind == ON_SIM || kind == SIM_PROCESSES || (kind == MIXED && rank > 0))
-        snprintf(name, sizeof name, "sim:%d", rank % 4);
+        snprintf(name, sizeof name, "%s:%d", types != NULL ? types : "sim", rank % 4);
+    if (kind >= NCCL_THREADS)
+        snprintf(name, sizeof name, "cuda:%d", rank);
     REQUIRE(ctrt_device_get(&device, name) == CTRT_OK, "%s", ctrt_error_message());
     return device;
 }
@@ -79,20 +83,6 @@ static inline void await(atomic_int *number, int value)
         sleep_seconds(0.001);
 }
 
-/* Entries of a folder of /proc/self: "fd" or "task". */
-static inline int count_entries(const char *folder)
-{
-    char path[64];
-    int count = 0;
-    snprintf(path, sizeof path, "/proc/self/%s", folder);
-    DIR *list = opendir(path);
-    while (list != NULL && readdir(list) != NULL)
-        count++;
-    if (list != NULL)
-        closedir(list);
-    return count;
-}
-
 static inline struct board *board_new(void)
 {
     void *memory = mmap(NULL, sizeof(struct board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -114,7 +104,7 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
     ctrt_comm *comms[16] = { NULL };
     for (int i = 0; i < size; i++)
         devices[i] = device_of(ranks[i].kind, i);
-    const ctrt_comm_options options = { .timeout = timeout };
+    const ctrt_comm_options options = { .engine = ranks[0].kind >= NCCL_THREADS ? "nccl" : NULL, .timeout = timeout };
     if (!CHECK_OK(ctrt_comm_new_local(comms, devices, size, &options)))
         return;
     for (int i = 0; i < size; i++) {
@@ -128,7 +118,8 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
 
 static inline void process_of(struct rank *rank, double timeout)
 {
-    ctrt_comm_options options = { .rank = rank->number, .size = rank->size, .timeout = timeout };
+    ctrt_comm_options options = { .engine = rank->kind >= NCCL_THREADS ? "nccl" : NULL, .rank = rank->number,
+                                  .size = rank->size, .timeout = timeout };
     atomic_store(&rank->board->pids[rank->number], getpid());
     while (!atomic_load(&rank->board->ready))
         sleep_seconds(0.001);
@@ -190,7 +181,7 @@ static inline void run_job(enum kind kind, int size, double timeout, void (*body
     for (int i = 0; i < size; i++)
         ranks[i] = (struct rank){ .number = i, .size = size, .kind = kind, .board = board, .body = body,
                                   .argument = argument };
-    if (kind == PROCESSES || kind == SIM_PROCESSES)
+    if (kind == PROCESSES || kind == SIM_PROCESSES || kind == NCCL_PROCESSES)
         run_processes(ranks, size, timeout, ended);
     else
         run_threads(ranks, size, timeout);

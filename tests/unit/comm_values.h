@@ -12,9 +12,14 @@
 
 /* ---- values ---- */
 
+/* Whether values are small integers, whose sums and products over 4 ranks are exact in every dtype and order. */
+static bool exact_values;
+
 /* Element i of rank r's data: integers that make sums of small dtypes wrap around, or fractions that need rounding. */
 static inline double value(ctrt_dtype dtype, int rank, int64_t i)
 {
+    if (exact_values)
+        return dtype == CTRT_BOOL ? (double)((i + rank) % 3 == 0) : (double)((i * 7 + rank * 3) % 5 + 1);
     const int64_t n = (rank * 37 + i * 11) % 251;
     if (dtype == CTRT_BOOL)
         return (n >> (i % 5)) & 1;
@@ -169,18 +174,22 @@ static inline bool has_parts(ctrt_collective kind, bool out)
                    : kind == CTRT_COLLECTIVE_SCATTER || kind == CTRT_COLLECTIVE_REDUCE_SCATTER);
 }
 
-/* Calls the collective, in the background if `async`, with tensors on the communicator's device. Rank r has the values
- * of rank r. */
-static inline ctrt_status collective_start(struct collective *c, ctrt_comm *comm, bool async)
+/* Creates the tensors of a call on the communicator's device. Rank r has the values of rank r. */
+static inline void collective_tensors(struct collective *c, ctrt_comm *comm)
 {
     const int me = ctrt_comm_rank(comm), size = ctrt_comm_size(comm);
     ctrt_device *device = ctrt_comm_device(comm);
-    ctrt_work **work = async ? &c->work : NULL;
-    const int root = c->root;
     const bool in_place = c->kind <= CTRT_COLLECTIVE_REDUCE;
     c->in = tensor_of(device, c->dtype, me, c->count * (has_parts(c->kind, false) ? size : 1));
     c->out = in_place ? ctrt_tensor_retain(c->in)
                       : tensor_of(device, c->dtype, size, c->count * (has_parts(c->kind, true) ? size : 1));
+}
+
+/* Calls the collective with these tensors, in the background if `async`. */
+static inline ctrt_status collective_call(struct collective *c, ctrt_comm *comm, bool async)
+{
+    const int me = ctrt_comm_rank(comm), root = c->root;
+    ctrt_work **work = async ? &c->work : NULL;
     switch (c->kind) {
     case CTRT_COLLECTIVE_BROADCAST:      return ctrt_comm_broadcast(work, comm, c->in, c->root);
     case CTRT_COLLECTIVE_ALL_REDUCE:     return ctrt_comm_all_reduce(work, comm, c->in, c->op);
@@ -195,6 +204,12 @@ static inline ctrt_status collective_start(struct collective *c, ctrt_comm *comm
                : me == c->to ? ctrt_comm_recv(work, comm, c->out, c->root) : CTRT_OK;
     default:                             return ctrt_comm_barrier(comm);
     }
+}
+
+static inline ctrt_status collective_start(struct collective *c, ctrt_comm *comm, bool async)
+{
+    collective_tensors(c, comm);
+    return collective_call(c, comm, async);
 }
 
 /* Waits, checks the result, and releases the tensors and the work. `what` begins the messages. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_discovery.h: fake libcuda and NVML libraries for the device discovery of backends/cuda, a host table, recorded
- * trees of /proc, /sys and /dev, and a child process for each case, because a process keeps the result of its first
- * discovery. The discovery files are compiled with dlopen and related functions renamed to the functions in this file.
+/* cuda_discovery.h: for the device discovery of backends/cuda: a fake libcuda, the devices of softcuda's NVML, a host
+ * table, recorded trees of /proc, /sys and /dev, and a child process for each case, because a process keeps the result
+ * of its first discovery. The discovery files are compiled with dlopen and related functions renamed to the functions
+ * in this file.
  * `fake_machine` sets the GPUs, the missing symbols and the failing calls. */
 #ifndef CTRT_TESTS_CUDA_DISCOVERY_H
 #define CTRT_TESTS_CUDA_DISCOVERY_H
@@ -17,11 +18,13 @@
 #include "backends/cuda/libs/nvml_api.h"
 #include "child.h"
 #include "file_tree.h"
-#include "plugin_host.h"
+#include "log_kept.h"
+#include "registry/internal.h"
+#include "softcuda/nvml_hooks.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"         /* of the fake functions */
 
-const ctrt_host *cuda_host = &host_table;
+const ctrt_host *cuda_host = &registry_host;
 
 #define FAKE_GPUS 8
 
@@ -31,7 +34,7 @@ struct fake_gpu {
     unsigned bus;
     uint64_t memory;
     int major, minor, processors, mhz;
-    int mig;                                /* 0: disabled, 1: enabled with an instance, 2: enabled without instances */
+    int mig;                                /* MIG_* */
     int fabric;                             /* state of the NVLink fabric */
 };
 
@@ -48,10 +51,8 @@ static struct {
     int inits, nvml_inits;                  /* number of calls */
 } fake_machine;
 
-/* Functions of the driver, CU(name, parameters, statements), and of NVML, NV(name, parameters, statements), which
- * return success. */
+/* A function of the driver that returns success. */
 #define CU(name, parameters, ...) static cu_result fake_cu_##name parameters { __VA_ARGS__; return CU_OK; }
-#define NV(name, parameters, ...) static nvml_result fake_nv_##name parameters { __VA_ARGS__; return NVML_OK; }
 
 /* ---- libcuda ---- */
 
@@ -87,87 +88,57 @@ static cu_result fake_cu_attribute(int *value, int which, cu_device device)
     return CU_OK;
 }
 
-struct fake_symbol { const char *symbol; void *function; };
-
-static void *fake_symbol_find(const struct fake_symbol *list, size_t count, const char *symbol)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(list[i].symbol, symbol) == 0)
-            return list[i].function;
-    return NULL;
-}
-
 static cu_result fake_find(const char *symbol, void **address, int version, uint64_t flags, int *found)
 {
 #define SYMBOL(symbol, name) { "cu" symbol, (void *)fake_cu_##name }
-    static const struct fake_symbol known[] = {
+    static const struct { const char *symbol; void *function; } known[] = {
         SYMBOL("Init", init), SYMBOL("DeviceGetCount", count), SYMBOL("DeviceGet", get), SYMBOL("DeviceGetName", name),
         SYMBOL("DeviceGetUuid", uuid), SYMBOL("DeviceTotalMem", memory), SYMBOL("DeviceGetAttribute", attribute),
         SYMBOL("DeviceCanAccessPeer", peer),
     };
 #undef SYMBOL
-    *address = fake_symbol_find(known, COUNT_OF(known), symbol);
-    if (*address == NULL)
-        *address = (void *)fake_cu_other;
+    *address = (void *)fake_cu_other;
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (strcmp(known[i].symbol, symbol) == 0)
+            *address = known[i].function;
     if (fake_machine.no_entry != NULL && strcmp(symbol, fake_machine.no_entry) == 0)
         *address = NULL;
     *found = *address == NULL;
     return CU_OK;
 }
 
-/* ---- NVML ---- */
+/* ---- NVML: that of softcuda, with these devices and processes ---- */
 
-static const struct fake_gpu *fake_of(nvml_device device)
+int softcuda_enter(const char *symbol)
 {
-    return (const struct fake_gpu *)device;
+    if (strcmp(symbol, "nvmlInit_v2") != 0)
+        return NVML_OK;
+    fake_machine.nvml_inits++;
+    return fake_machine.nvml_init;
 }
 
-NV(init, (void), fake_machine.nvml_inits++; return fake_machine.nvml_init)
-NV(count, (unsigned *count), *count = (unsigned)fake_machine.present)
-NV(index, (unsigned index, nvml_device *device),
-   if (fake_machine.nvml_denied == (int)index) return NVML_NO_PERMISSION;
-   *device = (nvml_device)&fake_machine.all[index])
-NV(pci, (nvml_device device, nvml_pci *pci), *pci = (nvml_pci){ .bus = fake_of(device)->bus })
-NV(cores, (nvml_device device, unsigned *cores), const struct fake_gpu *gpu = fake_of(device);
-   *cores = (unsigned)gpu->processors * (gpu->major == 8 && gpu->minor == 0 ? 64 : 128))
-NV(utilization, (nvml_device device, nvml_utilization *used), *used = (nvml_utilization){ fake_of(device)->bus, 7 })
-NV(capability, (nvml_device device, int *major, int *minor),
-   *major = fake_of(device)->major; *minor = fake_of(device)->minor)
-NV(ecc, (nvml_device device, int *now, int *pending), *now = *pending = 1)
-NV(mig, (nvml_device device, unsigned *now, unsigned *pending), *now = *pending = fake_of(device)->mig > 0)
-NV(name, (nvml_device device, char *text, unsigned bytes), snprintf(text, bytes, "%s", fake_of(device)->name))
-NV(clock, (nvml_device device, int type, unsigned *mhz), *mhz = (unsigned)fake_of(device)->mhz;
-   if (type != NVML_CLOCK_SM) return NVML_INVALID_ARGUMENT)
-NV(instance, (nvml_device device, unsigned index, nvml_device *instance),
-   if (fake_of(device)->mig != 1 || index != 3) return NVML_NOT_FOUND;
-   *instance = device)
-NV(fabric, (nvml_device device, nvml_fabric *fabric), fabric->state = (unsigned char)fake_of(device)->fabric)
-NV(ancestor, (nvml_device device, nvml_device peer, int *level), *level = 50)
-NV(link, (nvml_device device, unsigned link, int *active), *active = link < 4;
-   if (link >= 12) return NVML_INVALID_ARGUMENT)
-NV(link_peer, (nvml_device device, unsigned link, nvml_pci *pci), *pci = (nvml_pci){ .bus = 3 - fake_of(device)->bus })
-
-NV(uuid, (nvml_device device, char *text, unsigned bytes), const unsigned char *b = fake_of(device)->uuid;
-   snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-            b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]))
-
-static nvml_result fake_nv_by_uuid(const char *uuid, nvml_device *device)
+int softcuda_hardware_count(void)
 {
-    for (int i = 0; i < fake_machine.present; i++) {
-        char text[64];
-        *device = (nvml_device)&fake_machine.all[i];
-        fake_nv_uuid(*device, text, sizeof text);
-        if (strcmp(text, uuid) == 0)
-            return NVML_OK;
-    }
-    return NVML_NOT_FOUND;
+    return fake_machine.present;
 }
 
-NV(memory, (nvml_device device, nvml_memory *memory), const uint64_t total = fake_of(device)->memory;
-   if (memory->version != NVML_MEMORY_V2) return NVML_INVALID_ARGUMENT;
-   *memory = (nvml_memory){ memory->version, total + 1000, 1000, total / 4, total - total / 4 })
-NV(cpus, (nvml_device device, unsigned words, unsigned long *set), memset(set, 0, words * sizeof *set);
-   set[0] = fake_of(device)->bus % 2 ? 0x10f : ~0ul; set[1] = fake_of(device)->bus % 2 ? 0 : 1)
+bool softcuda_hardware(struct softcuda_hardware *out, int number)
+{
+    if (number < 0 || number >= fake_machine.present)
+        return false;
+    const struct fake_gpu *gpu = &fake_machine.all[number];
+    *out = (struct softcuda_hardware){
+        .name = gpu->name, .major = gpu->major, .minor = gpu->minor, .multiprocessors = gpu->processors,
+        .bus = gpu->bus, .memory = gpu->memory, .used = gpu->memory - gpu->memory / 4, .busy = true,
+        .denied = fake_machine.nvml_denied == number, .mig = gpu->mig, .fabric = (unsigned char)gpu->fabric,
+        .nvlink = gpu->bus < 3 ? 3 - gpu->bus : 0, .cpus = { gpu->bus % 2 ? 0x10f : ~0ul, gpu->bus % 2 ? 0 : 1 },
+    };
+    const unsigned char *b = gpu->uuid;
+    snprintf(out->uuid, sizeof out->uuid,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4],
+             b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    return true;
+}
 
 static nvml_result fake_nv_processes(nvml_device device, unsigned *count, nvml_process *list)
 {
@@ -180,14 +151,11 @@ static nvml_result fake_nv_processes(nvml_device device, unsigned *count, nvml_p
     return NVML_OK;
 }
 
-NV(graphics, (nvml_device device, unsigned *count, nvml_process *list), *count = 2;
-   list[0] = (nvml_process){ .pid = 999 + fake_machine.processes, .memory = 1 };
-   list[1] = (nvml_process){ .pid = 1000 + fake_machine.processes, .memory = 8192 })
-
-static nvml_result fake_nv_p2p(nvml_device device, nvml_device peer, int kind, int *status)
+static nvml_result fake_nv_graphics(nvml_device device, unsigned *count, nvml_process *list)
 {
-    const bool adjacent = fake_of(device)->bus + fake_of(peer)->bus == 3;
-    *status = adjacent && (kind == NVML_P2P_READ || kind == NVML_P2P_NVLINK) ? 0 : 1;
+    *count = 2;
+    list[0] = (nvml_process){ .pid = 999 + fake_machine.processes, .memory = 1 };
+    list[1] = (nvml_process){ .pid = 1000 + fake_machine.processes, .memory = 8192 };
     return NVML_OK;
 }
 
@@ -198,6 +166,9 @@ void *fake_dlsym(void *library, const char *symbol);
 char *fake_dlerror(void);
 int fake_dlclose(void *library);
 int fake_dlinfo(void *library, int request, void *out);
+
+/* Finds the functions of nvml.c, which is linked into this program. */
+extern void *real_dlsym(void *library, const char *symbol) __asm__("dlsym");
 
 static char cuda_library, nvml_library;
 
@@ -210,22 +181,11 @@ void *fake_dlopen(const char *name, int flags)
 
 void *fake_dlsym(void *library, const char *symbol)
 {
-#define SYMBOL(symbol, name) { "nvml" symbol, (void *)fake_nv_##name }
-    static const struct fake_symbol nvml[] = {
-        SYMBOL("Init_v2", init), SYMBOL("DeviceGetCount_v2", count), SYMBOL("DeviceGetHandleByIndex_v2", index),
-        SYMBOL("DeviceGetHandleByUUID", by_uuid), SYMBOL("DeviceGetName", name), SYMBOL("DeviceGetUUID", uuid),
-        SYMBOL("DeviceGetPciInfo_v3", pci), SYMBOL("DeviceGetMemoryInfo_v2", memory),
-        SYMBOL("DeviceGetCudaComputeCapability", capability), SYMBOL("DeviceGetNumGpuCores", cores),
-        SYMBOL("DeviceGetMaxClockInfo", clock), SYMBOL("DeviceGetEccMode", ecc), SYMBOL("DeviceGetMigMode", mig),
-        SYMBOL("DeviceGetMigDeviceHandleByIndex", instance), SYMBOL("DeviceGetCpuAffinity", cpus),
-        SYMBOL("DeviceGetGpuFabricInfo", fabric), SYMBOL("DeviceGetUtilizationRates", utilization),
-        SYMBOL("DeviceGetComputeRunningProcesses_v3", processes), SYMBOL("DeviceGetP2PStatus", p2p),
-        SYMBOL("DeviceGetGraphicsRunningProcesses_v3", graphics), SYMBOL("DeviceGetNvLinkState", link),
-        SYMBOL("DeviceGetTopologyCommonAncestor", ancestor), SYMBOL("DeviceGetNvLinkRemotePciInfo_v2", link_peer),
-    };
-#undef SYMBOL
-    if (library != &cuda_library)
-        return fake_symbol_find(nvml, COUNT_OF(nvml), symbol);
+    if (library == &nvml_library)
+        return strcmp(symbol, "nvmlDeviceGetComputeRunningProcesses_v3") == 0    ? (void *)fake_nv_processes
+               : strcmp(symbol, "nvmlDeviceGetGraphicsRunningProcesses_v3") == 0 ? (void *)fake_nv_graphics
+               : strcmp(symbol, "nvmlDeviceGetTemperature") == 0                 ? NULL
+                                                                                 : real_dlsym(NULL, symbol);
     return strcmp(symbol, "cuGetProcAddress_v2") == 0  ? (void *)fake_find
            : strcmp(symbol, "cuDriverGetVersion") == 0 ? (void *)fake_cu_version
                                                        : NULL;
@@ -343,8 +303,8 @@ static struct found discover(const char *const *settings, bool unprivileged, boo
         }
         shared->inits = fake_machine.inits;
         shared->nvml_inits = fake_machine.nvml_inits;
-        snprintf(shared->message, sizeof shared->message, "%.500s", host_error);
-        snprintf(shared->logged, sizeof shared->logged, "%.500s", host_logged);
+        snprintf(shared->message, sizeof shared->message, "%.500s", ctrt_error_message());
+        snprintf(shared->logged, sizeof shared->logged, "%.500s", logged);
         /* LeakSanitizer needs the rights of the user that started the test. */
         if (unprivileged && getuid() == 0 && (seteuid(0) != 0 || setegid(0) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0))
             _exit(97);
@@ -363,6 +323,7 @@ static inline void discovery_begin(void)
     if (shared == MAP_FAILED || mkdtemp(tree) == NULL || chmod(tree, 0755) != 0)
         exit(99);
     cuda_root = tree;
+    log_keep(CTRT_LOG_INFO);
 }
 
 static inline int discovery_end(void)

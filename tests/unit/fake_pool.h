@@ -6,8 +6,7 @@
  *         struct device_memory *memory = open_memory("fake:0");
  *         ctrt_block block = take(memory, 1000);
  *         give(memory, &block, 1000);
- *     }
- *     CHILD_END; */
+ *     } */
 #ifndef CTRT_TESTS_FAKE_POOL_H
 #define CTRT_TESTS_FAKE_POOL_H
 
@@ -23,11 +22,7 @@ static char *folder;                    /* the plugin path of the fake devices *
 /* Creates a folder with the fake backend and the policies direct and caching. */
 static inline char *pool_folder(void)
 {
-    char *path = folder_new();
-    folder_actor(path, "backend-fake");
-    folder_plugin(path, "memory-direct");
-    folder_plugin(path, "memory-caching");
-    return path;
+    return FOLDER_OF("backend-fake", "memory-direct", "memory-caching");
 }
 
 /* A child process with fake devices and these settings, at least one. */

@@ -114,11 +114,6 @@ static inline void folder_actor(const char *folder, const char *stem)
     folder_copy_so(folder, stem, "actor");
 }
 
-static inline void folder_plugin(const char *folder, const char *stem)
-{
-    folder_copy_so(folder, stem, stem);
-}
-
 /* Creates a folder with the plugins of these stems: built plugins, and copies of the test plugin for other stems. */
 #define FOLDER_OF(...) folder_of((const char *const[]){ __VA_ARGS__, NULL })
 static inline char *folder_of(const char *const *stems)

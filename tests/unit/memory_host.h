@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a memory policy without the library, on a fake memory source. Include after tap.h.
+/* Runs a memory policy on a fake memory source, for internal tests. Include after tap.h.
  *
  * The fake source returns addresses without memory behind them and enforces a capacity. A fence is a set of numbered
  * work items. The source records, for each work item, the queues that wait for the item and whether the host waits for
@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 #include "calls.h"
-#include "plugin_host.h"
+#include "log_kept.h"
+#include "registry/registry.h"
 
 #define HELP __attribute__((unused)) static
 
@@ -67,7 +68,7 @@ HELP void source_wrong(struct fake_source *source, const char *what)
 HELP ctrt_status source_use(struct fake_source *source, size_t bytes)
 {
     if (bytes > source->bytes - source->used)
-        return host_fail(CTRT_ERR_OUT_OF_MEMORY, "the source has no %zu bytes left", bytes);
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the source has no %zu bytes left", bytes);
     source->used += bytes;
     source->allocs++;
     return CTRT_OK;
@@ -143,7 +144,7 @@ HELP ctrt_status source_copy(void *state, void *to, const void *from, size_t byt
     struct fake_source *source = state;
     (void)to, (void)from, (void)bytes, (void)kind, (void)queue;
     if (source->copies_left > 0 && --source->copies_left == 0)
-        return host_fail(CTRT_ERR_BACKEND, "the source copies nothing");
+        return ctrt_fail(CTRT_ERR_BACKEND, "the source copies nothing");
     return CTRT_OK;
 }
 
@@ -295,14 +296,11 @@ struct fixture {
 
 static const ctrt_memory_policy *caching, *direct, *arena;
 
-/* Loads the policy in memory-NAME.so of CTRT_PLUGIN_PATH. */
 HELP const ctrt_memory_policy *policy_load(const char *name)
 {
-    char file[64];
-    snprintf(file, sizeof file, "memory-%s", name);
-    const ctrt_plugin *plugin = host_open(file);
-    REQUIRE(plugin->init(&host_table) == CTRT_OK, "init: %s", host_error);
-    return plugin->components[0].table;
+    const struct component *found;
+    REQUIRE(registry_use(&found, CTRT_COMPONENT_MEMORY, name) == CTRT_OK, "%s", ctrt_error_message());
+    return found->table;
 }
 
 HELP void policies_load(void)
@@ -317,7 +315,7 @@ HELP void fixture_begin(struct fixture *f, const ctrt_memory_policy *table, cons
 {
     source_init(&f->source, bytes, page_bytes);
     f->table = table;
-    REQUIRE(table->create(&f->policy, &f->source.source, options) == CTRT_OK, "\"%s\": %s", options, host_error);
+    REQUIRE(table->create(&f->policy, &f->source.source, options) == CTRT_OK, "%s", ctrt_error_message());
 }
 
 HELP void fixture_end(struct fixture *f)
@@ -349,7 +347,7 @@ HELP void run_fixtures(const struct fixture_case *cases, size_t count)
 HELP ctrt_block alloc_block(struct fixture *f, size_t bytes, int queue)
 {
     ctrt_block block = { 0 };
-    CHECK(f->table->alloc(f->policy, &block, bytes, QUEUE(queue)) == CTRT_OK, "%zu bytes: %s", bytes, host_error);
+    CHECK_OK(f->table->alloc(f->policy, &block, bytes, QUEUE(queue)));
     return block;
 }
 

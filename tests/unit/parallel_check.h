@@ -72,31 +72,6 @@ static inline ctrt_tensor *ramp(ctrt_ints shape, double factor, ctrt_device *dev
     return x;
 }
 
-/* Checks that two tensors have the same shape and, up to `tolerance`, values. */
-static inline void check_same(const char *what, int line, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
-{
-    double a[512], b[512];
-    if (!tap_check(got != NULL && want != NULL, __BASE_FILE__, line, "%s: %p, expected %p", what, (void *)got,
-                   (void *)want))
-        return;
-    const int64_t numel = ctrt_tensor_numel(want);
-    if (!tap_check(lists_equal(ctrt_tensor_shape(got), ctrt_tensor_ndim(got),
-                               ctrt_ints_of(ctrt_tensor_shape(want), ctrt_tensor_ndim(want))), __BASE_FILE__, line,
-                   "%s: shape %s, expected %s", what, list_text(ctrt_tensor_shape(got), ctrt_tensor_ndim(got)),
-                   list_text(ctrt_tensor_shape(want), ctrt_tensor_ndim(want))))
-        return;
-    REQUIRE_TRUE(numel <= 512);
-    if (!tap_ok(ctrt_to_host(a, sizeof a, got, CTRT_F64), __BASE_FILE__, line, what)
-        || !tap_ok(ctrt_to_host(b, sizeof b, want, CTRT_F64), __BASE_FILE__, line, what))
-        return;
-    for (int64_t i = 0; i < numel; i++)
-        if (!tap_check(fabs(a[i] - b[i]) <= tolerance * (1 + fabs(b[i])), __BASE_FILE__, line,
-                       "%s: element %lld is %.9g, expected %.9g", what, (long long)i, a[i], b[i]))
-            return;
-}
-#define SAME(got, want)             check_same(#got, __LINE__, (got), (want), 0)
-#define NEAR(got, want, tolerance)  check_same(#got, __LINE__, (got), (want), (tolerance))
-
 /* Counts log lines of the component "parallel". */
 static int warnings;
 static inline void count_warnings(void *user, ctrt_log_level level, const char *component, const char *text)

@@ -3,11 +3,11 @@
 #ifndef CTRT_TESTS_SPILL_CHECK_H
 #define CTRT_TESTS_SPILL_CHECK_H
 
+#include "memory_checks.h"
 #include "sims.h"
 
-#define MIB     ((int64_t)1 << 20)
 #define TENSORS 24                          /* of 1 MiB each, on a device of 16 MiB */
-#define N       (MIB / 4)                   /* elements */
+#define N       (1 << 18)                   /* elements */
 
 static ctrt_tensor *tensors[TENSORS];
 

@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_TENSORS_H
 #define CTRT_TESTS_TENSORS_H
 
+#include <math.h>
 #include <pthread.h>
 
 #include "ctrt/ctrt.h"
@@ -12,8 +13,8 @@
 
 static inline const char *list_text(const int64_t *values, int count)
 {
-    static char buffers[4][256];
-    static int next;
+    static _Thread_local char buffers[4][256];
+    static _Thread_local int next;
     char *text = buffers[next++ % 4];
     size_t used = 1;
     strcpy(text, "[");
@@ -73,6 +74,38 @@ static inline void check_values(const char *what, int line, ctrt_tensor *x, cons
     check_values_within(what, line, x, wanted, count, 0);
 }
 
+/* Checks that two tensors have the same shape and, up to `tolerance` times 1 + |value|, values. */
+static inline void check_same(const char *what, int line, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
+{
+    if (!tap_check(got != NULL && want != NULL, __BASE_FILE__, line, "%s: %p, expected %p", what, (void *)got,
+                   (void *)want))
+        return;
+    const int64_t numel = ctrt_tensor_numel(want);
+    const size_t bytes = (size_t)numel * sizeof(double);
+    double *a = malloc(bytes + 1), *b = malloc(bytes + 1);
+    check_shape(what, line, got, ctrt_ints_of(ctrt_tensor_shape(want), ctrt_tensor_ndim(want)));
+    if (ctrt_tensor_numel(got) == numel && tap_ok(ctrt_to_host(a, bytes, got, CTRT_F64), __BASE_FILE__, line, what)
+        && tap_ok(ctrt_to_host(b, bytes, want, CTRT_F64), __BASE_FILE__, line, what)) {
+        int64_t i = 0;
+        while (i < numel && (a[i] == b[i] || fabs(a[i] - b[i]) <= tolerance * (1 + fabs(b[i]))))
+            i++;
+        tap_check(i == numel, __BASE_FILE__, line, "%s: element %lld is %.9g, expected %.9g", what, (long long)i,
+                  i < numel ? a[i] : 0, i < numel ? b[i] : 0);
+    }
+    free(a);
+    free(b);
+}
+
+/* Returns a parameter or buffer, which the module owns. */
+static inline ctrt_tensor *module_tensor(ctrt_module *module, const char *name)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_module_tensor(&tensor, module, name));
+    return tensor;
+}
+
+#define SAME(got, want)             check_same(#got, __LINE__, (got), (want), 0)
+#define NEAR(got, want, tolerance)  check_same(#got, __LINE__, (got), (want), (tolerance))
 #define SHAPE_IS(x, ...)     check_shape(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
 #define STRIDES_ARE(x, ...)  check_strides(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
 #define DOUBLES(...)         ((const double[]){ __VA_ARGS__ })

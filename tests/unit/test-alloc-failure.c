@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the n-th host allocation fail, for every n, in steps, predicted steps, steps in micro-batches and steps with
- * replicas of one network. test-nn-memory does it while a network is created, converted, saved and loaded.
+/* Makes the n-th host allocation fail, for every n, in programs that train, write and read files and convert modules,
+ * and in steps, predicted steps, steps in micro-batches and steps with replicas of one network.
  *
  * Each failure must give CTRT_ERR_OUT_OF_MEMORY and a message, must not leak storages, graph nodes or host memory, must
- * keep the statistics exact, and the next run must succeed. */
-#include <math.h>
+ * keep the statistics exact, must leave no partial change, and the next run must succeed. */
+#include <unistd.h>
 
 #include "calls.h"
+#include "autograd_check.h"
 #include "base/host_alloc.h"
 #include "dryrun_models.h"
-#include "memory_checks.h"
+#include "small_net.h"
 
 static ctrt_device *device;
+static char net_path[] = "/tmp/ctrt-alloc-failure-net-XXXXXX";
+static char optimizer_path[] = "/tmp/ctrt-alloc-failure-optimizer-XXXXXX";
 
 MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
       CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
@@ -26,10 +29,10 @@ static const struct model small_models[] = {
 };
 enum { SMALL_MODELS = sizeof small_models / sizeof small_models[0] };
 
-/* ---- live objects ---- */
+/* ---- each allocation fails ---- */
 
 struct alive {
-    uint64_t bytes, storages, nodes, saved;
+    uint64_t bytes, storages, nodes, saved, grad_mode;
 };
 
 static struct alive alive(void)
@@ -38,23 +41,50 @@ static struct alive alive(void)
     CHECK_OK(ctrt_memory_get_stats(&stats, device));
     const ctrt_stat *blocks = &stats.allocation[CTRT_POOL_ALL];
     return (struct alive){ ctrt_memory_allocated(device), (uint64_t)(blocks->allocated - blocks->freed),
-                           ctrt_autograd_live_nodes(), ctrt_autograd_saved_bytes() };
+                           ctrt_autograd_live_nodes(), ctrt_autograd_saved_bytes(), ctrt_grad_enabled() };
 }
 
 static void check_alive(const struct alive *before, uint64_t n, bool forever)
 {
     struct alive now = alive();
-    CHECK(memcmp(&now, before, sizeof now) == 0,
-          "allocation %llu failed%s: %lld bytes, %lld storages, %lld graph nodes, %lld saved bytes are left behind",
-          (unsigned long long)n, forever ? " and all later ones" : "", (long long)(now.bytes - before->bytes),
+    CHECK(memcmp(&now, before, sizeof now) == 0, "allocation %llu failed%s: %lld bytes, %lld storages, %lld graph "
+          "nodes, %lld saved bytes are left behind, grad mode is %d", (unsigned long long)n,
+          forever ? " and all later ones" : "", (long long)(now.bytes - before->bytes),
           (long long)(now.storages - before->storages), (long long)(now.nodes - before->nodes),
-          (long long)(now.saved - before->saved));
+          (long long)(now.saved - before->saved), (int)now.grad_mode);
 }
 
-static void check_failure(ctrt_status status, uint64_t n)
+/* Runs the body, and releases the gradients that it leaves in `run`; NULL: it leaves nothing. */
+static ctrt_status run_body(ctrt_status (*body)(struct training *run), struct training *run)
 {
-    CHECK(status == CTRT_ERR_OUT_OF_MEMORY && ctrt_error_message()[0] != '\0', "allocation %llu failed: '%s' (%s)",
-          (unsigned long long)n, ctrt_status_string(status), ctrt_error_message());
+    const ctrt_status status = body(run);
+    CHECK_OK(run != NULL ? ctrt_optimizer_zero_grad(run->optimizer, true) : CTRT_OK);
+    return status;
+}
+
+/* The n-th allocation fails, and if n is odd (or with `even`, even) all later ones too. */
+static void fail_each(ctrt_status (*body)(struct training *run), struct training *run, bool even)
+{
+    OK(run_body(body, run), run_body(body, run));       /* create what exists once */
+    const struct alive before = alive();
+    uint64_t n = 1, failures = 0;
+    for (; n < 100000; n++) {
+        const bool forever = n % 2 != even;
+        alloc_fail_at(n, forever);
+        const ctrt_status status = body(run);
+        if (alloc_fail_at(0, false) < n)
+            break;                                      /* the body makes fewer than n allocations */
+        failures += status != CTRT_OK;
+        /* A few allocations are optional: the text of a message, a list of freed blocks. */
+        CHECK(status == CTRT_OK || (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_error_message()[0] != '\0'),
+              "allocation %llu failed: '%s' (%s)", (unsigned long long)n, ctrt_status_string(status),
+              ctrt_error_message());
+        CHECK_OK(run != NULL ? ctrt_optimizer_zero_grad(run->optimizer, true) : CTRT_OK);
+        check_alive(&before, n, forever);
+        CHECK_OK(run_body(body, run));
+    }
+    CHECK(n > 20 && failures > n / 4, "only %llu of %llu allocations failed", (unsigned long long)failures,
+          (unsigned long long)n);
 }
 
 /* ---- steps of one network ---- */
@@ -123,25 +153,8 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
     struct training run;
     double loss;
     group("%s of %s on %s: each allocation fails", what, model->name, ctrt_device_name(device));
-    OK(training_begin(&run, model, device), training_step(&loss, &run), step(&run),
-       ctrt_optimizer_zero_grad(run.optimizer, true));
-    const struct alive before = alive();
-    uint64_t n = 1, failures = 0;
-    for (; n < 100000; n++) {
-        const bool forever = n % 2;
-        alloc_fail_at(n, forever);
-        ctrt_status status = step(&run);
-        if (alloc_fail_at(0, false) < n)
-            break;                                      /* the step makes fewer than n allocations */
-        failures += status != CTRT_OK;
-        if (status != CTRT_OK)
-            check_failure(status, n);
-        CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
-        check_alive(&before, n, forever);
-        OK(step(&run), ctrt_optimizer_zero_grad(run.optimizer, true));
-    }
-    CHECK(n > 50 && failures > n / 4, "only %llu of %llu allocations failed", (unsigned long long)failures,
-          (unsigned long long)n);
+    OK(training_begin(&run, model, device), training_step(&loss, &run));
+    fail_each(step, &run, false);
     CHECK_OK(training_step(&loss, &run));
     CHECK(isfinite(loss) && loss < 20, "the loss after the failures is %g", loss);
     training_end(&run);
@@ -150,28 +163,182 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
 
 static void test_steps(void)
 {
-    static const char *const names[] = { "cpu", "sim:0" };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (i > 0 && !ctrt_is_available("sim", NULL))
-            continue;
-        group("the device %s opens", names[i]);
-        if (!CHECK_OK(ctrt_device_get(&device, names[i])))
-            continue;
-        for (int k = 0; k < SMALL_MODELS; k++) {
-            fail_steps("a step", plain, &small_models[k]);
-            fail_steps("a predicted step", predicted, &small_models[k]);
-            fail_steps("a step in micro-batches", in_pieces, &small_models[k]);
-            if (CHECK_OK(ctrt_device_get(&second, i > 0 ? "sim:1" : "cpu")))
-                fail_steps("a step with replicas", with_replicas, &small_models[k]);
-        }
+    for (int k = 0; k < SMALL_MODELS; k++) {
+        fail_steps("a step", plain, &small_models[k]);
+        fail_steps("a predicted step", predicted, &small_models[k]);
+        fail_steps("a step in micro-batches", in_pieces, &small_models[k]);
+        fail_steps("a step with replicas", with_replicas, &small_models[k]);
     }
+}
+
+/* ---- whole programs on the cpu ---- */
+
+static ctrt_status attention_new(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(embedding, 5, 4, 0, cpu), CTRT_NEW(layer_norm, CTRT_SHAPE(4), 0, true, cpu),
+        CTRT_NEW(multihead_attention, 4, 2, 0.1, true, true, cpu), CTRT_NEW(gelu, true), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(linear, 12, 3, true, cpu)));
+}
+
+/* Creates a network, trains one step, converts the network to f64 and back, saves and loads it. */
+static ctrt_status trains(UNUSED struct training *none)
+{
+    static const int64_t labels[] = { 0, 2 }, tokens[] = { 1, 0, 4, 2, 2, 3 };
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
+    double value;
+    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu),
+        ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu), attention_new(&net),
+        ctrt_adamw_new(&optimizer, net, NULL), ctrt_forward(&loss, net, x), ctrt_cross_entropy(&loss, loss, y, NULL),
+        ctrt_backward(loss), ctrt_clip_grad_norm_(&value, net, 0.01), ctrt_optimizer_step(optimizer),
+        ctrt_save(net, net_path), ctrt_load(net, net_path), ctrt_optimizer_save(optimizer, optimizer_path));
+    TRY(ctrt_optimizer_load(optimizer, optimizer_path), ctrt_module_to(net, NULL, CTRT_F64),
+        ctrt_optimizer_step(optimizer));
+    return ctrt_module_zero_grad(net, false);
+}
+
+static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
+{
+    (void)user;
+    return ctrt_mul_scalar(grad, *grad, ctrt_float(2));
+}
+
+FORWARD(twice_forward)
+{
+    TRY(ctrt_mul(&out[0], in[0], in[0]), ctrt_function_save(context, in[0]));
+    return ctrt_function_save(context, out[0]);
+}
+
+BACKWARD(twice_backward)
+{
+    ctrt_tensor *x, *y;
+    TRY(ctrt_function_saved(&x, context, 0), ctrt_function_saved(&y, context, 1),
+        ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
+    return ctrt_mul(&dx[0], dx[0], dy[0]);
+}
+static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL };
+
+static ctrt_status layers(UNUSED struct training *none)
+{
+    CTRT_AUTO(tensor) x = NULL, w = NULL, b = NULL, h = NULL, u = NULL, y = NULL;
+    ctrt_tensor *pieces[3] = { NULL };
+    int n;
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL), ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL),
+        ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL), ctrt_tensor_require_grad(w, true),
+        ctrt_tensor_require_grad(b, true), ctrt_linear(&h, x, w, b), ctrt_tanh(&h, h),
+        ctrt_tensor_add_hook(h, double_gradient, NULL, NULL), ctrt_tensor_retain_grad(h),
+        ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5), ctrt_softmax(&u, u, 1), ctrt_mul(&u, u, h));
+    CTRT_TRY(ctrt_chunk(pieces, &n, u, 3, 1));
+    ctrt_status status = ctrt_cat(&y, pieces, 3, 0);
+    tensors_release(pieces, 3);
+    TRY(status, ctrt_function_apply(&twice, NULL, &y, 1, &y, 1), ctrt_mean(&y, y, CTRT_ALL_DIMS),
+        ctrt_backward_with(y, NULL, true, false));
+    return ctrt_backward(y);
+}
+
+static ctrt_status in_place(UNUSED struct training *none)
+{
+    CTRT_AUTO(tensor) x = NULL, base = NULL, a = NULL, b = NULL, y = NULL, d = NULL;
+    TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL), ctrt_tensor_require_grad(x, true),
+        ctrt_mul_scalar(&base, x, ctrt_float(2)), ctrt_transpose(&b, base, 0, 1), ctrt_select(&a, base, 0, 1),
+        ctrt_mul_(a, a), ctrt_sigmoid_(a), ctrt_sum(&y, b, CTRT_ALL_DIMS),
+        ctrt_grad(&d, y, &x, 1, NULL, false, true, false), ctrt_sum(&d, d, CTRT_ALL_DIMS));
+    return ctrt_backward(d);
+}
+
+/* ---- a failed change of a module leaves the module unchanged ---- */
+
+/* Copies the bytes of all parameters and buffers to `to`. Returns their number. */
+static size_t bytes_of(unsigned char *to, size_t capacity, ctrt_module *net)
+{
+    ctrt_tensor *tensor;
+    size_t used = 0;
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(NULL, &tensor, net, i) == CTRT_OK;
+             i++) {
+            CHECK_OK(ctrt_to_host(to + used, capacity - used, tensor, ctrt_tensor_dtype(tensor)));
+            used += (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
+        }
+    return used;
+}
+
+/* Creates a module with a parameter that is not contiguous and a buffer of bools. */
+static ctrt_status mixed_new(ctrt_module **out)
+{
+    CTRT_AUTO(tensor) turned = NULL, flags = NULL;
+    TRY(small_net_new(out), ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu), ctrt_t(&turned, turned),
+        ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu), ctrt_module_add_parameter(*out, "turned", turned),
+        ctrt_module_add_buffer(*out, "flags", flags, true));
+    return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
+}
+
+static ctrt_status load_new(ctrt_module *net) { return ctrt_load(net, net_path); }
+static ctrt_status load_old(ctrt_module *net) { return ctrt_load(net, optimizer_path); }
+static ctrt_status to_f64(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F64); }
+static ctrt_status to_f32(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F32); }
+
+/* `forever`: all later allocations fail too. A device on which every copy fails is not tested. */
+static void all_or_nothing(const char *name, ctrt_status (*change)(ctrt_module *), ctrt_status (*undo)(ctrt_module *),
+                           bool forever)
+{
+    static unsigned char old[4096], new[4096], now[4096];
+    group("a failed %s leaves the module unchanged, on %s", name, ctrt_device_name(device));
+    CTRT_AUTO(module) net = NULL, other = NULL;
+    if (!CHECK_OK(mixed_new(&net)) || !CHECK_OK(mixed_new(&other)) || !CHECK_OK(ctrt_save(other, net_path))
+        || !CHECK_OK(ctrt_save(net, optimizer_path)))
+        return;
+    const size_t old_size = bytes_of(old, sizeof old, net);
+    CHECK_OK(change(net));                      /* creates the objects that exist once */
+    const size_t new_size = bytes_of(new, sizeof new, net);
+    CHECK(new_size != old_size || memcmp(old, new, old_size) != 0, "the change changes nothing");
+    CHECK_OK(undo(net));
+    int n;
+    for (n = 1; n < 10000; n++) {
+        alloc_fail_at((uint64_t)n, forever);
+        const ctrt_status status = change(net);
+        if (alloc_fail_at(0, false) < (uint64_t)n)
+            break;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", n, ctrt_error_message());
+        const size_t size = status == CTRT_OK ? new_size : old_size;
+        CHECK(bytes_of(now, sizeof now, net) == size && memcmp(now, status == CTRT_OK ? new : old, size) == 0,
+              "allocation %d: status %s, but the values are not the %s ones", n, ctrt_status_string(status),
+              status == CTRT_OK ? "new" : "old");
+        CHECK_OK(undo(net));
+    }
+    CHECK(n > 3 && n < 10000, "%d allocations failed", n - 1);
 }
 
 TEST_MAIN
 {
+    static const struct { const char *name; ctrt_status (*body)(struct training *none); } programs[] = {
+        { "training, files, conversion", trains }, { "layers", layers }, { "changes in place", in_place },
+    };
+    const int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     setenv("CTRT_LOG", "error", 1);
     /* One thread, because most of the time of so many small steps would be spent in waking threads. */
     setenv("CTRT_NUM_THREADS", "1", 1);
+    if (!cpu_opened() || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
+        return done();
+    close(net);
+    close(optimizer);
+    device = second = cpu;
+    EACH(c, programs) {
+        group("%s: each allocation fails", c->name);
+        fail_each(c->body, NULL, false);
+        fail_each(c->body, NULL, true);
+    }
     test_steps();
+    all_or_nothing("ctrt_module_to", to_f64, to_f32, true);
+    all_or_nothing("ctrt_load", load_new, load_old, true);
+    if (ctrt_is_available("sim", NULL)) {
+        group("the devices sim:0 and sim:1 open");
+        OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
+        test_steps();
+        all_or_nothing("ctrt_load", load_new, load_old, false);
+    }
+    unlink(net_path);
+    unlink(optimizer_path);
     return done();
 }

@@ -251,10 +251,7 @@ static void test_history_setting(void)
 static const char *read_file(const char *path)
 {
     static char text[1 << 20];
-    FILE *file = fopen(path, "r");
-    text[file != NULL ? fread(text, 1, sizeof text - 1, file) : 0] = '\0';
-    if (file != NULL)
-        fclose(file);
+    text[folder_read(text, sizeof text - 1, path)] = '\0';
     return text;
 }
 
@@ -498,6 +495,5 @@ TEST_MAIN
     test_history_setting();
     test_threads("CTRT_MEMORY_HISTORY=all:2000");
     test_threads("CTRT_MEMORY_HISTORY=none");
-    folder_remove(folder);
     return done();
 }

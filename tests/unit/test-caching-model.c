@@ -154,7 +154,7 @@ static void alloc_live(struct live *at, size_t bytes, int queue, bool referenced
     if (referenced) {
         at->twin = ref_alloc(&test.ref, bytes, QUEUE(queue));
         CHECK((status == CTRT_OK) == (at->twin != NULL), "%zu bytes: status %d, by PyTorch's algorithm %s: %s", bytes,
-              (int)status, at->twin ? "memory" : "none", host_error);
+              (int)status, at->twin ? "memory" : "none", ctrt_error_message());
     }
     if (status != CTRT_OK) {
         CHECK_EQ(status, CTRT_ERR_OUT_OF_MEMORY);

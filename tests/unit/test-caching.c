@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
  * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
+#include "base/host_alloc.h"
 #include "calls.h"
 #include "child.h"
 #include "memory_host.h"
@@ -88,21 +89,18 @@ static void test_options(void)
     struct fixture f;
     group("options are read, and invalid ones rejected by name");
     source_init(&f.source, MIB, 0);
-    for (size_t i = 0; i < COUNT(bad); i++) {
-        const ctrt_status status = bad[i].policy->create(&f.policy, &f.source.source, bad[i].options);
-        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, bad[i].words), "%s: status %d, message: %s",
-              bad[i].options, (int)status, host_error);
-    }
+    EACH(c, bad)
+        CHECK_FAILS(c->policy->create(&f.policy, &f.source.source, c->options), CTRT_ERR_INVALID_ARGUMENT, c->words);
     f.source.source.total_bytes = 0;            /* gc is a share of the device's memory */
     CHECK_EQ(caching->create(&f.policy, &f.source.source, "gc=0.5"), CTRT_ERR_NOT_SUPPORTED);
     source_end(&f.source);
-    host_logged[0] = '\0';
+    log_keep(CTRT_LOG_INFO);
     for (size_t i = 0; i < COUNT(good); i++) {
-        CHECK_STR(host_logged, "");
+        CHECK_STR(logged, "");
         fixture_begin(&f, caching, good[i], 64 * MIB, 0);
         fixture_end(&f);
     }
-    CHECK_HAS(host_logged, "cannot map pages");
+    CHECK_HAS(logged, "cannot map pages");
 }
 
 /* ---- fences ---- */
@@ -296,7 +294,7 @@ static void test_clone(void)
     clone.source.next = f.source.next;
     clone.source.used = f.source.used;
     clone.table = caching;
-    CHECK(caching->clone(f.policy, &clone.policy, &clone.source.source) == CTRT_OK, "%s", host_error);
+    CHECK_OK(caching->clone(f.policy, &clone.policy, &clone.source.source));
     ctrt_memory_policy_stats before = stats_of(&f), after = stats_of(&clone);
     CHECK(memcmp(&before, &after, sizeof before) == 0, "the statistics of the clone differ");
     /* Both get the same requests, the clone first. The clone's blocks are those of the original. */
@@ -389,9 +387,9 @@ static void test_real_memory(void)
     ctrt_block blocks[32];
     unsigned lines = 0;
     group("host memory: tiny blocks start at different cache lines; AddressSanitizer poisons free blocks");
-    CHECK(caching->create(&policy, &source, "") == CTRT_OK, "%s", host_error);
+    CHECK_OK(caching->create(&policy, &source, ""));
     for (int i = 0; i < 32; i++) {
-        CHECK(caching->alloc(policy, &blocks[i], 4, NULL) == CTRT_OK, "%s", host_error);
+        CHECK_OK(caching->alloc(policy, &blocks[i], 4, NULL));
         memset(blocks[i].address, i, 4);
         lines |= 1u << ADDRESS(blocks[i].address) / 64 % 8;
         EQUALS((blocks[i].bytes, 512), (ADDRESS(blocks[i].address) % 64, 0), (POISONED(blocks[i].address), false),
@@ -413,18 +411,18 @@ static void test_host_memory(void)
 {
     static const size_t sizes[] = { 8, 5000, 700000, 2 * MIB, 12 * MIB, 600, 700 };
     group("when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes are lost");
-    for (long n = 1; n < 20; n++) {
+    for (uint64_t n = 1; n < 20; n++) {
         struct fixture f;
         ctrt_block blocks[COUNT(sizes)] = { { 0 } };
         fixture_begin(&f, caching, "", 256 * MIB, 0);
-        host_allocs_left = n;
+        alloc_fail_at(n, false);
         for (size_t i = 0; i < COUNT(sizes); i++)
             if (caching->alloc(f.policy, &blocks[i], sizes[i], QUEUE(1 + i % 2)) != CTRT_OK)
                 blocks[i].address = NULL;
         free_blocks(&f, blocks, COUNT(sizes));
-        host_allocs_left = 0;
+        alloc_fail_at(0, false);
         CHECK(stats_of(&f).cached_bytes == f.source.used,
-              "allocation %ld failed: the cached bytes are not the device's bytes in use", n);
+              "allocation %d failed: the cached bytes are not the device's bytes in use", (int)n);
         fixture_end(&f);
     }
 }

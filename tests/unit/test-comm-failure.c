@@ -174,17 +174,57 @@ static void two_lost(struct rank *rank)
     CHECK(clock_seconds() - begin < 5, "rank %d waited %.2f s", rank->number, clock_seconds() - begin);
 }
 
-/* A rank leaves the group, the others go on. This is reported long before the time limit. */
+enum farewell { ALL_REDUCES, RECEIVES, SENDS, FAREWELLS };
+static const char *const farewell_names[] = { "all_reduce", "recv", "send" };
+
+struct leaving {
+    int rank;
+    enum farewell what;
+};
+
+/* A call of the rank that leaves, or the corresponding one of another rank. Messages are from or to `peer`. */
+static ctrt_status farewell(ctrt_work **work, struct rank *rank, ctrt_tensor *x, int peer)
+{
+    const struct leaving *leaving = rank->argument;
+    if (leaving->what == ALL_REDUCES)
+        return ctrt_comm_all_reduce(work, rank->comm, x, CTRT_COMM_SUM);
+    return (leaving->what == SENDS) == (rank->number != leaving->rank) ? ctrt_comm_send(work, rank->comm, x, peer)
+                                                                       : ctrt_comm_recv(work, rank->comm, x, peer);
+}
+
+/* A rank leaves the group when the others have made another call. This is reported long before the time limit. */
 static void left(struct rank *rank)
 {
-    const int other = *(const int *)rank->argument;
-    CTRT_AUTO(tensor) x = ones(rank, 5, CTRT_F32);
-    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
-    if (rank->number == other)
+    const struct leaving *leaving = rank->argument;
+    const bool leaves = rank->number == leaving->rank, all = leaving->what == ALL_REDUCES;
+    char words[32];
+    CTRT_AUTO(tensor) x = ones(rank, all ? 5 : 100000, CTRT_F32);
+    CTRT_AUTO(work) work = NULL;
+    for (int peer = 0; peer < rank->size; peer++)
+        if (all ? peer == 0 : leaves ? peer != rank->number : peer == leaving->rank)
+            CHECK_OK(farewell(NULL, rank, x, peer));
+    if (leaves) {
+        await(&rank->board->step, rank->size - 1);
         return;
+    }
     const double begin = clock_seconds();
-    const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
-    check_lost(rank, other, status, begin, 5, "has left the group, it last completed all_reduce 1", "left the group");
+    CHECK_OK(farewell(&work, rank, x, leaving->rank));
+    atomic_fetch_add(&rank->board->step, 1);
+    const ctrt_status status = ctrt_work_wait(work);
+    if (all) {
+        check_lost(rank, leaving->rank, status, begin, 5, "has left the group, it last completed all_reduce 1",
+                   "left the group");
+        return;
+    }
+    CHECK(clock_seconds() - begin < 5, "%s, rank %d waited %.2f s", farewell_names[leaving->what], rank->number,
+          clock_seconds() - begin);
+    CHECK_EQ(status, CTRT_ERR_COMM);
+    /* It may be the message of the other rank that waits. */
+    CHECK_HAS(ctrt_error_message(), "send 2 (100000 f32, from ");
+    CHECK_HAS(ctrt_error_message(), " cannot complete: ");
+    snprintf(words, sizeof words, "rank %d (", leaving->rank);
+    CHECK_HAS(ctrt_error_message(), words);
+    CHECK_HAS(ctrt_error_message(), "has left the group, it last completed send 1");
 }
 
 /* The process that serves the store stops, and rank 1 does not come. */
@@ -459,7 +499,8 @@ TEST_MAIN
         IN_CHILD("CTRT_SIM=devices=4") {
             for (int other = 0; other < 3; other++) {
                 run_quiet(kind, 3, 0.6, late, &other, -1);
-                run_quiet(kind, 3, 10, left, &other, -1);
+                for (enum farewell what = 0; what < FAREWELLS; what++)
+                    run_quiet(kind, 3, 10, left, &(struct leaving){ other, what }, -1);
             }
             run_quiet(kind, 3, 0.6, interrupted, NULL, -1);
         }

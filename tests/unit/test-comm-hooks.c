@@ -26,13 +26,6 @@ static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
     return ctrt_mean(loss, square, CTRT_ALL_DIMS);
 }
 
-static ctrt_tensor *tensor_of(ctrt_module *module, const char *name)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_module_tensor(&tensor, module, name));
-    return tensor;
-}
-
 static const struct ref_record *record(struct ref_file *file, const char *prefix, const char *name)
 {
     const struct ref_record *found = ref_find(file, "%s%s", prefix, name);
@@ -48,11 +41,8 @@ static void begin(ctrt_module **net, ctrt_optimizer **optimizer, struct rank *ra
     REQUIRE_TRUE(net_new(&module, rank->device) == CTRT_OK);
     for (int i = 0; i < 4; i++) {
         CTRT_AUTO(tensor) value = NULL;
-        ctrt_tensor *parameter = tensor_of(module, names[i]);
-        const struct ref_record *init = record(file, "init/", names[i]);
-        CHECK_OK(ctrt_from_data(&value, init->f, init->numel, ctrt_ints_of(init->dims, init->ndim), CTRT_F64,
-                                rank->device));
-        ctrt_no_grad CHECK_OK(ctrt_copy_(parameter, value));
+        CHECK_OK(ref_tensor(&value, record(file, "init/", names[i]), CTRT_F32, rank->device));
+        ctrt_no_grad CHECK_OK(ctrt_copy_(module_tensor(module, names[i]), value));
     }
     if (!CHECK_OK(ctrt_parallel_new_comm(net, module, "distributed", rank->comm)))
         tap_stop();
@@ -64,7 +54,7 @@ static void step(ctrt_module *net, ctrt_optimizer *optimizer, struct rank *rank,
     CTRT_AUTO(tensor) x = NULL, loss = NULL;
     const double *values = record(file, "x", "")->f + rank->number % 2 * ROWS * INPUTS;
     CHECK_OK(ctrt_from_data(&x, values, ROWS * INPUTS, CTRT_SHAPE(ROWS, INPUTS), CTRT_F64, rank->device));
-    CHECK_OK(ctrt_to_dtype(&x, x, ctrt_tensor_dtype(tensor_of(net, names[0]))));
+    CHECK_OK(ctrt_to_dtype(&x, x, ctrt_tensor_dtype(module_tensor(net, names[0]))));
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
     CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
     CHECK_OK(ctrt_optimizer_step(optimizer));
@@ -76,7 +66,7 @@ static void compare(ctrt_module *net, struct ref_file *file, const char *prefix,
         double got[256];
         const struct ref_record *want = record(file, prefix, names[i]);
         REQUIRE_TRUE(want->numel <= 256);
-        CHECK_OK(ctrt_to_host(got, sizeof got, tensor_of(net, names[i]), CTRT_F64));
+        CHECK_OK(ctrt_to_host(got, sizeof got, module_tensor(net, names[i]), CTRT_F64));
         for (int64_t k = 0; k < want->numel; k++)
             if (!(fabs(got[k] - want->f[k]) <= tolerance)) {
                 CHECK(false, "%s%s: element %lld is %.9g, expected %.9g", prefix, names[i], (long long)k, got[k],
@@ -147,14 +137,14 @@ static void rounding(struct rank *rank)
         double got, want;
         CHECK_OK(ctrt_linear_new(&module, 1, 1, false, rank->device));
         CHECK_OK(ctrt_module_to(module, NULL, f64 ? CTRT_F64 : CTRT_F32));
-        CHECK_OK(ctrt_init_constant_(tensor_of(module, "weight"), 0.5));
+        CHECK_OK(ctrt_init_constant_(module_tensor(module, "weight"), 0.5));
         CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1, 1), ctrt_float(sqrt(1.0 / 3)), f64 ? CTRT_F64 : CTRT_F32, rank->device));
         CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));     /* gradient 2 w x^2 = 1/3 */
         CHECK_OK(ctrt_full(&sixth, CTRT_SCALAR_SHAPE, ctrt_float(1.0 / 6), CTRT_F64, rank->device));
         CHECK_OK(ctrt_to_dtype(&sixth, sixth, dtype));
         CHECK_OK(ctrt_item(&want, sixth));
-        CHECK_OK(ctrt_item(&got, ctrt_tensor_grad(tensor_of(net, "weight"))));
+        CHECK_OK(ctrt_item(&got, ctrt_tensor_grad(module_tensor(net, "weight"))));
         CHECK(got == 2 * want, "%s: %.9g, expected %.9g", f64 ? "f64" : "f32", got, 2 * want);
     }
 }
@@ -177,11 +167,11 @@ static void not_compressed(struct rank *rank)
 
     begin(&net, &optimizer, rank, file);
     for (int i = 0; i < 4; i++)
-        CHECK_OK(ctrt_init_constant_(tensor_of(net, names[i]), 0));
+        CHECK_OK(ctrt_init_constant_(module_tensor(net, names[i]), 0));
     for (int i = 0; i < 3; i++)
         step(net, optimizer, rank, file);
     double got[256];
-    CHECK_OK(ctrt_to_host(got, sizeof got, tensor_of(net, names[0]), CTRT_F64));
+    CHECK_OK(ctrt_to_host(got, sizeof got, module_tensor(net, names[0]), CTRT_F64));
     CHECK(got[0] == 0 && got[191] == 0, "parameters %g and %g", got[0], got[191]);
     ref_free(file);
 }

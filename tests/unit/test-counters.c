@@ -6,6 +6,7 @@
 #include "calls.h"
 #include "base/strbuf.h"
 #include "fake_pool.h"
+#include "log_kept.h"
 #include "memory/quota.h"
 #include "memory_stats/summary.h"
 
@@ -261,16 +262,6 @@ static void test_limits(void)
     }
 }
 
-static char logged[1024];
-
-static void note_log(void *user, ctrt_log_level level, const char *where, const char *message)
-{
-    (void)user;
-    (void)where;
-    if (level == CTRT_LOG_WARNING)
-        snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", message);
-}
-
 static void test_limit_types(void)
 {
     static const char missing[] = "there is no backend opencl, so that part has no effect\n";
@@ -285,7 +276,7 @@ static void test_limit_types(void)
     for (size_t i = 0; i < COUNT(cases); i++) {
         IN_FAKE(cases[i].setting) {
             ctrt_device *device = NULL, *second = NULL;
-            ctrt_log_set_callback(note_log, NULL);
+            log_keep(CTRT_LOG_WARNING);
             if (cases[i].error != NULL) {
                 CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].error);
             } else {
@@ -394,6 +385,5 @@ TEST_MAIN
     test_limit_types();
     test_keys();
     test_table();
-    folder_remove(folder);
     return done();
 }

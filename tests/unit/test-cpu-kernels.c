@@ -1,456 +1,454 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
- * written with non-temporal stores, the accuracy of long sums, kernels' own errors;
+ * written with non-temporal stores, the accuracy of long sums, operands and errors that the core does not let through;
  * products by each library with several threads, a fork and no memory. */
-#include <dirent.h>
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "base/host_alloc.h"
 #include "calls.h"
-#include "fake_check.h"
+#include "memory_checks.h"
+#include "ops/dispatch.h"
+#include "sims.h"
+#include "tensor/tensor.h"
 
-#define AUTO  __attribute__((cleanup(fake_free))) fake_tensor
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define VIEWS(...) ((const ctrt_view *const[]){ __VA_ARGS__ })
 
-/* A call that must succeed. */
-#define RUN(op, dtype, out, in, attributes)                                                                     \
-    fake_must(fake_run(op, dtype, FAKE_VIEWS out, COUNT(FAKE_VIEWS out), FAKE_VIEWS in, COUNT(FAKE_VIEWS in),   \
-                       attributes), op)
+/* A call of the cpu's kernel with operands that the op's function would refuse or never make. */
+#define KERNEL(name, key, out, in, attributes)                                                                   \
+    kernel_call(&(struct op_call){ OP_##name, (key), cpu, VIEWS in, VIEWS out, (int)COUNT(VIEWS in),             \
+                                   (int)COUNT(VIEWS out), (attributes) })
 
-static fake_tensor new_f32(int ndim, const int64_t *shape) { return fake_new(CTRT_F32, FAKE_CONTIGUOUS, ndim, shape); }
+/* Random numbers from lo to hi; integers below hi. */
+static ctrt_tensor *random_of(ctrt_ints shape, ctrt_dtype dtype, double lo, double hi)
+{
+    ctrt_tensor *x = NULL;
+    if (dtype >= CTRT_I8) {
+        CHECK_OK(ctrt_randint(&x, (int64_t)lo, (int64_t)hi, shape, dtype, cpu));
+    } else {
+        OK(ctrt_empty(&x, shape, dtype, cpu), ctrt_uniform_(x, lo, hi));
+    }
+    return x;
+}
+
+static ctrt_tensor *full_of(ctrt_ints shape, ctrt_dtype dtype, double value)
+{
+    ctrt_tensor *x = NULL;
+    CHECK_OK(ctrt_full(&x, shape, dtype < CTRT_I8 ? ctrt_float(value) : ctrt_int((int64_t)value), dtype, cpu));
+    return x;
+}
 
 /* ---- threads ---- */
 
-static const ctrt_conv_attributes conv_attributes = {
-    .size = sizeof conv_attributes, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 1,
-};
-
-static fake_tensor new_image(bool channels_last, const int64_t *shape)
+static void test_one_thread(void)
 {
-    return channels_last ? fake_new_channels_last(CTRT_F32, shape) : new_f32(4, shape);
-}
-
-/* Runs before the groups that start threads. */
-static void one_thread(void)
-{
-    static const char *const paths[] = { "onednn", "builtin" };
-    static const int64_t images[] = { 4, 16, 20, 20 }, filters[] = { 32, 16, 3, 3 }, results[] = { 4, 32, 20, 20 };
+    static const char *const libraries[] = { "CTRT_CPU_GEMM=onednn", "CTRT_CPU_GEMM=builtin" };
     group("CTRT_NUM_THREADS=1: convolutions by oneDNN and by the backend start no threads");
-    setenv("CTRT_NUM_THREADS", "1", 1);
-    for (int run = 0; run < 4; run++) {
-        AUTO x = new_image(run & 1, images), w = new_image(run & 1, filters), y = new_image(run & 1, results);
-        setenv("CTRT_CPU_GEMM", paths[run / 2], 1);
-        fake_load(NULL);
-        RUN("conv2d", CTRT_F32, (&y.view), (&x.view, &w.view, NULL), &conv_attributes);
-        RUN("conv2d_input_grad", CTRT_F32, (&x.view), (&y.view, &w.view), &conv_attributes);
-        RUN("conv2d_weight_grad", CTRT_F32, (&w.view), (&y.view, &x.view), &conv_attributes);
-    }
-    unsetenv("CTRT_NUM_THREADS");
-    unsetenv("CTRT_CPU_GEMM");
-    DIR *tasks = opendir("/proc/self/task");
-    int threads = 0;
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
-        threads += entry->d_name[0] != '.';
-    if (tasks)
-        closedir(tasks);
-    CHECK_EQ(threads, 1);
-}
-
-/* Runs the op with 1, 2 and 3 threads. The results must be bitwise equal. */
-static void same_with_threads(const char *op, ctrt_dtype dtype, const ctrt_view *const *in, int inputs,
-                              ctrt_dtype result, int ndim, const int64_t *shape, const void *attributes)
-{
-    fake_tensor first = { .memory = NULL };
-    for (int threads = 1; threads <= 3; threads++) {
-        char text[8];
-        fake_tensor out = fake_new(result, FAKE_CONTIGUOUS, ndim, shape);
-        for (int d = 0; d < ndim && strcmp(op, "matmul") != 0; d++)
-            out.view.strides[d] = shape[d] == 1 ? 0 : out.view.strides[d];         /* as the core passes reduced dims */
-        snprintf(text, sizeof text, "%d", threads);
-        setenv("CTRT_NUM_THREADS", text, 1);
-        fake_load(NULL);
-        fake_must(fake_run(op, dtype, FAKE_VIEWS(&out.view), 1, in, inputs, attributes), op);
-        if (threads == 1) {
-            first = out;
-            continue;
+    for (int run = 0; run < 4; run++)
+        IN_CHILD("CTRT_NUM_THREADS=1", libraries[run / 2]) {
+            cpu_device();
+            CTRT_AUTO(tensor) x = random_of(CTRT_SHAPE(4, 16, 20, 20), CTRT_F32, -1, 1), y = NULL;
+            CTRT_AUTO(tensor) w = random_of(CTRT_SHAPE(32, 16, 3, 3), CTRT_F32, -1, 1);
+            if (run & 1)
+                OK(ctrt_contiguous(&x, x, CTRT_CHANNELS_LAST), ctrt_contiguous(&w, w, CTRT_CHANNELS_LAST));
+            OK(ctrt_tensor_require_grad(x, true), ctrt_tensor_require_grad(w, true),
+               ctrt_conv2d(&y, x, w, NULL, &(ctrt_conv2d_options){ .padding = { 1, 1 } }),
+               ctrt_square(&y, y), ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
+            CHECK_EQ(folder_files("/proc/self/task"), 2 + 1);
         }
-        CHECK(memcmp(first.view.data, out.view.data, (size_t)out.view.numel * fake_sizes[result]) == 0,
-              "%s of %s: %d threads and 1 give different results", op, fake_names[dtype], threads);
-        fake_free(&out);
-    }
-    fake_free(&first);
-    unsetenv("CTRT_NUM_THREADS");
 }
 
-static void threads_change_nothing(void)
+enum { MOST_RESULTS = 80 };
+
+static struct results {                     /* of one process, in shared memory: a hash of each result's bytes */
+    int count;
+    uint64_t hashes[MOST_RESULTS];
+} *results;
+
+static void add_result(ctrt_tensor *x)
 {
-    group("results are bitwise equal with any number of threads");
-    static const ctrt_gelu_attributes gelu = { sizeof gelu, false };
-    static const ctrt_random_attributes random = { .size = sizeof random, .seed = 5, .offset = 0xfffffff0u, .a = -3,
-                                                   .b = 5 };
-    static const int64_t many = 9 * 1024 * 1024 + 7, random_count = 100003;
-    for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BF16; dtype++) {
-        AUTO a = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &many, -9, 9);
-        same_with_threads("add", dtype, FAKE_VIEWS(&a.view, &a.view), 2, dtype, 1, &many, NULL);
-        if (dtype == CTRT_F32 || dtype == CTRT_BF16)
-            same_with_threads("gelu", dtype, FAKE_VIEWS(&a.view), 1, dtype, 1, &many, &gelu);
-    }
-    same_with_threads("uniform", CTRT_F32, NULL, 0, CTRT_F32, 1, &random_count, &random);
-    same_with_threads("normal", CTRT_F32, NULL, 0, CTRT_F32, 1, &random_count, &random);
+    const unsigned char *bytes = ctrt_tensor_data(x);
+    uint64_t hash = 14695981039346656037u;  /* FNV-1a */
+    for (size_t i = 0; i < (size_t)ctrt_tensor_numel(x) * ctrt_dtype_size(ctrt_tensor_dtype(x)); i++)
+        hash = (hash ^ bytes[i]) * 1099511628211u;
+    REQUIRE_TRUE(results->count < MOST_RESULTS);
+    results->hashes[results->count++] = hash;
+}
 
-    static const int64_t left[] = { 1, 300, 333 }, right[] = { 1, 333, 401 }, product[] = { 1, 300, 401 };
-    AUTO a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, left, -1, 1);
-    AUTO b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, right, -1, 1);
-    setenv("CTRT_CPU_GEMM", "builtin", 1);
-    same_with_threads("matmul", CTRT_F32, FAKE_VIEWS(&a.view, &b.view), 2, CTRT_F32, 3, product, NULL);
-    unsetenv("CTRT_CPU_GEMM");
-
+static void compute_results(void)
+{
+    static const int64_t many = 9 * 1024 * 1024 + 7;
     /* Reductions that are divided along either dimension. */
     static const int64_t shapes[][2] = { { 1, 3000001 }, { 3000001, 1 }, { 300, 20011 }, { 20011, 300 },
                                          { 70001, 40 } };
-    for (int s = 0; s < 5; s++)
+    static const struct { ctrt_dtype dtype; double lo, hi; bool product; } others[] = {
+        { CTRT_F64, 0.99999, 1.00001, true }, { CTRT_I64, -99, 99, false }, { CTRT_I64, 1, 9, true },
+    };
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CHECK_OK(ctrt_generator_set(cpu, 5, 0xfffffff0u));
+    for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BF16; dtype++) {
+        CTRT_AUTO(tensor) a = random_of(CTRT_SHAPE(many), dtype, -9, 9);
+        CHECK_OK(ctrt_add(&y, a, a));
+        add_result(y);
+        if (dtype == CTRT_F32 || dtype == CTRT_BF16) {
+            CHECK_OK(ctrt_gelu(&y, a, false));
+            add_result(y);
+        }
+    }
+    CHECK_OK(ctrt_randn(&y, CTRT_SHAPE(100003), CTRT_F32, cpu));
+    add_result(y);
+    CTRT_AUTO(tensor) left = random_of(CTRT_SHAPE(300, 333), CTRT_F32, -1, 1);
+    CTRT_AUTO(tensor) right = random_of(CTRT_SHAPE(333, 401), CTRT_F32, -1, 1);
+    CHECK_OK(ctrt_matmul(&y, left, right));
+    add_result(y);
+    for (size_t s = 0; s < COUNT(shapes); s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_F64; dtype++) {
-            AUTO in = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shapes[s], -1, 1);
-            for (uint32_t dims = 1; dims < 4; dims++) {
-                const ctrt_reduce_attributes attributes = { sizeof attributes, dims };
-                const int64_t shape[] = { dims & 1 ? 1 : shapes[s][0], dims & 2 ? 1 : shapes[s][1] };
-                same_with_threads("sum", dtype, FAKE_VIEWS(&in.view), 1, dtype, 2, shape, &attributes);
-                same_with_threads("argmax", dtype, FAKE_VIEWS(&in.view), 1, CTRT_I64, 2, shape, &attributes);
+            CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(shapes[s][0], shapes[s][1]), dtype, -1, 1);
+            const ctrt_ints dims[] = { CTRT_SHAPE(0), CTRT_SHAPE(1), CTRT_ALL_DIMS };
+            for (size_t d = 0; d < COUNT(dims); d++) {
+                OK(ctrt_sum(&y, in, dims[d]), ctrt_argmax(&x, in, dims[d], false));
+                add_result(y);
+                add_result(x);
             }
         }
-    static const struct { const char *op; ctrt_dtype dtype; double lo, hi; } others[] = {
-        { "prod", CTRT_F64, 0.99999, 1.00001 }, { "sum", CTRT_I64, -99, 99 }, { "prod", CTRT_I64, 1, 9 },
-    };
     for (size_t i = 0; i < COUNT(others); i++) {
-        static const ctrt_reduce_attributes attributes = { sizeof attributes, 3 };
-        static const int64_t one[] = { 1, 1 };
-        AUTO in = fake_filled(others[i].dtype, FAKE_CONTIGUOUS, 2, shapes[0], others[i].lo, others[i].hi);
-        same_with_threads(others[i].op, others[i].dtype, FAKE_VIEWS(&in.view), 1, others[i].dtype, 2, one, &attributes);
+        CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(3000001), others[i].dtype, others[i].lo, others[i].hi);
+        CHECK_OK(others[i].product ? ctrt_prod_dims(&y, in, CTRT_ALL_DIMS, false) : ctrt_sum(&y, in, CTRT_ALL_DIMS));
+        add_result(y);
     }
-    fake_load(NULL);
 }
+
+static void test_number_of_threads(void)
+{
+    static const char *const threads[] = { "CTRT_NUM_THREADS=1", "CTRT_NUM_THREADS=2", "CTRT_NUM_THREADS=3" };
+    struct results *const all = results = shared_memory(COUNT(threads) * sizeof *all);
+    group("results are bitwise equal with any number of threads");
+    for (size_t t = 0; t < COUNT(threads); t++, results++)
+        IN_CHILD(threads[t], "CTRT_CPU_GEMM=builtin") {
+            cpu_device();
+            compute_results();
+        }
+    for (size_t t = 1; t < COUNT(threads); t++) {
+        CHECK_TRUE(all[t].count > 0 && all[t].count == all[0].count);
+        for (int i = 0; i < all[t].count; i++)
+            CHECK(all[t].hashes[i] == all[0].hashes[i], "%s: result %d differs from that of one thread", threads[t], i);
+    }
+}
+
+/* ---- large results ---- */
 
 static const ctrt_norm_attributes norm_attributes = { .size = sizeof norm_attributes, .epsilon = 1e-5 };
 static const ctrt_gelu_attributes gelu_attributes = { sizeof gelu_attributes, false };
 static const struct large_case {
-    const char *op;
+    const char *name;
+    enum op op;
     ctrt_dtype dtype;
     int ndim, inputs, outputs;
     const void *attributes;
 } large_cases[] = {
-    { "add", CTRT_F32, 3, 2, 1, NULL }, { "add", CTRT_BF16, 3, 2, 1, NULL },
-    { "gelu", CTRT_F32, 3, 1, 1, &gelu_attributes }, { "gelu", CTRT_BF16, 3, 1, 1, &gelu_attributes },
-    { "softmax", CTRT_F32, 3, 1, 1, NULL }, { "log_softmax", CTRT_F32, 3, 1, 1, NULL },
-    { "layer_norm", CTRT_F32, 2, 3, 3, &norm_attributes },
+    { "add", OP_add, CTRT_F32, 3, 2, 1, NULL }, { "add", OP_add, CTRT_BF16, 3, 2, 1, NULL },
+    { "gelu", OP_gelu, CTRT_F32, 3, 1, 1, &gelu_attributes }, { "gelu", OP_gelu, CTRT_BF16, 3, 1, 1, &gelu_attributes },
+    { "softmax", OP_softmax, CTRT_F32, 3, 1, 1, NULL }, { "log_softmax", OP_log_softmax, CTRT_F32, 3, 1, 1, NULL },
+    { "layer_norm", OP_layer_norm, CTRT_F32, 2, 3, 3, &norm_attributes },
 };
-enum { N = 1001, ROWS = 9000 };
+enum { N = 1001, ROWS = 9000, MARGIN = 32 };        /* MARGIN rows are a multiple of 64 bytes */
 
-/* Runs the op on `rows` times the values of `row`. The caller frees the result. */
-static fake_tensor of_rows(const struct large_case *c, const fake_tensor *row, int64_t rows)
+/* Returns the result of the op on `rows` times the values of `row`, between two margins of MARGIN rows of 7. */
+static ctrt_tensor *of_rows(const struct large_case *c, ctrt_tensor *row, int64_t rows)
 {
-    const int64_t shape[] = { rows, N, 1 };
-    const size_t bytes = N * fake_sizes[c->dtype];
-    AUTO x = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape), mean = new_f32(1, &rows), rstd = new_f32(1, &rows);
-    fake_tensor y = fake_new(c->dtype, FAKE_CONTIGUOUS, c->ndim, shape);
-    const ctrt_view *in[] = { &x.view, strcmp(c->op, "add") == 0 ? &x.view : NULL, NULL };
-    for (int64_t r = 0; r < rows; r++)
-        memcpy((char *)x.view.data + (size_t)r * bytes, row->view.data, bytes);
-    unsigned char *before = malloc(y.bytes);
-    memcpy(before, y.memory, y.bytes);
-    fake_must(fake_run(c->op, c->dtype, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), c->outputs, in, c->inputs,
-                       c->attributes), c->op);
-    CHECK(fake_margins_kept(&y, before), "%s wrote outside of its result", c->op);
-    free(before);
+    CTRT_AUTO(tensor) x = NULL, mean = NULL, rstd = NULL, inner = NULL;
+    ctrt_tensor *y = full_of(CTRT_SHAPE(rows + 2 * MARGIN, N), c->dtype, 7);
+    OK(ctrt_expand(&x, row, CTRT_SHAPE(rows, N)), ctrt_contiguous(&x, x, CTRT_CONTIGUOUS_FORMAT),
+       ctrt_empty(&mean, CTRT_SHAPE(rows), CTRT_F32, cpu), ctrt_empty(&rstd, CTRT_SHAPE(rows), CTRT_F32, cpu),
+       ctrt_narrow(&inner, y, 0, MARGIN, rows));
+    ctrt_view from = x->view, to = inner->view;
+    if (c->ndim == 3) {                     /* [rows, N, 1] */
+        from.ndim = to.ndim = 3;
+        from.shape[2] = to.shape[2] = from.strides[2] = to.strides[2] = 1;
+    }
+    CHECK_OK(kernel_call(&(struct op_call){ c->op, c->dtype, cpu,
+                                            VIEWS(&from, c->op == OP_add ? &from : NULL, NULL),
+                                            VIEWS(&to, &mean->view, &rstd->view), c->inputs, c->outputs,
+                                            c->attributes }));
     return y;
 }
 
-static void large_results(const char *isa)
+static void large_results(void)
 {
-    group("a result larger than the caches equals row by row that of a row alone, %s", isa);
-    fake_load(isa);
     for (size_t k = 0; k < COUNT(large_cases); k++) {
         const struct large_case *c = &large_cases[k];
-        const size_t bytes = N * fake_sizes[c->dtype];
-        AUTO row = fake_filled(c->dtype, FAKE_CONTIGUOUS, 1, (int64_t[]){ N }, -6, 6);
-        AUTO want = of_rows(c, &row, 1), got = of_rows(c, &row, ROWS);
-        for (int64_t r = 0; r < ROWS; r++)
-            if (!CHECK(memcmp((char *)got.view.data + (size_t)r * bytes, want.view.data, bytes) == 0,
-                       "%s of %s: row %lld differs", c->op, fake_names[c->dtype], (long long)r))
-                break;
+        const size_t bytes = N * ctrt_dtype_size(c->dtype);
+        CTRT_AUTO(tensor) row = random_of(CTRT_SHAPE(1, N), c->dtype, -6, 6);
+        CTRT_AUTO(tensor) want = of_rows(c, row, 1), got = of_rows(c, row, ROWS);
+        const char *at = ctrt_tensor_data(got), *one = (const char *)ctrt_tensor_data(want) + MARGIN * bytes;
+        int wrong = 0, margins = 0;
+        for (int r = 0; r < ROWS; r++)
+            wrong += memcmp(at + (size_t)(MARGIN + r) * bytes, one, bytes) != 0;
+        for (int r = 0; r < MARGIN; r++)
+            margins += memcmp(at + (size_t)r * bytes, ctrt_tensor_data(want), bytes) != 0
+                       || memcmp(at + (size_t)(MARGIN + ROWS + r) * bytes, ctrt_tensor_data(want), bytes) != 0;
+        CHECK(wrong == 0 && margins == 0, "%s of %s: %d rows differ from the row alone, %d rows of the margins changed",
+              c->name, ctrt_dtype_name(c->dtype), wrong, margins);
     }
-
-    static const int64_t shape[] = { 3001, 3100 };
-    AUTO in = fake_new(CTRT_F32, FAKE_TRANSPOSED, 2, shape), out = new_f32(2, shape);
-    for (int64_t i = 0; i < in.view.numel; i++)
-        fake_put(&in.view, i, (double)i);
-    RUN("copy", CTRT_F32, (&out.view), (&in.view), NULL);
-    for (int64_t i = 0; i < in.view.numel; i++)
-        if (!CHECK(((float *)out.view.data)[i] == (float)i, "transposed copy: element %lld is %g", (long long)i,
-                   ((float *)out.view.data)[i]))
-            break;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(3001 * 3100), ctrt_int(1), CTRT_F32, cpu),
+       ctrt_reshape(&x, x, CTRT_SHAPE(3100, 3001)), ctrt_t(&y, x), ctrt_contiguous(&y, y, CTRT_CONTIGUOUS_FORMAT));
+    const float *values = ctrt_tensor_data(y);
+    int wrong = 0;
+    for (int i = 0; i < 3001 * 3100; i++)
+        wrong += values[i] != (float)(i % 3100 * 3001 + i / 3100);
+    CHECK(wrong == 0, "%d elements of a transposed copy are wrong", wrong);
 }
 
-static void accuracy(void)
+static void test_large_results(void)
+{
+    static const char *const isas[] = { "CTRT_CPU_ISA=baseline", "CTRT_CPU_ISA=avx2", "CTRT_CPU_ISA=avx512" };
+    for (size_t i = 0; i < COUNT(isas); i++) {
+        group("a result larger than the caches equals row by row that of a row alone, %s", isas[i]);
+        IN_CHILD(isas[i]) {
+            cpu_device();
+            large_results();
+        }
+    }
+}
+
+static void test_accuracy(void)
 {
     group("long sums and means are correctly rounded, unlike with f32 accumulation");
-    static const int64_t n = (1 << 24) + 5, square[] = { 4096, 2049 };
-    ctrt_reduce_attributes attributes = { sizeof attributes, 1 };
-    fake_tensor in = new_f32(1, &n), out = new_f32(1, (int64_t[]){ 1 });
-    double want = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float x = (float)fake_uniform(0, 1);
-        ((float *)in.view.data)[i] = x;
-        want += x;
-    }
-    RUN("sum", CTRT_F32, (&out.view), (&in.view), &attributes);
-    CHECK_EQ(fake_get(&out.view, 0), (float)want);
-    fake_free(&in);
-    fake_free(&out);
-
-    in = new_f32(2, square);
-    for (int64_t i = 0; i < in.view.numel; i++)
-        ((float *)in.view.data)[i] = 1e7f + (float)(i % 3);
+    enum { ROW = 2049, COLUMN = 4096 };
+    CTRT_AUTO(tensor) x = random_of(CTRT_SHAPE((1 << 24) + 5), CTRT_F32, 0, 1), y = NULL;
+    const float *values = ctrt_tensor_data(x);
+    double want = 0, got = 0;
+    for (int i = 0; i < (1 << 24) + 5; i++)
+        want += values[i];
+    OK(ctrt_sum(&y, x, CTRT_ALL_DIMS), ctrt_item(&got, y), ctrt_empty(&x, CTRT_SHAPE(COLUMN, ROW), CTRT_F32, cpu));
+    CHECK_EQ(got, (float)want);
+    float *grid = ctrt_tensor_data(x);
+    for (int i = 0; i < COLUMN * ROW; i++)
+        grid[i] = 1e7f + (float)(i % 3);
     for (int d = 0; d < 2; d++) {
-        const int64_t shape[] = { d == 0 ? 1 : square[0], d == 1 ? 1 : square[1] };
-        out = new_f32(2, shape);
-        out.view.strides[d] = 0;
-        attributes.dims = 1u << d;
-        RUN("mean", CTRT_F32, (&out.view), (&in.view), &attributes);
-        for (int64_t i = 0; i < out.view.numel; i += 500) {
+        CHECK_OK(ctrt_mean(&y, x, CTRT_SHAPE(d)));
+        for (int i = 0; i < (d ? COLUMN : ROW); i += 500) {
             double sum = 0;
-            for (int64_t k = 0; k < square[d]; k++)
-                sum += fake_get(&in.view, d == 0 ? k * square[1] + i : i * square[1] + k);
-            CHECK_EQ(fake_get(&out.view, i), (float)(sum / (double)square[d]));
+            for (int k = 0; k < (d ? ROW : COLUMN); k++)
+                sum += grid[d ? i * ROW + k : k * ROW + i];
+            CHECK_EQ(((const float *)ctrt_tensor_data(y))[i], (float)(sum / (d ? ROW : COLUMN)));
         }
-        fake_free(&out);
     }
-    fake_free(&in);
 }
 
-/* No op of the core adds integers at indices. */
-static void integer_sums(void)
+/* ---- calls that the core does not make ---- */
+
+static void test_sums_at_indices(void)
 {
-    static const int64_t slots[] = { 1, 2, 1 }, items[] = { 1, 3, 1 };
     static const struct { ctrt_dtype dtype; double sum; } sums[] = {
         { CTRT_I8, 44 }, { CTRT_U8, 44 }, { CTRT_I16, 300 }, { CTRT_I32, 300 }, { CTRT_I64, 300 },
     };
+    static const int64_t wrong[] = { 5, -1, 1000000000000000, -1000000000000000 };
     group("index_add and scatter_add of integers wrap");
     for (size_t k = 0; k < 2 * COUNT(sums); k++) {
         const ctrt_dtype dtype = sums[k / 2].dtype;
-        AUTO dx = fake_new(dtype, FAKE_CONTIGUOUS, 3, slots);
-        AUTO dy = fake_filled(dtype, FAKE_CONTIGUOUS, 3, items, 100, 100);
-        AUTO index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, k & 1 ? 3 : 1, k & 1 ? items : &items[1], 1, 1);
-        RUN(k & 1 ? "scatter_add" : "index_add", dtype, (&dx.view), (&dy.view, &index.view), NULL);
-        EQUALS((fake_get(&dx.view, 0), 0), (fake_get(&dx.view, 1), sums[k / 2].sum));
+        CTRT_AUTO(tensor) dx = full_of(CTRT_SHAPE(1, 2, 1), dtype, 7), dy = full_of(CTRT_SHAPE(1, 3, 1), dtype, 100);
+        CTRT_AUTO(tensor) index = full_of(k & 1 ? CTRT_SHAPE(1, 3, 1) : CTRT_SHAPE(3), CTRT_I64, 1);
+        CHECK_OK(k & 1 ? KERNEL(scatter_add, dtype, (&dx->view), (&dy->view, &index->view), NULL)
+                       : KERNEL(index_add, dtype, (&dx->view), (&dy->view, &index->view), NULL));
+        VALUES_ARE(dx, 0, sums[k / 2].sum);
     }
-}
-
-static void bad_indices(void)
-{
     group("index_add and scatter_add name an index out of range, which the core checks in the forward pass");
-    static const double wrong[] = { 5, -1, 1e15, -1e15 };
-    for (int run = 0; run < 8; run++) {
-        const bool scatter = run & 1;
-        const char *op = scatter ? "scatter_add" : "index_add";
+    for (size_t k = 0; k < 2 * COUNT(wrong); k++) {
         char words[64];
-        AUTO dx = new_f32(3, (int64_t[]){ 1, 5, 1 });
-        AUTO dy = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 3, 1 }, 0, 9);
-        AUTO index = fake_filled(CTRT_I64, FAKE_CONTIGUOUS, scatter ? 3 : 1,
-                                        scatter ? dy.view.shape : (int64_t[]){ 3 }, 0, 5);
-        fake_put(&index.view, 2, wrong[run / 2]);
-        CHECK_EQ(fake_run(op, CTRT_F32, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2, NULL),
-                 CTRT_ERR_INVALID_ARGUMENT);
-        snprintf(words, sizeof words, "index %.0f at position 2", wrong[run / 2]);
-        HAS(host_error, words, op);
+        CTRT_AUTO(tensor) dx = full_of(CTRT_SHAPE(1, 5, 1), CTRT_F32, 0);
+        CTRT_AUTO(tensor) dy = full_of(CTRT_SHAPE(1, 3, 1), CTRT_F32, 1);
+        CTRT_AUTO(tensor) index = full_of(k & 1 ? CTRT_SHAPE(1, 3, 1) : CTRT_SHAPE(3), CTRT_I64, 4);
+        ((int64_t *)ctrt_tensor_data(index))[2] = wrong[k / 2];
+        snprintf(words, sizeof words, "index %lld at position 2", (long long)wrong[k / 2]);
+        CHECK_FAILS(k & 1 ? KERNEL(scatter_add, CTRT_F32, (&dx->view), (&dy->view, &index->view), NULL)
+                          : KERNEL(index_add, CTRT_F32, (&dx->view), (&dy->view, &index->view), NULL),
+                    CTRT_ERR_INVALID_ARGUMENT, words);
+        CHECK_HAS(ctrt_error_message(), k & 1 ? "scatter_add" : "index_add");
     }
 }
 
-/* ---- errors of kernels ---- */
-
-static void errors(void)
+static void test_errors(void)
 {
-    static const int64_t none[] = { 3, 0 }, kept[] = { 3, 1 }, million = 1 << 20;
-    static const char *const divisions[] = { "fmod", "remainder", "floor_divide" };
-    static const char *const extremes[] = { "amax", "amin", "argmax", "argmin" };
     static const ctrt_random_attributes empty_range = { .size = sizeof empty_range, .lo = 4, .hi = 4 };
-    ctrt_reduce_attributes attributes = { sizeof attributes, 2 };
-    group("an integer division by zero is an error that names the op");
-    AUTO a = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 1, 9),
-        b = fake_filled(CTRT_I32, FAKE_CONTIGUOUS, 2, kept, 0, 0);
-    for (int k = 0; k < 3; k++) {
-        CHECK_EQ(fake_run(divisions[k], CTRT_I32, FAKE_VIEWS(&a.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
-                 CTRT_ERR_INVALID_ARGUMENT);
-        CHECK_HAS(host_error, divisions[k]);
-    }
-
-    group("the largest of no elements is an error that names the op");
-    AUTO nothing = new_f32(2, none);
-    for (int k = 0; k < 4; k++) {
-        AUTO out = fake_new(k < 2 ? CTRT_F32 : CTRT_I64, FAKE_CONTIGUOUS, 2, kept);
-        CHECK_EQ(fake_run(extremes[k], CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&nothing.view), 1, &attributes),
-                 CTRT_ERR_SHAPE);
-        CHECK_HAS(host_error, extremes[k]);
-    }
-
-    group("randint of an empty range is an error");
-    CHECK_EQ(fake_run("randint", CTRT_I32, FAKE_VIEWS(&a.view), 1, NULL, 0, &empty_range), CTRT_ERR_INVALID_ARGUMENT);
+    static const ctrt_reduce_attributes columns = { sizeof columns, 2 };
+    group("kernels report integer divisions by zero, the largest of no elements and an empty range, and name the op");
+    CTRT_AUTO(tensor) a = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 5), b = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 0);
+    CTRT_AUTO(tensor) none = full_of(CTRT_SHAPE(3, 0), CTRT_F32, 0), out = full_of(CTRT_SHAPE(3, 1), CTRT_F32, 0);
+    CTRT_AUTO(tensor) at = full_of(CTRT_SHAPE(3, 1), CTRT_I64, 0), x = full_of(CTRT_SHAPE(1 << 20), CTRT_F32, 1);
+    FAILS(INVALID_ARGUMENT, (KERNEL(fmod, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "fmod"),
+          (KERNEL(remainder, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "remainder"),
+          (KERNEL(floor_divide, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "floor_divide"),
+          (KERNEL(randint, CTRT_I32, (&a->view), (NULL), &empty_range), ""));
+    FAILS(SHAPE, (KERNEL(amax, CTRT_F32, (&out->view), (&none->view), &columns), "amax"),
+          (KERNEL(amin, CTRT_F32, (&out->view), (&none->view), &columns), "amin"),
+          (KERNEL(argmax, CTRT_F32, (&at->view), (&none->view), &columns), "argmax"),
+          (KERNEL(argmin, CTRT_F32, (&at->view), (&none->view), &columns), "argmin"));
 
     group("a reduction without memory for partial results is an error");
-    AUTO in = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 1, &million, 0, 1), sum = new_f32(1, (int64_t[]){ 1 });
-    attributes.dims = 1;
-    host_allocs_left = 1;
-    CHECK_EQ(fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&in.view), 1, &attributes),
-             CTRT_ERR_OUT_OF_MEMORY);
-    host_allocs_left = 0;
+    CTRT_AUTO(tensor) sum = full_of(CTRT_SHAPE(1), CTRT_F32, 0);
+    static const ctrt_reduce_attributes all = { sizeof all, 1 };
+    alloc_fail_at(1, true);
+    const ctrt_status status = KERNEL(sum, CTRT_F32, (&sum->view), (&x->view), &all);
+    alloc_fail_at(0, false);
+    CHECK_EQ(status, CTRT_ERR_OUT_OF_MEMORY);
+
+    group("the backend has no second device");
+    void *device = NULL;
+    ctrt_device_info info = { .size = sizeof info };
+    EQUALS((cpu->backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE),
+           (cpu->backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE));
+}
+
+/* Returns a view of the tensor's elements in the opposite order of every dimension. */
+static ctrt_view reversed(const ctrt_tensor *x)
+{
+    ctrt_view view = x->view;
+    for (int d = 0; d < view.ndim; d++) {
+        view.data = (char *)view.data
+                    + (view.shape[d] - 1) * view.strides[d] * (int64_t)ctrt_dtype_size((ctrt_dtype)view.dtype);
+        view.strides[d] = -view.strides[d];
+    }
+    view.flags &= (uint16_t)~CTRT_VIEW_CONTIGUOUS;
+    return view;
 }
 
 /* The core makes no tensors with negative strides, but plugin.h says that kernels accept them. */
-static void negative_strides(void)
+static void test_negative_strides(void)
 {
-    static const int64_t shape[] = { 5, 3, 111 };
+    enum { ALL = 5 * 3 * 111 };
     group("negative strides");
     for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BOOL; dtype++)
-        for (enum fake_layout layout = FAKE_CONTIGUOUS; layout <= FAKE_REVERSED; layout++) {
-            AUTO a = fake_filled(dtype, FAKE_REVERSED, 3, shape, 0, 50), b = fake_new(dtype, layout, 3, shape);
-            double *want = fake_values(&a.view);
-            unsigned char *before = malloc(b.bytes);
-            memcpy(before, b.memory, b.bytes);
-            RUN("copy", dtype, (&b.view), (&a.view), NULL);
-            fake_compare("copy", &b.view, want, NULL, 0);
-            CHECK(fake_margins_kept(&b, before), "copy of %s wrote outside of its result", fake_names[dtype]);
-            for (int64_t i = 0; dtype < CTRT_BOOL && i < a.view.numel; i++)
-                want[i] *= 2;
-            RUN("add", dtype, (&b.view), (&a.view, &b.view), NULL);
-            fake_compare("add", &b.view, want, NULL, dtype < CTRT_I8 ? fake_tolerance(dtype) : 0);
-            free(before);
-            free(want);
+        for (int layout = 0; layout < 4; layout++) {
+            double from[ALL], got[ALL], gaps[ALL];
+            int wrong = 0;
+            for (int i = 0; i < ALL; i++)
+                from[i] = dtype == CTRT_BOOL ? i % 3 == 0 : i % 50;
+            CTRT_AUTO(tensor) a = tensor_with(from, CTRT_SHAPE(5, 3, 111), dtype, cpu), b = NULL, between = NULL;
+            CTRT_AUTO(tensor) storage = full_of(CTRT_SHAPE(5, 3, 222), dtype, 1);
+            OK(ctrt_slice(&b, storage, 2, 0, 222, 2), ctrt_slice(&between, storage, 2, 1, 222, 2));
+            if (layout == 1)                            /* transposed */
+                OK(ctrt_empty(&b, CTRT_SHAPE(5, 111, 3), dtype, cpu), ctrt_transpose(&b, b, 1, 2));
+            else if (layout != 2)                       /* 2: a gap behind each element */
+                CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5, 3, 111), dtype, cpu));
+            const ctrt_view x = reversed(a), y = layout == 3 ? reversed(b) : b->view;
+            for (int sum = 0; sum < (dtype == CTRT_BOOL ? 1 : 2); sum++) {
+                CHECK_OK(sum ? KERNEL(add, dtype, (&y), (&x, &y), NULL) : KERNEL(copy, dtype, (&y), (&x), NULL));
+                OK(ctrt_to_host(got, sizeof got, b, CTRT_F64), ctrt_to_host(gaps, sizeof gaps, between, CTRT_F64));
+                for (int i = 0; i < ALL; i++)
+                    wrong += got[i] != (sum + 1) * from[layout == 3 ? i : ALL - 1 - i] || gaps[i] != 1;
+            }
+            CHECK(wrong == 0, "%s, layout %d: %d elements are wrong, or are beside the result and changed",
+                  ctrt_dtype_name(dtype), layout, wrong);
         }
 }
 
 /* ---- products by each library ---- */
 
-static const char *const gemms[] = { "builtin", "onednn", "blas" };
+static const char *const gemms[] = { "CTRT_CPU_GEMM=builtin", "CTRT_CPU_GEMM=onednn", "CTRT_CPU_GEMM=blas" };
 
-static void use(const char *path)
+/* Multiplies matrices of small integers, whose product is exact. Returns its status, or CTRT_ERR_INTERNAL if an element
+ * is wrong. Any thread may call this function. */
+static ctrt_status product(int64_t m, int64_t n, int64_t k)
 {
-    setenv("CTRT_CPU_GEMM", path, 1);
-    fake_load(NULL);
-}
-
-/* Multiplies matrices of small integers, whose product is exact, and returns whether it is right. */
-static bool good_product(int64_t m, int64_t n, int64_t k)
-{
-    AUTO a = new_f32(3, (int64_t[]){ 1, m, k }), b = new_f32(3, (int64_t[]){ 1, k, n }),
-         c = new_f32(3, (int64_t[]){ 1, m, n });
-    const float *va = a.view.data, *vb = b.view.data, *vc = c.view.data;
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
+    TRY(ctrt_empty(&a, CTRT_SHAPE(m, k), CTRT_F32, cpu), ctrt_empty(&b, CTRT_SHAPE(k, n), CTRT_F32, cpu));
+    float *va = ctrt_tensor_data(a), *vb = ctrt_tensor_data(b);
     for (int64_t i = 0; i < m * k; i++)
-        fake_put(&a.view, i, (double)(i % 7 + m % 5));
+        va[i] = (float)(i % 7 + m % 5);
     for (int64_t i = 0; i < k * n; i++)
-        fake_put(&b.view, i, (double)(i % 5 - 2));
-    bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) == CTRT_OK;
-    for (int64_t i = 0; i < m * n && good; i += 1 + m * n / 400) {
+        vb[i] = (float)(i % 5 - 2);
+    CTRT_TRY(ctrt_matmul(&c, a, b));
+    const float *vc = ctrt_tensor_data(c);
+    for (int64_t i = 0; i < m * n; i += 1 + m * n / 400) {
         float want = 0;
         for (int64_t q = 0; q < k; q++)
             want += va[i / n * k + q] * vb[q * n + i % n];
-        good = vc[i] == want;
+        if (vc[i] != want)
+            return ctrt_fail(CTRT_ERR_INTERNAL, "a product is wrong");
     }
-    return good;
+    return CTRT_OK;
 }
 
 static void *products(void *argument)
 {
-    const int64_t self = *(int *)argument;
     for (int64_t i = 0; i < 12; i++)
-        if (!good_product(20 + self, 130 + i, 77))
-            return "a product is wrong";
+        CHECK_OK(product(20 + *(int *)argument, 130 + i, 77));
     return NULL;
 }
 
 static void many_threads(void)
 {
-    group("several threads compute products at once");
-    for (size_t p = 0; p < COUNT(gemms); p++) {
-        pthread_t threads[6];
-        int numbers[6];
-        use(gemms[p]);
-        for (int i = 0; i < 6; i++) {
-            numbers[i] = i;
-            REQUIRE_EQ(pthread_create(&threads[i], NULL, products, &numbers[i]), 0);
-        }
-        for (int i = 0; i < 6; i++) {
-            void *complaint = NULL;
-            pthread_join(threads[i], &complaint);
-            CHECK(complaint == NULL, "%s, thread %d: %s", gemms[p], i, (char *)complaint);
-        }
+    pthread_t threads[6];
+    int numbers[6];
+    for (int i = 0; i < 6; i++) {
+        numbers[i] = i;
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, products, &numbers[i]), 0);
     }
-}
-
-static void *product_without_memory(void *unused)
-{
-    (void)unused;
-    host_allocs_left = 1;               /* this thread has made no allocation yet */
-    CHECK(!good_product(20, 20, 600), "a product without memory succeeded");
-    CHECK_HAS(host_error, "matmul");
-    host_allocs_left = 0;
-    CHECK(good_product(20, 20, 600), "a product fails also when there is memory: %s", host_error);
-    return NULL;
+    for (int i = 0; i < 6; i++)
+        pthread_join(threads[i], NULL);
 }
 
 static void many_shapes(void)
 {
-    group("more shapes than a code cache holds");
-    use("onednn");
     for (int64_t n = 1; n < 400; n++)
-        CHECK(good_product(2, n, 3), "[2, 3] x [3, %lld] is wrong", (long long)n);
+        CHECK_OK(product(2, n, 3));
 }
 
-/* The core refuses such devices itself. */
-static void only_one_device(void)
+static int failed_products;
+
+/* In a thread that has no packed blocks yet: makes the n-th allocation fail. */
+static void *product_without_memory(void *n)
 {
-    group("the backend has no second device");
-    void *device = NULL;
-    ctrt_device_info info = { .size = sizeof info };
-    EQUALS((fake_backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE),
-           (fake_backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE));
+    alloc_fail_at(*(uint64_t *)n, false);
+    const ctrt_status status = product(20, 20, 600);
+    alloc_fail_at(0, false);
+    CHECK_TRUE(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY);
+    failed_products += status != CTRT_OK && strstr(ctrt_error_message(), "matmul") != NULL;
+    CHECK_OK(product(20, 20, 600));
+    return NULL;
 }
 
 static void no_memory(void)
 {
-    group("a product without memory for packed blocks fails, and a later one succeeds");
-    pthread_t thread;
-    use("builtin");
-    REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
-    pthread_join(thread, NULL);
+    for (uint64_t n = 1; n < 40; n++) {
+        pthread_t thread;
+        REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, &n), 0);
+        pthread_join(thread, NULL);
+    }
+    CHECK(failed_products > 1, "%d products failed", failed_products);
 }
 
 static void after_fork(void)
 {
-    group("parent and child compute products after a fork");
-    setenv("CTRT_NUM_THREADS", "2", 1);
-    for (size_t p = 0; p < COUNT(gemms); p++) {
-        int status = -1;
-        use(gemms[p]);
-        CHECK(good_product(300, 200, 100), "%s: the product before the fork is wrong", gemms[p]);
-        const pid_t child = fork();
-        if (child == 0) {
-            alarm(60);
-            _exit(!good_product(300, 200, 100));
-        }
-        waitpid(child, &status, 0);
-        CHECK(status == 0, "%s: the child ended with status %#x", gemms[p], (unsigned)status);
-        CHECK(good_product(300, 200, 100), "%s: the parent's product is wrong after a fork", gemms[p]);
+    CHECK_OK(product(300, 200, 100));
+    IN_FORK {
+        alarm(60);
+        CHECK_OK(product(300, 200, 100));
+    }
+    CHECK_OK(product(300, 200, 100));
+}
+
+static void test_products(void)
+{
+    static const struct { const char *what; void (*run)(void); int libraries; } cases[] = {   /* the first of gemms */
+        { "several threads compute products at once", many_threads, 3 },
+        { "more shapes than a code cache holds", many_shapes, 3 },
+        { "a product without memory for packed blocks fails, and a later one succeeds", no_memory, 1 },
+        { "parent and child compute products after a fork", after_fork, 3 },
+    };
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        group("%s", cases[c].what);
+        for (int p = 0; p < cases[c].libraries; p++)
+            IN_CHILD(gemms[p], "CTRT_NUM_THREADS=2") {
+                cpu_device();
+                cases[c].run();
+            }
     }
 }
 
 TEST_MAIN
 {
-    one_thread();
-    threads_change_nothing();
-    for (int isa = 0; isa < FAKE_ISAS; isa++)
-        large_results(fake_isas[isa]);
-    fake_load("auto");
-    RUN_ALL(accuracy, integer_sums, bad_indices, errors, negative_strides);
-    RUN_ALL(only_one_device, many_threads, many_shapes, no_memory, after_fork);
+    RUN_ALL(test_one_thread, test_number_of_threads, test_large_results, test_products);
+    cpu_device();
+    RUN_ALL(test_accuracy, test_sums_at_indices, test_errors, test_negative_strides);
     return done();
 }

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory limits and memory nodes on other machines: containers, control groups and machines
  * with several nodes. Each case is a tree of the files in /proc and /sys that the backend reads. */
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include <linux/mempolicy.h>
 
 #include "backends/cpu/host/internal.h"
 #include "backends/cpu/host/numa.h"
+#include "base/param.h"
 #include "calls.h"
-#include "fake_host.h"
 #include "file_tree.h"
+#include "log_kept.h"
+#include "registry/internal.h"
+#include "tap.h"
 
-const ctrt_host *cpu_host = &host_table;
+const ctrt_host *cpu_host = &registry_host;
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -111,6 +112,7 @@ static void test_available(void)
 static void set_check(const char *value)
 {
     setenv("CTRT_CPU_MEMORY_CHECK", value, 1);
+    param_forget_values();
     REQUIRE_EQ(cpu_limits_init(), CTRT_OK);
 }
 
@@ -136,9 +138,8 @@ static void test_refusal(void)
     make_tree(container.files);
     set_check("on");
     check_granted(2 * GIB);
-    CHECK_EQ(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
     for (size_t i = 0; i < COUNT(words); i++)
-        CHECK_HAS(host_error, words[i]);
+        CHECK_FAILS(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY, words[i]);
     set_check("off");
     check_granted(3 * GIB);
     make_tree(nothing.files);                             /* without known limits nothing is refused */
@@ -152,7 +153,7 @@ static void test_promises(void)
     make_tree(container.files);
     set_check("on");
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
-    CHECK_HAS(host_error, "not yet written 1.99 GiB");
+    CHECK_HAS(ctrt_error_message(), "not yet written 1.99 GiB");
     cpu_memory_returned(256 * MIB);
     EQUALS((cpu_memory_grant(256 * MIB), CTRT_OK), (cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY));
 
@@ -252,11 +253,10 @@ static void test_nodes(void)
         group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", i, cases[i].text);
         make_tree(cases[i].machine->files);
         REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
-        ctrt_status status = cpu_numa_choose(&mode, &nodes, cases[i].text, &processors);
-        CHECK_EQ(status, cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK);
-        if (cases[i].error)
-            CHECK_HAS(host_error, cases[i].error);
-        else
+        if (cases[i].error != NULL)
+            CHECK_FAILS(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors), CTRT_ERR_INVALID_ARGUMENT,
+                        cases[i].error);
+        else if (CHECK_OK(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors)))
             CHECK_EQ(mode, cases[i].mode);
         if (cases[i].nodes)
             CHECK(cpu_list_parse(&want, cases[i].nodes) && memcmp(&want, &nodes, sizeof want) == 0, "not the nodes %s",
@@ -270,16 +270,17 @@ static void test_placing(void)
     group("blocks are on the selected node");
     make_tree(two_nodes.files);
     setenv("CTRT_NUMA", "0", 1);
+    param_forget_values();
     REQUIRE_EQ(cpu_numa_init(), CTRT_OK);
     REQUIRE_EQ(cpu_pages_init(), CTRT_OK);
     set_check("off");
-    host_logged[0] = '\0';
+    log_keep(CTRT_LOG_INFO);
     void *block = NULL;
     REQUIRE_EQ(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
     memset(block, 1, 4 * MIB);
     FILE *maps = fopen("/proc/self/numa_maps", "r");
-    if (host_logged[0] || !maps) {
-        printf("# the node of a block is not tested: %s\n", host_logged[0] ? host_logged : "no numa_maps");
+    if (logged[0] || !maps) {
+        printf("# the node of a block is not tested: %s\n", logged[0] ? logged : "no numa_maps");
     } else {
         char line[512] = "";
         while (fgets(line, sizeof line, maps) && strtoull(line, NULL, 16) != (uintptr_t)block)
@@ -290,6 +291,7 @@ static void test_placing(void)
         fclose(maps);
     cpu_pages_unmap(block, 4 * MIB);
     unsetenv("CTRT_NUMA");
+    param_forget_values();
     REQUIRE_EQ(cpu_numa_init(), CTRT_OK);
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory: alignment of blocks, huge pages, unmapping of freed blocks, locked memory, errors
  * when address space is short, and the backend's parameters. test-cpu-limits.c tests limits of other machines. */
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include <linux/capability.h>
@@ -12,11 +10,10 @@
 #include <sys/syscall.h>
 
 #include "calls.h"
-#include "child.h"
-#include "fake_host.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define MIB ((size_t)1 << 20)
+#include "device/device.h"
+#include "log_kept.h"
+#include "memory_checks.h"
+#include "sims.h"
 
 /* ThreadSanitizer may map memory of its own in the meantime. */
 #ifdef __SANITIZE_THREAD__
@@ -35,8 +32,7 @@ static const ctrt_memory_table *memory;
 static void *get(size_t bytes)
 {
     void *block = NULL;
-    ctrt_status status = memory->alloc(NULL, &block, bytes);
-    REQUIRE(!(status), "alloc of %zu bytes: status %d: %s", bytes, (int)status, host_error);
+    REQUIRE(memory->alloc(NULL, &block, bytes) == CTRT_OK, "alloc of %zu bytes: %s", bytes, ctrt_error_message());
     return block;
 }
 
@@ -68,16 +64,6 @@ static long mapping_bytes(const void *address, const char *name)
 static long status_bytes(const char *name)
 {
     return proc_bytes("/proc/self/status", name, NULL);
-}
-
-static void load_with(const char *name, const char *value)
-{
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-    fake_load(NULL);
-    memory = fake_backend->memory;
 }
 
 /* ---- blocks ---- */
@@ -144,19 +130,9 @@ static void test_unmapped(void)
     CHECK(left <= 4 * (long)MIB, "2000 freed blocks left %ld bytes mapped", left);
 }
 
-static void test_huge_pages(void)
+static void huge_pages_auto(bool kernel_has_them, bool advised)
 {
     const size_t bytes = 64 * MIB;
-    char setting[128] = "";
-    group("CTRT_HUGE_PAGES selects the pages of large blocks");
-    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
-    if (file && !fgets(setting, sizeof setting, file))
-        setting[0] = '\0';
-    if (file)
-        fclose(file);
-    const bool kernel_has_them = setting[0] && !strstr(setting, "[never]");
-    printf("# huge pages of the kernel: %s\n", setting[0] ? setting : "none");
-    load_with("CTRT_HUGE_PAGES", "auto");
     char *block = get(bytes), *small = get(2 * MIB);
     memset(block, 1, bytes);
     memset(small, 1, 2 * MIB);
@@ -169,24 +145,34 @@ static void test_huge_pages(void)
     memory->free(NULL, block, bytes);
     small = get(2 * MIB);
     memset(small, 1, 64);
-    if (strstr(setting, "[madvise]"))
+    if (advised)
         CHECK_TRUE(mapping_bytes(small, "Rss:") < (long)(2 * MIB));
     memory->free(NULL, small, 2 * MIB);
+}
 
-    load_with("CTRT_HUGE_PAGES", "never");
-    block = get(bytes);
-    memset(block, 1, bytes);
-    CHECK_EQ(mapping_bytes(block, "AnonHugePages:"), 0);
-    memory->free(NULL, block, bytes);
-
-    load_with("CTRT_HUGE_PAGES", "always");
-    host_logged[0] = '\0';
-    block = get(bytes);
-    long huge = mapping_bytes(block, "AnonHugePages:");
-    CHECK(huge >= (long)bytes || strstr(host_logged, "CTRT_HUGE_PAGES=always"),
-          "of %zu bytes %ld are in huge pages, and the log is \"%s\"", bytes, huge, host_logged);
-    memory->free(NULL, block, bytes);
-    load_with("CTRT_HUGE_PAGES", NULL);
+static void test_huge_pages(void)
+{
+    static const char *const settings[] = { "CTRT_HUGE_PAGES=auto", "CTRT_HUGE_PAGES=never", "CTRT_HUGE_PAGES=always" };
+    char setting[128] = "";
+    group("CTRT_HUGE_PAGES selects the pages of large blocks");
+    (void)folder_read(setting, sizeof setting - 1, "/sys/kernel/mm/transparent_hugepage/enabled");
+    const bool kernel_has_them = setting[0] && !strstr(setting, "[never]");
+    printf("# huge pages of the kernel: %s\n", setting[0] ? setting : "none");
+    for (int i = 0; i < 3; i++)
+        IN_CHILD(settings[i]) {
+            const long bytes = 64 * (long)MIB;
+            memory = cpu_device()->backend->memory;
+            log_keep(CTRT_LOG_INFO);
+            if (i == 0)
+                huge_pages_auto(kernel_has_them, strstr(setting, "[madvise]"));
+            char *block = get((size_t)bytes);
+            if (i == 1)
+                memset(block, 1, (size_t)bytes);
+            const long huge = mapping_bytes(block, "AnonHugePages:");
+            CHECK(i == 0 || (i == 1 ? huge == 0 : huge >= bytes || strstr(logged, settings[i])),
+                  "%s: of %ld bytes %ld are in huge pages, and the log is \"%s\"", settings[i], bytes, huge, logged);
+            memory->free(NULL, block, (size_t)bytes);
+        }
 }
 
 static void test_parameters(void)
@@ -202,10 +188,11 @@ static void test_parameters(void)
         group("%s is %s", cases[i].setting, cases[i].good ? "accepted" : "rejected by name");
         IN_CHILD(cases[i].setting) {
             char name[32];
-            host_error[0] = '\0';
+            ctrt_device *device = NULL;
             snprintf(name, sizeof name, "%.*s", (int)strcspn(cases[i].setting, "="), cases[i].setting);
-            CHECK_EQ(host_open("backend-cpu")->init(&host_table), cases[i].good ? CTRT_OK : CTRT_ERR_INVALID_ARGUMENT);
-            CHECK_HAS(host_error, cases[i].good ? "" : name);
+            CHECK_EQ(ctrt_device_get(&device, "cpu") == CTRT_OK, cases[i].good);
+            if (!cases[i].good)
+                CHECK_HAS(ctrt_error_message(), name);
         }
     }
 }
@@ -218,10 +205,8 @@ static void test_too_much(void)
     group("impossible sizes are refused");
     for (size_t i = 0; i < COUNT(sizes); i++) {
         void *block = NULL;
-        host_error[0] = '\0';
-        CHECK_EQ(memory->alloc(NULL, &block, sizes[i]), CTRT_ERR_OUT_OF_MEMORY);
-        CHECK_HAS(host_error, "bytes");
-        CHECK_EQ(memory->host_alloc(NULL, &block, sizes[i]), CTRT_ERR_OUT_OF_MEMORY);
+        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, sizes[i]), "bytes"),
+              (memory->host_alloc(NULL, &block, sizes[i]), "bytes"));
         CHECK_TRUE(block == NULL);
     }
     memory->free(NULL, get(4 * MIB), 4 * MIB);                      /* the failed requests took no memory */
@@ -236,16 +221,16 @@ static void test_address_space(void)
         return;
     }
     IN_CHILD(NULL) {
+        memory = cpu_device()->backend->memory;
         const rlim_t limit = (rlim_t)status_bytes("VmSize:") + space;
         uint64_t left = 0, total = 0;
         void *refused = NULL;
         REQUIRE_EQ(setrlimit(RLIMIT_AS, &(struct rlimit){ limit, limit }), 0);
-        CHECK_EQ(fake_backend->device->memory_info(NULL, &left, &total), CTRT_OK);
+        CHECK_EQ(ctrt_device_memory_info(cpu, &left, &total), CTRT_OK);
         CHECK_TRUE(total <= limit && left <= space && left >= space / 2);
         void *block = get(128 * MIB);
-        CHECK_EQ(memory->alloc(NULL, &refused, 192 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+        CHECK_FAILS(memory->alloc(NULL, &refused, 192 * MIB), CTRT_ERR_OUT_OF_MEMORY, "192.00 MiB");
         CHECK_TRUE(refused == NULL);
-        CHECK_HAS(host_error, "192.00 MiB");
         memory->free(NULL, block, 128 * MIB);
         memory->free(NULL, get(192 * MIB), 192 * MIB);              /* the failed request took no memory */
     }
@@ -270,17 +255,18 @@ static void test_pinned(void)
         return;
     }
     IN_CHILD(NULL) {
+        memory = cpu_device()->backend->memory;
         struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
         struct __user_cap_data_struct none[2];
         memset(none, 0, sizeof none);
         REQUIRE_EQ(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ MIB, MIB }), 0);
         REQUIRE_EQ(syscall(SYS_capset, &header, none), 0);          /* a capability would lift the limit */
-        host_logged[0] = '\0';
+        log_keep(CTRT_LOG_INFO);
         const long before = status_bytes("VmLck:"), locked = before + (long)size;
         void *first = pin(size, locked);
-        CHECK_STR(host_logged, "");
+        CHECK_STR(logged, "");
         void *second = pin(size, locked);
-        HAS(host_logged, "RLIMIT_MEMLOCK is 1048576", "1 blocks, 614400 bytes");
+        HAS(logged, "RLIMIT_MEMLOCK is 1048576", "1 blocks, 614400 bytes");
         memory->host_free(NULL, first, size);
         CHECK_EQ(status_bytes("VmLck:"), before);
         void *large = pin(8 * MIB, before);
@@ -303,7 +289,7 @@ static void *churn(void *argument)
         unsigned char *b = get(bytes);
         b[0] = b[bytes / 2] = b[bytes - 1] = value;
         if (i % 16 == 0)
-            CHECK_EQ(fake_backend->device->memory_info(NULL, &left, &total), CTRT_OK);
+            CHECK_EQ(ctrt_device_memory_info(cpu, &left, &total), CTRT_OK);
         CHECK_TRUE(b[0] == value && b[bytes / 2] == value && b[bytes - 1] == value);
         memory->free(NULL, b, bytes);
     }
@@ -323,8 +309,8 @@ static void test_threads(void)
 
 TEST_MAIN
 {
-    load_with("CTRT_HUGE_PAGES", NULL);
-    RUN_ALL(test_sizes, test_unmapped, test_copies, test_huge_pages, test_parameters, test_too_much, test_address_space,
-            test_pinned, test_threads);
+    RUN_ALL(test_huge_pages, test_parameters, test_address_space, test_pinned);
+    memory = cpu_device()->backend->memory;
+    RUN_ALL(test_sizes, test_unmapped, test_copies, test_too_much, test_threads);
     return done();
 }

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's threads: their number (CTRT_NUM_THREADS, affinity mask), correct results, calls from
  * several threads, and fork() with work in the child and in the parent. */
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include <dirent.h>
-#include <pthread.h>
+#include <dlfcn.h>
 #include <sched.h>
-#include <sys/mman.h>
 
 #include "calls.h"
-#include "child.h"
-#include "fake_host.h"
+#include "memory_checks.h"
+#include "sims.h"
 
 /* The sanitizers' allocators and thread registries do not work after a fork while another thread allocates or starts
  * threads. */
@@ -22,20 +18,18 @@
 #define SANITIZED false
 #endif
 
-#define AUTO __attribute__((cleanup(fake_free))) fake_tensor
-
 /* Computes a + a with n elements, in chunks of 32768, and its sum. Returns whether the result is correct. */
 static bool work_on(int64_t n)
 {
-    static const int64_t one = 1;
-    AUTO a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n),
-         sum = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
-    const ctrt_reduce_attributes all = { sizeof all, 1 };
+    CTRT_AUTO(tensor) a = NULL, sum = NULL;
+    double value = 0;
+    if (!CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(n), CTRT_F32, cpu)))
+        return false;
+    float *values = ctrt_tensor_data(a);
     for (int64_t i = 0; i < n; i++)
-        ((float *)a.view.data)[i] = (float)(i % 8);
-    return fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
-        && fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&out.view), 1, &all) == CTRT_OK
-        && *(float *)sum.view.data == 7.0f * (float)n;
+        values[i] = (float)(i % 8);
+    OK(ctrt_add(&a, a, a), ctrt_sum(&sum, a, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+    return value == 7.0 * (double)n;
 }
 
 static bool work(void) { return work_on(1 << 21); }
@@ -43,24 +37,17 @@ static bool little_work(void) { return work_on(4 * 32768); }
 
 static bool multiply(void)
 {
-    static const int64_t shape[] = { 1, 64, 64 };
-    AUTO a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
-    for (int i = 0; i < 64 * 64; i++)
-        ((float *)a.view.data)[i] = 1;
-    return fake_run("matmul", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
-        && fake_get(&out.view, 0) == 64;
+    CTRT_AUTO(tensor) a = NULL;
+    double value = 0;
+    OK(ctrt_ones(&a, CTRT_SHAPE(64, 64), CTRT_F32, cpu), ctrt_matmul(&a, a, a), ctrt_select(&a, a, 0, 0),
+       ctrt_select(&a, a, 0, 0), ctrt_item(&value, a));
+    return value == 64;
 }
 
-/* Returns the number of threads of this process according to /proc. */
+/* Returns the number of threads of this process. */
 static int thread_count(void)
 {
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
-        count += entry->d_name[0] != '.';
-    if (tasks)
-        closedir(tasks);
-    return count;
+    return (int)folder_files("/proc/self/task") - 2;            /* without "." and ".." */
 }
 
 /* Runs `function`, which checks, in a child process. An alarm kills a child that hangs. */
@@ -70,15 +57,6 @@ static void in_child(void (*function)(void))
         alarm(60);
         function();
     }
-}
-
-static void set_threads(const char *count)
-{
-    if (count)
-        setenv("CTRT_NUM_THREADS", count, 1);
-    else
-        unsetenv("CTRT_NUM_THREADS");
-    fake_load(NULL);
 }
 
 /* A thread that calls a function once or, with `repeat`, until it is stopped. */
@@ -115,7 +93,7 @@ static bool caller_join(struct caller *caller)
     return CHECK(caller->good, "wrong results in another thread");
 }
 
-/* ---- number of threads: each case in its own process, because thread pools persist ---- */
+/* ---- number of threads ---- */
 
 static int *pool_threads;       /* in shared memory: threads that took part in the work of starts_three() */
 
@@ -136,14 +114,14 @@ static int workers(void)
 
 static void starts_three(void)
 {
-    set_threads("3");
+    cpu_device();
     *pool_threads = workers();
     CHECK_EQ(*pool_threads, threads_expected(3));
 }
 
 static void starts_one(void)
 {
-    set_threads("1");
+    cpu_device();
     CHECK_EQ(workers(), 1);
 }
 
@@ -155,24 +133,17 @@ static void pinned(void)
         if (CPU_ISSET((size_t)cpu, &mask) && found++)
             CPU_CLR((size_t)cpu, &mask);
     CHECK_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
-    set_threads(NULL);
-    ctrt_device_info info = { .size = sizeof info };
-    EQUALS((fake_backend->device->describe(0, &info), CTRT_OK), (info.processors, 1), (workers(), 1));
-}
-
-static void test_count(void)
-{
-    group("the number of threads follows CTRT_NUM_THREADS and the affinity mask");
-    in_child(starts_three);
-    in_child(starts_one);
-    in_child(pinned);
+    cpu_device();
+    ctrt_device_properties properties;
+    CHECK_OK(ctrt_device_get_properties(&properties, "cpu"));
+    EQUALS((properties.processors, 1), (workers(), 1));
 }
 
 /* Elementwise ops run first without threads, because thread creation fails, and then with threads. */
 static void recovers(void)
 {
     pthread_attr_t usual, too_large;
-    set_threads("3");
+    cpu_device();
     const int before = thread_count();
     EQUALS((pthread_getattr_default_np(&usual), 0), (pthread_getattr_default_np(&too_large), 0),
            (pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0), (pthread_setattr_default_np(&too_large), 0));
@@ -181,15 +152,6 @@ static void recovers(void)
     for (int i = 0; i < 1000; i++)
         CHECK_TRUE(little_work());
     CHECK_EQ(thread_count(), before + 2);
-}
-
-static void test_recovers(void)
-{
-    group("ops run without threads when none can be started, and use them later");
-    if (threads_expected(3) == 3)
-        in_child(recovers);
-    else
-        skip_group("built without OpenMP");
 }
 
 /* ---- fork ---- */
@@ -206,10 +168,9 @@ static void works_in_grandchild(void)
     in_child(works_in_child);
 }
 
-static void test_fork(void)
+static void forks(void)
 {
-    group("ops run in a forked child and then in the parent");
-    set_threads("2");
+    cpu_device();
     CHECK_TRUE(work());                                 /* creates the thread pool */
     for (int i = 0; i < 5; i++) {
         in_child(works_in_child);
@@ -220,11 +181,10 @@ static void test_fork(void)
 }
 
 /* That thread's pool does not exist in the child, and the child's own pool must not wait for it. */
-static void test_fork_beside_work(void)
+static void forks_beside_work(void)
 {
     struct caller caller;
-    group("fork while another thread works");
-    set_threads("2");
+    cpu_device();
     caller_start(&caller, work, true);
     for (int i = 0; i < 5; i++) {
         CHECK_TRUE(work());
@@ -243,15 +203,10 @@ static bool start_pool(void)
 
 static void does_little(void) { CHECK_TRUE(little_work()); }
 
-static void test_fork_beside_start(void)
+static void forks_beside_start(void)
 {
     struct caller caller;
-    group("fork while another thread starts its pool");
-    if (SANITIZED) {
-        skip_group("a fork while other threads run");
-        return;
-    }
-    set_threads("8");
+    cpu_device();
     caller_start(&caller, start_pool, true);
     for (int i = 0; i < 40; i++)
         in_child(does_little);
@@ -312,23 +267,13 @@ static void during_opening(void)
 
 static void opens(void)
 {
-    setenv("CTRT_CPU_GEMM", "onednn", 1);
-    set_threads("2");
+    cpu_device();
     at_opening = during_opening;
     CHECK_TRUE(multiply());
     if (opened)
         caller_join(&second);
     else
         printf("# not tested: built without oneDNN\n");
-}
-
-static void test_fork_beside_load(void)
-{
-    group("fork while oneDNN is loaded");
-    if (SANITIZED)
-        skip_group("a fork while other threads run");
-    else
-        in_child(opens);
 }
 
 /* Between the backend and oneDNN 2, and oneDNN 3: the creation of the descriptor of a product. 1: out of memory. */
@@ -351,8 +296,7 @@ int dnnl_matmul_primitive_desc_create(void **pd, void *a, void *b, void *c, void
 
 static void creates_later(void)
 {
-    setenv("CTRT_CPU_GEMM", "onednn", 1);
-    set_threads("2");
+    cpu_device();
     creations_to_fail = 1;
     for (int i = 0; i < 3; i++)
         CHECK_TRUE(multiply());
@@ -360,17 +304,10 @@ static void creates_later(void)
         CHECK_EQ(creations, 2);
 }
 
-static void test_creation_without_memory(void)
-{
-    group("a product whose oneDNN primitive could not be created for lack of memory gets one later");
-    in_child(creates_later);
-}
-
-static void test_many_callers(void)
+static void many_callers(void)
 {
     struct caller callers[4];
-    group("several threads call parallel ops");
-    set_threads("2");
+    cpu_device();
     for (int i = 0; i < 4; i++)
         caller_start(&callers[i], work, false);
     for (int i = 0; i < 4; i++)
@@ -379,10 +316,35 @@ static void test_many_callers(void)
 
 TEST_MAIN
 {
-    pool_threads = mmap(NULL, sizeof *pool_threads, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE_TRUE(pool_threads != MAP_FAILED);
-    fake_load(NULL);
-    RUN_ALL(test_count, test_recovers, test_fork, test_fork_beside_work, test_fork_beside_start, test_fork_beside_load,
-            test_many_callers, test_creation_without_memory);
+    /* Each in its own process, because thread pools persist. */
+    static const struct {
+        const char *what, *settings[3];
+        void (*run)(void);
+        bool openmp, sanitized;             /* needs OpenMP; works under sanitizers */
+    } cases[] = {
+        { "CTRT_NUM_THREADS=3 starts two threads", { "CTRT_NUM_THREADS=3" }, starts_three, false, true },
+        { "CTRT_NUM_THREADS=1 starts none", { "CTRT_NUM_THREADS=1" }, starts_one, false, true },
+        { "the number of threads follows the affinity mask", { NULL }, pinned, false, true },
+        { "ops run without threads when none can be started, and use them later", { "CTRT_NUM_THREADS=3" }, recovers,
+          true, true },
+        { "ops run in a forked child and then in the parent", { "CTRT_NUM_THREADS=2" }, forks, false, true },
+        { "fork while another thread works", { "CTRT_NUM_THREADS=2" }, forks_beside_work, false, true },
+        { "fork while another thread starts its pool", { "CTRT_NUM_THREADS=8" }, forks_beside_start, false, false },
+        { "fork while oneDNN is loaded", { "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn" }, opens, false, false },
+        { "several threads call parallel ops", { "CTRT_NUM_THREADS=2" }, many_callers, false, true },
+        { "a product whose oneDNN primitive could not be created for lack of memory gets one later",
+          { "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn" }, creates_later, false, true },
+    };
+    pool_threads = shared_memory(sizeof *pool_threads);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        group("%s", cases[i].what);
+        if (cases[i].openmp && threads_expected(3) != 3)
+            skip_group("built without OpenMP");
+        else if (SANITIZED && !cases[i].sanitized)
+            skip_group("a fork while other threads run");
+        else
+            CHILD_LOOP(child, cases[i].settings, exit)
+                cases[i].run();
+    }
     return done();
 }

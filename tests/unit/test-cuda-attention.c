@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of the cuda backend: which kernels are used under which settings, strides of the results, memory use
- * (measured and predicted), deterministic results and injected failures. The conformance suite checks the values. */
+ * (measured and predicted) and injected failures. The conformance suite checks the values. */
 #include "calls.h"
 #include "soft_begin.h"
 
@@ -146,25 +146,6 @@ static void test_memory(const char *device)
     }
 }
 
-static void test_same_bits(void)
-{
-    group("results do not depend on the order of threads and blocks");
-    IN_CUDA_CHILD("SOFTCUDA=devices=1,order=random") {
-        for (int half = 0; half < 2; half++) {
-            static float results[2][2][130 * 24];
-            for (int time = 0; time < 2; time++) {
-                CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(130, 24), half ? CTRT_F16 : CTRT_F32), y = NULL, dx = NULL;
-                OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0),
-                   ctrt_grad(&dx, y, &x, 1, x, false, false, false),
-                   ctrt_to_host(results[time][0], sizeof results[0][0], y, CTRT_F32),
-                   ctrt_to_host(results[time][1], sizeof results[0][1], dx, CTRT_F32));
-            }
-            CHECK(memcmp(results[0], results[1], sizeof results[0]) == 0, "%s: the second run has other bits",
-                  half ? "f16" : "f32");
-        }
-    }
-}
-
 /* ---- failures ---- */
 
 static ctrt_status small_step(double *value)
@@ -214,7 +195,6 @@ TEST_MAIN
     test_heads();
     test_memory("cuda:0");
     test_memory("cuda-fp16:0");
-    test_same_bits();
     test_failures();
     return done();
 }

@@ -3,23 +3,28 @@
  * must give a status with a message, and the next step must be correct unless the device is lost. Also tests
  * out-of-memory errors, faulting kernels and replays. */
 #include "calls.h"
+#include "ctrt/capture.h"
 #include "soft_begin.h"
 
 #define OUT_OF_MEMORY   2                   /* error codes of the CUDA driver */
 #define UNKNOWN         999
 #define ILLEGAL_ADDRESS 700
 
-/* Runs allocations, copies in both directions, a product, a reduction, streams and events. *value must be 96. */
+/* Runs allocations, copies in both directions, a captured op, a product, a reduction, streams and events. *value must
+ * be 96. */
 static ctrt_status step(double *value)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL, host = NULL;
     CTRT_AUTO(stream) side = NULL;
+    CTRT_AUTO(graph) graph = NULL;
     TRY(ctrt_stream_new(&side, gpu, 0), ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu),
-        ctrt_to_device(&x, host, gpu), ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu),
-        ctrt_add_scalar_(y, ctrt_float(1)));
+        ctrt_to_device(&x, host, gpu), ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu), ctrt_capture_begin(gpu));
+    ctrt_status status = ctrt_add_scalar_(y, ctrt_float(1));
+    const ctrt_status ended = ctrt_capture_end(&graph, gpu);
+    TRY(status, ended, ctrt_capture_replay(graph), ctrt_memory_empty_cache(gpu));
     CTRT_TRY(ctrt_matmul(&z, x, y));                        /* every element is 8 */
     CTRT_TRY(ctrt_stream_push(side));
-    const ctrt_status status = ctrt_sub_scalar_(z, ctrt_float(2));      /* every element is 6; runs on another stream */
+    status = ctrt_sub_scalar_(z, ctrt_float(2));            /* every element is 6; runs on another stream */
     (void)ctrt_stream_pop();
     TRY(status, ctrt_sum(&z, z, CTRT_ALL_DIMS));
     return ctrt_item(value, z);
@@ -56,10 +61,22 @@ static bool stays_unavailable(const char *name)
         || strncmp(name, "cuGetProcAddress", 16) == 0 || strcmp(name, "cuDriverGetVersion") == 0;
 }
 
+static void count_message(void *count, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)component, (void)text;
+    *(int *)count += level <= CTRT_LOG_WARNING;
+}
+
 static void one_fails(const char *name, int error, bool opening)
 {
-    IN_CHILD("CTRT_MEMORY=caching") {
+    const bool of_pool = strncmp(name, "cuMemPool", 9) == 0 || strncmp(name, "cuMemAllocFromPool", 18) == 0
+                         || strncmp(name, "cuMemFreeAsync", 14) == 0;
+    IN_CHILD(of_pool ? "CTRT_MEMORY=direct" : "CTRT_MEMORY=caching", of_pool ? "CTRT_CUDA_POOL=yes" : NULL) {
+        static const char *const needed[] = { "cuMemAllocFromPoolAsync cuMemFreeAsync cuMemPoolTrimTo",
+                                              "cuMemPoolCreate cuMemPoolSetAttribute" };
         double value = 0;
+        int messages = 0;
+        ctrt_log_set_callback(count_message, &messages);
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         if (opening) {
             (void)ctrt_is_available("cuda", NULL);          /* loads the driver */
@@ -67,9 +84,14 @@ static void one_fails(const char *name, int error, bool opening)
             soft->inject(name, soft->calls(name) + 1, error, false);
         }
         ctrt_status status = ctrt_device_get(&gpu, "cuda:0");
+        if (status != CTRT_OK)
+            CHECK(soft == NULL || (soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0
+                                   && soft->live_handles("stream") == 0),
+                  "%s: memory, pools or streams of a device that did not open remain", name);
         if (status == CTRT_OK && !opening) {
             soft_load();
             check_step("before the fault");
+            messages = 0;
             CHECK(soft->inject(name, soft->calls(name) + 1, error, false), "%s cannot be made to fail", name);
         }
         if (status == CTRT_OK)
@@ -78,6 +100,9 @@ static void one_fails(const char *name, int error, bool opening)
               name, (int)status,
               ctrt_error_message());
         CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or an error", name, value);
+        CHECK(error != UNKNOWN || !of_pool || strstr(needed[opening], name) == NULL
+              || (calls(name) > 0 && (status != CTRT_OK || messages > 0)),
+              "%s was not called, or its failure was not reported", name);
         soft->inject_clear();
         if (status != CTRT_ERR_DEVICE_LOST && ctrt_device_get(&gpu, "cuda:0") != CTRT_OK)
             CHECK(opening && stays_unavailable(name), "%s: the device does not open after the fault: %s", name,
@@ -96,8 +121,10 @@ static void test_each(int error, bool opening)
     group("each driver function fails once with error %d, %s", error,
           opening ? "from the opening of a device" : "during a step");
     for (int i = 0; soft_load() && (name = soft->name(i)) != NULL; i++) {
-        /* Functions that describe an error must not fail at the same time. */
-        if (strncmp(name, "cu", 2) != 0 || strncmp(name, "cublas", 6) == 0 || strncmp(name, "cuGetError", 10) == 0)
+        /* Functions that describe an error must not fail at the same time. A capture ends also if its end fails, which
+         * an injected failure prevents. */
+        if (strncmp(name, "cu", 2) != 0 || strncmp(name, "cublas", 6) == 0 || strncmp(name, "cuGetError", 10) == 0
+            || strcmp(name, "cuStreamEndCapture") == 0)
             continue;
         one_fails(name, error, opening);
         tried++;
@@ -145,9 +172,8 @@ static void test_illegal(void)
         CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
         double value = 0;
         check_step("before the fault");
-        soft->print_faults(false);
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
-        soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
+        soft->inject_kernel(ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);
         FAILS(DEVICE_LOST, (ctrt_item(&value, y != NULL ? y : x), "restart the process"),
               (ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), "cuda:0"), (ctrt_device_synchronize(gpu), "cuda:0"));

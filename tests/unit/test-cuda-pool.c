@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream-ordered memory of the cuda backend (CTRT_CUDA_POOL) on the software driver, which detects unordered uses of
- * memory. Tests waits between streams, trimming of the pool, graph capture, devices without pools, and a failure of
- * each driver function that the pool calls. */
+ * memory. Tests waits between streams, trimming of the pool, graph capture and devices without pools.
+ * test-cuda-faults.c tests a failure of each driver function that the pool calls. */
 #include "calls.h"
 #include "soft_begin.h"
 
@@ -216,58 +216,11 @@ static void test_capture(void)
     }
 }
 
-/* ---- failures ---- */
-
-static void one_fails(const char *name, bool opening)
-{
-    IN_CHILD("SOFTCUDA=devices=1,memory=64m", ORDERED) {
-        CTRT_AUTO(tensor) x = NULL, y = NULL;
-        ctrt_graph *graph = NULL;
-        double value = 0;
-        ctrt_log_set_callback(keep_log, NULL);
-        (void)ctrt_is_available("cuda", NULL);
-        soft_load();
-        if (opening) {
-            soft->inject(name, 1, 999, false);
-            CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_BACKEND, "pool");
-            CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0 && soft->live_handles("stream") == 0,
-                  "%s: memory, pools or streams were not freed", name);
-        }
-        soft_open("cuda:0");
-        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(16), ctrt_float(1), CTRT_F32, gpu));
-        if (!opening)
-            soft->inject(name, calls(name) + 1, 999, false);
-        (void)chain(&value);
-        (void)ctrt_capture_begin(gpu);
-        (void)ctrt_add_scalar(&y, x, ctrt_float(1));
-        (void)ctrt_capture_end(&graph, gpu);
-        ctrt_graph_release(&graph);
-        ctrt_tensor_release(&y);
-        (void)ctrt_memory_empty_cache(gpu);
-        CHECK(opening || calls(name) > 0, "%s was not called", name);
-        CHECK(opening || ctrt_error_message()[0] != '\0' || logged[0] != '\0', "%s: no error message and no log line",
-              name);
-        soft->inject_clear();
-        check_chain(name);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_shutdown());
-    }
-}
-
-static void test_failures(void)
-{
-    static const char *const names[] = { "cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync",
-                                         "cuMemFreeAsync", "cuMemPoolTrimTo" };
-    group("one failure of each pool function is reported, and later calls succeed");
-    for (size_t i = 0; i < COUNT(names); i++)
-        one_fails(names[i], i < 2);             /* the first two when a device is opened */
-}
-
 TEST_MAIN
 {
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         return skip_rest("the counters of the software driver are not available");
-    RUN_ALL(test_order, test_memory, test_pieces, test_cannot, test_capture, test_failures);
+    RUN_ALL(test_order, test_memory, test_pieces, test_cannot, test_capture);
     return done();
 }

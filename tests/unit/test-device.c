@@ -10,6 +10,7 @@
 #include "ctrt/memory.h"
 #include "device/visible.h"
 #include "folder.h"
+#include "log_kept.h"
 #include "registry/registry.h"
 
 static const char *several;     /* backends fake (3 devices), better (score 200, 3 devices), unasked (score -1) */
@@ -250,15 +251,6 @@ TEST(test_suggestions, NULL)
 
 extern char **environ;
 
-static char logged[4096];
-
-static void keep_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level, (void)component;
-    strncat(logged, text, sizeof logged - strlen(logged) - 2);
-    strcat(logged, "\n");
-}
-
 TEST(test_late_changes, NULL)
 {
     static const struct { const char *name, *value, *words; } cases[] = {
@@ -275,7 +267,7 @@ TEST(test_late_changes, NULL)
         const bool opened = i % 2;
         group("a warning at most once when %s is set after devices were %s", name, opened ? "opened" : "counted");
         IN_CHILD(folder_path(fake_only, NULL)) {
-            ctrt_log_set_callback(keep_log, NULL);
+            log_keep(CTRT_LOG_WARNING);
             CHECK_EQ(ctrt_device_count("fake"), 3);
             if (opened)
                 get("fake:0");

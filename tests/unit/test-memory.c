@@ -2,7 +2,6 @@
 /* Memory of fake devices: the syntax of CTRT_MEMORY, policies, sums of statistics, out of memory, threads and fork. */
 #include <pthread.h>
 
-#include "base/host_alloc.h"
 #include "calls.h"
 #include "fake_pool.h"
 #include "memory/policy.h"
@@ -323,20 +322,17 @@ FAKE_TEST(threads)
     CHECK_EQ(taken_on(device), 0);
 }
 
-static void *forks_while_busy(void *argument)
+static void *forks_while_busy(void *memory)
 {
-    struct device_memory *memory = argument;
-    intptr_t failures = 0;
     for (int i = 0; i < 15; i++) {
-        pid_t child = fork();
+        const pid_t child = fork();
         if (child == 0) {
             alarm(30);
             _exit(churned(memory, (uint32_t)i, 200) != 0);
         }
-        int status = 1;
-        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        child_join(child, __FILE__, __LINE__);
     }
-    return (void *)failures;
+    return NULL;
 }
 
 static void test_fork(void)
@@ -348,33 +344,14 @@ static void test_fork(void)
         struct device_memory *memory = open_memory("fake:0");
         struct worker workers[2];
         pthread_t threads[2], forker;
-        void *failures = NULL;
         for (int i = 0; i < 2; i++) {
             workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)i };
             pthread_create(&threads[i], NULL, churn_and_keep, &workers[i]);
         }
         pthread_create(&forker, NULL, forks_while_busy, memory);
-        pthread_join(forker, &failures);
+        pthread_join(forker, NULL);
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
-        CHECK(failures == NULL, "%ld of 15 children failed", (long)(intptr_t)failures);
-    }
-}
-
-/* Failures of later allocations are tested in test-alloc-failure.c and test-caching.c. */
-static void test_failures(void)
-{
-    group("a failure of the n-th allocation, for every n, while a device opens returns a status");
-    for (uint64_t n = 1; n < 60; n++) {
-        IN_FAKE(n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching", "CTRT_LOG=error") {
-            ctrt_device *device = NULL;
-            alloc_fail_at(n, false);
-            const ctrt_status status = ctrt_device_get(&device, "fake:1");
-            alloc_fail_at(0, false);
-            CHECK((status == CTRT_OK && device != NULL) || (status == CTRT_ERR_OUT_OF_MEMORY && device == NULL),
-                  "n %d: status %d: %s", (int)n, (int)status, ctrt_error_message());
-            CHECK_OK(ctrt_device_get(&device, "fake:1"));
-        }
     }
 }
 
@@ -393,9 +370,7 @@ TEST_MAIN
     run_fake_cases(cases, COUNT(cases));
     test_choice();
     test_churn();
-    test_failures();
     test_fork();
     test_grammar();
-    folder_remove(folder);
     return done();
 }

@@ -51,16 +51,6 @@ static ctrt_dtype dtype_of(const struct ref_record *record)
     return dtype;
 }
 
-static ctrt_status upload(ctrt_tensor **out, const struct ref_record *record, ctrt_dtype dtype)
-{
-    ctrt_ints shape = ctrt_ints_of(record->dims, record->ndim);
-    if (record->i)
-        CTRT_TRY(ctrt_from_data(out, record->i, record->numel, shape, CTRT_I64, NULL));
-    else
-        CTRT_TRY(ctrt_from_data(out, record->f, record->numel, shape, CTRT_F64, NULL));
-    return ctrt_to_dtype(out, *out, dtype);
-}
-
 /* Returns the input called `name`, or NULL when the case has no such input. */
 static ctrt_tensor *input(const struct ref_case *c, const char *name)
 {
@@ -450,7 +440,7 @@ static bool load_inputs(struct ref_case *c)
         if (c->wide && dtype == CTRT_F32)
             dtype = CTRT_F64;
         snprintf(c->input_names[c->inputs], sizeof c->input_names[0], "%s", record->name + length);
-        if (!CHECK_OK(upload(&c->in[c->inputs], record, dtype)))
+        if (!CHECK_OK(ref_tensor(&c->in[c->inputs], record, dtype, NULL)))
             return false;
         if (ref_find(c->file, "%s/grad64/%s", c->name, record->name + length))
             ctrt_tensor_require_grad(c->in[c->inputs], true);
@@ -465,7 +455,7 @@ static void compare_gradients(struct ref_case *c, double tolerance)
     CTRT_AUTO(tensor) gradient = NULL;
     if (gout == NULL || c->out[0] == NULL)
         return;
-    if (!CHECK_OK(upload(&gradient, gout, ctrt_tensor_dtype(c->out[0])))
+    if (!CHECK_OK(ref_tensor(&gradient, gout, ctrt_tensor_dtype(c->out[0]), NULL))
         || !CHECK_OK(ctrt_backward_with(c->out[0], gradient, false, false)))
         return;
     for (int i = 0; i < c->inputs; i++) {

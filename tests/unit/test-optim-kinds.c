@@ -337,13 +337,6 @@ static ctrt_tensor *parameter(int which, ctrt_device *device)
     return tensor_with(values, CTRT_SHAPE(SIZE), CTRT_F32, device);
 }
 
-static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
-{
-    double x[SIZE] = { 0 }, y[SIZE] = { 0 };
-    OK(ctrt_to_host(x, sizeof x, a, CTRT_F64), ctrt_to_host(y, sizeof y, b, CTRT_F64));
-    CHECK(memcmp(x, y, sizeof x) == 0, "%s: %g %g %g, expected %g %g %g", what, x[0], x[1], x[2], y[0], y[1], y[2]);
-}
-
 /* An optimizer with two groups, the second of them added after two steps, must equal two optimizers with one group. */
 static void groups(const struct entry *entry, ctrt_device *device)
 {
@@ -375,8 +368,8 @@ static void groups(const struct entry *entry, ctrt_device *device)
         if (step >= 2)
             gradient(q[1], step, 1);
         CHECK_OK(ctrt_optimizer_step(two));
-        check_same("group 0", p[0], q[0]);
-        check_same("group 1", p[1], q[1]);
+        check_same("group 0", __LINE__, p[0], q[0], 0);
+        check_same("group 1", __LINE__, p[1], q[1], 0);
     }
     CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 2, 0.1), CTRT_ERR_NOT_FOUND, "group 2");
     CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 1, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
@@ -419,10 +412,10 @@ static void late(const struct entry *entry, ctrt_device *device)
         }
         CHECK_OK(ctrt_optimizer_step(all));
         for (int i = 0; i < N; i++)
-            check_same("parameter", p[i], q[i]);
+            check_same("parameter", __LINE__, p[i], q[i], 0);
     }
     OK(ctrt_optimizer_state(&state, all, 1, state_name), ctrt_optimizer_state(&own, alone[1], 0, state_name));
-    check_same(state_name, state, own);
+    check_same(state_name, __LINE__, state, own, 0);
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 3, state_name), CTRT_ERR_NOT_FOUND,
                 state_name);  /* never had a gradient */
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 4, state_name), CTRT_ERR_NOT_FOUND, "4 parameters");
@@ -466,7 +459,7 @@ static void files(const struct entry *entry, ctrt_device *device)
         step_with(first, p, 3, step);
         step_with(second, q, 3, step);
         for (int i = 0; i < 3; i++)
-            check_same("after loading", q[i], p[i]);
+            check_same("after loading", __LINE__, q[i], p[i], 0);
     }
     /* An optimizer with another division into groups rejects the file. */
     OK(entry->make(&wrong, NULL, NULL), ctrt_optimizer_add(wrong, q, 2), entry->add_group(wrong, NULL, 0, NULL),

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests checkpoints of modules and optimizers that are written under one strategy and loaded under another: training
  * continues as if it had not been interrupted. */
-#include <math.h>
-
+#include "calls.h"
 #include "comm_job.h"
-#include "folder.h"
+#include "strategy_check.h"
 
-enum { FEATURES = 6, CLASSES = 3, ROWS = 24, SAVED = 3, STEPS = 6 };
+enum { ROWS = 24, SAVED = 3, STEPS = 6 };
 
 static const struct runner {
     const char *name, *strategy;
@@ -32,50 +31,14 @@ static const char *folder;
 
 /* ---- training ---- */
 
-/* A batch norm has buffers, but only in canonical mode its statistics do not depend on the strategy. */
+/* Shared weights, and parameters without gradient. A batch norm has buffers, but only in canonical mode its statistics
+ * do not depend on the strategy. Without random numbers, because threads share the generator of the cpu. */
 static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
-    CTRT_AUTO(module) here = NULL;
-    ctrt_device *host = NULL;
-    CTRT_TRY(ctrt_device_get(&host, "cpu"));
-    /* Without random numbers, because threads share the generator of the cpu. */
-    CTRT_TRY(ctrt_sequential_new(&here, CTRT_MODULES(
-        CTRT_NEW(linear, FEATURES, 8, true, host), CTRT_NEW(tanh), CTRT_NEW(linear, 8, 8, false, host),
-        canonical ? CTRT_NEW(batch_norm1d, 8, 0, 0, true, host) : CTRT_NEW(sigmoid),
-        CTRT_NEW(linear, 8, CLASSES, true, host))));
-    for (size_t p = 0; p < ctrt_module_parameter_count(here); p++) {
-        float values[FEATURES * 8 + 8 * 8];
-        CTRT_AUTO(tensor) from = NULL;
-        ctrt_tensor *to;
-        ctrt_status status = ctrt_module_parameter(NULL, &to, here, p);
-        for (size_t i = 0; i < COUNT(values); i++)
-            values[i] = 0.4f * (float)sin((double)(p * 1000 + i));
-        if (status == CTRT_OK)
-            status = ctrt_from_data(&from, values, ctrt_tensor_numel(to),
-                                    ctrt_ints_of(ctrt_tensor_shape(to), ctrt_tensor_ndim(to)), CTRT_F32, host);
-        if (status == CTRT_OK)
-            ctrt_no_grad status = ctrt_copy_(to, from);
-        CTRT_TRY(status);
-    }
-    return ctrt_module_copy(out, here, device);
-}
-
-static ctrt_status loss_of(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
-{
-    (void)count, (void)user;
-    return ctrt_cross_entropy(loss, output, inputs[1], NULL);
-}
-
-static void batch_of(ctrt_tensor *batch[2], int step, int first, int rows, ctrt_device *device)
-{
-    float x[ROWS * FEATURES];
-    int64_t y[ROWS];
-    for (int i = 0; i < rows * FEATURES; i++)
-        x[i] = (float)sin(step * 1000 + first * FEATURES + i);
-    for (int i = 0; i < rows; i++)
-        y[i] = (step + first + i) % CLASSES;
-    CHECK_OK(ctrt_from_data(&batch[0], x, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, device));
-    CHECK_OK(ctrt_from_data(&batch[1], y, rows, CTRT_SHAPE(rows), CTRT_I64, device));
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_MAKE(shared_new, device),
+        canonical ? CTRT_NEW(batch_norm1d, FEATURES, 0, 0, true, device) : CTRT_NEW(tanh),
+        CTRT_MAKE(shared_new, device)));
 }
 
 struct trainer {
@@ -109,22 +72,22 @@ static void trainer_free(struct trainer *t)
 
 static double train_step(struct trainer *t, int step)
 {
-    CTRT_AUTO(tensor) loss = NULL;
-    ctrt_tensor *batch[2] = { NULL, NULL };
     const int first = ROWS * t->rank / t->size, rows = ROWS * (t->rank + 1) / t->size - first;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    float values[ROWS * FEATURES];
     double value = NAN;
-    batch_of(batch, step, first, rows, t->device);
-    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
-    CHECK_OK(ctrt_parallel_step(&loss, t->net, batch, 2, loss_of, NULL));
-    CHECK_OK(ctrt_optimizer_step(t->optimizer));
-    tensors_release(batch, 2);
+    for (int i = 0; i < rows * FEATURES; i++)
+        values[i] = (float)sin(step * 1000 + first * FEATURES + i);
+    OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, t->device),
+       ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_parallel_step(&loss, t->net, &x, 1, square_loss, NULL),
+       ctrt_optimizer_step(t->optimizer));
     if (loss != NULL)
         CHECK_OK(ctrt_item(&value, loss));
     return value;
 }
 
 /* Trains from step `from` to `to` and compares with the uninterrupted run: bits in canonical mode. */
-static void train(struct trainer *t, const char *loaded, int from, int to)
+static void continue_from(struct trainer *t, const char *loaded, int from, int to)
 {
     char hash[65] = "";
     for (int step = from; step < to; step++) {
@@ -162,7 +125,7 @@ static void write_files(const struct runner *runner, struct rank *rank)
 {
     struct trainer t;
     if (trainer_new(&t, runner, rank)) {
-        train(&t, "nothing", 0, SAVED);
+        continue_from(&t, "nothing", 0, SAVED);
         save(&t, t.rank);
         save(&t, -1);                       /* all ranks at the same time */
         if (t.rank == t.size - 1)           /* a save concerns this rank only */
@@ -185,7 +148,7 @@ static void read_files(const struct runner *runner, struct rank *rank)
                 paths(module, optimizer, runners[w].name, all ? -1 : t.rank % writers);
                 CHECK_OK(ctrt_load(t.net, module));
                 CHECK_OK(ctrt_optimizer_load(t.optimizer, optimizer));
-                train(&t, runners[w].name, SAVED, STEPS);
+                continue_from(&t, runners[w].name, SAVED, STEPS);
             }
             trainer_free(&t);
         }

@@ -322,46 +322,6 @@ static void test_bad_losses(void)
     same_grads(many, one, 1e-4);
 }
 
-/* ---- checkpoints ---- */
-
-static void test_checkpoints(void)
-{
-    char *folder = folder_new();
-    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
-    const char *path = folder_join(folder, "net.safetensors");
-    double losses[3];
-    char a[65], b[65];
-    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]),
-                      plain = original(norm_new, cpu);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 3);
-    train(losses, net, 9, 3, true);
-    CHECK_OK(ctrt_save(net, path));
-    CHECK_OK(ctrt_load(single, path));
-    CHECK_OK(ctrt_load(plain, path));
-    CHECK_OK(ctrt_module_sha256(a, many));
-    CHECK_OK(ctrt_module_sha256(b, net));
-    CHECK_STR(b, a);
-    CHECK_OK(ctrt_module_sha256(b, single));
-    CHECK_STR(b, a);
-    CHECK_OK(ctrt_module_sha256(b, plain));
-    CHECK_STR(b, a);
-    train(losses, single, 9, 1, true);
-    CHECK_OK(ctrt_module_sha256(b, one));
-    CHECK_TRUE(strcmp(a, b) != 0);
-    CHECK_OK(ctrt_save(single, path));
-    CHECK_OK(ctrt_load(net, path));
-    CHECK_OK(ctrt_module_sha256(a, many));
-    CHECK_STR(a, b);
-    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 5), y = NULL, z = NULL;
-    ctrt_module_train(net, false);
-    ctrt_module_train(single, false);
-    ctrt_no_grad {
-        CHECK_OK(ctrt_forward(&y, net, x));             /* the replicas have the loaded values */
-        CHECK_OK(ctrt_forward(&z, single, x));
-    }
-    NEAR(y, z, 1e-5);
-}
-
 /* ---- canonical mode ---- */
 
 static void canonical_run(char hash[65], double *last, const struct device_list *list, const char *strategy,
@@ -601,8 +561,6 @@ static const struct {
     { "forward with the program's own loss, and an evaluation loop, which copies no parameters", test_forward,
       { SIMS } },
     { "changes of buffers in replica 0 persist, those in other replicas do not", test_buffers, { SIMS } },
-    { "a checkpoint written under one strategy is read under the other, and by the module alone", test_checkpoints,
-      { SIMS } },
     { "a replica that fails, and invalid inputs, change no gradient", test_failures, { FOUR } },
     { "replica 0 loses its device", test_lost, { FOUR, "LOST=0" } },
     { "replica 1 loses its device", test_lost, { FOUR, "LOST=1" } },

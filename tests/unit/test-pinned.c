@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests pinned host memory (size classes, reuse, statistics, trimming), and the reasons that are reported for a
- * missing device. */
+/* Tests pinned host memory: size classes, reuse, statistics, trimming, limits. */
 #include "core/memory/pinned_cache.h"
 
 #include "calls.h"
@@ -161,30 +160,8 @@ static void test_limit(void)
     }
 }
 
-/* Other reasons are tested in test-device.c and test-registry.c. */
-static void test_reasons(void)
-{
-    static const struct { const char *setting, *reason; } causes[] = {
-        { "CTRT_SIM=devices=0", "no visible device" }, { "CTRT_SIM=device=3", "did you mean devices?" },
-        { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
-        { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
-    };
-    group("the reason for a missing simulated device is reported");
-    for (size_t i = 0; i < COUNT(causes); i++) {
-        IN_CHILD(causes[i].setting, "CTRT_LOG=error") {
-            const char *why = NULL;
-            ctrt_device *device = NULL;
-            CHECK_TRUE(!ctrt_is_available("sim", &why));
-            CHECK_HAS(why, causes[i].reason);
-            CHECK_EQ(ctrt_device_count("sim"), 0);
-            CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
-            CHECK_HAS(ctrt_error_message(), causes[i].reason);
-        }
-    }
-}
-
 TEST_MAIN
 {
-    RUN_ALL(test_classes, test_reuse, test_limit, test_reasons);
+    RUN_ALL(test_classes, test_reuse, test_limit);
     return done();
 }

@@ -1,178 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the strategy `pipeline` against `single`: training, schedules, placement, memory, canonical mode, failures. */
-#include "ctrt/strategy_plugin.h"
-#include "parallel_check.h"
+/* Tests the strategy `pipeline` against `single`: training, schedules, canonical mode, failures.
+ * test-pipeline-placement.c: the division of the children. */
+#include "pipeline_check.h"
 
 #include <sys/mman.h>
-
-#define FEATURES 6
-#define WIDTH    16
-
-/* ---- networks ---- */
-
-static ctrt_status deep_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device),
-                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(linear, WIDTH, 3, false, device)));
-}
-
-static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device),
-                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device),
-                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 8, 8, true, device),
-                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, device)));
-}
-
-/* y = tanh(x w), with a weight that children may share. */
-static ctrt_status part_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    ctrt_tensor *weight = NULL;
-    (void)count;
-    CTRT_TRY(ctrt_module_tensor(&weight, self, "weight"));
-    CTRT_TRY(ctrt_matmul(y, inputs[0], weight));
-    return ctrt_tanh(y, *y);
-}
-
-static const ctrt_module_class part_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Part", .forward = part_forward,
-};
-
-static ctrt_status part_new(ctrt_module **out, ctrt_tensor *weight)
-{
-    CTRT_AUTO(module) part = NULL;
-    CTRT_TRY(ctrt_module_new(&part, &part_class));
-    CTRT_TRY(ctrt_module_add_parameter(part, "weight", weight));
-    *out = ctrt_module_retain(part);
-    return CTRT_OK;
-}
-
-/* Children 0 and 2 share their weight; 1 is frozen; 3 and 4 have weights of their own. */
-static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
-{
-    CTRT_AUTO(tensor) shared = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.01, device),
-                      frozen = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.02, device),
-                      third = ramp(CTRT_SHAPE(FEATURES, FEATURES), 0.005, device),
-                      fourth = ramp(CTRT_SHAPE(FEATURES, 3), 0.03, device);
-    CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, frozen),
-                                                   CTRT_MAKE(part_new, shared), CTRT_MAKE(part_new, third),
-                                                   CTRT_MAKE(part_new, fourth))));
-    return ctrt_tensor_require_grad(frozen, false);
-}
-
-/* The transposed view of the input, whose elements have gaps. */
-static ctrt_status turn_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    return ctrt_transpose(y, inputs[0], 0, 1);
-}
-
-static const ctrt_module_class turn_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Turn", .forward = turn_forward,
-};
-
-/* Dropout returns its input if the module is in evaluation mode. */
-static ctrt_status turns_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device),
-                                                 CTRT_MAKE(ctrt_module_new, &turn_class),
-                                                 CTRT_MAKE(ctrt_module_new, &turn_class), CTRT_NEW(dropout, 0.5),
-                                                 CTRT_NEW(linear, WIDTH, 3, true, device)));
-}
-
-/* ---- steps ---- */
-
-/* The mean of (output - target)^2. `user`: NULL, or the number of calls that succeed before one fails. */
-static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
-{
-    CTRT_AUTO(tensor) error = NULL;
-    int *left = user;
-    if (left != NULL && (*left)-- == 0)
-        return ctrt_fail(CTRT_ERR_STATE, "no loss today");
-    if (count > 1 && inputs[1] != NULL)
-        CTRT_TRY(ctrt_sub(&error, output, inputs[1]));
-    else
-        ctrt_tensor_assign(&error, output);
-    CTRT_TRY(ctrt_square(&error, error));
-    return ctrt_mean(loss, error, CTRT_ALL_DIMS);
-}
-
-/* Rows of values that depend on `turn`, on the cpu. */
-static ctrt_tensor *rows_of(int64_t rows, int64_t columns, int turn)
-{
-    static float values[16384];
-    ctrt_tensor *x = NULL;
-    REQUIRE_TRUE(rows * columns <= 16384);
-    for (int i = 0; i < rows * columns; i++)
-        values[i] = (float)sin(turn * 1000 + i);
-    CHECK_OK(ctrt_from_data(&x, values, rows * columns, CTRT_SHAPE(rows, columns), CTRT_F32, cpu));
-    return x;
-}
-
-/* One step without an optimizer; returns the loss. */
-static double step(ctrt_module *net, int64_t rows, int turn)
-{
-    ctrt_tensor *inputs[2] = { rows_of(rows, FEATURES, turn), rows_of(rows, 3, turn + 50) };
-    CTRT_AUTO(tensor) loss = NULL;
-    double value = NAN;
-    if (CHECK_OK(ctrt_parallel_step(&loss, net, inputs, 2, square_loss, NULL)))
-        CHECK_OK(ctrt_item(&value, loss));
-    release_all(inputs, 2);
-    return value;
-}
-
-/* Trains and writes the loss of each step. */
-static void train(double *losses, ctrt_module *net, int64_t rows, int steps, bool adam)
-{
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    const ctrt_sgd_options sgd = { .lr = 0.05, .momentum = 0.9 };
-    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
-    CHECK_OK(adam ? ctrt_adamw_new(&optimizer, net, &adamw) : ctrt_sgd_new(&optimizer, net, &sgd));
-    for (int i = 0; i < steps; i++) {
-        CHECK_OK(ctrt_scope_begin());           /* gradients outlive it */
-        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-        losses[i] = step(net, rows, i);
-        CHECK_OK(ctrt_scope_end());
-        CHECK_OK(ctrt_optimizer_step(optimizer));
-    }
-}
-
-static ctrt_tensor *parameter(ctrt_module *net, size_t i)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_module_parameter(NULL, &tensor, net, i));
-    return tensor;
-}
-
-/* Both modules have the same parameters and gradients, and the same parameters without a gradient. */
-static void same_modules_as(ctrt_module *a, ctrt_module *b, double tolerance)
-{
-    CHECK_EQ(ctrt_module_parameter_count(a), ctrt_module_parameter_count(b));
-    for (size_t i = 0; i < ctrt_module_parameter_count(a); i++) {
-        ctrt_tensor *x = ctrt_tensor_grad(parameter(a, i)), *y = ctrt_tensor_grad(parameter(b, i));
-        NEAR(parameter(a, i), parameter(b, i), tolerance);
-        CHECK(!x == !y, "parameter %zu: gradient %p, expected %p", i, (void *)x, (void *)y);
-        if (x != NULL && y != NULL)
-            NEAR(x, y, tolerance);
-    }
-}
 
 /* What children of the test process leave for their successors, which have other parameters. */
 static struct shared {
     char hash[65];
-    int64_t peaks[4];
 } *shared;
-
-static void four(ctrt_device *devices[MOST])
-{
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
-}
 
 /* ---- training ---- */
 
@@ -240,107 +76,6 @@ static void test_schedules(void)
     CHECK_STR(hash, shared->hash);
 }
 
-/* ---- placement ---- */
-
-static const struct placement {
-    const char *setting, *words;            /* words: of the description, or of the error */
-    int n;
-    net_function make;
-    ctrt_status status;
-} placements[] = {
-    { "CTRT_PIPELINE_SPLIT=", "pipeline on sim:0: 0-2, sim:1: 3-4, sim:2: 5-6, sim:3: 7-7; 1f1b", 4, deep_new,
-      CTRT_OK },
-    { "CTRT_PIPELINE_SPLIT=", "pipeline on sim:0: 0-4, sim:1: 5-7; 1f1b", 2, deep_new, CTRT_OK },
-    { "CTRT_PIPELINE_SPLIT=2,7", "pipeline on sim:0: 0-1, sim:1: 2-6, sim:2: 7-7; 1f1b", 4, deep_new, CTRT_OK },
-    { "CTRT_PIPELINE_SCHEDULE=gpipe", "pipeline on sim:0: 0-2, sim:1: 3-3, sim:2: 4-4; gpipe", 4, tied_new, CTRT_OK },
-    { "CTRT_PIPELINE_SPLIT=1", "the children 0 and 2 share \"0.weight\", but are in the stages 0 and 1", 2, tied_new,
-      CTRT_ERR_NOT_SUPPORTED },
-    { "CTRT_PIPELINE_SPLIT=3,3", "CTRT_PIPELINE_SPLIT=3,3: expected increasing numbers of children from 1 to 7", 4,
-      deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SPLIT=8", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SPLIT=0", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SPLIT=2,", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SPLIT=2;4", "from 1 to 7", 4, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SPLIT=1,2,3", "more stages than devices (3)", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_SCHEDULE=2f2b", "expected 1f1b or gpipe", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-    { "CTRT_PIPELINE_MICRO=-1", "CTRT_PIPELINE_MICRO=-1", 3, deep_new, CTRT_ERR_INVALID_ARGUMENT },
-};
-
-static void test_placement(const struct placement *c)
-{
-    ctrt_device *devices[MOST];
-    four(devices);
-    CTRT_AUTO(module) module = original(c->make, devices[1]), net = NULL;
-    ctrt_tensor *first = parameter(module, 0);
-    if (c->status != CTRT_OK) {
-        CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, c->n), c->status, c->words);
-        CHECK_TRUE(ctrt_tensor_device(first) == devices[1]);
-        return;
-    }
-    net = parallel(module, "pipeline", devices, c->n);
-    CHECK_STR(ctrt_parallel_describe(net), c->words);
-    CHECK_TRUE(parameter(net, 0) == first && ctrt_tensor_device(first) == devices[0]);
-}
-
-static void test_refusals(void)
-{
-    ctrt_device *devices[MOST];
-    four(devices);
-    CTRT_AUTO(module) alone = NULL, empty = NULL, net = NULL;
-    CHECK_OK(ctrt_linear_new(&alone, 2, 2, true, devices[0]));
-    CHECK_FAILS(ctrt_parallel_new(&net, alone, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED,
-                "the module is a Linear, but only the children of a Sequential");
-    CHECK_OK(ctrt_sequential_new(&empty, (ctrt_module_list){ NULL, 0 }));
-    CHECK_FAILS(ctrt_parallel_new(&net, empty, "pipeline", devices, 2), CTRT_ERR_NOT_SUPPORTED, "has no children");
-}
-
-static void test_changes(void)
-{
-    ctrt_device *devices[MOST];
-    four(devices);
-    CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, cpu);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
-    for (int turn = 0; turn < 3; turn++) {                      /* frozen and thawed, in the first and a later stage */
-        for (size_t i = 0; i < 6; i += 5) {
-            CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), turn != 1));
-            CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), turn != 1));
-        }
-        CHECK_NEAR(step(net, 9, turn), step(single, 9, turn), 1e-5);
-        same_modules_as(many, one, 1e-4);                       /* gradients of all turns are added up */
-    }
-    for (size_t i = 0; i < 4; i++) {                            /* the whole first stage */
-        CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), false));
-        CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), false));
-    }
-    CHECK_OK(ctrt_parallel_no_sync(net, true));
-    CHECK_NEAR(step(net, 9, 5), step(single, 9, 5), 1e-5);
-    same_modules_as(many, one, 1e-4);
-
-    CTRT_AUTO(tensor) x = rows_of(4, FEATURES, 0), loss = NULL;
-    CHECK_OK(ctrt_sequential_add(many, CTRT_NEW(tanh)));
-    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
-                "the children of the Sequential are not those");
-    CTRT_AUTO(module) other_module = original(deep_new, devices[0]),
-                      other = parallel(other_module, "pipeline", devices, 2);
-    CHECK_OK(ctrt_module_to(other_module, devices[0], CTRT_DTYPE_DEFAULT));
-    CHECK_FAILS(ctrt_forward(&loss, other, x), CTRT_ERR_DEVICE, "stage 1 must have its parameters and buffers on sim:1,"
-                " but \"5.weight\" is on sim:0");
-}
-
-static void test_too_large(void)
-{
-    ctrt_device *devices[MOST];
-    four(devices);
-    CTRT_AUTO(module) module = NULL, net = NULL;
-    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 16, 4, true, cpu), CTRT_NEW(tanh),
-                                                       CTRT_NEW(linear, 1200, 2400, true, cpu))));
-    CHECK_FAILS(ctrt_parallel_new(&net, module, "pipeline", devices, 2), CTRT_ERR_OUT_OF_MEMORY,
-                "stage 0, children 0-1, 0.0 MiB on sim:0 (16.0 MiB available); stage 1, children 2-2, 22.0 MiB on "
-                "sim:1 (16.0 MiB available)");
-    CHECK_TRUE(ctrt_tensor_device(parameter(module, 0)) == cpu);
-    CHECK_OK(ctrt_parallel_new(&net, module, "pipeline", (ctrt_device *[]){ devices[0], cpu }, 2));
-}
-
 /* ---- forward alone ---- */
 
 static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **y, ctrt_tensor **dx)
@@ -397,32 +132,7 @@ static void test_forward(void)
     CHECK_FAILS(ctrt_forward_n(&y, net, (ctrt_tensor *[]){ x, x }, 2), CTRT_ERR_INVALID_ARGUMENT, "expects one input");
 }
 
-/* ---- memory and waits ---- */
-
-/* Called once for each schedule and number of micro-batches, of 64 rows: measures the peak of a step on the first
- * device, without the batch. */
-static void test_memory(void)
-{
-    ctrt_device *devices[MOST];
-    const bool gpipe = strcmp(getenv("CTRT_PIPELINE_SCHEDULE"), "gpipe") == 0;
-    const int micro = atoi(getenv("CTRT_PIPELINE_MICRO"));
-    four(devices);
-    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
-    (void)step(net, 64 * micro, 0);
-    CHECK_OK(ctrt_device_synchronize(devices[0]));
-    const uint64_t before = ctrt_memory_allocated(devices[0]);
-    ctrt_memory_reset_peak(devices[0]);
-    (void)step(net, 64 * micro, 1);
-    shared->peaks[2 * gpipe + (micro > 8)] = (int64_t)(ctrt_memory_max_allocated(devices[0]) - before)
-                                             - 64 * micro * FEATURES * 4;
-    const int64_t few = shared->peaks[0], many = shared->peaks[1], all = shared->peaks[2], most = shared->peaks[3];
-    if (most == 0)
-        return;
-    CHECK(many <= few + 2048, "1f1b needs %lld bytes for 8 micro-batches, %lld for 40", (long long)few,
-          (long long)many);
-    CHECK(most > 4 * all, "gpipe needs %lld bytes for 8 micro-batches, %lld for 40", (long long)all, (long long)most);
-    CHECK(10 * few < 7 * all, "1f1b needs %lld bytes, gpipe %lld", (long long)few, (long long)all);
-}
+/* ---- passes and waits ---- */
 
 /* Writes F to the log of its stage in the forward pass, and B in the backward pass. */
 static char passes[3][32];
@@ -464,6 +174,8 @@ static void test_order(void)
     CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_MAKE(watch_new, cpu), CTRT_MAKE(watch_new, cpu),
                                                        CTRT_MAKE(watch_new, cpu))));
     CTRT_AUTO(module) net = parallel(module, "pipeline", devices, 3);
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));     /* this one also runs dry */
+    memset(passes, 0, sizeof passes);
     CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
     CHECK_STR(passes[0], gpipe ? "FFFFBBBB" : "FFFBFBBB");
     CHECK_STR(passes[1], gpipe ? "FFFFBBBB" : "FFBFBFBB");
@@ -627,15 +339,6 @@ static void test_lost(void)
     lost_steps(net, x, square_loss, devices[lost]);
 }
 
-static void sims_begin(void)
-{
-    (void)cpu_device();
-    for (int i = 0; i < MOST; i++)
-        (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
-}
-
-#define FOUR "CTRT_SIM=devices=4,memory=64m", "CTRT_NUM_THREADS=1"
-
 static const struct {
     const char *title;
     void (*run)(void);
@@ -655,18 +358,7 @@ static const struct {
     { "the order of the passes, 1f1b", test_order, { FOUR, "CTRT_PIPELINE_MICRO=4" } },
     { "the order of the passes, gpipe", test_order,
       { FOUR, "CTRT_PIPELINE_MICRO=4", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
-    { "modules that have no stages", test_refusals, { FOUR } },
-    { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
-    { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },
     { "forward alone gives the bits of one device", test_forward, { SIMS } },
-    { "memory: 1f1b, 8 micro-batches", test_memory,
-      { FOUR, "CTRT_PIPELINE_SCHEDULE=1f1b", "CTRT_PIPELINE_MICRO=8" } },
-    { "memory: 1f1b, 40 micro-batches", test_memory,
-      { FOUR, "CTRT_PIPELINE_SCHEDULE=1f1b", "CTRT_PIPELINE_MICRO=40" } },
-    { "memory: gpipe, 8 micro-batches", test_memory,
-      { FOUR, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=8" } },
-    { "the memory of gpipe depends on the number of micro-batches, that of 1f1b does not", test_memory,
-      { FOUR, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=40" } },
     { "a step does not wait for the devices", test_waits, { FOUR } },
     { "a checkpoint written under one strategy is read under the other", test_checkpoints, { SIMS } },
     { "canonical mode: the same bits as single, in 1 to 4 stages", test_canonical, { FOUR, "CTRT_CANONICAL=1" } },
@@ -681,14 +373,6 @@ TEST_MAIN
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE_TRUE(shared != MAP_FAILED);
-    group("children are divided by the size of their parameters, or as the program says");
-    EACH(c, placements) {
-        const char *settings[] = { FOUR, c->setting, NULL };
-        CHILD_LOOP(child_, settings, exit) {
-            sims_begin();
-            test_placement(c);
-        }
-    }
     EACH(test, tests) {
         group("%s", test->title);
         CHILD_LOOP(child_, test->settings, exit) {

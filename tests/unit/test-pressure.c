@@ -1,35 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that caches are trimmed under memory pressure. A FIFO replaces the kernel's pressure file; each write to the
  * FIFO counts as pressure. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "calls.h"
-#include "child.h"
-#include "folder.h"
+#include "log_kept.h"
 #include "memory/pinned_cache.h"
 #include "memory/pressure.h"
 #include "memory_checks.h"
+#include "sims.h"
 
 static char fifo[192], fifo_setting[256];
-
-/* ---- small helpers ---- */
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){ 0, 2000000 }, NULL);
-}
 
 /* Waits up to 10 seconds until the condition is true. */
 #define WAIT_FOR(condition)                                                                                 \
     do {                                                                                                    \
         for (int i_ = 0; i_ < 5000 && !(condition); i_++)                                                   \
-            nap();                                                                                          \
+            usleep(2000);                                                                                   \
         CHECK_TRUE(condition);                                                                              \
     } while (0)
 
@@ -40,18 +30,15 @@ static int watchers(unsigned long long *blocked)
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (struct dirent *entry; tasks != NULL && (entry = readdir(tasks)) != NULL;) {
-        char path[300], line[256];
-        bool ours = false;
+        char path[300], text[8192];
         snprintf(path, sizeof path, "/proc/self/task/%.32s/status", entry->d_name);
-        FILE *file = fopen(path, "r");
-        while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-            ours |= strcmp(line, "Name:\tctrt-pressure\n") == 0;
-            if (ours && strncmp(line, "SigBlk:", 7) == 0 && blocked != NULL)
-                *blocked = strtoull(line + 7, NULL, 16);
-        }
-        if (file != NULL)
-            fclose(file);
-        count += ours;
+        text[folder_read(text, sizeof text - 1, path)] = '\0';
+        const char *signals = strstr(text, "SigBlk:");
+        if (strncmp(text, "Name:\tctrt-pressure\n", 20) != 0 || signals == NULL)
+            continue;
+        count++;
+        if (blocked != NULL)
+            *blocked = strtoull(signals + 7, NULL, 16);
     }
     if (tasks != NULL)
         closedir(tasks);
@@ -67,20 +54,9 @@ static bool press(void)
     return good;
 }
 
-static ctrt_device *cpu(void)
-{
-    ctrt_device *device = NULL;
-    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
-        exit(1);
-    return device;
-}
-
 static ctrt_tensor *filled(size_t bytes, double value)
 {
-    ctrt_tensor *tensor = NULL;
-    if (!CHECK_OK(ctrt_full(&tensor, CTRT_SHAPE((int64_t)(bytes / 4)), ctrt_float(value), CTRT_F32, cpu())))
-        exit(1);
-    return tensor;
+    return full(value, (int64_t)(bytes / 4), cpu_device());
 }
 
 static bool holds(ctrt_tensor *tensor, float value)
@@ -92,17 +68,7 @@ static bool holds(ctrt_tensor *tensor, float value)
     return true;
 }
 
-static char logged[512];
-static int times_logged;
-
-static void note_log(void *ignored, ctrt_log_level level, const char *component, const char *message)
-{
-    (void)ignored, (void)level, (void)component;
-    if (strstr(message, "not watched") == NULL)
-        return;
-    snprintf(logged, sizeof logged, "%s", message);
-    times_logged++;
-}
+static const char unwatched[] = "not watched";
 
 /* ---- CTRT_MEMORY_PRESSURE ---- */
 
@@ -119,13 +85,13 @@ static void test_grammar(void)
     };
     struct pressure_options setting;
     group("values of CTRT_MEMORY_PRESSURE are parsed");
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    for (size_t i = 0; i < COUNT(good); i++) {
         CHECK_OK(pressure_parse(&setting, good[i].text));
         CHECK_EQ(setting.watch, good[i].trigger != NULL);
         if (setting.watch)
             CHECK_STR(setting.trigger, good[i].trigger);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < COUNT(bad); i++) {
         ctrt_status status = pressure_parse(&setting, bad[i]);
         CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY_PRESSURE") != NULL,
               "\"%s\": status %d, \"%s\"", bad[i], (int)status, ctrt_error_message());
@@ -150,11 +116,11 @@ static void trim(void)
     ctrt_tensor *kept = filled(24 * MIB, 3), *gone = NULL;
     for (int round = 1; round <= 3; round++) {
         gone = filled(48 * MIB, round);
-        const uint64_t before = ctrt_memory_reserved(cpu());
+        const uint64_t before = ctrt_memory_reserved(cpu_device());
         ctrt_tensor_release(&gone);
-        CHECK_EQ(ctrt_memory_reserved(cpu()), before);
+        CHECK_EQ(ctrt_memory_reserved(cpu_device()), before);
         CHECK(press(), "the FIFO has no reader: %s", strerror(errno));
-        WAIT_FOR(ctrt_memory_reserved(cpu()) <= before - 48 * MIB);
+        WAIT_FOR(ctrt_memory_reserved(cpu_device()) <= before - 48 * MIB);
         CHECK(holds(kept, 3), "a live tensor lost its values");
     }
     CHECK_EQ(pressure_trims(), 3);
@@ -203,7 +169,7 @@ static void *churn(void *argument)
         const uint32_t random = self->seed >> 8;
         const int64_t bytes = self->seed % 4 == 0 ? (2 << 20) + random % (4 << 20) : 64 + random % 65536;
         ctrt_tensor *x = NULL;
-        self->good = ctrt_full(&x, CTRT_SHAPE(bytes / 4), ctrt_float(self->seed % 1000), CTRT_F32, cpu()) == CTRT_OK
+        self->good = ctrt_full(&x, CTRT_SHAPE(bytes / 4), ctrt_float(self->seed % 1000), CTRT_F32, cpu) == CTRT_OK
                      && holds(x, (float)(self->seed % 1000));
         ctrt_tensor_release(&x);
     }
@@ -214,12 +180,12 @@ static void threads(void)
 {
     pthread_t threads[3];
     struct churner churners[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };
-    cpu();
+    cpu_device();
     for (int i = 0; i < 3; i++)
         pthread_create(&threads[i], NULL, churn, &churners[i]);
     for (int i = 0; i < 100; i++) {
         press();
-        nap();
+        usleep(2000);
     }
     stop = true;
     for (int i = 0; i < 3; i++) {
@@ -227,7 +193,7 @@ static void threads(void)
         CHECK(churners[i].good, "thread %d got an error or wrong values", i);
     }
     CHECK(pressure_trims() > 5, "trimmed %llu times after 100 writes", (unsigned long long)pressure_trims());
-    CHECK_EQ(ctrt_memory_allocated(cpu()), 0);
+    CHECK_EQ(ctrt_memory_allocated(cpu_device()), 0);
 }
 
 /* ---- watcher thread ---- */
@@ -235,7 +201,7 @@ static void threads(void)
 static void life(void)
 {
     unsigned long long blocked = 0;
-    cpu();
+    cpu_device();
     WAIT_FOR(watchers(NULL) == 1);
     CHECK_OK(pressure_start());
     CHECK_EQ(watchers(&blocked), 1);
@@ -260,13 +226,13 @@ __attribute__((unused)) static void forked(void)
         WAIT_FOR(watchers(NULL) == 1);
         ctrt_tensor_release(&x);
         WAIT_FOR((press(), pressure_trims()) > 0);      /* the parent reads the same FIFO */
-        WAIT_FOR(ctrt_memory_reserved(cpu()) == 0);
+        WAIT_FOR(ctrt_memory_reserved(cpu_device()) == 0);
     }
     CHECK_EQ(watchers(NULL), 1);
     x = filled(8 * MIB, 3);
     ctrt_tensor_release(&x);
     CHECK_TRUE(press());
-    WAIT_FOR(ctrt_memory_reserved(cpu()) == 0);
+    WAIT_FOR(ctrt_memory_reserved(cpu_device()) == 0);
 }
 
 /* ---- no pressure file ---- */
@@ -281,31 +247,28 @@ static void test_absent(const char *folder)
     const char *settings[] = { "CTRT_MEMORY_PRESSURE_FILE=/nowhere/at-all", setting };
     for (int i = 0; i < 2; i++) {
         IN_CHILD("CTRT_MEMORY_PRESSURE=on", settings[i], "CTRT_LOG=info") {
-            ctrt_log_set_callback(note_log, NULL);
+            log_keep(CTRT_LOG_INFO);
             ctrt_tensor *x = filled(4 * MIB, 1);
             CHECK_OK(pressure_start());
-            CHECK_EQ(times_logged, 1);
-            CHECK_HAS(logged, strchr(settings[i], '=') + 1);
+            HAS(logged, unwatched, strchr(settings[i], '=') + 1);
+            CHECK(strstr(strstr(logged, unwatched) + 1, unwatched) == NULL, "logged twice: %s", logged);
             CHECK_EQ(watchers(NULL), 0);
             ctrt_tensor_release(&x);
         }
     }
     char text[32] = "";
-    FILE *in = fopen(file, "r");
-    CHECK_TRUE(in != NULL && fgets(text, sizeof text, in) != NULL);
+    (void)folder_read(text, sizeof text - 1, file);
     CHECK_STR(text, "precious");
-    if (in != NULL)
-        fclose(in);
 }
 
 /* With the kernel's own file, if it exists: the trigger is accepted, or a log message gives the reason. */
 static void kernel(void)
 {
-    ctrt_log_set_callback(note_log, NULL);
-    cpu();
-    if (times_logged > 0)
-        printf("# %s\n", logged);
-    WAIT_FOR(watchers(NULL) == (times_logged == 0));
+    log_keep(CTRT_LOG_INFO);
+    cpu_device();
+    const char *reason = strstr(logged, unwatched);
+    printf("# the kernel's file is %.300s\n", reason != NULL ? reason : "watched");
+    WAIT_FOR(watchers(NULL) == (reason == NULL));
 }
 
 #define ON "CTRT_MEMORY_PRESSURE=on"
@@ -332,13 +295,12 @@ TEST_MAIN
         perror(fifo);
         return 99;
     }
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         group("%s", cases[i].what);
         CHILD_LOOP(child, cases[i].settings, exit)
             cases[i].run();
     }
     test_absent(folder);
     test_grammar();
-    folder_remove(folder);
     return done();
 }

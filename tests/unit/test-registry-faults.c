@@ -156,16 +156,6 @@ static void raise_limit(int resource, rlim_t from, rlim_t step)
     CHECK(limits > 0 && limits < 400, "%d limits were too small", limits);
 }
 
-static rlim_t address_space(void)
-{
-    unsigned long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    CHECK(file != NULL && fscanf(file, "%lu", &pages) == 1, "/proc/self/statm");
-    if (file != NULL)
-        fclose(file);
-    return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
-}
-
 /* Creates a message catalogue that translates one message of the dynamic loader, and activates it. */
 static void translate_loader(void)
 {

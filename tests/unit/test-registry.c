@@ -148,6 +148,19 @@ TEST(test_alloc_without_address, NULL)
     }
 }
 
+/* A slot of a table is present only if it is inside the table's size and not NULL. */
+TEST(test_slots, "CTRT_SLOT")
+{
+    ctrt_memory_policy policy = { .size = sizeof policy }, *absent = NULL;
+    CHECK_TRUE(!CTRT_SLOT(&policy, trim) && !CTRT_SLOT(absent, trim));
+    policy.trim = (void (*)(void *))test_slots;
+    CHECK_TRUE(CTRT_SLOT(&policy, trim));
+    policy.size = offsetof(ctrt_memory_policy, trim) + sizeof policy.trim;
+    CHECK(CTRT_SLOT(&policy, trim), "the last slot inside the size is reported as absent");
+    policy.size--;
+    CHECK(!CTRT_SLOT(&policy, trim), "a slot partly outside the size is reported as present");
+}
+
 /* ---- names, versions, parameters ---- */
 
 TEST(test_names, "requesting a backend opens only the files of that name, and one of two components with one name is "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests copies of modules and training with replicas on several devices. */
-#include "parallel_check.h"
+#include "strategy_check.h"
 
 /* ---- modules of the program ---- */
 
@@ -25,18 +25,8 @@ static ctrt_status tied_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor 
     return ctrt_add(y, *y, tied->bias);
 }
 
-static ctrt_status nothing_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    ctrt_tensor_assign(y, inputs[0]);
-    return CTRT_OK;
-}
-
 static const ctrt_module_class tied_class = {
     .size = sizeof(ctrt_module_class), .kind = "Tied", .state_bytes = sizeof(struct tied), .forward = tied_forward,
-};
-static const ctrt_module_class part_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Part", .forward = nothing_forward,
 };
 
 static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
@@ -62,16 +52,9 @@ static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
     return CTRT_OK;
 }
 
-static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
+static ctrt_status plain_norm_new(ctrt_module **out, ctrt_device *device)
 {
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 6, 8, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, device),
-                                                 CTRT_NEW(linear, 8, 3, false, device)));
-}
-
-static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 6, 4, true, device),
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
                                                  CTRT_NEW(batch_norm1d, 4, 0, 0, true, device)));
 }
 
@@ -95,12 +78,12 @@ static ctrt_status owner_replicate(ctrt_module *copy, ctrt_module *original)
 }
 
 static const ctrt_module_class owner_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Owner", .state_bytes = sizeof(struct owned), .forward = nothing_forward,
+    .size = sizeof(ctrt_module_class), .kind = "Owner", .state_bytes = sizeof(struct owned), .forward = part_forward,
     .destroy = owner_destroy, .replicate = owner_replicate,
 };
 static const ctrt_module_class greedy_class = {
     .size = sizeof(ctrt_module_class), .kind = "Greedy", .state_bytes = sizeof(struct owned),
-    .forward = nothing_forward, .destroy = owner_destroy,
+    .forward = part_forward, .destroy = owner_destroy,
 };
 
 #define EITHER(buffers) ((buffers) ? ctrt_module_buffer : ctrt_module_parameter)
@@ -130,7 +113,7 @@ static void test_copies(void)
     ctrt_device *const device = numbered(0);
 
     group("a copy has the same values, modes and structure, in its own memory");
-    CHECK_OK(norm_new(&net, cpu));
+    CHECK_OK(plain_norm_new(&net, cpu));
     CHECK_OK(ctrt_forward(&y, net, x));
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(y));
@@ -177,12 +160,6 @@ static void test_copies(void)
 
 /* ---- training ---- */
 
-static ctrt_status loss_of(ctrt_tensor **loss, ctrt_tensor *y)
-{
-    CTRT_TRY(ctrt_square(loss, y));
-    return ctrt_mean(loss, *loss, CTRT_ALL_DIMS);
-}
-
 /* Forward and backward of a batch cut for the devices. */
 static ctrt_status parallel_step(ctrt_module *net, ctrt_tensor *x, ctrt_device *const *devices, int n)
 {
@@ -202,7 +179,7 @@ static ctrt_status parallel_step(ctrt_module *net, ctrt_tensor *x, ctrt_device *
     for (int i = 0; i < MOST; i++)
         ctrt_module_release(&replicas[i]);
     CTRT_TRY(status);
-    CTRT_TRY(loss_of(&y, y));
+    CTRT_TRY(square_loss(&y, y, NULL, 0, NULL));
     return ctrt_backward(y);
 }
 
@@ -210,7 +187,7 @@ static ctrt_status single_step(ctrt_module *net, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) y = NULL;
     CTRT_TRY(ctrt_forward(&y, net, x));
-    CTRT_TRY(loss_of(&y, y));
+    CTRT_TRY(square_loss(&y, y, NULL, 0, NULL));
     return ctrt_backward(y);
 }
 
@@ -316,7 +293,7 @@ static void test_replicas(void)
     VALUES_ARE(a, 1, 2, 3);
 
     group("only the buffers of replica 0 are kept");
-    CHECK_OK(norm_new(&net, devices[0]));
+    CHECK_OK(plain_norm_new(&net, devices[0]));
     CHECK_OK(ctrt_module_copy(&single, net, NULL));
     CHECK_OK(ctrt_replicate(replicas, net, devices, 3));
     CHECK_OK(ctrt_scatter_tensor(parts, &count, x, devices, 3, 0, NULL));
@@ -395,7 +372,7 @@ static void test_groups(void)
     CTRT_AUTO(tensor) y = NULL;
     CHECK_OK(ctrt_to_device(&x, x, devices[1]));
     CHECK_OK(ctrt_forward(&y, replicas[1], x));
-    CHECK_OK(loss_of(&y, y));
+    CHECK_OK(square_loss(&y, y, NULL, 0, NULL));
     CHECK_OK(ctrt_backward(y));
     CHECK_EQ(sim_read(0).peer_copies - root.peer_copies, 1);    /* their gradients */
     for (int i = 0; i < 2; i++)
@@ -521,7 +498,7 @@ static void test_manual_order(void)
         CTRT_AUTO(optimizer) sgd = NULL;
         CTRT_AUTO(tensor) x = ramp(CTRT_SHAPE(8, 6), 0.03, devices[0]);
         CTRT_AUTO(stream) stream = new_stream(devices[1]);
-        CHECK_OK(norm_new(&net, devices[0]));
+        CHECK_OK(plain_norm_new(&net, devices[0]));
         CHECK_OK(ctrt_sgd_new(&sgd, net, &(ctrt_sgd_options){ .lr = 0.1 }));
         CHECK_OK(ctrt_stream_push(stream));
         for (int step = 0; step < 3; step++) {

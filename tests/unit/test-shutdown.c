@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "calls.h"
+#include "memory_checks.h"
 #include "sims.h"
 #include "dryrun_models.h"
 
@@ -84,11 +85,8 @@ static void closed(ctrt_device *device)
     (void)ctrt_memory_empty_cache(device);
     OK(ctrt_memory_get_stats(&stats, device), ctrt_memory_summary(&text, device, false));
     free(text);
-    CHECK_OK(ctrt_memory_snapshot(&text, device));
-    free(text);
-    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
-    CHECK(strstr(text, "sim:0") == NULL, "metrics of a closed device: %s", text);
-    free(text);
+    (void)snapshot_of(device);
+    CHECK(strstr(metrics_as(CTRT_METRICS_JSON), "sim:0") == NULL, "the metrics contain a closed device");
     ctrt_tensor_release(&y);
     CHECK_OK(ctrt_device_get(&device, "sim:0"));
     CHECK_EQ(ctrt_memory_limit(device), 10 << 20);

@@ -1,394 +1,369 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the simulated devices: options, memory, virtual memory pages, invalid addresses, delays, host calls and faults.
- * What the library itself does with them (order of work, copies between devices, pinned memory, lost devices, values)
- * is tested through the public API. */
-#include "calls.h"
-#include "sim_host.h"
+/* Tests the simulated devices: options, memory, virtual memory pages, invalid addresses, delays, host calls, faults,
+ * host accesses to device memory, fork, and what closing releases. Calls the backend's function tables where the
+ * library makes no such call. What the library does with the devices (order of work, copies between devices, pinned
+ * memory, lost devices, values) is tested in test-stream*.c and others. */
+#include <signal.h>
+#include <sys/mman.h>
 
-#define MIB ((size_t)1 << 20)
+#include "base/host_alloc.h"
+#include "calls.h"
+#include "device/device.h"
+#include "log_kept.h"
+#include "memory_checks.h"
+#include "sims.h"
+#include "tensor/tensor.h"
+
+static const ctrt_backend *backend;
+static const ctrt_memory_table *memory;
+static const ctrt_queue_table *queues;
+static ctrt_device *device;             /* sim:0 */
+static void *handle;                    /* its handle */
+
+static void *alloc(size_t bytes)
+{
+    void *address = NULL;
+    CHECK_OK(memory->alloc(handle, &address, bytes));
+    return address;
+}
+
+/* Copies from the device after all work that is enqueued. */
+static void download(void *to, const void *from, size_t bytes)
+{
+    OK(queues->synchronize(handle, NULL), memory->copy(handle, NULL, to, from, bytes, CTRT_COPY_TO_HOST),
+       queues->synchronize(handle, NULL));
+}
 
 /* ---- options ---- */
 
-static const struct malformed {
-    const char *text, *words;
-} malformed[] = {
-    { "devces=4", "did you mean devices?" },
-    { "devces=4", "known: devices, memory, latency" },
-    { "devices=four", "devices: expected a number of devices, 0 to 64, not \"four\"" },
-    { "devices=65", "0 to 64" },
-    { "devices", "has no value" },
-    { "memory=lots", "memory: expected a size" },
-    { "memory=64m/", "memory: expected a size" },
-    { "memory=1", "from 512 bytes" },
-    { "latency=-1us", "latency: expected a time" },
-    { "latency=20parsecs", "not \"20parsecs\"" },
-    { "bandwidth=fast", "bandwidth" },
-    { "peers=rings", "peers: expected all, ring, none, or pairs" },
-    { "peers=0-5", "pairs of existing devices" },
-    { "peers=0-0", "pairs" },
-    { "seed=x", "seed: expected a whole number" },
-    { "poison=maybe", "yes or no" },
-    { "holes=2", "holes: expected yes or no" },
-    { "fault=aloc:3", "did you mean alloc?" },
-    { "fault=alloc", "alloc: expected the number of an allocation" },
-    { "fault=alloc:0", "not \"0\"" },
-    { "fault=op:addd@3", "no kernel for an op \"addd\"" },
-    { "fault=link:0", "two devices" },
-    { "fault=late:soon", "a time" },
-    { "fault=99.alloc:1", "not a device number" },
-};
-
-static void options(void)
+static void test_options(void)
 {
-    int32_t count;
-    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
-        setenv("CTRT_SIM", malformed[i].text, 1);
-        MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, malformed[i].words);
-        REQUIRE(strstr(host_error, "CTRT_SIM=") != NULL, "the message does not name the variable: %s", host_error);
+    static const struct { const char *setting, *words; } bad[] = {
+        { "CTRT_SIM=devces=4", "did you mean devices?" }, { "CTRT_SIM=devces=4", "known: devices, memory, latency" },
+        { "CTRT_SIM=devices=four", "devices: expected a number of devices, 0 to 64, not \"four\"" },
+        { "CTRT_SIM=devices=65", "0 to 64" }, { "CTRT_SIM=devices", "has no value" },
+        { "CTRT_SIM=memory=lots", "memory: expected a size" }, { "CTRT_SIM=memory=64m/", "memory: expected a size" },
+        { "CTRT_SIM=memory=1", "from 512 bytes" }, { "CTRT_SIM=latency=-1us", "latency: expected a time" },
+        { "CTRT_SIM=latency=20parsecs", "not \"20parsecs\"" }, { "CTRT_SIM=bandwidth=fast", "bandwidth" },
+        { "CTRT_SIM=peers=rings", "peers: expected all, ring, none, or pairs" },
+        { "CTRT_SIM=peers=0-5", "pairs of existing devices" }, { "CTRT_SIM=peers=0-0", "pairs" },
+        { "CTRT_SIM=seed=x", "seed: expected a whole number" }, { "CTRT_SIM=poison=maybe", "yes or no" },
+        { "CTRT_SIM=holes=2", "holes: expected yes or no" }, { "CTRT_SIM=fault=aloc:3", "did you mean alloc?" },
+        { "CTRT_SIM=fault=alloc", "alloc: expected the number of an allocation" },
+        { "CTRT_SIM=fault=alloc:0", "not \"0\"" }, { "CTRT_SIM=fault=op:addd@3", "no kernel for an op \"addd\"" },
+        { "CTRT_SIM=fault=link:0", "two devices" }, { "CTRT_SIM=fault=late:soon", "a time" },
+        { "CTRT_SIM=fault=99.alloc:1", "not a device number" }, { "CTRT_SIM_FAULT=op:never@1", "op:never@1" },
+        { "CTRT_SIM=devices=0", "no visible device" }, { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
+        { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
+    };
+    group("options are parsed; the reason for missing devices names the variable and the option");
+    EACH(c, bad)
+        IN_CHILD(c->setting, "CTRT_LOG=error") {
+            const char *why = NULL;
+            CHECK_TRUE(!ctrt_is_available("sim", &why));
+            CHECK_HAS(why, c->words);
+            CHECK_EQ(ctrt_device_count("sim"), 0);
+            CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
+            CHECK_HAS(ctrt_error_message(), c->words);
+            if (strncmp(c->setting, "CTRT_SIM", 8) == 0 && strstr(c->setting, "devices=0") == NULL)
+                CHECK_HAS(ctrt_error_message(), strncmp(c->setting, "CTRT_SIM=", 9) ? "CTRT_SIM_FAULT=" : "CTRT_SIM=");
+        }
+    IN_CHILD(NULL)
+        CHECK_EQ(ctrt_device_count("sim"), 2);
+    IN_CHILD("CTRT_SIM= devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,"
+             "fault=alloc:3;1.copy:2+") {
+        CHECK_EQ(ctrt_device_count("sim"), 3);
+        for (int i = 0; i < 3; i++) {
+            char name[16];
+            ctrt_device_properties properties;
+            snprintf(name, sizeof name, "sim:%d", i);
+            CHECK_OK(ctrt_device_get_properties(&properties, name));
+            EQUALS((properties.total_memory, i == 0 ? MIB : 2 * MIB), (properties.asynchronous, true),
+                   (properties.host_memory, false), (strncmp(properties.uuid, "SIM-", 4), 0));
+        }
     }
-    unsetenv("CTRT_SIM");
-    MUST(sim->device->count(&count));
-    REQUIRE_EQ(count, 2);
-    setenv("CTRT_SIM", " devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,"
-           "fault=alloc:3;1.copy:2+", 1);
-    MUST(sim->device->count(&count));
-    REQUIRE_EQ(count, 3);
-    for (int i = 0; i < 3; i++) {
-        ctrt_device_info info = { .size = sizeof info };
-        MUST(sim->device->describe(i, &info));
-        REQUIRE_EQ(info.total_memory, i == 0 ? MIB : 2 * MIB);
-        REQUIRE_EQ(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
-        REQUIRE(strncmp(info.uuid, "SIM-", 4) == 0, "the uuid is \"%s\"", info.uuid);
-    }
-    ctrt_device_info info = { .size = sizeof info };
-    MUST_FAIL(sim->device->describe(3, &info), CTRT_ERR_NO_DEVICE, "there are 3 simulated devices");
-    setenv("CTRT_SIM_FAULT", "op:never@1", 1);
-    MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, "CTRT_SIM_FAULT=op:never@1");
-    unsetenv("CTRT_SIM_FAULT");
 }
 
 /* ---- memory ---- */
 
-static void info_is(void *device, size_t unused, size_t total)
+static void blocks(void)
 {
-    uint64_t free_bytes, total_bytes;
-    MUST(sim->device->memory_info(device, &free_bytes, &total_bytes));
-    REQUIRE_EQ(free_bytes, unused);
-    REQUIRE_EQ(total_bytes, total);
-}
-
-static void memory(void *device)
-{
-    void *block[4], *more = NULL;
-    info_is(device, MIB, MIB);
+    char *block[4], *first, *second;
+    void *more = NULL;
     for (int i = 0; i < 4; i++) {
-        block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to 256 KiB */
-        REQUIRE_EQ((uintptr_t)block[i] % 512, 0);
-        REQUIRE_EQ((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
+        block[i] = alloc(MIB / 4 - 100);                        /* rounded up to 256 KiB */
+        EQUALS(((uintptr_t)block[i] % 512, 0), (block[i] - block[0], i * (int)(MIB / 4)));
     }
-    info_is(device, 0, MIB);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, 1), "sim:0: no 1 bytes: 0 of 1048576 bytes are free");
-    sim->memory->free(device, block[0], MIB / 4 - 100);
-    sim->memory->free(device, block[2], MIB / 4 - 100);
-    info_is(device, MIB / 2, MIB);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, MIB / 2), "the largest free piece has 262144");
-    void *first = sim_alloc(device, 512), *second = sim_alloc(device, MIB / 4);
-    REQUIRE_TRUE(first == block[0] && second == block[2]);  /* first fit: the second does not fit after the first */
-    sim_counters c = sim_counted(0);
-    REQUIRE_EQ(c.allocs, 6);
-    REQUIRE_EQ(c.frees, 2);
-    REQUIRE_EQ(c.live_blocks, 4);
-    REQUIRE_EQ(c.live_bytes, 3 * MIB / 4 + 512);
-    REQUIRE_EQ(c.peak_bytes, MIB);
-    sim->memory->free(device, (char *)first + 1, 512);
-    REQUIRE_EQ(sim_counted(0).bad_frees, 1);
-    REQUIRE(strstr(host_logged, "which is not the start of a block") != NULL, "a wrong free is logged as \"%s\"",
-            host_logged);
-    MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, SIZE_MAX), "no 18446744073709551615 bytes");
+    CHECK_EQ(taken_on(device), MIB);
+    FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &more, 1), "sim:0: no 1 bytes: 0 of 1048576 bytes are free"));
+    memory->free(handle, block[0], MIB / 4 - 100);
+    memory->free(handle, block[2], MIB / 4 - 100);
+    CHECK_EQ(taken_on(device), MIB / 2);
+    FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &more, MIB / 2), "the largest free piece has 262144"));
+    first = alloc(512);
+    second = alloc(MIB / 4);
+    CHECK_TRUE(first == block[0] && second == block[2]);        /* first fit: the second does not fit after the first */
+    const sim_counters c = sim_read(0);
+    EQUALS((c.allocs, 6), (c.frees, 2), (c.live_blocks, 4), (c.live_bytes, 3 * MIB / 4 + 512), (c.peak_bytes, MIB));
+    log_keep(CTRT_LOG_INFO);
+    memory->free(handle, first + 1, 512);
+    CHECK_EQ(sim_read(0).bad_frees, 1);
+    CHECK_HAS(logged, "which is not the start of a block");
+    CHECK_FAILS(memory->alloc(handle, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
+    FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &more, SIZE_MAX), "no 18446744073709551615 bytes"));
 }
 
 /* Without holes=yes only the number of free bytes counts, as on a GPU: a block or a page never fails because of
  * fragmentation. */
-static void no_holes(void *device, bool pages)
+static void without_holes(void)
 {
-    void *block[8], *more = NULL;
-    char *range = NULL, got = 0;
-    MUST(sim->memory->reserve(device, (void **)&range, 4 * MIB));
-    for (int i = 0; i < 8; i++)
-        block[i] = sim_alloc(device, MIB / 2);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, 1), "sim:0: no 1 bytes: 0 of 4194304 bytes are free");
-    for (int i = 0; i < 8; i += 2)
-        sim->memory->free(device, block[i], MIB / 2);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, 2 * MIB + 1), "2097152 of 4194304 bytes are free");
-    if (pages)
-        MUST(sim->memory->map(device, range, 2 * MIB));
-    else
-        more = sim_alloc(device, 2 * MIB);
-    char *last = (pages ? range : (char *)more) + 2 * MIB - 1;
-    MUST(sim->memory->fill(device, NULL, last, 9, 1));
-    sim_download(device, &got, last, 1);
-    REQUIRE_EQ(got, 9);
-    info_is(device, 0, 4 * MIB);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &block[0], 1), "0 of 4194304 bytes are free");
-    MUST_FAIL_OOM(sim->memory->map(device, range + 2 * MIB, 2 * MIB), "0 of 4194304 bytes are free");
-    if (pages)
-        sim->memory->unmap(device, range, 2 * MIB);
-    else
-        sim->memory->free(device, more, 2 * MIB);
-    for (int i = 1; i < 8; i += 2)
-        sim->memory->free(device, block[i], MIB / 2);
-    info_is(device, 4 * MIB, 4 * MIB);
+    for (int pages = 0; pages < 2; pages++) {
+        void *block[8], *more = NULL;
+        char *range = NULL, got = 0;
+        CHECK_OK(memory->reserve(handle, (void **)&range, 4 * MIB));
+        for (int i = 0; i < 8; i++)
+            block[i] = alloc(MIB / 2);
+        for (int i = 0; i < 8; i += 2)
+            memory->free(handle, block[i], MIB / 2);
+        FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &more, 2 * MIB + 1), "2097152 of 4194304 bytes are free"));
+        if (pages)
+            CHECK_OK(memory->map(handle, range, 2 * MIB));
+        else
+            more = alloc(2 * MIB);
+        char *last = (pages ? range : (char *)more) + 2 * MIB - 1;
+        CHECK_OK(memory->fill(handle, NULL, last, 9, 1));
+        download(&got, last, 1);
+        EQUALS((got, 9), (taken_on(device), 4 * MIB));
+        FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &block[0], 1), "0 of 4194304 bytes are free"),
+              (memory->map(handle, range + 2 * MIB, 2 * MIB), "0 of 4194304 bytes are free"));
+        if (pages)
+            memory->unmap(handle, range, 2 * MIB);
+        else
+            memory->free(handle, more, 2 * MIB);
+        for (int i = 1; i < 8; i += 2)
+            memory->free(handle, block[i], MIB / 2);
+        CHECK_EQ(taken_on(device), 0);
+        memory->unreserve(handle, range, 4 * MIB);
+    }
 }
-
-static void blocks_without_holes(void *device) { no_holes(device, false); }
-static void pages_without_holes(void *device) { no_holes(device, true); }
 
 /* Freed memory returns to the operating system. New memory is 0 or poisoned and never has the contents of a freed
  * tensor. */
-static void fresh_memory(void *device, int want)
+static void fresh_memory(void)
 {
-    const size_t bytes = 4 * MIB, page = 4096;
-    unsigned char *host = malloc(bytes);
-    sim_alloc(device, 1024);
-    void *block = sim_alloc(device, bytes);
-    MUST(sim->memory->fill(device, NULL, block, 7, bytes));
-    sim_settle(device);
-    sim->memory->free(device, block, bytes);
-    sim_download(device, host, sim_alloc(device, bytes), bytes);
+    static unsigned char host[4 * MIB];
+    const int want = strstr(getenv("CTRT_SIM"), "poison") != NULL ? 0xff : 0;
+    const size_t page = 4096;
+    int wrong = 0;
+    alloc(1024);
+    void *block = alloc(sizeof host);
+    OK(memory->fill(handle, NULL, block, 7, sizeof host), queues->synchronize(handle, NULL));
+    memory->free(handle, block, sizeof host);
+    download(host, alloc(sizeof host), sizeof host);
     /* Only whole pages are returned; the first and last page of the block may be shared with its neighbours. */
-    for (size_t i = page; i < bytes - page; i++)
-        REQUIRE(host[i] == want, "byte %zu of fresh memory is %d", i, host[i]);
-    free(host);
+    for (size_t i = page; i < sizeof host - page; i++)
+        wrong += host[i] != want;
+    CHECK(wrong == 0, "%d bytes of fresh memory are not %d", wrong, want);
 }
 
-static void fresh_zeros(void *device) { fresh_memory(device, 0); }
-static void fresh_poison(void *device) { fresh_memory(device, 0xff); }
+/* Enqueues `call`, whose work must fail with a message that contains `words`. */
+#define FAILS_LATER(call, words)                                                        \
+    do {                                                                                \
+        CHECK_OK(call);                                                                 \
+        CHECK_FAILS(queues->synchronize(handle, NULL), CTRT_ERR_BACKEND, words);        \
+        CHECK_OK(queues->reset(handle, NULL));                                          \
+    } while (0)
 
-static void pages(void *device)
+static void pages(void)
 {
     const size_t page = 2 * MIB;
-    const ctrt_memory_table *m = sim->memory;
     char *range = NULL, back[4096];
-    void *block;
-    REQUIRE_EQ(m->page_bytes, page);
-    MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "page size");
-    MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
-    info_is(device, 8 * MIB, 8 * MIB);
-    block = sim_alloc(device, 4096);                            /* occupies part of the first page */
-    MUST(m->map(device, range + 5 * page, 2 * page));
-    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);
+    CHECK_EQ(memory->page_bytes, page);
+    CHECK_FAILS(memory->reserve(handle, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "page size");
+    CHECK_OK(memory->reserve(handle, (void **)&range, 64 * page));      /* more than the device has */
+    CHECK_EQ(taken_on(device), 0);
+    void *block = alloc(4096);                                  /* occupies part of the first page */
+    CHECK_OK(memory->map(handle, range + 5 * page, 2 * page));
     char *across = range + 6 * page - 2048;                     /* across the boundary of two pages */
-    MUST(m->fill(device, NULL, across, 42, sizeof back));
-    sim_download(device, back, across, sizeof back);
-    REQUIRE_TRUE(back[0] == 42 && back[4095] == 42);
-    MUST_FAIL(m->map(device, range + 6 * page, page), CTRT_ERR_STATE, "mapped already");
-    MUST_FAIL_OOM(m->map(device, range + 8 * page, 2 * page), "no page of 2097152 bytes");
-    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);        /* nothing stayed mapped */
-    MUST(m->map(device, range + 8 * page, page));
-    m->unmap(device, range + 5 * page, page);
-    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);
-    MUST_FAIL_LATER(device, m->fill(device, NULL, across, 42, sizeof back), "not, or no longer, within one allocation");
-    m->unmap(device, range, page);                              /* not mapped */
-    REQUIRE_EQ(sim_counted(0).bad_frees, 1);
-    m->unreserve(device, range, 64 * page);                     /* while pages are still mapped */
-    info_is(device, 8 * MIB - 4096, 8 * MIB);
-    m->free(device, block, 4096);
-    sim_counters c = sim_counted(0);
-    REQUIRE_EQ(c.maps, 2);
-    REQUIRE_EQ(c.unmaps, 1);
-    REQUIRE_EQ(c.reserves, 1);
-    REQUIRE_EQ(c.unreserves, 1);
-    REQUIRE_EQ(c.live_bytes, 0);
+    CHECK_OK(memory->fill(handle, NULL, across, 42, sizeof back));
+    download(back, across, sizeof back);
+    EQUALS((back[0], 42), (back[4095], 42));
+    CHECK_FAILS(memory->map(handle, range + 6 * page, page), CTRT_ERR_STATE, "mapped already");
+    FAILS(OUT_OF_MEMORY, (memory->map(handle, range + 8 * page, 2 * page), "no page of 2097152 bytes"));
+    CHECK_EQ(taken_on(device), 4096 + 2 * page);                /* nothing stayed mapped */
+    CHECK_OK(memory->map(handle, range + 8 * page, page));
+    memory->unmap(handle, range + 5 * page, page);
+    CHECK_EQ(taken_on(device), 4096 + 2 * page);
+    FAILS_LATER(memory->fill(handle, NULL, across, 42, sizeof back), "not, or no longer, within one allocation");
+    memory->unmap(handle, range, page);                         /* not mapped */
+    memory->unreserve(handle, range, 64 * page);                /* while pages are still mapped */
+    CHECK_EQ(taken_on(device), 4096);
+    memory->free(handle, block, 4096);
+    const sim_counters c = sim_read(0);
+    EQUALS((c.bad_frees, 1), (c.maps, 2), (c.unmaps, 1), (c.reserves, 1), (c.unreserves, 1), (c.live_bytes, 0));
 }
 
 /* ---- work ---- */
 
-static ctrt_status neg(void *device, const ctrt_view *y, const ctrt_view *x)
-{
-    return sim_run_op(device, NULL, 9, "neg", CTRT_F32, FAKE_VIEWS(y), 1, FAKE_VIEWS(x), 1, NULL);
-}
-
 /* Invalid addresses are reported when the work runs. */
-static void invalid_addresses(void *device)
+static void invalid_addresses(void)
 {
-    float host[8] = { 0 }, back[8];
-    void *other = NULL;
-    MUST(sim->device->open(&other, 1));
-    float *a = sim_upload(device, host, sizeof host), *b = sim_alloc(device, sizeof host);
-    const ctrt_memory_table *m = sim->memory;
-    MUST(m->copy(device, NULL, host, a, 0, CTRT_COPY_ON_DEVICE));           /* nothing to copy */
-    MUST_FAIL(m->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "not a kind of copy");
-    MUST_FAIL_LATER(device, m->copy(device, NULL, b + 4, a, 600, CTRT_COPY_ON_DEVICE), "within one allocation");
-    MUST_FAIL_LATER(device, m->copy(device, NULL, b, a, 10, CTRT_COPY_TO_HOST),
-                    "passed as host memory but is memory of sim:0");
-    MUST_FAIL_LATER(device, m->copy(device, NULL, host, back, 10, CTRT_COPY_TO_DEVICE), "is no device memory");
-    ctrt_view x = sim_vector(a, 8), of_host = sim_vector(host, 8), elsewhere = sim_vector(sim_alloc(other, 32), 8);
-    MUST_FAIL_LATER(device, neg(device, &x, &of_host), "neg (f32), call 9: input 0");
-    MUST_FAIL_LATER(device, neg(device, &elsewhere, &x), "output 0");
-    REQUIRE_TRUE(strstr(host_error, "is memory of sim:1") != NULL);
-    MUST_FAIL(m->copy_peer(device, a, other, elsewhere.data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
-              "sim:0 cannot reach the memory of sim:1");
-    ctrt_call call = { .size = sizeof call, .device = device };
-    MUST_FAIL(sim_kernel("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not name one");
-    m->free(device, a, sizeof host);
-    MUST_FAIL_LATER(device, m->copy(device, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
-    sim_close(other);
+    static float host[8], back[8];
+    ctrt_device *other = sim_open("sim:1");
+    CTRT_AUTO(tensor) x = full(1, 8, device), elsewhere = full(1, 8, other), y = NULL;
+    float *a = alloc(sizeof host), *b = alloc(sizeof host);
+    void *const own = x->view.data;
+    CHECK_OK(memory->copy(handle, NULL, host, a, 0, CTRT_COPY_ON_DEVICE));          /* nothing to copy */
+    CHECK_FAILS(memory->copy(handle, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "not a kind of copy");
+    FAILS_LATER(memory->copy(handle, NULL, b + 4, a, 600, CTRT_COPY_ON_DEVICE), "within one allocation");
+    FAILS_LATER(memory->copy(handle, NULL, b, a, 10, CTRT_COPY_TO_HOST),
+                "passed as host memory but is memory of sim:0");
+    FAILS_LATER(memory->copy(handle, NULL, host, back, 10, CTRT_COPY_TO_DEVICE), "is no device memory");
+    x->view.data = host;
+    FAILS_LATER(ctrt_neg(&y, x), "neg (f32), call ");
+    CHECK_HAS(ctrt_error_message(), ": input 0");
+    x->view.data = elsewhere->view.data;
+    FAILS_LATER(ctrt_fill_(x, ctrt_float(3)), "output 0");
+    CHECK_HAS(ctrt_error_message(), "is memory of sim:1");
+    x->view.data = own;
+    CHECK_FAILS(memory->copy_peer(handle, a, other->handle, elsewhere->view.data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
+                "sim:0 cannot reach the memory of sim:1");
+    const ctrt_call call = { .size = sizeof call, .device = handle };
+    CHECK_FAILS(backend->kernels->kernels->run(&call), CTRT_ERR_INTERNAL, "does not name one");
+    memory->free(handle, a, sizeof host);
+    FAILS_LATER(memory->copy(handle, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
 }
 
 /* A kernel that runs on a queue's worker thread starts no further threads. */
-static void one_thread_a_worker(void)
+static void one_thread_per_queue(void)
 {
-    const int64_t n = (int64_t)1 << 21;
-    setenv("CTRT_NUM_THREADS", "4", 1);
-    sim_reload();
-    void *device = sim_open("devices=1,memory=64m", 0);
     const size_t before = folder_files("/proc/self/task");
-    ctrt_view x = sim_vector(sim_alloc(device, (size_t)n * 4), n);
-    MUST(sim->memory->fill(device, NULL, x.data, 0, (size_t)n * 4));
+    CTRT_AUTO(tensor) x = full(0, 1 << 21, device);
     for (int i = 0; i < 5; i++)
-        MUST(sim_add(device, NULL, 1, &x, 1));
-    MUST(sim->queue->synchronize(device, NULL));
-    REQUIRE_EQ(folder_files("/proc/self/task") - before, 1);
-    REQUIRE_EQ(sim_value(device, &x), 5);
-    sim_close(device);
-    unsetenv("CTRT_NUM_THREADS");
-    sim_reload();
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_device_synchronize(device));
+#ifdef __SANITIZE_THREAD__              /* it starts a thread of its own with the first one */
+    const int started = 2;
+#else
+    const int started = 1;
+#endif
+    EQUALS((folder_files("/proc/self/task") - before, started), (sim_read(0).threads, 1), (total(x), 5 << 21));
 }
 
-/* ---- delays and order ---- */
-
-static void delays(void *device)
+static void delays(void)
 {
-    double milliseconds;
-    void *queue = sim_queue(device);
-    void *begin = sim_event(device), *end = sim_event(device);
-    ctrt_view x = sim_number(device, 0);
-    double start = sim_seconds();
-    MUST(sim->queue->event_record(device, begin, queue));
+    CTRT_AUTO(tensor) x = full(0, 1, device), host = full(0, MIB / 4, cpu_device()), there = NULL;
+    CHECK_OK(ctrt_device_synchronize(device));
+    double start = seconds_now();
     for (int i = 0; i < 40; i++)                                /* sleeping too long does not shorten later work */
-        MUST(sim_add(device, queue, 1, &x, 1));
-    MUST(sim->queue->event_record(device, end, queue), sim->queue->synchronize(device, queue));
-    double took = sim_seconds() - start;
-    MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
-    REQUIRE(took >= 0.0399 && milliseconds >= 39.9 && milliseconds <= took * 1e3 + 1,
-            "40 times 1 ms took %g ms, by the events %g ms", took * 1e3, milliseconds);
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_device_synchronize(device));
+    double took = seconds_now() - start;
+    CHECK(took >= 0.0399, "40 times 1 ms took %g ms", took * 1e3);
+    OK(sim->set_latency(0, 0), sim->set_bandwidth(0, 20 * MIB));
+    start = seconds_now();
+    OK(ctrt_to_device(&there, host, device), ctrt_device_synchronize(device));
+    took = seconds_now() - start;
+    CHECK(took >= 0.0499, "a copy of 1 MiB with 20 MiB per second took %g ms", took * 1e3);
+}
 
-    /* Copies 1 MiB at 20 MiB/s. */
-    MUST(control->set_latency(0, 0), control->set_bandwidth(0, 20 * MIB));
-    char *host = calloc(MIB, 1), *there = sim_alloc(device, MIB);
-    start = sim_seconds();
-    MUST(sim->memory->copy(device, queue, there, host, MIB, CTRT_COPY_TO_DEVICE));
-    MUST(sim->queue->synchronize(device, queue));
-    took = sim_seconds() - start;
-    REQUIRE(took >= 0.0499, "a copy of 50 ms took %g ms", took * 1e3);
-    free(host);
+static void wait_for(void *flag)
+{
+    while (!atomic_load((atomic_bool *)flag))
+        sched_yield();
 }
 
 /* A wait uses the record at the time of the call, even if the event is then recorded again and destroyed, and the
  * waiting queue is destroyed while it has work. */
-static void event_recorded_again(void *device)
+static void event_recorded_again(void)
 {
-    void *event = NULL;
-    void *first = sim_queue(device), *waiting = sim_queue(device), *idle = sim_queue(device);
-    ctrt_view x = sim_number(device, 0);
-    MUST(sim->queue->event_create(device, &event, false), sim_add(device, first, 1, &x, 100),
-         sim->queue->event_record(device, event, first), sim->queue->wait_event(device, waiting, event),
-         sim->queue->event_record(device, event, idle));
-    sim->queue->event_destroy(device, event);
-    MUST(control->set_latency(0, 0), sim_apply(device, waiting, 1, "mul", &x, 2));
-    sim->queue->destroy(device, waiting);
-    MUST(sim->queue->synchronize(device, NULL));
-    REQUIRE_EQ(sim_value(device, &x), 200);
+    unsigned char *block = alloc(1), value = 0;
+    void *first = NULL, *waiting = NULL, *idle = NULL, *event = NULL;
+    atomic_bool go = false;
+    OK(queues->create(handle, &first, 0), queues->create(handle, &waiting, 0), queues->create(handle, &idle, 0),
+       queues->event_create(handle, &event, false), queues->host_call(handle, first, wait_for, &go),
+       memory->fill(handle, first, block, 1, 1), queues->event_record(handle, event, first),
+       queues->wait_event(handle, waiting, event), queues->event_record(handle, event, idle),
+       queues->synchronize(handle, idle));
+    queues->event_destroy(handle, event);
+    CHECK_OK(memory->fill(handle, waiting, block, 2, 1));
+    queues->destroy(handle, waiting);
+    nanosleep(&(struct timespec){ 0, 20000000 }, NULL);         /* a fill that did not wait runs now */
+    atomic_store(&go, true);
+    download(&value, block, 1);
+    CHECK_EQ(value, 2);
 }
+
+/* ---- host calls and faults ---- */
 
 static void set_true(void *flag)
 {
     atomic_store((atomic_bool *)flag, true);
 }
 
-static void host_calls(void *device)
+static void host_calls(void)
 {
+    void *queue = NULL, *block = alloc(4);
     atomic_bool called = false;
-    ctrt_view x = sim_number(device, 0);
-    MUST(sim_add(device, NULL, 1, &x, 1), sim->queue->host_call(device, NULL, set_true, &called));
-    REQUIRE_EQ(atomic_load(&called), false);                    /* in order: after the op */
-    MUST(sim->queue->synchronize(device, NULL));
-    REQUIRE_EQ(atomic_load(&called), true);
-    REQUIRE_EQ(sim_counted(0).host_calls, 1);
+    uint64_t sequence = 99;
+    bool idle = false;
+    OK(queues->create(handle, &queue, 0), memory->fill(handle, queue, block, 0, 4),
+       queues->host_call(handle, queue, set_true, &called));
+    CHECK_EQ(atomic_load(&called), false);                      /* in order: after the fill */
+    CHECK_OK(queues->synchronize(handle, queue));
+    EQUALS((atomic_load(&called), true), (sim_read(0).host_calls, 1));
+    /* A failed queue drops its later work, and the call too. */
+    atomic_store(&called, false);
+    memory->free(handle, block, 4);
+    OK(memory->fill(handle, queue, block, 0, 4), queues->host_call(handle, queue, set_true, &called));
+    FAILS(BACKEND, (queues->synchronize(handle, queue), "fill of 4 bytes"),
+          (queues->synchronize(handle, NULL), "sim:0, queue 2: "), (queues->query(handle, queue, &idle), "fill"),
+          (queues->error(handle, queue, &sequence), "fill"));
+    EQUALS((idle, true), (sequence, 0), (atomic_load(&called), false), (sim_read(0).failures, 1));
+    queues->destroy(handle, queue);
 }
 
-/* ---- faults ---- */
-
+/* CTRT_SIM_FAULT has the fault 1.alloc:2. */
 static void allocations_fail(void)
 {
-    setenv("CTRT_SIM_FAULT", "1.alloc:2", 1);
-    void *other = sim_open("devices=2,memory=8m", 0), *device = sim_open("devices=2,memory=8m", 1);
-    void *more = NULL, *event = sim_event(device);
+    ctrt_device_info info = { .size = sizeof info };
+    void *more = NULL, *event = NULL;
     char *range = NULL;
-    unsetenv("CTRT_SIM_FAULT");
-    sim_alloc(other, 512);
-    sim_alloc(other, 512);
-    sim_alloc(device, 512);
-    MUST_FAIL_OOM(sim->memory->alloc(device, &more, 512), "sim:1: no 512 bytes (fault 1.alloc:2)");
-    REQUIRE_TRUE(more == NULL);
-    sim_alloc(device, 512);
-    MUST(control->inject(1, "alloc:2+"));
-    sim_alloc(device, 512);
-    MUST(sim->memory->reserve(device, (void **)&range, 4 << 20));
+    for (int i = 0; i < 2; i++)
+        alloc(512);
+    handle = sim_open("sim:1")->handle;
+    alloc(512);
+    FAILS(OUT_OF_MEMORY, (memory->alloc(handle, &more, 512), "sim:1: no 512 bytes (fault 1.alloc:2)"));
+    CHECK_TRUE(more == NULL);
+    alloc(512);
+    CHECK_OK(sim->inject(1, "alloc:2+"));
+    alloc(512);
+    CHECK_OK(memory->reserve(handle, (void **)&range, 4 * MIB));
     for (int i = 0; i < 3; i++)
-        MUST_FAIL_OOM(sim->memory->map(device, range, 2 << 20), "fault alloc:2+");
-    MUST(control->clear(1), sim->memory->map(device, range, 2 << 20));
-    REQUIRE_EQ(sim_counted(1).allocs, 3);
-    REQUIRE_EQ(sim_counted(1).live_bytes, 3 * 512 + (2 << 20));
-    MUST(control->inject(1, "event:2"), sim->queue->event_record(device, event, NULL));
-    MUST_FAIL_OOM(sim->queue->event_record(device, event, NULL), "sim:1: no event can be recorded (fault event:2)");
-    MUST(sim->queue->event_record(device, event, NULL));
-    sim_close(device);
-    sim_close(other);
-    MUST_FAIL(control->inject(0, "alloc:1"), CTRT_ERR_NO_DEVICE, "sim:0 is not open");
+        FAILS(OUT_OF_MEMORY, (memory->map(handle, range, 2 * MIB), "fault alloc:2+"));
+    OK(sim->clear(1), memory->map(handle, range, 2 * MIB));
+    EQUALS((sim_read(1).allocs, 3), (sim_read(1).live_bytes, 3 * 512 + 2 * MIB));
+    OK(sim->inject(1, "event:2"), queues->event_create(handle, &event, false),
+       queues->event_record(handle, event, NULL));
+    FAILS(OUT_OF_MEMORY, (queues->event_record(handle, event, NULL),
+                          "sim:1: no event can be recorded (fault event:2)"));
+    CHECK_OK(queues->event_record(handle, event, NULL));
+    queues->event_destroy(handle, event);
+    FAILS(NO_DEVICE, (sim->inject(2, "alloc:1"), "sim:2 is not open"),
+          (backend->device->describe(2, &info), "there are 2 simulated devices"));
 }
 
-static void ops_fail(void *device)
-{
-    atomic_bool called = false;
-    bool idle, done;
-    uint64_t sequence = 99;
-    void *bad = sim_queue(device), *good = sim_queue(device), *event = sim_event(device);
-    ctrt_view x = sim_number(device, 0), y = sim_number(device, 0);
-    for (uint64_t call = 56; call <= 58; call++)                /* call 57 fails; the error is not reported yet */
-        MUST(sim_add(device, bad, call, &x, 1));
-    MUST(sim->queue->host_call(device, bad, set_true, &called), sim->queue->event_record(device, event, bad));
-    MUST(sim->queue->wait_event(device, good, event));          /* passes although the queue failed */
-    MUST(sim_add(device, good, 1, &y, 5), sim->queue->synchronize(device, good),
-         sim->queue->event_synchronize(device, event), sim->queue->event_query(device, event, &done));
-    REQUIRE_EQ(done, true);
-    REQUIRE_EQ(sim_value(device, &x), 1);                       /* the first op ran, later ones were dropped */
-    REQUIRE_EQ(atomic_load(&called), false);
-    MUST_FAIL(sim->queue->synchronize(device, bad), CTRT_ERR_BACKEND,
-              "sim:0, queue 1: add (f32), call 57: failed by fault op:add@2");
-    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "call 57");
-    MUST_FAIL(sim->queue->query(device, bad, &idle), CTRT_ERR_BACKEND, "call 57");
-    REQUIRE_EQ(idle, true);
-    MUST_FAIL(sim->queue->error(device, bad, &sequence), CTRT_ERR_BACKEND, "call 57");
-    REQUIRE_EQ(sequence, 57);
-    MUST(sim->queue->error(device, good, &sequence));
-    REQUIRE_EQ(sequence, 0);
-    REQUIRE_EQ(sim_value(device, &y), 5);
-    REQUIRE_EQ(sim_counted(0).failures, 1);
-}
-
-static void copies_corrupt(void *device)
+static void copies_corrupt(void)
 {
     enum { N = 1001 };
-    char host[N] = { 5 }, back[N];
-    void *x = sim_upload(device, host, N);
+    char host[N] = { 5 }, back[N], *block = alloc(N);
+    CHECK_OK(memory->copy(handle, NULL, block, host, N, CTRT_COPY_TO_DEVICE));
     for (int wanted = 1; wanted >= 0; wanted--) {
         int wrong = 0;
-        sim_download(device, back, x, N);
+        download(back, block, N);
         for (int i = 0; i < N; i++)
             wrong += back[i] != host[i];
-        REQUIRE_EQ(wrong, wanted);
+        CHECK_EQ(wrong, wanted);
     }
 }
 
@@ -401,51 +376,278 @@ static void be_first(void *argument)
 }
 
 /* With delays the order across queues varies; the order on each queue does not. */
-static void work_comes_late(void *device)
+static void work_comes_late(void)
 {
     int first[2] = { 0, 0 };
-    void *queue[2] = { sim_queue(device), sim_queue(device) };
-    MUST(control->inject(0, "late:2ms"));
+    void *queue[2] = { NULL, NULL };
+    OK(queues->create(handle, &queue[0], 0), queues->create(handle, &queue[1], 0));
     for (int round = 0; round < 40; round++) {
         first_call = NULL;
         for (int i = 0; i < 2; i++)
-            MUST(sim->queue->host_call(device, queue[i], be_first, &first[i]));
-        MUST(sim->queue->synchronize(device, NULL));
+            CHECK_OK(queues->host_call(handle, queue[i], be_first, &first[i]));
+        CHECK_OK(queues->synchronize(handle, NULL));
         ++*(int *)first_call;
     }
-    REQUIRE(first[0] > 0 && first[1] > 0, "the first queue was first %d times, the second %d", first[0], first[1]);
+    CHECK(first[0] > 0 && first[1] > 0, "the first queue was first %d times, the second %d", first[0], first[1]);
+}
+
+/* ---- host accesses to device memory ---- */
+
+static void exit_with_seven(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    _exit(7);
+}
+
+/* Installs a SIGSEGV handler on an alternate stack before the simulated device installs its own. */
+static void install_handler(void)
+{
+    static char bytes[1 << 16];
+    const struct sigaction action = { .sa_sigaction = exit_with_seven, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    sigaltstack(&(stack_t){ .ss_sp = bytes, .ss_size = sizeof bytes }, NULL);
+    sigaction(SIGSEGV, &action, NULL);
+}
+
+enum access { READ, WRITE, READ_FREED, READ_PAGE, READ_TENSOR, READ_HANDLED, READ_ELSEWHERE };
+
+/* Accesses byte 24 of a block of sim:0, or of a page or tensor. */
+static int access_memory(enum access access)
+{
+    signal(SIGSEGV, SIG_DFL);           /* removes a sanitizer's handler */
+    if (access == READ_HANDLED)
+        install_handler();
+    device = sim_open("sim:0");
+    handle = device->handle;
+    memory = device->backend->memory;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    char *address = alloc(1000);
+    if (access == READ_FREED)
+        memory->free(handle, address, 1000);
+    if (access == READ_PAGE)
+        OK(memory->reserve(handle, (void **)&address, 4 * MIB), memory->map(handle, address, 2 * MIB));
+    if (access == READ_TENSOR) {
+        OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device), ctrt_memory_label_push("encoder.layer1"),
+           ctrt_matmul(&y, x, x));
+        address = ctrt_tensor_data(y);
+    }
+    if (access == READ_ELSEWHERE)
+        address = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (access == WRITE)
+        *(volatile char *)(address + 24) = 1;
+    return *(volatile char *)(address + 24);
+}
+
+static void test_host_accesses(void)
+{
+    static const struct {
+        const char *what;
+        enum access access;
+        int end;                        /* exit status, or 256 + the signal */
+        const char *words, *more;
+    } cases[] = {
+        { "a read of a block", READ, 256 + SIGSEGV, "memory of sim:0 at 0x",
+          ", byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu, ctrt_to_host" },
+        { "a write to a block", WRITE, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
+        { "a read of freed memory", READ_FREED, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
+        { "a read of a mapped page", READ_PAGE, 256 + SIGSEGV, "memory of sim:0",
+          "byte 24 of a reservation of 4194304 bytes" },
+        { "a read of a tensor", READ_TENSOR, 256 + SIGSEGV, "matmul", "encoder.layer1" },
+        { "a read with an earlier SIGSEGV handler", READ_HANDLED, 7, "memory of sim:0", "byte 24 of a block of 1024" },
+        { "a read of memory of no device", READ_ELSEWHERE, 256 + SIGSEGV, "", "" },
+    };
+    group("a host access to device memory ends with SIGSEGV and names device, tensor and offset");
+    EACH(c, cases) {
+        char output[4096];
+        int status = 0;
+        FILE *file = tmpfile();
+        REQUIRE_TRUE(file != NULL);
+        fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            setenv("CTRT_SIM", "devices=1,memory=8m", 1);
+            dup2(fileno(file), STDERR_FILENO);
+            _exit(access_memory(c->access));
+        }
+        REQUIRE_EQ(waitpid(child, &status, 0), child);
+        rewind(file);
+        output[fread(output, 1, sizeof output - 1, file)] = '\0';
+        fclose(file);
+        CHECK_EQ(WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status), c->end);
+        HAS(output, c->words, c->more);
+        CHECK(c->words[0] != '\0' || strstr(output, "ctrt") == NULL, "reported as an access to a device: %s", output);
+    }
+}
+
+/* ---- fork ---- */
+
+/* Calls every function in a child process with the parent's device, queue, event and address. */
+static void every_slot(void *queue, void *event, void *x)
+{
+    static float one = 1;
+    void *out = NULL;
+    bool yes;
+    double ms;
+    uint64_t n;
+    alarm(60);
+    FAILS(FORKED, (backend->device->memory_info(handle, &n, &n), "sim:0 was opened by process"),
+          (memory->alloc(handle, &out, 512), NULL), (memory->fill(handle, queue, x, 0, 4), NULL),
+          (memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), NULL),
+          (memory->host_alloc(handle, &out, 512), NULL), (memory->reserve(handle, &out, 2 * MIB), NULL),
+          (memory->map(handle, x, 2 * MIB), NULL), (queues->create(handle, &out, 0), NULL),
+          (queues->synchronize(handle, queue), NULL), (queues->synchronize(handle, NULL), NULL));
+    FAILS(FORKED, (queues->query(handle, queue, &yes), NULL), (queues->host_call(handle, queue, set_true, &yes), NULL),
+          (queues->event_create(handle, &out, false), NULL), (queues->event_record(handle, event, queue), NULL),
+          (queues->wait_event(handle, queue, event), NULL), (queues->event_query(handle, event, &yes), NULL),
+          (queues->event_synchronize(handle, event), NULL), (queues->event_elapsed(handle, event, event, &ms), NULL),
+          (queues->error(handle, queue, &n), NULL), (queues->reset(handle, queue), NULL));
+    memory->free(handle, x, 4);
+    queues->event_destroy(handle, event);
+    queues->destroy(handle, queue);
+    backend->device->close(handle);
+#ifndef __SANITIZE_THREAD__             /* it cannot start threads in the child of a multithreaded program */
+    OK(backend->device->open(&handle, 0), memory->fill(handle, NULL, alloc(4), 0, 4),
+       queues->synchronize(handle, NULL));
+    backend->device->close(handle);
+#endif
+}
+
+static void fork_beside_work(void)
+{
+    CTRT_AUTO(tensor) x = full(0, 1, device);
+    void *queue = NULL, *event = NULL;
+    OK(ctrt_device_synchronize(device), queues->create(handle, &queue, 0), queues->event_create(handle, &event, true));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(queues->event_record(handle, event, queue));
+        IN_FORK
+            every_slot(queue, event, x->view.data);
+    }
+    CHECK_EQ(total(x), 9);
+    queues->event_destroy(handle, event);
+    queues->destroy(handle, queue);
+}
+
+/* ---- failing host allocations, and release at close ---- */
+
+static ctrt_status open_and_use(void)
+{
+    ctrt_device *opened = NULL;
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_AUTO(event) event = NULL;
+    CTRT_AUTO(tensor) x = NULL, pinned = NULL;
+    TRY(ctrt_device_get(&opened, "sim:1"), ctrt_stream_new(&stream, opened, 0), ctrt_event_new(&event, opened, false),
+        ctrt_empty_pinned(&pinned, CTRT_SHAPE(4), CTRT_F32, opened), ctrt_ones(&x, CTRT_SHAPE(4), CTRT_F32, opened),
+        ctrt_add_scalar_(x, ctrt_float(1)), ctrt_event_record(event, NULL), ctrt_stream_wait_event(stream, event),
+        ctrt_copy_(pinned, x));
+    return ctrt_device_synchronize(opened);
+}
+
+static void no_host_memory(void)
+{
+    uint64_t n = 1, failures = 0;
+    CHECK_OK(open_and_use());
+    CHECK_OK(ctrt_shutdown());
+    for (;; n++) {
+        alloc_fail_at(n, false);
+        const ctrt_status status = open_and_use();
+        const uint64_t made = alloc_fail_at(0, false);
+        CHECK_OK(open_and_use());       /* also a device that failed to open */
+        CHECK_OK(ctrt_shutdown());
+        if (made < n)
+            break;
+        failures += status != CTRT_OK;
+        CHECK(status == CTRT_OK || (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_error_message()[0] != '\0'),
+              "host allocation %d fails: %s: %s", (int)n, ctrt_status_string(status), ctrt_error_message());
+    }
+    CHECK(failures > 8, "only %d of %d allocations failed", (int)failures, (int)n);
+}
+
+static size_t mapping_count(void)
+{
+    static char text[1 << 20];
+    size_t count = 0;
+    const size_t bytes = folder_read(text, sizeof text, "/proc/self/maps");
+    for (size_t i = 0; i < bytes; i++)
+        count += text[i] == '\n';
+    return count;
+}
+
+/* Closing a device releases its threads, files and mappings, even with work still enqueued. */
+static void close_with_work(void)
+{
+    size_t threads = 0, files = 0, mappings = 0;
+    for (int round = 0; round < 12; round++) {
+        void *range = NULL;
+        OK(backend->device->open(&handle, 1), memory->reserve(handle, &range, 4 * MIB));
+        for (int i = 0; i < 4; i++) {
+            void *queue = NULL, *block = alloc(4);
+            CHECK_OK(queues->create(handle, &queue, 0));
+            for (int k = 0; k < 5; k++)
+                CHECK_OK(memory->fill(handle, queue, block, k, 4));
+            if (i % 2)
+                queues->destroy(handle, queue);
+        }
+        const int workers = (int)sim_read(1).threads;           /* two live queues, two that may have ended */
+        CHECK(workers >= 2 && workers <= 5, "%d worker threads, expected 2 to 5", workers);
+        backend->device->close(handle);
+        if (round == 1) {               /* the C library has made its permanent allocations by then */
+            threads = folder_files("/proc/self/task");
+            files = folder_files("/proc/self/fd");
+            mappings = mapping_count();
+        }
+    }
+    EQUALS((folder_files("/proc/self/task"), threads), (folder_files("/proc/self/fd"), files));
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* they map and unmap memory of their own */
+    CHECK(mapping_count() <= mappings + 5, "%zu mappings, %zu after the second round", mapping_count(), mappings);
+#else
+    (void)mappings;
+#endif
 }
 
 TEST_MAIN
 {
-    static const struct { const char *what, *options; void (*run)(void *device); } cases[] = {
-        { "blocks are allocated first fit and counted", "devices=1,memory=1m,holes=yes", memory },
-        { "free bytes suffice for a block, whatever the fragmentation", "devices=1,memory=4m", blocks_without_holes },
-        { "free bytes suffice for a page", "devices=1,memory=4m", pages_without_holes },
-        { "freed memory does not keep its contents", "devices=1,memory=8m", fresh_zeros },
-        { "freed memory is poisoned", "devices=1,memory=8m,poison=yes", fresh_poison },
-        { "pages are reserved, mapped and unmapped", "devices=1,memory=8m", pages },
-        { "work with invalid addresses fails", "devices=2,memory=4m,peers=none", invalid_addresses },
-        { "latency and bandwidth delay the work", "devices=1,memory=4m,latency=1ms", delays },
-        { "a wait for an event that is then recorded again and destroyed", "devices=1,memory=1m,latency=20ms",
+    static const struct { const char *what, *settings[4]; void (*run)(void); } cases[] = {
+        { "blocks are allocated first fit and counted", { "CTRT_SIM=devices=1,memory=1m,holes=yes" }, blocks },
+        { "free bytes suffice for a block or a page, whatever the fragmentation", { "CTRT_SIM=devices=1,memory=4m" },
+          without_holes },
+        { "freed memory does not keep its contents", { "CTRT_SIM=devices=1,memory=8m" }, fresh_memory },
+        { "freed memory is poisoned", { "CTRT_SIM=devices=1,memory=8m,poison=yes" }, fresh_memory },
+        { "pages are reserved, mapped and unmapped", { "CTRT_SIM=devices=1,memory=8m" }, pages },
+        { "work with invalid addresses fails", { "CTRT_SIM=devices=2,memory=4m,peers=none", "CTRT_MEMORY=direct" },
+          invalid_addresses },
+        { "a kernel on a queue uses one thread", { "CTRT_SIM=devices=1", "CTRT_NUM_THREADS=4" }, one_thread_per_queue },
+        { "latency and bandwidth delay the work", { "CTRT_SIM=devices=1,latency=1ms" }, delays },
+        { "a wait for an event that is then recorded again and destroyed", { "CTRT_SIM=devices=1" },
           event_recorded_again },
-        { "host calls run in order on the queue", "devices=1,latency=20ms", host_calls },
-        { "a failed op stops its queue", "devices=1,memory=1m,fault=op:add@2", ops_fail },
-        { "a copy fault changes one byte", "devices=1,memory=1m,fault=copy:2", copies_corrupt },
-        { "random delays change the order across queues", "devices=1,memory=1m,seed=5", work_comes_late },
+        { "host calls run in order on the queue", { "CTRT_SIM=devices=1,latency=20ms" }, host_calls },
+        { "the selected allocations and events of one device fail",
+          { "CTRT_SIM=devices=2,memory=8m,peers=none", "CTRT_SIM_FAULT=1.alloc:2" }, allocations_fail },
+        { "a copy fault changes one byte", { "CTRT_SIM=devices=1,fault=copy:2" }, copies_corrupt },
+        { "random delays change the order across queues", { "CTRT_SIM=devices=1,seed=5,fault=late:2ms" },
+          work_comes_late },
+        { "fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on",
+          { "CTRT_SIM=devices=1,latency=20ms" }, fork_beside_work },
+        { "each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message",
+          { "CTRT_SIM=devices=2", "CTRT_MEMORY=caching:expandable=true", "CTRT_LOG=error" }, no_host_memory },
+        { "the same with two policies", { "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+caching", "CTRT_LOG=error" },
+          no_host_memory },
+        { "closing a device with work enqueued releases its threads, files and mappings",
+          { "CTRT_SIM=devices=2,latency=1ms" }, close_with_work },
     };
-    sim_reload();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        group("%s", cases[i].what);
-        void *device = sim_open(cases[i].options, 0);
-        cases[i].run(device);
-        sim_close(device);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        group("%s (%s)", cases[i].what, cases[i].settings[0]);
+        CHILD_LOOP(child, cases[i].settings, exit) {
+            device = sim_open("sim:0");
+            backend = device->backend;
+            memory = backend->memory;
+            queues = backend->queue;
+            handle = device->handle;
+            cases[i].run();
+        }
     }
-    group("options are parsed, and an error names the option");
-    options();
-    group("a kernel on a queue uses one thread");
-    one_thread_a_worker();
-    group("the selected allocations and events of one device fail");
-    allocations_fail();
+    test_options();
+    test_host_accesses();
     return done();
 }

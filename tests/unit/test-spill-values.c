@@ -111,28 +111,19 @@ static void fails_after_copies(ctrt_device *device)
 /* Four tensors do not fit and are spilled, one is copied back in exchange for another one, then all are released. */
 static void statistics(ctrt_device *device)
 {
-    static const char *const names[] = { "current", "peak", "allocated", "freed" };
+    const int64_t mib = MIB;
+    make(ALL, device);
+    CHECK_STATS(device, { "spilled.current", 4 }, { "spilled.peak", 4 }, { "spilled.allocated", 4 },
+                { "spilled.freed", 0 }, { "spilled_bytes.current", 4 * mib }, { "spilled_bytes.peak", 4 * mib },
+                { "spilled_bytes.allocated", 4 * mib }, { "spilled_bytes.freed", 0 });
+    CHECK_OK(ctrt_mul_scalar_(tensors[0], ctrt_float(1)));
     /* the peak is 5 because one tensor is spilled before the other one is back */
-    static const int64_t want[3][4] = { { 4, 4, 4, 0 }, { 4, 5, 5, 1 }, { 0, 5, 5, 5 } };
-    for (int step = 0; step < 3; step++) {
-        if (step == 0)
-            make(ALL, device);
-        else if (step == 1)
-            CHECK_OK(ctrt_mul_scalar_(tensors[0], ctrt_float(1)));
-        else
-            release_tensors(0);
-        for (int i = 0; i < 4; i++) {
-            int64_t blocks, bytes;
-            char key[64];
-            snprintf(key, sizeof key, "spilled.%s", names[i]);
-            CHECK_OK(ctrt_memory_stat_get(&blocks, device, key));
-            snprintf(key, sizeof key, "spilled_bytes.%s", names[i]);
-            CHECK_OK(ctrt_memory_stat_get(&bytes, device, key));
-            CHECK(blocks == want[step][i] && bytes == want[step][i] * MIB,
-                  "step %d: %s is %lld blocks, %lld bytes; expected %lld blocks", step, names[i], (long long)blocks,
-                  (long long)bytes, (long long)want[step][i]);
-        }
-    }
+    CHECK_STATS(device, { "spilled.current", 4 }, { "spilled.peak", 5 }, { "spilled.allocated", 5 },
+                { "spilled.freed", 1 }, { "spilled_bytes.current", 4 * mib }, { "spilled_bytes.peak", 5 * mib },
+                { "spilled_bytes.allocated", 5 * mib }, { "spilled_bytes.freed", mib });
+    release_tensors(0);
+    CHECK_STATS(device, { "spilled.current", 0 }, { "spilled.peak", 5 }, { "spilled.freed", 5 },
+                { "spilled_bytes.current", 0 }, { "spilled_bytes.freed", 5 * mib });
     char *text = NULL;
     CHECK_OK(ctrt_memory_summary(&text, device, true));
     CHECK_HAS(text, "Memory on the host");
@@ -150,18 +141,16 @@ static int occurrences(const char *text, const char *end, const char *word)
 /* The snapshot's segments and blocks come from the lower policy, the labels of their owners from spill. */
 static void snapshot_labels(ctrt_device *device)
 {
-    char *text = NULL;
     CHECK_OK(ctrt_memory_label_push("mine"));
     make(ALL, device);
-    OK(ctrt_memory_label_pop(), ctrt_memory_snapshot(&text, device));
-    const char *from = text != NULL ? strstr(text, "\"segments\"") : NULL;
-    const char *to = text != NULL ? strstr(text, "\"device_traces\"") : NULL;
+    CHECK_OK(ctrt_memory_label_pop());
+    const char *text = snapshot_of(device);
+    const char *from = strstr(text, "\"segments\""), *to = strstr(text, "\"device_traces\"");
     if (CHECK(from != NULL && to != NULL, "no segments")) {
         const int active = occurrences(from, to, "\"active_allocated\"");
         CHECK(active >= 14 && active <= 16, "%d blocks on the device", active);
         CHECK_EQ(occurrences(from, to, "\"label\": \"mine\""), active);
     }
-    free(text);
 }
 
 TEST_MAIN

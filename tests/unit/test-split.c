@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "calls.h"
+#include "log_kept.h"
 #include "sims.h"
 #include "dryrun_models.h"
 #include "memory_checks.h"
@@ -182,20 +183,11 @@ static struct outcome train(ctrt_device *device, const ctrt_split_options *optio
     return outcome;
 }
 
-static char logged[400];                /* the first message */
-
-static void note_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level;
-    if (strcmp(component, "split") == 0 && logged[0] == '\0')
-        snprintf(logged, sizeof logged, "%s", text);
-}
-
 static void small_device(ctrt_device *ample)
 {
     ctrt_device *tight = sim_open("sim:1");
     const ctrt_split_options any = { .pieces = 0 }, canonical = { .canonical = 16 };
-    ctrt_log_set_callback(note_log, NULL);
+    log_keep(CTRT_LOG_WARNING);
     struct outcome whole = train(ample, &any);
     CHECK_STR(logged, "");
     struct outcome split = train(tight, &any);

@@ -70,7 +70,6 @@ static const struct choice_case choice_cases[] = {
 
 static void run_choice(const struct choice_case *c)
 {
-    ctrt_tensor *none = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL, single_optimizer = NULL;
     wide = c->wide, hidden = c->hidden;
     CTRT_AUTO(module) module = original(sized_new, cpu), reference = original(sized_new, cpu), net = NULL,
@@ -96,18 +95,12 @@ static void run_choice(const struct choice_case *c)
     }
     CHECK_HAS(ctrt_parallel_describe(net), c->chosen);
     CHECK_EQ(lines, 1);
-    CHECK_STR(ctrt_parallel_describe(net), last_line);
+    /* The first step of a pipeline, after the choice, may have changed the stages. */
+    const char *now = ctrt_parallel_describe(net), *then = strstr(last_line, "; 1f1b");
+    const bool stages = then != NULL && strstr(now, "; 1f1b") != NULL;
+    CHECK_STR(stages ? strstr(now, "; 1f1b") : now, stages ? then : last_line);
     ctrt_log_set_callback(NULL, NULL);
-    for (size_t i = 0; ctrt_module_parameter(NULL, &none, module, i) == CTRT_OK; i++) {
-        CTRT_AUTO(tensor) here = NULL, difference = NULL;
-        CHECK_OK(ctrt_cpu(&here, parameter(net, i)));
-        CHECK_OK(ctrt_sub(&difference, here, parameter(single, i)));
-        CHECK_OK(ctrt_abs(&difference, difference));
-        CHECK_OK(ctrt_amax(&difference, difference, CTRT_ALL_DIMS, false));
-        double value = 1;
-        CHECK_OK(ctrt_item(&value, difference));
-        CHECK(value < 1e-3, "parameter %zu differs by %g from that of single", i, value);
-    }
+    same_parameters(net, single, 1e-3);
 }
 
 static void test_choices(void)

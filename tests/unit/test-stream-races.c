@@ -2,6 +2,7 @@
 /* Tests the race detector, CTRT_STREAM_ORDER=check: correct programs give no report, programs with races give the
  * expected number of reports. */
 #include "calls.h"
+#include "log_kept.h"
 #include "sims.h"
 
 #define N 1000
@@ -218,19 +219,10 @@ static const struct program_case {
     { "two streams race with one write", twice_wrong, 2 },
 };
 
-static char report[2000];
-
-static void keep_report(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)user, (void)level;
-    if (strcmp(component, "stream") == 0)
-        snprintf(report, sizeof report, "%s", text);
-}
-
 static void begin(void)
 {
     device = sim_open("sim:0");
-    ctrt_log_set_callback(keep_report, NULL);
+    log_keep(CTRT_LOG_WARNING);
     first = default_stream(device);
     a = new_stream(device);
     b = new_stream(device);
@@ -264,8 +256,8 @@ static void test_programs(void)
         IN_CHILD("CTRT_SIM=devices=1,latency=200us", "CTRT_STREAM_ORDER=check") {
             begin();
             cases[i].run();
-            CHECK(ctrt_race_count() == cases[i].reports, "%llu reports, the last: %s",
-                  (unsigned long long)ctrt_race_count(), report);
+            CHECK(ctrt_race_count() == cases[i].reports, "%llu reports: %s",
+                  (unsigned long long)ctrt_race_count(), logged);
             end();
         }
     }
@@ -291,10 +283,10 @@ static void test_sites(void)
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
-        HAS(report, here, there, "reads", "writes", "[1000]");
-        const char *call = strstr(report, "run-public(");
+        HAS(logged, here, there, "reads", "writes", "[1000]");
+        const char *call = strstr(logged, "run-public(");
         CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
-              "the report lacks the two call sites: %s", report);
+              "the report lacks the two call sites: %s", logged);
         end();
     }
 }

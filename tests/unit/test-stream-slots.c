@@ -135,11 +135,7 @@ static void fresh(ctrt_device *device)
 static void test_failed_open(bool last)
 {
     group("a device fails to open after its stream got %s of the used slots", last ? "the last" : "the first");
-    const char *folder = folder_new();
-    folder_plugin(folder, "backend-cpu");
-    folder_plugin(folder, "backend-sim");
-    folder_plugin(folder, "memory-caching");
-    folder_actor(folder, "backend-fake");
+    const char *folder = FOLDER_OF("backend-cpu", "backend-sim", "memory-caching", "backend-fake");
     IN_CHILD(folder_path(folder, NULL), "CTRT_SIM=devices=1,latency=3ms", "CTRT_FAKE_MEMORY=0",
              "CTRT_MEMORY_LIMIT=fake=50%") {
         ctrt_device *device = sim_open("sim:0"), *fake = NULL;
@@ -162,7 +158,6 @@ static void test_failed_open(bool last)
         CHECK_EQ(total(x), 8 * N);
         release_held(count);
     }
-    folder_remove(folder);
 }
 
 static void test_failed_opens(void)

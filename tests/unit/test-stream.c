@@ -2,6 +2,7 @@
 /* Tests streams and events: the current stream, ordering, and asynchronous calls. Runs on simulated devices, whose
  * work takes a configured time. */
 #include "calls.h"
+#include "memory_checks.h"
 #include "sims.h"
 
 #define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
@@ -208,32 +209,6 @@ static void test_fork_busy(void)
     }
 }
 
-static void test_forgotten_copy(void)
-{
-    group("a host access to device memory ends the process and names the op and label");
-    FILE *output = tmpfile();
-    char text[4096] = "";
-    int status = 0;
-    REQUIRE_TRUE(output != NULL);
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        setenv("CTRT_SIM", "devices=1", 1);
-        dup2(fileno(output), STDERR_FILENO);
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = NULL, y = NULL;
-        OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device), ctrt_memory_label_push("encoder.layer1"),
-           ctrt_matmul(&y, x, x), ctrt_device_synchronize(device));
-        _exit(*(volatile float *)ctrt_tensor_data(y) == 4 ? 0 : 0);
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    CHECK(!WIFEXITED(status) || WEXITSTATUS(status) != 0, "the process did not end");
-    rewind(output);
-    text[fread(text, 1, sizeof text - 1, output)] = '\0';
-    fclose(output);
-    HAS(text, "host read memory of sim:0", "matmul", "encoder.layer1");
-}
-
 #define WAITS(call, count)                                                                                     \
     do {                                                                                                       \
         const uint64_t was = ctrt_device_synchronizations(device);                                             \
@@ -247,7 +222,6 @@ static void waits_counted(ctrt_device *device)
     CTRT_AUTO(event) event = new_event(device, false);
     CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
     double value = 0;
-    char *text = NULL;
     OK(ctrt_event_record(event, NULL), ctrt_device_synchronize(device));
     const uint64_t before = ctrt_device_synchronizations(device);
     WAITS(ctrt_add(&y, x, x), 0);
@@ -258,14 +232,10 @@ static void waits_counted(ctrt_device *device)
     WAITS(ctrt_device_synchronize(device), 1);
     WAITS(ctrt_item(&value, here), 0);
     CHECK(ctrt_device_synchronizations(cpu) == 0, "waits for the cpu are counted");
-    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
-    const char *found = text != NULL ? strstr(text, "\"sim:0\"") : NULL;
+    const char *text = metrics_as(CTRT_METRICS_JSON), *found = strstr(text, "\"sim:0\"");
     found = found != NULL ? strstr(found, "\"synchronizations_total\": ") : NULL;
     CHECK(found != NULL && strtoull(strchr(found, ':') + 1, NULL, 10) == before + 5, "%s", text);
-    free(text);
-    CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
-    CHECK_HAS(text, "ctrt_device_synchronizations_total{device=\"sim:0\"");
-    free(text);
+    CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), "ctrt_device_synchronizations_total{device=\"sim:0\"");
 }
 
 TEST_MAIN
@@ -282,7 +252,6 @@ TEST_MAIN
         { "non-blocking copies", { SLOW }, non_blocking },
     };
     run_cases(cases, COUNT(cases));
-    test_forgotten_copy();
     test_cpu_only();
     test_fork_busy();
     return done();

@@ -1,34 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests SyncBatchNorm against batch norm of the joined batch in float64: ranks with communicators of their own, and the
  * strategies. */
-#include <math.h>
-
 #include "comm_job.h"
 #include "ctrt/strategy_plugin.h"
+#include "parallel_check.h"
 
 enum { C = 3, SPACE = 2, MOST_RANKS = 4, FEATURES = 6 };
-
-static bool near(const char *what, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
-{
-    double a[512], b[512];
-    if (!CHECK(got != NULL && want != NULL && ctrt_tensor_numel(got) == ctrt_tensor_numel(want), "%s: missing", what))
-        return false;
-    const int64_t numel = ctrt_tensor_numel(want);
-    REQUIRE_TRUE(numel <= 512);
-    if (!CHECK_OK(ctrt_to_host(a, sizeof a, got, CTRT_F64)) || !CHECK_OK(ctrt_to_host(b, sizeof b, want, CTRT_F64)))
-        return false;
-    for (int64_t i = 0; i < numel; i++)
-        if (!(fabs(a[i] - b[i]) <= tolerance * (1 + fabs(b[i]))))
-            return CHECK(false, "%s: element %lld is %.9g, expected %.9g", what, (long long)i, a[i], b[i]);
-    return true;
-}
-
-static ctrt_tensor *tensor_of(ctrt_module *module, const char *name)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_module_tensor(&tensor, module, name));
-    return tensor;
-}
 
 /* ---- one layer, with the communicator of the program ---- */
 
@@ -48,6 +25,15 @@ static const struct layer_case {
     { "not affine, average of all batches", CTRT_F64, 1e-13, false, -1, 0, { 2, 2, 2, 2 } },
     { "a mean that is large beside the variance", CTRT_F32, 5e-4, true, 0.5, 1000, { 2, 1, 3, 2 } },
 };
+
+/* The rows of the ranks before this one. */
+static int rows_before(const int *rows, int rank)
+{
+    int sum = 0;
+    for (int r = 0; r < rank; r++)
+        sum += rows[r];
+    return sum;
+}
 
 /* Rows from..from+rows-1 of data that depends on `turn`, without the rounding of `dtype`. */
 static ctrt_tensor *data(ctrt_device *device, ctrt_dtype dtype, int turn, int from, int rows, double shift)
@@ -78,12 +64,8 @@ static void layer_of_ranks(struct rank *rank)
     static const char *const buffers[2] = { "running_mean", "running_var" }, *const names[2] = { "weight", "bias" };
     const struct layer_case *k = rank->argument;
     CTRT_AUTO(module) layer = NULL, joined = NULL;
-    int from = 0, all = 0;
-    for (int r = 0; r < rank->size; r++)
-        all += k->rows[r];
-    for (int r = 0; r < rank->number; r++)
-        from += k->rows[r];
-    const int rows = k->rows[rank->number];
+    const int from = rows_before(k->rows, rank->number), rows = k->rows[rank->number];
+    const int all = rows_before(k->rows, rank->size);
     CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, k->momentum, k->affine, rank->comm, rank->device));
     CHECK_OK(ctrt_batch_norm1d_new(&joined, C, 0, k->momentum, k->affine, rank->device));
     CHECK_OK(ctrt_module_to(joined, NULL, CTRT_F64));
@@ -92,8 +74,8 @@ static void layer_of_ranks(struct rank *rank)
         ctrt_no_grad {
             CTRT_AUTO(tensor) value = NULL;
             CHECK_OK(ctrt_from_data(&value, (double[]){ 1.5, -0.5, 0.25 }, C, CTRT_SHAPE(C), CTRT_F64, rank->device));
-            CHECK_OK(ctrt_copy_(tensor_of(layer, names[i]), value));
-            CHECK_OK(ctrt_copy_(tensor_of(joined, names[i]), value));
+            CHECK_OK(ctrt_copy_(module_tensor(layer, names[i]), value));
+            CHECK_OK(ctrt_copy_(module_tensor(joined, names[i]), value));
         }
     for (int turn = 0; turn < 2; turn++) {
         CTRT_AUTO(tensor) y = NULL, dx = NULL, want_y = NULL, want_dx = NULL;
@@ -101,15 +83,16 @@ static void layer_of_ranks(struct rank *rank)
         pass(&want_y, &want_dx, joined, rank->device, k, CTRT_F64, turn, 0, all);
         CHECK_OK(ctrt_narrow(&want_y, want_y, 0, from, rows));
         CHECK_OK(ctrt_narrow(&want_dx, want_dx, 0, from, rows));
-        near("y", y, want_y, k->tolerance);
-        near("dx", dx, want_dx, k->tolerance);
+        check_same("y", __LINE__, y, want_y, k->tolerance);
+        check_same("dx", __LINE__, dx, want_dx, k->tolerance);
         for (int i = 0; i < 2; i++)
-            near(buffers[i], tensor_of(layer, buffers[i]), tensor_of(joined, buffers[i]), k->tolerance);
+            check_same(buffers[i], __LINE__, module_tensor(layer, buffers[i]), module_tensor(joined, buffers[i]),
+                       k->tolerance);
         for (int i = 0; i < 2 && k->affine; i++) {
             CTRT_AUTO(tensor) sum = NULL;
-            CHECK_OK(ctrt_to_dtype(&sum, ctrt_tensor_grad(tensor_of(layer, names[i])), CTRT_F64));
+            CHECK_OK(ctrt_to_dtype(&sum, ctrt_tensor_grad(module_tensor(layer, names[i])), CTRT_F64));
             CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, sum, CTRT_COMM_SUM));
-            near(names[i], sum, ctrt_tensor_grad(tensor_of(joined, names[i])), 4 * k->tolerance);
+            check_same(names[i], __LINE__, sum, ctrt_tensor_grad(module_tensor(joined, names[i])), 4 * k->tolerance);
         }
     }
     ctrt_module_train(layer, false);        /* evaluation does not communicate: one rank alone */
@@ -118,7 +101,7 @@ static void layer_of_ranks(struct rank *rank)
         CTRT_AUTO(tensor) y = NULL, dx = NULL, want_y = NULL, want_dx = NULL;
         pass(&y, &dx, layer, rank->device, k, k->dtype, 5, 0, 2);
         pass(&want_y, &want_dx, joined, rank->device, k, CTRT_F64, 5, 0, 2);
-        near("y in evaluation mode", y, want_y, k->tolerance);
+        check_same("y in evaluation mode", __LINE__, y, want_y, k->tolerance);
     }
 }
 
@@ -130,23 +113,19 @@ static void edges(struct rank *rank)
                       one = NULL, y = NULL, loss = NULL;
     CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, 0, true, rank->comm, rank->device));
     CHECK_OK(ctrt_forward(&y, layer, none));
-    double mean[C], var[C];
-    CHECK_OK(ctrt_to_host(mean, sizeof mean, tensor_of(layer, "running_mean"), CTRT_F64));
-    CHECK_OK(ctrt_to_host(var, sizeof var, tensor_of(layer, "running_var"), CTRT_F64));
-    CHECK(mean[0] == 0 && var[0] == 1, "no rows: running statistics %g and %g", mean[0], var[0]);
+    VALUES_ARE(module_tensor(layer, "running_mean"), 0, 0, 0);
+    VALUES_ARE(module_tensor(layer, "running_var"), 1, 1, 1);
 
     CHECK_OK(ctrt_full(&one, CTRT_SHAPE(rank->number == 0, C), ctrt_float(2), CTRT_F32, rank->device));
     CHECK_OK(ctrt_forward(&y, layer, one));
-    CHECK_OK(ctrt_to_host(mean, sizeof mean, tensor_of(layer, "running_mean"), CTRT_F64));
-    CHECK_OK(ctrt_to_host(var, sizeof var, tensor_of(layer, "running_var"), CTRT_F64));
-    CHECK(fabs(mean[0] - 0.2) < 1e-6 && fabs(var[0] - 0.9) < 1e-6, "one value: running statistics %g and %g", mean[0],
-          var[0]);
+    VALUES_ARE(module_tensor(layer, "running_mean"), (double)0.2f, (double)0.2f, (double)0.2f);     /* of one value */
+    VALUES_ARE(module_tensor(layer, "running_var"), (double)0.9f, (double)0.9f, (double)0.9f);
 
     CHECK_OK(ctrt_module_copy(&copy, layer, rank->device));     /* has the communicator too */
     CHECK_OK(ctrt_forward(&y, copy, two));                      /* `two` does not require grad */
     CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(loss));
-    CHECK_TRUE(ctrt_tensor_grad(two) == NULL && ctrt_tensor_grad(tensor_of(copy, "bias")) != NULL);
+    CHECK_TRUE(ctrt_tensor_grad(two) == NULL && ctrt_tensor_grad(module_tensor(copy, "bias")) != NULL);
 
     CHECK_OK(ctrt_tensor_require_grad(two, true));
     CHECK_OK(ctrt_forward(&y, layer, two));
@@ -236,7 +215,7 @@ static void pair_compare(struct pair *p)
     for (int buffers = 0; buffers < 2; buffers++)
         for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &want, p->one, i) == CTRT_OK;
              i++)
-            near(name, tensor_of(p->net, name), want, 1e-12);
+            check_same(name, __LINE__, module_tensor(p->net, name), want, 1e-12);
 }
 
 static void pair_free(struct pair *p)
@@ -258,13 +237,8 @@ static void train(struct rank *rank)
     struct pair p;
     pair_new(&p, "distributed", &rank->device, 1, rank->comm);
     for (int turn = 0; turn < 5; turn++) {
-        int from = 0, all = 0;
-        for (int r = 0; r < rank->size; r++)
-            all += plan[turn][r];
-        for (int r = 0; r < rank->number; r++)
-            from += plan[turn][r];
-        step(p.net, p.a, rank->device, turn, from, plan[turn][rank->number]);
-        step(p.one, p.b, rank->device, turn, 0, all);
+        step(p.net, p.a, rank->device, turn, rows_before(plan[turn], rank->number), plan[turn][rank->number]);
+        step(p.one, p.b, rank->device, turn, 0, rows_before(plan[turn], rank->size));
     }
     pair_compare(&p);
     pair_free(&p);
@@ -292,7 +266,7 @@ static void passes(struct rank *rank)
             const char *name;
             ctrt_tensor *want;
             CHECK_OK(ctrt_module_parameter(&name, &want, p.one, i));
-            near(name, ctrt_tensor_grad(tensor_of(p.net, name)), ctrt_tensor_grad(want), 1e-12);
+            check_same(name, __LINE__, ctrt_tensor_grad(module_tensor(p.net, name)), ctrt_tensor_grad(want), 1e-12);
         }
     }
     pair_compare(&p);
@@ -340,37 +314,19 @@ static void canonical(struct rank *rank)
 
 /* ---- one process ---- */
 
-static ctrt_device *named(const char *name)
-{
-    ctrt_device *device = NULL;
-    if (!CHECK_OK(ctrt_device_get(&device, name)))
-        tap_stop();
-    return device;
-}
-
-static const struct list_case {
-    const char *strategy;
-    int n;
-    const char *devices[4];
-} lists[] = {
-    { "data-parallel", 1, { "sim:0" } },
-    { "data-parallel", 2, { "sim:0", "sim:1" } },
-    { "data-parallel", 4, { "sim:2", "sim:0", "sim:1", "sim:3" } },
-    { "data-parallel", 2, { "sim:1", "sim:1" } },
-    { "data-parallel", 3, { "cpu", "cpu", "cpu" } },
-    { "data-parallel", 3, { "cpu", "sim:0", "sim:1" } },
-    { "single", 1, { "cpu" } },
-    { "pipeline", 2, { "sim:0", "sim:1" } },
+static const struct device_list lists[] = {     /* named after the strategy */
+    { "data-parallel", 1, { 0 } }, { "data-parallel", 2, { 0, 1 } }, { "data-parallel", 4, { 2, 0, 1, 3 } },
+    { "data-parallel", 2, { 1, 1 } }, { "data-parallel", 3, { -1, -1, -1 } }, { "data-parallel", 3, { -1, 0, 1 } },
+    { "single", 1, { -1 } }, { "pipeline", 2, { 0, 1 } },
 };
 
-static void one_process(const struct list_case *list)
+static void one_process(const struct device_list *list)
 {
     static const int rows[5] = { 12, 7, 2, 3, 9 };
-    ctrt_device *devices[4] = { NULL };
+    ctrt_device *devices[MOST];
     struct pair p;
-    for (int i = 0; i < list->n; i++)
-        devices[i] = named(list->devices[i]);
-    pair_new(&p, list->strategy, devices, list->n, NULL);
+    REQUIRE_TRUE(list_devices(devices, list));
+    pair_new(&p, list->name, devices, list->n, NULL);
     for (int turn = 0; turn < 5; turn++) {
         step(p.net, p.a, devices[0], turn, 0, rows[turn]);
         step(p.one, p.b, devices[0], turn, 0, rows[turn]);
@@ -380,7 +336,7 @@ static void one_process(const struct list_case *list)
             ctrt_module_train(p.one, false);
             CHECK_OK(ctrt_forward(&y, p.net, x));
             CHECK_OK(ctrt_forward(&want, p.one, x));
-            near("y", y, want, 1e-12);
+            check_same("y", __LINE__, y, want, 1e-12);
             ctrt_module_train(p.net, true);
             ctrt_module_train(p.one, true);
         }
@@ -391,7 +347,7 @@ static void one_process(const struct list_case *list)
 
 static void data_parallel_limits(void)
 {
-    ctrt_device *devices[3] = { named("sim:0"), named("sim:1"), named("sim:2") };
+    ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
     CTRT_AUTO(tensor) x = batch_of(devices[0], 0, 0, 9), y = NULL, want = NULL, loss = NULL;
     struct pair p;
     ctrt_log_set_callback(no_log, NULL);
@@ -408,10 +364,10 @@ static void data_parallel_limits(void)
         const char *name;
         ctrt_tensor *to;
         CHECK_OK(ctrt_module_parameter(&name, &to, p.one, i));
-        ctrt_no_grad CHECK_OK(ctrt_copy_(to, tensor_of(p.net, name)));
+        ctrt_no_grad CHECK_OK(ctrt_copy_(to, module_tensor(p.net, name)));
     }
     ctrt_no_grad CHECK_OK(ctrt_forward(&want, p.one, x));
-    near("y", y, want, 1e-12);
+    check_same("y", __LINE__, y, want, 1e-12);
 
     ctrt_comm *comms[2] = { NULL };
     CHECK_OK(ctrt_comm_new_local(comms, devices, 2, NULL));

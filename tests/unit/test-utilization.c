@@ -6,12 +6,6 @@
 #include "calls.h"
 #include "sims.h"
 
-static void sleep_ms(long milliseconds)
-{
-    const struct timespec time = { milliseconds / 1000, milliseconds % 1000 * 1000000 };
-    nanosleep(&time, NULL);
-}
-
 static void test_usage(void)
 {
     group("memory in use is exact and available without opening the device");
@@ -39,12 +33,12 @@ static void test_usage(void)
         CTRT_AUTO(tensor) x = full(1, 16, device);
         ctrt_usage usage;
         OK(ctrt_device_synchronize(device), ctrt_device_get_usage(&usage, "sim:0"));
-        sleep_ms(100);
+        usleep(100000);
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
         CHECK(usage.busy == 0, "the device was idle for 100 ms, but is %d%% busy", usage.busy);
         for (int i = 0; i < 4; i++)
             CHECK_OK(ctrt_add_(x, x));
-        sleep_ms(100);
+        usleep(100000);
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
         CHECK(usage.busy >= 80, "200 ms of work were enqueued 100 ms ago, but the device is %d%% busy", usage.busy);
         CHECK_OK(ctrt_device_synchronize(device));
@@ -124,7 +118,7 @@ static void test_picking(void)
             CHECK_OK(ctrt_device_synchronize(device));
             CHECK_OK(ctrt_device_get_usage(&usage, ctrt_device_name(device)));      /* the load is measured from here */
         }
-        sleep_ms(20);
+        usleep(20000);
         PICKS("1,2,3", 8, .order = CTRT_PICK_FIRST);
         PICKS("1", 1, .order = CTRT_PICK_FIRST);
         PICKS("3,2,1", 8, .order = CTRT_PICK_LAST);

@@ -30,8 +30,8 @@ static const ctrt_param params[] = {
     [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL,
                  "file for the results of CTRT_CUDA_BENCHMARK" },
     [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
-                    "folders, separated by ':', where cuBLASLt and cuDNN are searched first, unless the process has "
-                    "loaded them already: their own folders, or site-packages/nvidia of a pip installation" },
+                    "folders, separated by ':', where cuBLASLt, cuDNN and NCCL are searched first, unless the process "
+                    "has loaded them already: their own folders, or site-packages/nvidia of a pip installation" },
     [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
                 "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
     [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,

@@ -314,6 +314,15 @@ static ctrt_status host_call(void *handle, void *object, void (*function)(void *
                       "enqueuing a host function");
 }
 
+static ctrt_status native(void *handle, void *object, void **out)
+{
+    struct cuda_device *device = handle;
+    ctrt_status status = cuda_enter(device);
+    if (status == CTRT_OK)
+        *out = cuda_queue_of(device, object)->stream;
+    return status;
+}
+
 const ctrt_queue_table cuda_queue_table = {
     .size = sizeof(ctrt_queue_table),
     .create = create,
@@ -330,4 +339,5 @@ const ctrt_queue_table cuda_queue_table = {
     .event_elapsed = cuda_event_elapsed,
     .error = error,
     .reset = reset,
+    .native = native,
 };

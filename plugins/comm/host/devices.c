@@ -194,7 +194,8 @@ static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_
     const struct host_entry entry = { .signature = call->signature };
     const bool shares = host_shares(call);
     CTRT_TRY(publish(comm, call->send_tensor != NULL ? call->send_tensor : call->receive_tensor));
-    CTRT_TRY(host_arrive(comm, call, &entry));
+    host_enter(comm, &entry);
+    CTRT_TRY(host_arrive(comm, call));
     if (call->signature.count == 0)
         return CTRT_OK;
     WITH_OTHERS(comm, shares ? reduce_share(sum, comm, call) : take(comm, call));

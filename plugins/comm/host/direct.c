@@ -8,10 +8,10 @@
 
 #define BLOCK ((size_t)8 << 10)             /* bytes */
 
-struct host_range host_share(const struct host_comm *comm, size_t bytes)
+struct host_range host_share(const struct host_comm *comm, int rank, size_t bytes)
 {
-    const size_t lines = (bytes + 63) / 64, rank = (size_t)comm->rank, world = (size_t)comm->world;
-    const size_t begin = lines * rank / world * 64, end = lines * (rank + 1) / world * 64;
+    const size_t lines = (bytes + 63) / 64, number = (size_t)rank, world = (size_t)comm->world;
+    const size_t begin = lines * number / world * 64, end = lines * (number + 1) / world * 64;
     return (struct host_range){ begin < bytes ? begin : bytes, end < bytes ? end : bytes };
 }
 
@@ -40,7 +40,7 @@ ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_TRY(host_use_begin(comm));
     if (host_shares(call))
-        host_reduce_range(comm, call, host_share(comm, call->bytes), comm->to, comm->world);
+        host_reduce_range(comm, call, host_share(comm, comm->rank, call->bytes), comm->to, comm->world);
     else
         host_take(comm, call, comm->from, call->bytes, 0, call->bytes);
     host_use_end(comm);

@@ -7,6 +7,7 @@
  *   wait.c       waiting for other ranks
  *   direct.c     collectives on memory that all ranks can address: threads on cpus, or shared segments
  *   pieces.c     collectives through the arena, in pieces: processes, and all small tensors
+ *   pull.c       large collectives between processes that can read each other's memory
  *   devices.c    collectives and messages of threads with asynchronous devices, by ops on the devices
  *   message.c    send and recv
  *   plugin.c     the plugin's registration. The other files are part of the engine `mpi` too
@@ -19,6 +20,7 @@
 #define COMM_HOST_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -55,6 +57,8 @@ struct host_place {
 struct host_entry {
     ctrt_comm_signature signature;
     struct host_place give, receive;        /* the data that the rank contributes and where its result goes, or NULL */
+    bool put;                               /* its slot has the first piece of the data */
+    bool pulls;                             /* other processes can read the data and the result */
 };
 
 /* The message that a rank sends. The receiver writes only the second part. */
@@ -77,12 +81,17 @@ struct host_outbox {
 struct host_rank {
     struct host_entry entries[2];
     int64_t pid;
+    uint64_t token[2];                      /* random numbers, at this address in the process: see pull.c */
+    const void *probe;
+    cpu_set_t processors;                   /* on which the rank may run */
     bool cpu;                               /* its device's memory is host memory and synchronous */
     /* HOST_DEVICES: for even and odd phases, the tensor that the others read and the work that computes it. The events
      * live as long as the arena, because another rank may use them when this one has left. */
     ctrt_tensor *tensors[2];
     ctrt_event *events[2];
     struct host_outbox outbox;
+    struct host_word arrivals;              /* of few ranks: barriers so far */
+    atomic_bool writing __attribute__((aligned(64)));           /* to the memory of another process: see pull.c */
 } __attribute__((aligned(64)));
 
 /* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
@@ -92,6 +101,7 @@ struct host_header {
     _Atomic uint32_t arrived __attribute__((aligned(64)));      /* ranks at the current barrier */
     _Atomic bool dead __attribute__((aligned(64)));             /* a call has failed */
     _Atomic bool devices;                   /* HOST_DEVICES: the events of the ranks exist */
+    _Atomic bool unreadable;                /* a rank cannot access the memory of another one */
     int64_t segment_pid, segment_fd;        /* segment that rank 0 creates, during alloc */
     atomic_int segment_failed[2];           /* of even and odd segments: rank + 1 of one that could not map it */
     struct host_rank ranks[];
@@ -122,7 +132,7 @@ struct host_segment {
 struct host_comm {
     const ctrt_comm_config *config;
     int rank, world;
-    int spins;                              /* how often to look at a word before the thread sleeps */
+    int64_t spin;                           /* nanoseconds to look at a word before the thread sleeps */
     struct host_arena *arena;
     struct host_header *header;
     int fd;                                 /* rank 0, while the others join */
@@ -132,6 +142,11 @@ struct host_comm {
     uint32_t collectives, pieces, messages; /* so far */
     uint32_t phases;                        /* HOST_DEVICES: barriers so far */
     const char **from, **to;                /* [world], for the current collective */
+    bool pulls;                             /* HOST_PROCESSES: the processes can access each other's memory */
+    char *scratch;                          /* for pull.c; NULL until the first reduction */
+    struct { const void *address; size_t bytes; } tested[2];    /* data and result of which pull.c knows that the kernel
+                                             * can copy them */
+    atomic_bool written;                    /* a rank may still write to the tensors of a failed call */
     pthread_mutex_t segments_lock;
     struct host_segment *segments;
     uint64_t segment_count;                 /* so far */
@@ -181,8 +196,10 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
 ctrt_status host_poll_joining(struct host_comm *comm);
 /* Waits until all ranks have called it. */
 ctrt_status host_barrier(struct host_comm *comm, void *state);
-/* Writes this rank's entry, waits for all ranks and compares their signatures. */
-ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call, const struct host_entry *entry);
+/* Begins the next collective: writes this rank's entry. */
+void host_enter(struct host_comm *comm, const struct host_entry *entry);
+/* Waits for all ranks and compares their signatures. */
+ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call);
 /* The entry of a rank in the collective that this rank has arrived at. */
 const struct host_entry *host_entry(const struct host_comm *comm, int rank);
 
@@ -190,17 +207,18 @@ const struct host_entry *host_entry(const struct host_comm *comm, int rank);
  * dead. */
 ctrt_status host_use_begin(struct host_comm *comm);
 void host_use_end(struct host_comm *comm);
-/* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, because the
- * caller's memory may be freed when run() returns. Returns `status`. */
+/* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, and until no other
+ * process writes to this rank's memory, because the caller's memory may be freed when run() returns. If a process
+ * may still be writing after the time limit, sets comm->written. Returns `status`. */
 ctrt_status host_dead(struct host_comm *comm, ctrt_status status);
 
-/* ---- direct.c, pieces.c, devices.c, message.c ---- */
+/* ---- direct.c, pieces.c, pull.c, devices.c, message.c ---- */
 
 struct host_range {
     size_t begin, end;
 };
-/* The bytes, whole cache lines, that this rank reduces when the ranks share the reduction of `bytes` bytes. */
-struct host_range host_share(const struct host_comm *comm, size_t bytes);
+/* The bytes, whole cache lines, that a rank reduces when the ranks share the reduction of `bytes` bytes. */
+struct host_range host_share(const struct host_comm *comm, int rank, size_t bytes);
 /* Reduces that range of the data at comm->from[world] and writes it to the same range of each address in to[count] that
  * is not NULL (at least one), which may be among the inputs. */
 void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call, struct host_range range,
@@ -210,9 +228,23 @@ ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before host_arrive: copies piece 0 of this rank's data to its slot. Not needed if the others may be able to address
  * the data. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After host_arrive: the rest. `late`, the same on all ranks: a rank whose data is in a segment has not called
- * host_put_first, and host_resolve has failed; so all ranks call host_put_first now. */
+/* After host_arrive: the rest. `late`, the same on all ranks: a rank has not called host_put_first, because its data is
+ * in a segment or might have been read by host_run_pull; so all ranks call host_put_first now. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
+/* While the group is created: sets token and probe of this rank's struct, for host_pull_allowed in other processes. */
+ctrt_status host_pull_publish(struct host_rank *own);
+/* Returns whether this process can read and write the memory of the rank's process. */
+bool host_pull_allowed(const struct host_rank *rank);
+/* Whether host_run_pull is faster than host_run_pieces; the same on all ranks. */
+bool host_pull_wanted(const struct host_comm *comm, const ctrt_comm_call *call);
+/* Whether it can run this rank's part: allocates memory for reductions, and tests whether the kernel can read the data
+ * that this rank contributes and its result, of these sizes, from another process. */
+bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes);
+/* After host_arrive, if all ranks are ready. */
+ctrt_status host_run_pull(struct host_comm *comm, const ctrt_comm_call *call);
+/* After the group was marked as dead: waits until no other process writes to this rank's tensors. false: one may still
+ * do so, because it is stopped. */
+bool host_await_writers(const struct host_comm *comm);
 /* The whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
@@ -262,6 +294,12 @@ void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const c
 /* ---- host.c ---- */
 
 extern const ctrt_comm_engine host_engine;
+/* Keeps the tensors of a failed call permanently, because another process may still write to their memory. */
+void host_keep_tensors(const ctrt_comm_call *call);
+/* The two halves of a collective that is not HOST_DEVICES, between which all ranks must meet and compare their
+ * signatures: for the engine mpi, which does so itself. */
+void host_begin(struct host_comm *comm, const ctrt_comm_call *call);
+ctrt_status host_finish(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before the first call of the table. */
 void host_init(const ctrt_host *host);
 

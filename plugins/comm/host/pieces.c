@@ -33,7 +33,7 @@ static bool shares(const struct host_comm *comm, const ctrt_comm_call *call)
 /* Copies `bytes` bytes except this rank's share. */
 static void copy_others(const struct host_comm *comm, char *to, const char *from, size_t bytes)
 {
-    const struct host_range own = host_share(comm, bytes);
+    const struct host_range own = host_share(comm, comm->rank, bytes);
     memcpy(to, from, own.begin);
     memcpy(to + own.end, from + own.end, bytes - own.end);
 }
@@ -68,7 +68,7 @@ static void combine(struct host_comm *comm, const ctrt_comm_call *call, size_t s
     };
     slots(comm, index);
     comm->from[comm->rank] = (const char *)call->send + offset;
-    host_reduce_range(comm, call, host_share(comm, bytes_of(call, stride, index)), to, 2);
+    host_reduce_range(comm, call, host_share(comm, comm->rank, bytes_of(call, stride, index)), to, 2);
 }
 
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late)

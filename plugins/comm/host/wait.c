@@ -15,6 +15,8 @@
 #define SLICE_NS    10000000
 #define SLICE_RANKS 64
 #define MOST_SLICES 50
+#define FEW_RANKS   4
+#define LOOKS       64                      /* at a word, between two looks at the clock: about 3 us */
 
 static int64_t now(void)
 {
@@ -59,7 +61,8 @@ ctrt_status host_poll_joining(struct host_comm *comm)
 
 ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old)
 {
-    for (int i = 0; i < comm->spins; i++) {
+    const int64_t end = comm->spin > 0 ? now() + comm->spin : 0;
+    for (int i = 1; comm->spin > 0 && (i % LOOKS != 0 || now() < end); i++) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
             return CTRT_OK;
         host_relax();
@@ -78,8 +81,23 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
     }
 }
 
+/* Each rank writes a word of its own and reads those of the others: with few ranks this takes less time than a common
+ * counter, which passes from processor to processor. */
+static ctrt_status barrier_of_few(struct host_comm *comm, void *state)
+{
+    struct host_rank *const ranks = comm->header->ranks;
+    const uint32_t before = atomic_load_explicit(&ranks[comm->rank].arrivals.value, memory_order_relaxed);
+    host_word_set(&ranks[comm->rank].arrivals, before + 1);
+    for (int rank = 0; rank < comm->world; rank++)      /* a rank that has left this barrier may be at the next one */
+        if (atomic_load_explicit(&ranks[rank].arrivals.value, memory_order_acquire) == before)
+            CTRT_TRY(host_wait(comm, state, &ranks[rank].arrivals, before));
+    return CTRT_OK;
+}
+
 static ctrt_status barrier(struct host_comm *comm, void *state)
 {
+    if (comm->world <= FEW_RANKS && comm->spin > 0)
+        return barrier_of_few(comm, state);
     struct host_header *header = comm->header;
     const uint32_t generation = atomic_load_explicit(&header->generation.value, memory_order_relaxed);
     if (atomic_fetch_add(&header->arrived, 1) + 1 == (uint32_t)comm->world) {
@@ -122,10 +140,14 @@ static ctrt_status report_mismatch(struct host_comm *comm, void *state)
     return host_dead(comm, status);
 }
 
-ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call, const struct host_entry *entry)
+void host_enter(struct host_comm *comm, const struct host_entry *entry)
 {
     comm->collectives++;
     comm->header->ranks[comm->rank].entries[comm->collectives & 1] = *entry;
+}
+
+ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call)
+{
     CTRT_TRY(barrier(comm, call->state));
     const ctrt_comm_signature *const first = &host_entry(comm, 0)->signature;
     for (int rank = 1; rank < comm->world; rank++)
@@ -154,5 +176,7 @@ ctrt_status host_dead(struct host_comm *comm, ctrt_status status)
     atomic_store(&comm->header->dead, true);
     while (atomic_load(&comm->arena->users) > 0)
         usleep(50);
+    if (comm->pulls && !host_await_writers(comm))
+        atomic_store(&comm->written, true);
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/collective.c: the collectives, after the opening.
  *
- * Small calls have all data already. On one machine, pull.c or the engine host runs the large ones. On several
+ * Small calls have all data already. On one machine, the engine host runs the large ones. On several
  * machines, large copies are messages, which MPI also transfers between the memories of devices, and broadcasts and the
  * copies of large groups are MPI's non-blocking collectives. Large reductions are in the order of ranks: each rank gets
  * its part of the tensor from all ranks, reduces it and sends the result to all ranks, which moves as many bytes as
@@ -412,24 +412,6 @@ ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call)
 
 /* ---- any collective ---- */
 
-/* Whether the tensors of this rank are in memory that all ranks share (mpi_alloc): then the engine host is faster. */
-static bool in_segments(const struct mpi_comm *comm, const ctrt_comm_call *call, const void *data)
-{
-    return (data == NULL || host_place_of(comm->local, data, call->bytes).segment != 0)
-           && (call->receive == NULL || host_place_of(comm->local, call->receive, call->bytes).segment != 0);
-}
-
-static bool all_in_segments(const struct mpi_comm *comm)
-{
-    bool all = true;
-    for (int rank = 0; rank < comm->world; rank++) {
-        struct mpi_source source;
-        memcpy(&source, comm->blocks[rank] + 1, sizeof source);
-        all &= source.in_segment != 0;
-    }
-    return all;
-}
-
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const ctrt_comm_signature *signature = &call->signature;
@@ -442,14 +424,12 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
             take(comm, call);
         return CTRT_OK;
     }
-    const bool pulls = !small && comm->machines == 1 && mpi_pulls(comm, call);
-    if (pulls) {
-        const void *contributed = mpi_pull_data(call, data);
-        const struct mpi_source source = { (uint64_t)(uintptr_t)contributed, in_segments(comm, call, contributed) };
-        CTRT_TRY(mpi_open(comm, call, &source, sizeof source));
-        return all_in_segments(comm) ? host_engine.run(comm->local, call) : mpi_run_pull(comm, call);
-    }
-    CTRT_TRY(mpi_open(comm, call, data, small ? bytes : 0));
+    const bool local = !small && comm->machines == 1;
+    if (local)
+        host_begin(comm->local, call);
+    const ctrt_status status = mpi_open(comm, call, data, small ? bytes : 0);
+    if (status != CTRT_OK)              /* ranks that arrive later must not write to this rank's tensors */
+        return local ? host_dead(comm->local, status) : status;
     if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)
         return CTRT_OK;
     if (small) {
@@ -458,8 +438,8 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
         take(comm, call);
         return CTRT_OK;
     }
-    if (comm->machines == 1)
-        return host_engine.run(comm->local, call);
+    if (local)
+        return host_finish(comm->local, call);
     if (mpi_through_leaders(comm, call))
         return mpi_run_leaders(comm, call);
     if (!host_reduces(call))

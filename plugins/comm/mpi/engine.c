@@ -59,7 +59,6 @@ static ctrt_status exchange_places(struct mpi_place *places, const ctrt_comm_con
     if (error != 0)
         return mpi_failed("MPI_Comm_rank", error);
     (void)gethostname(own->machine, 63);
-    mpi_pull_publish(own);
     CTRT_TRY(mpi_machine_name(own->machine, sizeof own->machine, config->rank));
     own->rank = rank;
     own->size = size;
@@ -168,12 +167,10 @@ static ctrt_status comm_alloc(struct mpi_comm **out, const ctrt_comm_config *con
         comm->local_number = calloc(world, sizeof *comm->local_number);
         comm->windows = calloc(world, sizeof *comm->windows);
         comm->taken = calloc(world, sizeof *comm->taken);
-        comm->pids = calloc(world, sizeof *comm->pids);
-        comm->addresses = calloc(world, sizeof *comm->addresses);
         for (int i = PATH_SENDS; i < PATHS; i++)
             comm->message[i] = calloc(1, sizeof(struct mpi_block) + MPI_MESSAGE_INLINE);
         if (comm->blocks && comm->inputs && comm->machine && comm->local_number && comm->windows && comm->taken
-            && comm->pids && comm->addresses && comm->message[PATH_SENDS] && comm->message[PATH_RECEIVES])
+            && comm->message[PATH_SENDS] && comm->message[PATH_RECEIVES])
             return CTRT_OK;
     }
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
@@ -201,8 +198,6 @@ static void comm_free(struct mpi_comm *comm)
     free(comm->local_number);
     free(comm->windows);
     free(comm->taken);
-    free(comm->pids);
-    free(comm->addresses);
     free(comm);
 }
 
@@ -290,10 +285,10 @@ static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
     }
     if (status != CTRT_OK) {
         atomic_store_explicit(&comm->dead, true, memory_order_release);
-        if (atomic_load(&comm->incomplete) || (comm->leaders && atomic_load(&comm->leaders->incomplete))) {
-            (void)ctrt_tensor_retain(call->send_tensor);
-            (void)ctrt_tensor_retain(call->receive_tensor);
-        }
+        const struct host_comm *local = comm->local;
+        if (atomic_load(&comm->incomplete) || (comm->leaders && atomic_load(&comm->leaders->incomplete))
+            || (local && atomic_load(&local->written)))
+            host_keep_tensors(call);
     }
     return status;
 }

@@ -8,7 +8,6 @@
  *   opening.c     the first step of every collective: exchanges and compares signatures, and the data of small calls
  *   machines.c    groups of the ranks of one machine, which share memory
  *   window.c      openings and messages in that memory
- *   pull.c        large collectives between processes that can read each other's memory
  *   collective.c  the collectives
  *   message.c     send and recv
  *
@@ -50,8 +49,6 @@ struct mpi_block {                      /* followed by `bytes` bytes of data, ro
 struct mpi_place {
     char machine[80];                   /* its name */
     int32_t rank, size;                 /* in MPI_COMM_WORLD */
-    int64_t pid;
-    uint64_t probe;                     /* address of a copy of `pid` in the process */
     uint64_t cuda;                      /* its device is of type cuda, and MPI reaches device memory */
 };
 
@@ -91,10 +88,6 @@ struct mpi_comm {
     char **windows;                     /* [world], on one machine: see window.c */
     size_t message_block;               /* bytes of a block for a message; 0: messages go through MPI */
     uint64_t *taken;                    /* [world]: messages that the other ranks have read, as far as known */
-    uint64_t barriers;                  /* of windows, so far */
-    bool pulls;                         /* the processes can read each other's memory */
-    int64_t *pids;                      /* [world] */
-    uint64_t *addresses;                /* [world]: of the data of each rank, in its process */
 };
 
 /* Requests that have started and not completed. */
@@ -190,23 +183,6 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
 /* Waits for the message; *out is valid until mpi_window_taken. */
 ctrt_status mpi_window_receive(const struct mpi_block **out, struct mpi_comm *comm, const ctrt_comm_call *call);
 void mpi_window_taken(struct mpi_comm *comm, const ctrt_comm_call *call);
-
-/* Waits until all ranks have called it. */
-ctrt_status mpi_window_barrier(struct mpi_comm *comm, const ctrt_comm_call *call);
-
-/* ---- pull.c: comm->machines is 1 ---- */
-
-/* Sets the members for mpi_pull_allowed, which tests whether this process can read the memory of another one. */
-void mpi_pull_publish(struct mpi_place *own);
-bool mpi_pull_allowed(const struct mpi_place *place);
-/* Whether mpi_run_pull runs this large call. Then the opening has, as data, a struct mpi_source with the address of the
- * data that the rank contributes: mpi_pull_data, where `given` is that of other calls. */
-struct mpi_source {
-    uint64_t address, in_segment;
-};
-bool mpi_pulls(const struct mpi_comm *comm, const ctrt_comm_call *call);
-const void *mpi_pull_data(const ctrt_comm_call *call, const void *given);
-ctrt_status mpi_run_pull(struct mpi_comm *comm, const ctrt_comm_call *call);
 
 /* ---- engine.c ---- */
 

@@ -27,8 +27,6 @@ ctrt_status mpi_machine_name(char *name, size_t bytes, int rank)
     return CTRT_OK;
 }
 
-enum { PAUSE_NS = 40 };                 /* about the time of one spin of the engine host */
-
 /* ---- joining ---- */
 
 /* Sets machine[rank], in the order of first ranks, and this rank's number on its machine. Returns the machines. */
@@ -66,8 +64,8 @@ static ctrt_status create_local(struct mpi_comm *comm)
     config->world = comm->local_world;
     config->mismatch = local_mismatch;
     CTRT_TRY(host_engine.create(&comm->local, config));
-    /* The launcher may have bound each process to a processor, which the engine host takes for the only one. */
-    ((struct host_comm *)comm->local)->spins = (int)(comm->spin / PAUSE_NS);
+    const int64_t spin = ((struct host_comm *)comm->local)->spin;
+    comm->spin = spin < comm->spin ? spin : comm->spin;
     return CTRT_OK;
 }
 
@@ -127,14 +125,9 @@ ctrt_status mpi_machines_join(struct mpi_comm *comm, const struct mpi_place *pla
             CTRT_TRY(create_leaders(comm, places, machines));
     } else {
         comm->machines = 1;
-        bool allowed = true;
-        for (int rank = 0; rank < comm->world; rank++) {
+        for (int rank = 0; rank < comm->world; rank++)
             comm->windows[rank] = host_window(comm->local, rank);
-            comm->pids[rank] = places[rank].pid;
-            allowed &= mpi_pull_allowed(&places[rank]);
-        }
         mpi_window_limits(comm);
-        CTRT_TRY(agree(&comm->pulls, comm, allowed));
     }
     return CTRT_OK;
 }

@@ -3,15 +3,14 @@
  *
  * Each rank has a window that the others read. It contains two blocks for openings, of even and odd collectives, and
  * for each other rank MESSAGES blocks for messages to that rank, then, per sender, the number of messages that this
- * rank has read. The last line is the number of barriers that the rank has arrived at. A block is complete when `ready`
- * is the number of its collective or message. No rank can be two collectives ahead of another one, because every
- * collective has an opening: so a block is written again when all have read it. */
+ * rank has read. A block is complete when `ready` is the number of its collective or message. No rank can be two
+ * collectives ahead of another one, because every collective has an opening: so a block is written again when all have
+ * read it. */
 #include "engine.h"
 
 enum { MESSAGES = 4 };                  /* messages from one rank to another one that have not been read */
 enum { MESSAGE_BLOCK = 8192 + 64 };     /* largest bytes of such a block */
 enum { TAKEN_BYTES = 64 };              /* distance of two counts of messages */
-enum { BARRIER_BYTES = 64 };
 
 /* Waits until *word is at least `number`. */
 static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, _Atomic uint64_t *word, uint64_t number)
@@ -52,25 +51,11 @@ ctrt_status mpi_window_exchange(struct mpi_comm *comm, const ctrt_comm_call *cal
     return CTRT_OK;
 }
 
-static _Atomic uint64_t *barrier_count(const struct mpi_comm *comm, int rank)
-{
-    return (_Atomic uint64_t *)(comm->windows[rank] + HOST_WINDOW - BARRIER_BYTES);
-}
-
-ctrt_status mpi_window_barrier(struct mpi_comm *comm, const ctrt_comm_call *call)
-{
-    const uint64_t number = ++comm->barriers;
-    atomic_store_explicit(barrier_count(comm, comm->rank), number, memory_order_release);
-    for (int rank = 0; rank < comm->world; rank++)
-        CTRT_TRY(wait_for(comm, call, barrier_count(comm, rank), number));
-    return CTRT_OK;
-}
-
 /* ---- messages ---- */
 
 void mpi_window_limits(struct mpi_comm *comm)
 {
-    const size_t each = (HOST_WINDOW - BARRIER_BYTES - 2 * MPI_WINDOW_BLOCK) / (size_t)comm->world;
+    const size_t each = (HOST_WINDOW - 2 * MPI_WINDOW_BLOCK) / (size_t)comm->world;
     const size_t share = each > TAKEN_BYTES ? (each - TAKEN_BYTES) / MESSAGES / 64 * 64 : 0;
     comm->message_block = share < 256 ? 0 : share < MESSAGE_BLOCK ? share : MESSAGE_BLOCK;
 }

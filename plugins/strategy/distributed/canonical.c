@@ -220,7 +220,7 @@ ctrt_status canonical_forward(struct distributed *d, ctrt_tensor **y, ctrt_tenso
     ctrt_shard_range range = { .first = 0, .seeded = d->distinct };
     int shards = 0;
     if (ctrt_tensor_ndim(inputs[0]) == 0 || ctrt_tensor_size(inputs[0], 0) == 0)
-        return ctrt_forward_n(y, d->module, inputs, count);
+        return ctrt_shard_forward(y, d->module, d->device, inputs, count, 0, -1);
     int64_t *sizes = calloc((size_t)d->canonical + 1, sizeof *sizes);
     if (sizes == NULL)
         return no_memory();

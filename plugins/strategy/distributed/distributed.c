@@ -95,23 +95,30 @@ static ctrt_status module_check(struct distributed *d)
 /* Begins a pass whose gradients are reduced. All ranks call it. */
 static ctrt_status pass_begin(struct distributed *d)
 {
+    CTRT_TRY(capture_check(d));
     CTRT_TRY(reduce_rebuild(d));
     if (d->broadcast_buffers && ctrt_module_is_training(d->module))
         CTRT_TRY(ctrt_context(exchange(d, EXCHANGE_BROADCAST, d->tensors + d->parameters, d->count - d->parameters, 0),
                               "buffers of rank 0"));
+    if (d->captured)
+        return capture_step(d);
     if (d->audit > 0 && d->steps > 0 && d->steps % d->audit == 0)
         CTRT_TRY(verify_values(d));
     d->steps++;
     return CTRT_OK;
 }
 
-/* Reports a failure to the other ranks, which would wait for this one. */
+/* Reports a failure to the other ranks, which would wait for this one. In a capture, nothing has been sent yet. */
 static ctrt_status fail_all(struct distributed *d, ctrt_status status)
 {
     char message[1024];
     if (status == CTRT_OK)
         return status;
     snprintf(message, sizeof message, "%s", ctrt_error_message());
+    if (d->captured) {
+        reduce_cancel(d);
+        return ctrt_fail(status, "%s", message);
+    }
     if (ctrt_comm_error(d->comm) == CTRT_OK)
         ctrt_comm_abort(d->comm, message);
     if (d->sync != NULL && ctrt_comm_error(d->sync) == CTRT_OK)
@@ -131,15 +138,21 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     struct distributed *d = self;
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
+    if (ctrt_grad_enabled())
+        capture_begin(d);
+    if (ctrt_grad_enabled() && d->no_sync && d->captured && d->size > 1)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
+                         "cannot be added up there without communication; use ctrt_parallel_step",
+                         ctrt_device_name(d->device));
     if (ctrt_grad_enabled() && !d->no_sync) {
         CTRT_TRY(pass_begin(d));
-        reduce_begin(d, FORWARD);
+        CTRT_TRY(reduce_begin(d, FORWARD));
     }
     if (d->canonical > 0)
         return canonical_forward(d, y, inputs, count);
     ctrt_batch_ranks ranks = { d->sync, 1 };
     ctrt_swap_batch_ranks(&ranks);
-    const ctrt_status status = ctrt_forward_n(y, d->module, inputs, count);
+    const ctrt_status status = ctrt_shard_forward(y, d->module, d->device, inputs, count, 0, -1);
     ctrt_swap_batch_ranks(&ranks);
     return d->sync_active ? fail_all(d, status) : status;
 }
@@ -172,7 +185,7 @@ static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctr
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
-    reduce_begin(d, STEP);
+    CTRT_TRY(reduce_begin(d, STEP));
     CTRT_TRY(reduce_weights(d, batch->rows));
     CTRT_TRY(rows_run(d, &own, batch));
     return reduce_finish(d, loss, own, batch->rows);
@@ -185,6 +198,8 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
         CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->device));
     CTRT_TRY(ctrt_gradients_take(d->grads, d->module));
     CTRT_TRY(ctrt_gradients_add(d->module, d->before, d->grads));
+    if (d->captured)
+        return capture_local(d, batch->rows);
     d->rows += batch->rows;
     return CTRT_OK;
 }
@@ -193,6 +208,7 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
 {
     struct distributed *d = self;
     const bool local = (d->no_sync || d->size == 1) && d->canonical == 0;
+    capture_begin(d);
     ctrt_status status = module_check(d);
     if (status == CTRT_OK)
         status = unfinished_check(d);
@@ -206,6 +222,8 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
     status = d->canonical > 0 ? canonical_step(d, loss, batch)
              : local          ? step_local(d, loss, batch)
                               : step_synced(d, loss, batch);
+    if (d->captured && local)
+        capture_end(d);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
     if (status != CTRT_OK && (!local || d->sync_active))
         status = fail_all(d, status);
@@ -323,7 +341,8 @@ static void dist_describe(void *self, char *text, size_t bytes)
 }
 
 static const ctrt_strategy strategy = {
-    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = dist_create, .destroy = dist_destroy,
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
+    .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
     .event = dist_event, .set_comm_hook = dist_set_comm_hook,
 };

@@ -29,6 +29,8 @@ struct slot {
     uint64_t hook;
     bool hooked;
     bool used;                              /* it got a gradient since the last reduction */
+    bool used_before;                       /* that, before the pass that is being captured */
+    bool anywhere;                          /* a rank used it in the last reduction */
 };
 
 struct bucket {
@@ -89,9 +91,11 @@ struct distributed {
     uint32_t layout;                        /* number of times that the buckets were made */
 
     enum mode mode;
+    bool captured;                          /* the pass that runs, or the last one, is being captured */
     bool started;                           /* a gradient has arrived since the forward pass */
     int64_t rows;                           /* of this rank, since the last reduction */
     ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
+    ctrt_tensor *own;                       /* in a capture: rows of this rank since the last reduction */
     ctrt_work *totals_work;
     ctrt_tensor *weight;                    /* of this rank's gradients; NULL: 1 / size */
 };
@@ -132,7 +136,7 @@ ctrt_status reduce_memory(struct distributed *d);
 void reduce_free(struct distributed *d);
 /* Called before the first gradient of a pass; rebuilds the buckets if that is due (collective). */
 ctrt_status reduce_rebuild(struct distributed *d);
-void reduce_begin(struct distributed *d, enum mode mode);
+ctrt_status reduce_begin(struct distributed *d, enum mode mode);
 /* Starts to add up the rows of all ranks, which give the weights of a step. */
 ctrt_status reduce_weights(struct distributed *d, int64_t rows);
 /* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients
@@ -142,6 +146,25 @@ ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
 void reduce_cancel(struct distributed *d);
 /* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
 ctrt_status reduce_check(const struct distributed *d);
+
+/* ---- capture.c: passes in a capture of the device's stream ---- */
+
+/* CTRT_ERR_STATE in a capture if the buckets are not final. */
+ctrt_status capture_check(struct distributed *d);
+/* Sets d->captured for the pass that begins. capture_end restores what a pass that does not run must not change. */
+void capture_begin(struct distributed *d);
+void capture_end(struct distributed *d);
+/* Lets d->stream join the capture. */
+ctrt_status capture_join(struct distributed *d);
+/* Let each replay count a step, and begin the weights of a step: creates d->totals and d->own. */
+ctrt_status capture_step(struct distributed *d);
+ctrt_status capture_weights(struct distributed *d, int64_t rows);
+/* Let each replay count the end of a reduction, or of a step without. */
+ctrt_status capture_reduced(struct distributed *d);
+ctrt_status capture_local(struct distributed *d, int64_t rows);
+/* *stats: 0, then 1 for each slot that this rank uses. used[s + 1]: whether slot s is reduced. The counts of all ranks
+ * cannot be read in a capture, so a slot that this rank does not use is reduced if the last step did that. */
+ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *used);
 
 /* ---- hooks.c, powersgd.c ---- */
 

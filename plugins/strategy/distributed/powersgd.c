@@ -297,6 +297,10 @@ ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, 
         b->compressing = state->passes >= state->start && hook_compresses(bucket);
         state->passes += bucket->last;
     }
+    if (stage == 0 && hook_compresses(bucket) && b->factors == NULL
+        && ctrt_capture_running(ctrt_tensor_device(bucket->flat)))
+        return ctrt_fail(CTRT_ERR_STATE, "a capture is running, but PowerSGD compresses only after reduction %lld, "
+                         "CTRT_POWERSGD_START; make one more step before the capture", (long long)state->start);
     if (!b->compressing)
         return stage == 0 ? ctrt_comm_all_reduce(work, bucket->comm, bucket->flat, CTRT_COMM_SUM) : CTRT_OK;
     if (stage == 0)

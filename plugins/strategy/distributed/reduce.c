@@ -137,7 +137,7 @@ ctrt_status reduce_rebuild(struct distributed *d)
 
 /* ---- reductions ---- */
 
-void reduce_begin(struct distributed *d, enum mode mode)
+ctrt_status reduce_begin(struct distributed *d, enum mode mode)
 {
     d->mode = mode;
     d->started = false;
@@ -147,13 +147,18 @@ void reduce_begin(struct distributed *d, enum mode mode)
     memory_release(d);
     for (size_t b = 0; b < d->bucket_count; b++)
         d->buckets[b].waiting = d->buckets[b].count, d->buckets[b].hooked = false;
+    return capture_join(d);
 }
 
 ctrt_status reduce_weights(struct distributed *d, int64_t rows)
 {
     const double own[2] = { (double)rows, (double)(d->rows + rows) };
-    CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->device));
-    d->rows += rows;
+    if (d->captured) {
+        CTRT_TRY(capture_weights(d, rows));
+    } else {
+        CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->device));
+        d->rows += rows;
+    }
     return ctrt_comm_all_reduce(&d->totals_work, d->comm, d->totals, CTRT_COMM_SUM);
 }
 
@@ -166,8 +171,9 @@ static ctrt_status weight_find(struct distributed *d)
     CTRT_TRY(ctrt_work_wait(d->totals_work));
     ctrt_work_release(&d->totals_work);
     CTRT_TRY(ctrt_select(&total, d->totals, 0, 1));
-    CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->device));
-    return ctrt_div(&d->weight, own, total);
+    if (!d->captured)
+        CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->device));
+    return ctrt_div(&d->weight, d->captured ? d->own : own, total);
 }
 
 /* Calls the hook for the next stage. It has finished the bucket if it returns without work. */
@@ -280,8 +286,12 @@ static void reduce_end(struct distributed *d)
         d->slots[s].used = false;
     d->mode = IDLE;
     d->started = false;
-    d->rows = 0;
+    if (d->captured)
+        capture_end(d);
+    else
+        d->rows = 0;
     memory_release(d);
+    ctrt_tensor_release(&d->own);
     ctrt_work_release(&d->totals_work);
     ctrt_tensor_release(&d->totals);
     ctrt_tensor_release(&d->weight);
@@ -292,8 +302,12 @@ static void reduce_end(struct distributed *d)
 static ctrt_status forward_finish(struct distributed *d)
 {
     CTRT_TRY(buckets_wait(d));
-    for (size_t s = 0; s < d->slot_count; s++)
+    for (size_t s = 0; s < d->slot_count; s++) {
+        d->slots[s].anywhere = true;
         CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].tensor), d->slots[s].view));
+    }
+    if (d->captured)
+        CTRT_TRY(capture_reduced(d));
     d->reduced = true;
     reduce_end(d);
     return CTRT_OK;
@@ -312,6 +326,9 @@ static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
                          d->mode == IDLE ? "without a forward pass of the strategy before, so it would not be reduced"
                                          : "twice after one forward pass");
     }
+    if (d->captured != ctrt_capture_running(d->device))
+        return ctrt_fail(CTRT_ERR_STATE, "the forward pass %s captured, but the backward pass %s; capture both",
+                         d->captured ? "was" : "was not", d->captured ? "is not" : "is");
     d->started = true;
     if (!d->reduced)
         d->seen[d->seen_count++] = (size_t)(slot - d->slots);
@@ -350,7 +367,10 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
         used[s + 1] = d->slots[s].used;
         complete = complete && d->slots[s].used;
     }
-    CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->device));
+    if (d->captured)
+        CTRT_TRY(capture_stats(d, stats, used));
+    else
+        CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->device));
     if (loss != NULL) {
         CTRT_TRY(ctrt_narrow(&first, *stats, 0, 0, 1));
         CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
@@ -360,7 +380,7 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
     }
     CTRT_TRY(ctrt_comm_all_reduce(NULL, d->comm, *stats, CTRT_COMM_SUM));
     /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
-    return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
+    return complete || d->captured ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
 }
 
 static ctrt_status loss_mean(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *stats, const ctrt_tensor *loss)
@@ -413,9 +433,13 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     CTRT_TRY(buckets_wait(d));
     if (d->stream != NULL)
         CTRT_TRY(stream_join(d));
-    for (size_t s = 0; s < d->slot_count; s++)
-        CTRT_TRY(slot_finish(d, &d->slots[s], used[s + 1] != 0));
+    for (size_t s = 0; s < d->slot_count; s++) {
+        d->slots[s].anywhere = used[s + 1] != 0;
+        CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].anywhere));
+    }
     CTRT_TRY(ctrt_gradients_restore(d->module, d->before));
+    if (d->captured)
+        CTRT_TRY(capture_reduced(d));
     d->reduced = true;
     reduce_end(d);
     return CTRT_OK;
@@ -437,7 +461,7 @@ ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
 void reduce_cancel(struct distributed *d)
 {
     for (size_t b = 0; b < d->bucket_count; b++) {
-        if (d->buckets[b].work != NULL)
+        if (d->buckets[b].work != NULL && !d->captured)
             (void)ctrt_work_wait(d->buckets[b].work);
         ctrt_work_release(&d->buckets[b].work);
     }
@@ -504,6 +528,7 @@ void reduce_free(struct distributed *d)
     }
     ctrt_work_release(&d->totals_work);
     ctrt_tensor_release(&d->totals);
+    ctrt_tensor_release(&d->own);
     ctrt_tensor_release(&d->weight);
     ctrt_stream_release(&d->stream);
     free(d->slots);

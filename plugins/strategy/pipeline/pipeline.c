@@ -6,21 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_MICRO 65536
+#define MOST_MICRO  65536
+#define MOST_STATES 16
 
 static const ctrt_param split_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SPLIT", .type = CTRT_PARAM_STRING,
-    .help = "pipeline: the first child of each further stage: 3,5 (default: stages of about equal size)",
+    .help = "pipeline: the first child of each further stage: 3,5 (default: by the memory of the first step)",
 };
 static const ctrt_param micro_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_MICRO", .type = CTRT_PARAM_INT, .fallback = "0",
     .help = "pipeline: number of micro-batches, at most one per row (0: 4 per stage)",
+};
+static const ctrt_param states_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_STATES", .type = CTRT_PARAM_INT, .fallback = "-1",
+    .help = "pipeline: tensors per parameter that the optimizer will keep: 2 for Adam (-1: 2 if they fit, else 0)",
 };
 static const ctrt_param schedule_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SCHEDULE", .type = CTRT_PARAM_STRING, .fallback = "1f1b",
     .help = "pipeline: 1f1b, which keeps the activations of few micro-batches, or gpipe",
 };
 static const ctrt_host *host;
+
+void pipeline_log(ctrt_log_level level, const char *text)
+{
+    host->log(level, "parallel", "%s", text);
+}
 
 ctrt_status no_memory(void)
 {
@@ -29,13 +39,18 @@ ctrt_status no_memory(void)
 
 static ctrt_status parameters_read(struct pipeline *p)
 {
-    ctrt_param_value micro, schedule;
+    ctrt_param_value micro, states, schedule;
     CTRT_TRY(host->param(&micro, &micro_param));
+    CTRT_TRY(host->param(&states, &states_param));
     CTRT_TRY(host->param(&schedule, &schedule_param));
     if (micro.integer < 0 || micro.integer > MOST_MICRO)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_MICRO=%s: expected 0 (4 per stage) or a number of "
                          "micro-batches up to %d", micro.text, MOST_MICRO);
+    if (states.integer < -1 || states.integer > MOST_STATES)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_STATES=%s: expected -1 (unknown) or a number of "
+                         "tensors per parameter up to %d", states.text, MOST_STATES);
     p->micro = micro.integer;
+    p->states = states.integer;
     p->gpipe = strcmp(schedule.text, "gpipe") == 0;
     if (!p->gpipe && strcmp(schedule.text, "1f1b") != 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_SCHEDULE=%s: expected 1f1b or gpipe", schedule.text);
@@ -71,7 +86,7 @@ static ctrt_status create(void **out, const ctrt_strategy_config *config)
     return status;
 }
 
-static void describe(void *self, char *text, size_t bytes)
+void pipeline_describe(void *self, char *text, size_t bytes)
 {
     const struct pipeline *p = self;
     size_t used = (size_t)snprintf(text, bytes, "on");
@@ -79,6 +94,8 @@ static void describe(void *self, char *text, size_t bytes)
         const struct stage *stage = &p->stages[s];
         used += (size_t)snprintf(text + used, bytes - used, "%s %s: %zu-%zu", s > 0 ? "," : "",
                                  ctrt_device_name(stage->device), stage->first, stage->end - 1);
+        if (stage->bytes > 0 && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, " (%.2f MiB)", (double)stage->bytes / 1048576);
     }
     if (used < bytes)
         used += (size_t)snprintf(text + used, bytes - used, "; %s", p->gpipe ? "gpipe" : "1f1b");
@@ -88,7 +105,8 @@ static void describe(void *self, char *text, size_t bytes)
 
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .create = create, .destroy = destroy, .forward = pipeline_forward,
-    .step = pipeline_step, .describe = describe,
+    .step = pipeline_step,
+    .describe = pipeline_describe,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "pipeline", .table = &strategy },
@@ -100,6 +118,7 @@ static ctrt_status init(const ctrt_host *the_host)
     host = the_host;
     CTRT_TRY(host->param(&value, &split_param));
     CTRT_TRY(host->param(&value, &micro_param));
+    CTRT_TRY(host->param(&value, &states_param));
     return host->param(&value, &schedule_param);
 }
 

@@ -21,7 +21,7 @@ static const char *tensor_name(const struct pipeline *p, size_t i)
     return name;
 }
 
-static uint64_t tensor_bytes(const ctrt_tensor *tensor)
+uint64_t tensor_bytes(const ctrt_tensor *tensor)
 {
     return (uint64_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
 }
@@ -90,10 +90,6 @@ static ctrt_status children_list(struct pipeline *p)
     return CTRT_OK;
 }
 
-struct owner {                              /* the children that have a tensor */
-    size_t first, last;                     /* first > last: none */
-};
-
 static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
 {
     struct owner *owners = calloc(p->count + 1, sizeof *owners);
@@ -124,7 +120,7 @@ static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
 
 /* ---- stages ---- */
 
-static int stage_of(const struct pipeline *p, size_t child)
+int stage_of(const struct pipeline *p, size_t child)
 {
     int s = 0;
     while (child >= p->stages[s].end)
@@ -185,144 +181,6 @@ static ctrt_status split_read(struct pipeline *p, const char *split)
     return CTRT_OK;
 }
 
-/* Where stages may begin: cuts[j] is the j-th child that may begin one, because no child before it shares a tensor with
- * it or with a later child. cuts[groups] is the number of children. */
-struct balance {
-    size_t *cuts, groups;
-    double *sums;                           /* bytes of the parameters and buffers of the groups before j */
-    double *best;                           /* [stage][j]: the fullest stage, with groups 0..j-1 in stages 0..stage */
-    size_t *from;                           /* [stage][j]: the first group of `stage` then */
-};
-
-static ctrt_status balance_begin(struct balance *b, const struct pipeline *p, const struct owner *owners)
-{
-    const size_t most = p->child_count + 1;
-    b->cuts = calloc(most, sizeof *b->cuts);
-    b->sums = calloc(most, sizeof *b->sums);
-    b->best = calloc(most * (size_t)p->n, sizeof *b->best);
-    b->from = calloc(most * (size_t)p->n, sizeof *b->from);
-    double *bytes = calloc(most, sizeof *bytes);
-    bool *tied = calloc(most, sizeof *tied);
-    const bool memory = b->cuts != NULL && b->sums != NULL && b->best != NULL && b->from != NULL && bytes != NULL
-                        && tied != NULL;
-    for (size_t i = 0; memory && i < p->count; i++) {
-        if (owners[i].first == p->child_count)
-            continue;
-        bytes[owners[i].first] += (double)tensor_bytes(p->tensors[i]);
-        for (size_t c = owners[i].first + 1; c <= owners[i].last; c++)
-            tied[c] = true;
-    }
-    for (size_t c = 0; memory && c < p->child_count; c++) {
-        if (!tied[c])
-            b->cuts[b->groups++] = c;
-        b->sums[b->groups] = (c > 0 && tied[c] ? b->sums[b->groups] : b->sums[b->groups - 1]) + bytes[c];
-    }
-    if (memory)
-        b->cuts[b->groups] = p->child_count;
-    free(bytes);
-    free(tied);
-    return memory ? CTRT_OK : no_memory();
-}
-
-/* Total memory of each device, so that a larger device gets more; 1 for all if one does not report it. */
-static ctrt_status capacities(double **out, const struct pipeline *p)
-{
-    double *capacity = calloc((size_t)p->n, sizeof *capacity);
-    bool known = capacity != NULL;
-    for (int s = 0; known && s < p->n; s++) {
-        uint64_t left, total = 0;
-        known = ctrt_device_memory_info(p->devices[s], &left, &total) == CTRT_OK && total > 0;
-        capacity[s] = (double)total;
-    }
-    for (int s = 0; capacity != NULL && !known && s < p->n; s++)
-        capacity[s] = 1;
-    *out = capacity;
-    return capacity != NULL ? CTRT_OK : no_memory();
-}
-
-/* Divides the groups so that the fullest stage, relative to its device, is as small as possible. Of equal divisions it
- * takes those whose stages begin late, so that layers without parameters stay with the layer before. */
-static void balance_choose(struct balance *b, struct pipeline *p, const double *capacity)
-{
-    const size_t width = p->child_count + 1;
-    p->stage_count = (size_t)p->n < b->groups ? p->n : (int)b->groups;
-    for (int s = 0; s < p->stage_count; s++)
-        for (size_t j = (size_t)s + 1; j <= b->groups; j++) {
-            double *best = &b->best[(size_t)s * width + j];
-            *best = -1;
-            for (size_t k = (size_t)s; k < j && (s > 0 || k == 0); k++) {
-                const double here = (b->sums[j] - b->sums[k]) / capacity[s];
-                const double before = s > 0 ? b->best[(size_t)(s - 1) * width + k] : 0;
-                const double fullest = here > before ? here : before;
-                if (*best < 0 || fullest <= *best) {
-                    *best = fullest;
-                    b->from[(size_t)s * width + j] = k;
-                }
-            }
-        }
-    size_t end = b->groups;
-    for (int s = p->stage_count; s-- > 0;) {
-        p->stages[s].end = b->cuts[end];
-        end = b->from[(size_t)s * width + end];
-        p->stages[s].first = b->cuts[end];
-    }
-}
-
-static ctrt_status balance(struct pipeline *p, const struct owner *owners)
-{
-    struct balance b = { .groups = 0 };
-    double *capacity = NULL;
-    ctrt_status status = balance_begin(&b, p, owners);
-    if (status == CTRT_OK)
-        status = capacities(&capacity, p);
-    if (status == CTRT_OK)
-        balance_choose(&b, p, capacity);
-    free(capacity);
-    free(b.cuts);
-    free(b.sums);
-    free(b.best);
-    free(b.from);
-    return status;
-}
-
-/* ---- memory ---- */
-
-/* Parameters, their gradients, and buffers. */
-static uint64_t stage_bytes(const struct pipeline *p, const struct stage *stage)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < stage->parameter_count; i++) {
-        const ctrt_tensor *parameter = p->tensors[stage->parameters[i]];
-        bytes += (ctrt_tensor_requires_grad(parameter) ? 2 : 1) * tensor_bytes(parameter);
-    }
-    for (size_t i = 0; i < stage->buffer_count; i++)
-        bytes += tensor_bytes(p->tensors[stage->buffers[i]]);
-    return bytes;
-}
-
-static ctrt_status memory_check(const struct pipeline *p)
-{
-    char text[1024] = "";
-    size_t used = 0;
-    bool fits = true;
-    for (int s = 0; s < p->stage_count; s++) {
-        const struct stage *stage = &p->stages[s];
-        uint64_t here = 0, left = 0;
-        for (int k = 0; k < p->stage_count; k++)        /* a device may have several stages */
-            here += p->stages[k].device == stage->device ? stage_bytes(p, &p->stages[k]) : 0;
-        const bool known = ctrt_module_memory_budget(&left, p->module, stage->device) == CTRT_OK;
-        fits = fits && (!known || here <= left);
-        if (used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s stage %d, children %zu-%zu, %.1f MiB on %s",
-                                     s > 0 ? ";" : "", s, stage->first, stage->end - 1,
-                                     (double)stage_bytes(p, stage) / 1048576, ctrt_device_name(stage->device));
-        if (known && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, " (%.1f MiB available)", (double)left / 1048576);
-    }
-    return fits ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the parameters, gradients and buffers of the stages do "
-                                      "not fit:%s; use more devices or another CTRT_PIPELINE_SPLIT", text);
-}
-
 /* ---- moving ---- */
 
 static ctrt_device *child_device(ctrt_module *child)
@@ -332,7 +190,7 @@ static ctrt_device *child_device(ctrt_module *child)
                ? ctrt_tensor_device(tensor) : NULL;
 }
 
-static ctrt_status children_move(struct pipeline *p)
+static ctrt_status children_to_stages(struct pipeline *p)
 {
     ctrt_device **places = calloc(p->child_count, sizeof(ctrt_device *));
     ctrt_status status = places != NULL ? CTRT_OK : no_memory();
@@ -366,6 +224,7 @@ void pipeline_unplace(struct pipeline *p)
 
 ctrt_status pipeline_place(struct pipeline *p, const char *split)
 {
+    const struct demand demand = { .memory = NULL };
     struct owner *owners = NULL;
     CTRT_TRY(children_list(p));
     CTRT_TRY(tensors_list(p));
@@ -374,15 +233,102 @@ ctrt_status pipeline_place(struct pipeline *p, const char *split)
         return no_memory();
     for (int s = 0; s < p->n; s++)
         p->stages[s].device = p->devices[s];
+    p->settled = split != NULL && *split != '\0';
     ctrt_status status = owners_find(&owners, p);
     if (status == CTRT_OK)
-        status = split != NULL && *split != '\0' ? split_read(p, split) : balance(p, owners);
+        status = p->settled ? split_read(p, split) : pipeline_divide(p, owners, &demand);
     if (status == CTRT_OK)
         status = stages_fill(p, owners);
-    if (status == CTRT_OK)
-        status = memory_check(p);
+    if (status == CTRT_OK && p->settled)
+        status = pipeline_check(p, owners, &demand);
     free(owners);
-    return status == CTRT_OK ? children_move(p) : status;
+    return status == CTRT_OK ? children_to_stages(p) : status;
+}
+
+/* Moves the children to the stages that they have now. `old`: the `count` stages where they are. */
+static ctrt_status children_move(struct pipeline *p, const struct owner *owners, const struct stage *old, int count)
+{
+    bool same = p->stage_count == count;
+    for (int s = 0; s < p->stage_count; s++)
+        same = same && p->stages[s].first == old[s].first && p->stages[s].end == old[s].end;
+    if (same)
+        return CTRT_OK;
+    CTRT_TRY(stages_fill(p, owners));
+    ctrt_status status = children_to_stages(p);
+    if (status != CTRT_ERR_OUT_OF_MEMORY)
+        return status;
+    /* Two devices may be too full to exchange children, so the children that move leave their devices first. */
+    ctrt_device *cpu;
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    for (size_t c = 0; c < p->child_count; c++)
+        if (c < old[stage_of(p, c)].first || c >= old[stage_of(p, c)].end)
+            CTRT_TRY(ctrt_module_to(p->children[c], cpu, CTRT_DTYPE_DEFAULT));
+    return children_to_stages(p);
+}
+
+static ctrt_status place_measured(struct pipeline *p, const struct demand *demand)
+{
+    struct owner *owners = NULL;
+    const size_t bytes = (size_t)p->n * sizeof(struct stage);
+    const int count = p->stage_count;
+    struct stage *old = malloc(bytes);
+    if (old == NULL)
+        return no_memory();
+    memcpy(old, p->stages, bytes);
+    ctrt_status status = owners_find(&owners, p);
+    if (status == CTRT_OK)
+        status = pipeline_divide(p, owners, demand);
+    if (status == CTRT_OK)
+        status = children_move(p, owners, old, count);
+    if (status != CTRT_OK && owners != NULL) {
+        char message[1536];
+        snprintf(message, sizeof message, "%s", ctrt_error_message());
+        p->stage_count = count;
+        for (int s = 0; s < p->n; s++) {
+            p->stages[s].first = old[s].first;
+            p->stages[s].end = old[s].end;
+            p->stages[s].bytes = old[s].bytes;
+        }
+        if (stages_fill(p, owners) == CTRT_OK)
+            (void)children_to_stages(p);
+        status = ctrt_fail(status, "%s", message);
+    }
+    free(owners);
+    free(old);
+    return status;
+}
+
+ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *batch)
+{
+    struct demand demand = { .memory = NULL };
+    char text[1024] = "pipeline ";
+    if (p->settled || p->stage_count == 1)
+        return CTRT_OK;
+    for (int s = 0; s < p->stage_count; s++)
+        if (ctrt_dry_run_active(p->stages[s].device))
+            return CTRT_OK;                 /* parameters must not move in a dry run of the program */
+    struct child_memory *memory = calloc(p->child_count + 1, sizeof *memory);
+    if (memory == NULL)
+        return no_memory();
+    ctrt_status status = pipeline_measure(memory, &demand.micro, demand.copies, p, batch);
+    if (status != CTRT_OK) {
+        /* A module that cannot be copied never can. Otherwise the step may fail too; the next one measures again. */
+        p->settled = status == CTRT_ERR_NOT_SUPPORTED;
+        snprintf(text, sizeof text, "pipeline: the memory of a step is unknown, so the stages remain as they are: %s",
+                 ctrt_error_message());
+        pipeline_log(p->settled ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, text);
+        free(memory);
+        return CTRT_OK;
+    }
+    demand.memory = memory;
+    status = place_measured(p, &demand);
+    free(memory);
+    p->settled = status == CTRT_OK;
+    if (p->settled) {
+        pipeline_describe(p, text + strlen(text), sizeof text - strlen(text));
+        pipeline_log(CTRT_LOG_INFO, text);
+    }
+    return status;
 }
 
 static bool tensors_same(const struct pipeline *p)

@@ -78,5 +78,13 @@ ctrt_status stage_run(ctrt_tensor **y, struct run *run, int s, int64_t m, ctrt_t
 /* Enqueue one pass of a step and the copy of its result to the next device. The stage's device is the current one. */
 ctrt_status stage_forward(struct run *run, int s, int64_t m);
 ctrt_status stage_backward(struct run *run, int s, int64_t m);
+/* Computes the loss of a micro-batch, and its backward pass. The last stage's device is the current one. */
+ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output);
+ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m);
+
+/* ---- step.c ---- */
+
+/* Copies the batch before the devices have other work: a copy from the host would wait for it. */
+ctrt_status batch_copy(struct run *run);
 
 #endif

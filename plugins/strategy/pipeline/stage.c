@@ -70,8 +70,7 @@ static ctrt_status loss_input(ctrt_tensor **out, struct run *run, int i, int64_t
     return i > 0 || last->device == run->p->stages[0].device ? CTRT_OK : send(out, *out, last, &last->activations);
 }
 
-/* Computes the loss of a micro-batch. */
-static ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output)
+ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output)
 {
     const ctrt_strategy_batch *batch = run->batch;
     CTRT_AUTO(tensor) value = NULL;
@@ -120,7 +119,7 @@ static ctrt_status loss_keep(struct run *run, int64_t m)
 }
 
 /* The weight is the gradient with which the backward pass begins. Most micro-batches have the same. */
-static ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m)
+ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m)
 {
     ctrt_status status = CTRT_OK;
     if (run->seed == NULL || run->seed_rows != run->sizes[m])

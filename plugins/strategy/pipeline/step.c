@@ -62,8 +62,7 @@ static ctrt_status input_copy(ctrt_tensor **to, ctrt_tensor *from, ctrt_device *
     return ctrt_detach(to, *to);
 }
 
-/* Copies the batch before the devices have other work: a copy from the host would wait for it. */
-static ctrt_status batch_copy(struct run *run)
+ctrt_status batch_copy(struct run *run)
 {
     const struct pipeline *p = run->p;
     const ctrt_strategy_batch *batch = run->batch;
@@ -139,6 +138,7 @@ ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_ba
     struct pipeline *p = self;
     struct run run = { .p = p, .batch = batch, .rows = batch->rows };
     CTRT_TRY(pipeline_refresh(p));
+    CTRT_TRY(pipeline_place_batch(p, batch));
     ctrt_status status = run_begin(&run);
     if (status == CTRT_OK)
         status = ctrt_gradients_take(p->before, p->module);

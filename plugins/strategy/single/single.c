@@ -105,20 +105,6 @@ static ctrt_status generator_end(ctrt_status status, const struct single *single
     return ctrt_generator_set(single->device, range->seed, range->offset + (((uint64_t)range->total + 1) << 32));
 }
 
-static ctrt_status forward_whole(struct single *single, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
-{
-    ctrt_tensor **moved = calloc((size_t)count, sizeof *moved);
-    ctrt_status status = moved != NULL ? CTRT_OK : no_memory();
-    for (int i = 0; i < count && status == CTRT_OK; i++)
-        if (inputs[i] != NULL)
-            status = ctrt_to_device(&moved[i], inputs[i], single->device);
-    if (status == CTRT_OK)
-        status = ctrt_forward_n(y, single->module, moved, count);
-    ctrt_gradients_release(moved, moved != NULL ? (size_t)count : 0);
-    free(moved);
-    return status;
-}
-
 static ctrt_status single_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct single *single = self;
@@ -126,7 +112,7 @@ static ctrt_status single_forward(void *self, ctrt_tensor **y, ctrt_tensor *cons
     CTRT_TRY(refresh(single));
     const int64_t rows = ctrt_tensor_size(inputs[0], 0);
     if (single->canonical == 0 || rows == 0)
-        return forward_whole(single, y, inputs, count);
+        return ctrt_shard_forward(y, single->module, single->device, inputs, count, 0, -1);
     CTRT_TRY(shards(&range, single, rows));
     return generator_end(ctrt_shards_forward(y, single->module, single->device, inputs, count, &range), single, &range);
 }

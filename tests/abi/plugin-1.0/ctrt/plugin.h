@@ -233,6 +233,7 @@ typedef struct ctrt_queue_table {
     ctrt_status (*event_elapsed)(void *device, void *from, void *to, double *milliseconds);
     ctrt_status (*error)(void *device, void *queue, uint64_t *sequence);
     ctrt_status (*reset)(void *device, void *queue);
+    ctrt_status (*native)(void *device, void *queue, void **handle);
 } ctrt_queue_table;
 typedef struct ctrt_kernel_table {
     size_t size;

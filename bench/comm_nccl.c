@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/comm_nccl.c: all_reduce of the engine nccl with one rank, and ncclAllReduce called directly.
+ *
+ *     bench-comm-nccl [ROUNDS]
+ *
+ * For each size the program enqueues both in turns, ROUNDS times (default 9), and prints the medians in microseconds
+ * per call: of the host, until all calls are enqueued, and until they are complete. Exits with 77 without a GPU or
+ * NCCL. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+
+#include "ctrt/ctrt.h"
+#include "timing.h"
+
+typedef struct { char bytes[128]; } unique_id;
+
+static int (*unique)(unique_id *);
+static int (*init)(void **, int, unique_id, int);
+static int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
+static int (*destroy)(void *);
+
+static void must(bool good, const char *what)
+{
+    if (good)
+        return;
+    fprintf(stderr, "bench-comm-nccl: %s: %s\n", what, ctrt_error_message());
+    exit(1);
+}
+
+static ctrt_comm *comm;
+static ctrt_stream *stream;
+static void *nccl_comm, *native;
+
+static void calls(bool direct, ctrt_tensor *x, int count)
+{
+    const size_t n = (size_t)ctrt_tensor_numel(x);
+    void *data = ctrt_tensor_data(x);
+    for (int i = 0; i < count; i++)
+        if (direct)
+            must(all_reduce(data, data, n, 7, 0, nccl_comm, native) == 0, "ncclAllReduce");
+        else
+            must(ctrt_comm_all_reduce(NULL, comm, x, CTRT_COMM_SUM) == CTRT_OK, "ctrt_comm_all_reduce");
+}
+
+static void measure(size_t bytes, int rounds)
+{
+    enum { CALLS = 200 };
+    double host[2][99], all[2][99];
+    CTRT_AUTO(tensor) x = NULL;
+    must(ctrt_zeros(&x, CTRT_SHAPE((int64_t)(bytes / 4)), CTRT_F32, ctrt_comm_device(comm)) == CTRT_OK, "ctrt_zeros");
+    for (int round = -1; round < rounds; round++)
+        for (int direct = 0; direct < 2; direct++) {
+            must(ctrt_stream_synchronize(stream) == CTRT_OK, "ctrt_stream_synchronize");
+            const double begin = timing_now();
+            calls(direct, x, CALLS);
+            const double enqueued = timing_now();
+            must(ctrt_stream_synchronize(stream) == CTRT_OK, "ctrt_stream_synchronize");
+            if (round >= 0) {
+                host[direct][round] = (enqueued - begin) / CALLS * 1e6;
+                all[direct][round] = (timing_now() - begin) / CALLS * 1e6;
+            }
+        }
+    for (int direct = 0; direct < 2; direct++) {
+        qsort(host[direct], (size_t)rounds, sizeof(double), timing_compare);
+        qsort(all[direct], (size_t)rounds, sizeof(double), timing_compare);
+    }
+    printf("%10zu %12.2f %12.2f %12.2f %12.2f\n", bytes, host[0][rounds / 2], host[1][rounds / 2], all[0][rounds / 2],
+           all[1][rounds / 2]);
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[] = { 4, 4096, 1 << 20, 25 << 20 };
+    const int rounds = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) % 100 : 9;
+    ctrt_device *device = NULL;
+    unique_id id;
+    if (ctrt_device_get(&device, "cuda:0") != CTRT_OK
+        || ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" }) != CTRT_OK) {
+        printf("bench-comm-nccl: skipped: %s\n", ctrt_error_message());
+        return 77;
+    }
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);         /* the one of the engine */
+    must(library != NULL, "libnccl.so.2");
+    *(void **)&unique = dlsym(library, "ncclGetUniqueId");
+    *(void **)&init = dlsym(library, "ncclCommInitRank");
+    *(void **)&all_reduce = dlsym(library, "ncclAllReduce");
+    *(void **)&destroy = dlsym(library, "ncclCommDestroy");
+    if (init == NULL) {
+        printf("bench-comm-nccl: skipped: NCCL in software\n");
+        return 77;
+    }
+    must(ctrt_stream_default(&stream, device) == CTRT_OK && ctrt_stream_native(&native, stream) == CTRT_OK, "a stream");
+    must(unique(&id) == 0 && init(&nccl_comm, 1, id, 0) == 0, "ncclCommInitRank");
+    printf("     bytes    host ctrt    host NCCL     all ctrt     all NCCL, us per call\n");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        measure(sizes[i], rounds);
+    (void)destroy(nccl_comm);
+    ctrt_stream_release(&stream);
+    ctrt_comm_release(&comm);
+    return 0;
+}

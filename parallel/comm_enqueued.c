@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm_enqueued.c: collectives that an engine has enqueued and that are not complete yet (CTRT_COMM_ENQUEUES).
+ *
+ * The call has returned, so no thread waits in the engine. A thread of the communicator queries the event that follows
+ * each collective, and applies the time limit and the failures of other ranks. A failure also becomes
+ * the error of the streams of all incomplete collectives, because an engine that aborts them makes the device complete
+ * them with wrong data. */
+#include "parallel/comm_enqueued.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "base/thread.h"
+#include "graph/capture.h"
+#include "memory/events.h"
+#include "stream/stream.h"
+
+struct enqueued {
+    struct enqueued *next;
+    void *event;                            /* of the backend, after the collective. Not a ctrt_event: querying that
+                                             * takes locks of streams, which a thread that waits for the collective may
+                                             * hold */
+    ctrt_stream *stream;
+    ctrt_work *work;                        /* NULL: the caller has none */
+    uint64_t number;                        /* in the flight record */
+    int peer;                               /* of a message; -1: a collective */
+    bool receives;
+};
+
+/* How long the thread sleeps between two looks, in nanoseconds: from FIRST, doubled each time. */
+enum { FIRST = 100000, LAST = 10000000 };
+
+/* ---- the list, which comm->lock guards ---- */
+
+static struct enqueued *entry_new(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct enqueued *entry = comm->enqueued_spare;
+    if (entry != NULL)
+        comm->enqueued_spare = entry->next;
+    pthread_mutex_unlock(&comm->lock);
+    if (entry != NULL)
+        return entry;
+    entry = host_calloc(sizeof *entry);
+    if (entry == NULL || stream_event_take(&entry->event, comm->device) != CTRT_OK) {
+        host_free(entry);
+        return NULL;
+    }
+    return entry;
+}
+
+static ctrt_status entry_query(const ctrt_comm *comm, const struct enqueued *entry, bool *done)
+{
+    return comm->device->backend->queue->event_query(comm->device->handle, entry->event, done);
+}
+
+static void entry_put_back(ctrt_comm *comm, struct enqueued *entry)
+{
+    ctrt_stream_release(&entry->stream);
+    ctrt_work_release(&entry->work);
+    pthread_mutex_lock(&comm->lock);
+    entry->next = comm->enqueued_spare;
+    comm->enqueued_spare = entry;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Removes an entry whose collective has ended. Returns the next one. */
+static struct enqueued *entry_end(ctrt_comm *comm, struct enqueued *entry, ctrt_status status)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct enqueued *next = entry->next, **at = &comm->enqueued;
+    while (*at != entry)
+        at = &(*at)->next;
+    *at = next;
+    flight_set(comm->record, entry->number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
+    if (status == CTRT_OK)
+        comm_count(comm, entry->peer, entry->receives);
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    entry_put_back(comm, entry);
+    return next;
+}
+
+/* ---- the thread ---- */
+
+/* Removes the collectives that are complete. Returns the failure of a stream. */
+static ctrt_status remove_complete(ctrt_comm *comm)
+{
+    ctrt_status failed = CTRT_OK;
+    pthread_mutex_lock(&comm->lock);
+    struct enqueued *entry = comm->enqueued;
+    pthread_mutex_unlock(&comm->lock);
+    while (entry != NULL && failed == CTRT_OK) {
+        bool done = false;
+        const ctrt_status status = entry_query(comm, entry, &done);
+        if (status != CTRT_OK)
+            failed = status;
+        else if (done)
+            entry = entry_end(comm, entry, CTRT_OK);
+        else {
+            pthread_mutex_lock(&comm->lock);
+            entry = entry->next;
+            pthread_mutex_unlock(&comm->lock);
+        }
+    }
+    return failed;
+}
+
+static void remove_all(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct enqueued *entry = comm->enqueued;
+    pthread_mutex_unlock(&comm->lock);
+    while (entry != NULL)
+        entry = entry_end(comm, entry, CTRT_ERR_COMM);
+}
+
+/* Looks for complete collectives and for failures. *number: the oldest incomplete collective at the last look, whose
+ * time began when the one before it had ended. */
+static ctrt_status look(ctrt_comm *comm, struct comm_lane *lane, uint64_t *number)
+{
+    CTRT_TRY(remove_complete(comm));
+    pthread_mutex_lock(&comm->lock);
+    const uint64_t oldest = comm->enqueued != NULL ? comm->enqueued->number : 0;
+    lane->number = oldest;
+    pthread_mutex_unlock(&comm->lock);
+    if (oldest == 0)
+        return CTRT_OK;
+    if (oldest != *number)
+        comm_lane_begin(lane);
+    *number = oldest;
+    if (CTRT_SLOT(comm->engine, poll_error))
+        CTRT_TRY(comm->engine->poll_error(comm->handle));
+    return comm_poll(lane);
+}
+
+static void *track(void *argument)
+{
+    struct comm_lane *lane = argument;
+    ctrt_comm *comm = lane->comm;
+    uint64_t number = 0;
+    int64_t pause = FIRST;
+    cancel_disable();
+    pthread_mutex_lock(&comm->lock);
+    while (!comm->tracks_end || comm->enqueued != NULL) {
+        if (comm->enqueued == NULL) {
+            pthread_cond_wait(&comm->changed, &comm->lock);
+            pause = FIRST;
+            continue;
+        }
+        const uint64_t before = comm->enqueued->number;
+        pthread_mutex_unlock(&comm->lock);
+        const ctrt_status status = look(comm, lane, &number);
+        if (status != CTRT_OK) {
+            (void)comm_fail(comm, status, ctrt_error_message());
+            remove_all(comm);
+        }
+        pthread_mutex_lock(&comm->lock);
+        if (comm->enqueued == NULL)
+            continue;
+        pause = comm->enqueued->number != before ? FIRST : pause < LAST ? pause * 2 : LAST;
+        pthread_mutex_unlock(&comm->lock);
+        const struct timespec time = { .tv_nsec = (long)pause };
+        nanosleep(&time, NULL);
+        pthread_mutex_lock(&comm->lock);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return NULL;
+}
+
+/* Requires the lock. */
+static ctrt_status start_thread(ctrt_comm *comm)
+{
+    if (comm->tracks)
+        return CTRT_OK;
+    comm->tracked = (struct comm_lane){ .comm = comm };
+    const int error = comm_thread_start(&comm->tracker, track, &comm->tracked);
+    if (error != 0)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches enqueued collectives: %s",
+                         comm->name, strerror(error));
+    comm->tracks = true;
+    return CTRT_OK;
+}
+
+/* ---- for comm_run.c and comm_failure.c ---- */
+
+ctrt_status comm_enqueued_add(bool *tracked, struct comm_lane *lane, uint64_t number, int peer, ctrt_work *work)
+{
+    ctrt_comm *comm = lane->comm;
+    *tracked = false;
+    if (!(comm->engine->flags & CTRT_COMM_ENQUEUES) || capture_here(comm->device) != NULL)
+        return CTRT_OK;
+    struct enqueued *entry = entry_new(comm), **at;
+    timepoint point;
+    if (entry == NULL)
+        return out_of_memory(sizeof *entry, "an enqueued collective");
+    ctrt_status status = ctrt_stream_current(&entry->stream, comm->device);
+    if (status == CTRT_OK)
+        status = stream_event_record(entry->event, entry->stream, &point);
+    if (status != CTRT_OK) {
+        entry_put_back(comm, entry);
+        return status;
+    }
+    entry->next = NULL;
+    entry->number = number;
+    entry->peer = peer;
+    entry->receives = lane == &comm->lanes[LANE_RECEIVES];
+    if (work != NULL)
+        atomic_fetch_add(&work->refs, 1);
+    entry->work = work;
+    pthread_mutex_lock(&comm->lock);
+    for (at = &comm->enqueued; *at != NULL; at = &(*at)->next)
+        continue;
+    *at = entry;
+    if (atomic_load(&comm->failed)) {       /* since the call began */
+        comm_enqueued_fail(comm, comm->status, comm->error ? comm->error : "");
+        status = comm->status;
+    } else {
+        status = start_thread(comm);
+    }
+    if (status != CTRT_OK)
+        *at = NULL;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    if (status != CTRT_OK)
+        entry_put_back(comm, entry);
+    *tracked = status == CTRT_OK;
+    return status;
+}
+
+void comm_enqueued_fail(ctrt_comm *comm, ctrt_status status, const char *error)
+{
+    for (struct enqueued *entry = comm->enqueued; entry != NULL; entry = entry->next) {
+        bool done = false;
+        if (entry_query(comm, entry, &done) == CTRT_OK && done)
+            continue;
+        (void)ctrt_fail(status, "%s", error);
+        stream_fail(entry->stream, status);
+        if (entry->work != NULL)
+            comm_work_fail(entry->work, status, error);
+    }
+}
+
+void comm_enqueued_end(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->tracks_end = true;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    if (comm->tracks)
+        pthread_join(comm->tracker, NULL);
+    for (struct enqueued *entry = comm->enqueued_spare, *next; entry != NULL; entry = next) {
+        next = entry->next;
+        stream_event_put(entry->event, comm->device);
+        host_free(entry);
+    }
+    comm->enqueued_spare = NULL;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/comm/nccl/engine.c: the table of the engine `nccl`: joining, leaving and aborting groups. */
+#include <stdlib.h>
+
+#include "config.h"
+#include "engine.h"
+
+static ctrt_status init(const ctrt_host *host)
+{
+    nccl_host = host;
+    return CTRT_OK;
+}
+
+static void group_free(struct nccl_group *group)
+{
+    if (group == NULL)
+        return;
+    ctrt_tensor_release(&group->ones);
+    pthread_mutex_destroy(&group->lock);
+    free(group->sends);
+    free(group->receives);
+    free(group);
+}
+
+static ctrt_status group_new(struct nccl_group **out, const ctrt_comm_config *config)
+{
+    const size_t world = (size_t)config->world;
+    struct nccl_group *group = calloc(1, sizeof *group);
+    if (group != NULL) {
+        group->config = config;
+        group->rank = config->rank;
+        group->world = config->world;
+        group->joining = true;
+        pthread_mutex_init(&group->lock, NULL);
+        group->sends = calloc(world, sizeof *group->sends);
+        group->receives = calloc(world, sizeof *group->receives);
+    }
+    *out = group;
+    return group != NULL && group->sends != NULL && group->receives != NULL
+               ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
+}
+
+/* Barriers on any stream use the tensor, hence the wait. */
+static ctrt_status make_ones(struct nccl_group *group)
+{
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_TRY(ctrt_ones(&group->ones, CTRT_SHAPE(1), CTRT_I32, group->config->device));
+    CTRT_TRY(ctrt_stream_current(&stream, group->config->device));
+    return ctrt_stream_synchronize(stream);
+}
+
+static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
+{
+    struct nccl_group *group = NULL;
+    ctrt_status status = group_new(&group, config);
+    if (status == CTRT_OK && strcmp(ctrt_device_type(config->device), "cuda") != 0)
+        status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine nccl connects cuda devices, but rank %d has %s; set "
+                           "CTRT_DEVICE=cuda, or CTRT_COMM=host", config->rank, ctrt_device_name(config->device));
+    if (status == CTRT_OK)
+        status = nccl_open();
+    if (status == CTRT_OK)
+        status = nccl_reads_check(&group->check);
+    if (status == CTRT_OK)
+        status = make_ones(group);
+    if (status == CTRT_OK)
+        status = nccl_link_open(group, &group->all, "nccl", config->rank, config->world, config->state);
+    if (status != CTRT_OK) {
+        if (group != NULL && config->world > 1)
+            nccl_publish_failure(group);
+        if (group != NULL && group->all.handle != NULL)
+            nccl_links_abort(group);
+        group_free(group);
+        return status;
+    }
+    group->joining = false;
+    *out = group;
+    return CTRT_OK;
+}
+
+static void nccl_destroy(void *state)
+{
+    struct nccl_group *group = state;
+    nccl_links_close(group);
+    group_free(group);
+}
+
+static void nccl_abort(void *state)
+{
+    nccl_links_abort(state);
+}
+
+static ctrt_status nccl_poll_error(void *state)
+{
+    return nccl_links_error(state);
+}
+
+/* Tensors without elements have no address. */
+static bool nccl_reaches_device(void *state, const ctrt_comm_call *call)
+{
+    (void)state;
+    return call->bytes == 0
+           || ((call->send_tensor == NULL || call->send != NULL) && (call->receive_tensor == NULL || call->receive));
+}
+
+static const ctrt_comm_engine engine = {
+    .size = sizeof(ctrt_comm_engine),
+    .flags = CTRT_COMM_ENQUEUES | CTRT_COMM_CAPTURES,
+    .create = nccl_create,
+    .destroy = nccl_destroy,
+    .run = nccl_run,
+    .abort = nccl_abort,
+    .reaches_device = nccl_reaches_device,
+    .poll_error = nccl_poll_error,
+};
+
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "nccl", .table = &engine,
+      .probe = nccl_probe },
+};
+
+CTRT_PLUGIN_DEFINE("comm-nccl", PACKAGE_VERSION, "communicators: NVIDIA GPUs that NCCL connects", components, init)

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/distributed/capture.c: passes in a capture of the device's stream (ctrt/capture.h).
+ *
+ * The library records the collectives. What the host does in a pass is recorded here, as calls that each replay makes:
+ * counting rows and steps. The weights of the ranks are computed from these counts, so steps with and without no_sync,
+ * captured or not, may follow each other in any order. */
+#include <stdlib.h>
+
+#include "distributed.h"
+
+/* What a replay does on the host. */
+struct record {
+    struct distributed *d;                  /* borrowed: the graph owns a reference to the net */
+    int64_t rows;
+    ctrt_tensor *totals, *own;              /* see struct distributed; owned */
+    size_t *used, used_count;               /* slots that get a gradient in a pass without reduction; owned */
+};
+
+static void record_free(void *user)
+{
+    struct record *record = user;
+    ctrt_tensor_release(&record->totals);
+    ctrt_tensor_release(&record->own);
+    free(record->used);
+    free(record);
+}
+
+static ctrt_status record_new(struct record **out, struct distributed *d, int64_t rows)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return no_memory();
+    (*out)->d = d;
+    (*out)->rows = rows;
+    return CTRT_OK;
+}
+
+ctrt_status capture_check(struct distributed *d)
+{
+    if (!d->captured || d->rebuilt)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the buckets are not arranged yet, and a capture is running on %s; make two steps "
+                     "(ctrt_parallel_step without no_sync, or ctrt_forward and ctrt_backward) before the capture",
+                     ctrt_device_name(d->device));
+}
+
+void capture_begin(struct distributed *d)
+{
+    d->captured = ctrt_capture_running(d->device);
+    for (size_t s = 0; d->captured && s < d->slot_count; s++)
+        d->slots[s].used_before = d->slots[s].used;
+}
+
+ctrt_status capture_join(struct distributed *d)
+{
+    CTRT_AUTO(stream) current = NULL;
+    if (!d->captured || d->stream == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    return ctrt_stream_wait(d->stream, current);
+}
+
+void capture_end(struct distributed *d)
+{
+    for (size_t s = 0; s < d->slot_count; s++)
+        d->slots[s].used = d->slots[s].used_before;
+}
+
+/* ---- the beginning of a pass ---- */
+
+static ctrt_status count_step(void *user)
+{
+    struct distributed *d = user;
+    d->steps++;
+    return CTRT_OK;
+}
+
+ctrt_status capture_step(struct distributed *d)
+{
+    return ctrt_capture_call(d->device, count_step, d, NULL);
+}
+
+static ctrt_status fill_weights(void *user)
+{
+    const struct record *record = user;
+    struct distributed *d = record->d;
+    CTRT_AUTO(tensor) step = NULL, all = NULL;
+    d->rows += record->rows;
+    CTRT_TRY(ctrt_select(&step, record->totals, 0, 0));
+    CTRT_TRY(ctrt_select(&all, record->totals, 0, 1));
+    CTRT_TRY(ctrt_fill_(step, ctrt_float((double)record->rows)));
+    CTRT_TRY(ctrt_fill_(all, ctrt_float((double)d->rows)));
+    return ctrt_fill_(record->own, ctrt_float((double)d->rows));
+}
+
+ctrt_status capture_weights(struct distributed *d, int64_t rows)
+{
+    struct record *record = NULL;
+    CTRT_TRY(ctrt_empty(&d->totals, CTRT_SHAPE(2), CTRT_F64, d->device));
+    CTRT_TRY(ctrt_empty(&d->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->device));
+    CTRT_TRY(record_new(&record, d, rows));
+    record->totals = ctrt_tensor_retain(d->totals);
+    record->own = ctrt_tensor_retain(d->own);
+    return ctrt_capture_call(d->device, fill_weights, record, record_free);
+}
+
+/* ---- the end of a pass ---- */
+
+static ctrt_status end_reduction(void *user)
+{
+    struct distributed *d = user;
+    for (size_t s = 0; s < d->slot_count; s++)
+        d->slots[s].used = false;
+    d->rows = 0;
+    return CTRT_OK;
+}
+
+ctrt_status capture_reduced(struct distributed *d)
+{
+    return ctrt_capture_call(d->device, end_reduction, d, NULL);
+}
+
+static ctrt_status end_local(void *user)
+{
+    const struct record *record = user;
+    for (size_t i = 0; i < record->used_count; i++)
+        record->d->slots[record->used[i]].used = true;
+    record->d->rows += record->rows;
+    return CTRT_OK;
+}
+
+ctrt_status capture_local(struct distributed *d, int64_t rows)
+{
+    struct record *record = NULL;
+    CTRT_TRY(record_new(&record, d, rows));
+    record->used = calloc(d->slot_count, sizeof *record->used);
+    if (record->used == NULL) {
+        record_free(record);
+        return no_memory();
+    }
+    for (size_t s = 0; s < d->slot_count; s++)
+        if (d->slots[s].used)
+            record->used[record->used_count++] = s;
+    return ctrt_capture_call(d->device, end_local, record, record_free);
+}
+
+/* ---- statistics ---- */
+
+ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *used)
+{
+    const int64_t n = (int64_t)d->slot_count + 1;
+    bool complete = true;
+    for (size_t s = 0; s < d->slot_count; s++) {
+        complete = complete && d->slots[s].used;
+        used[s + 1] = d->slots[s].used || d->slots[s].anywhere;
+    }
+    CTRT_TRY(ctrt_full(stats, CTRT_SHAPE(n), ctrt_float(complete ? 1 : 0), CTRT_F64, d->device));
+    for (int64_t s = 0; s < n; s++) {
+        CTRT_AUTO(tensor) count = NULL;
+        const bool counts = s > 0 && d->slots[s - 1].used;
+        if (counts == complete)
+            continue;
+        CTRT_TRY(ctrt_narrow(&count, *stats, 0, s, 1));
+        CTRT_TRY(ctrt_fill_(count, ctrt_float(counts ? 1 : 0)));
+    }
+    return CTRT_OK;
+}

@@ -1,0 +1,11 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Ranks on devices of the cuda backend with the software driver: collectives and steps of `distributed` in graphs.
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/cuda_lib.sh"
+SOFTCUDA=devices=4,memory=256m,streams=error,late=20us
+CTRT_TEST_DEVICES=cuda
+export CTRT_TEST_DEVICES
+passes "collectives in graphs" "$builddir/run-public" test-comm-capture
+passes "captured steps of distributed" "$builddir/run-public" test-distributed-capture
+finish

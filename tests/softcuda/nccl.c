@@ -1,0 +1,740 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/nccl.c: a fake libnccl.so.2: NCCL between devices of the software driver, in one or several processes.
+ *
+ * The ranks of a communicator share a memory file, whose place is NCCL's unique id. An operation runs on its stream's
+ * thread: it copies the rank's data to the file, waits for the other ranks, and computes the rank's result. It
+ * reports as errors of the test (softcuda_report) what NCCL leaves undefined:
+ *
+ *   - ranks whose collectives differ in kind, count, dtype, reduction or root, messages whose bytes or dtypes differ;
+ *   - collectives of several communicators of one device that the ranks enqueue in different orders;
+ *   - a stream of another device, or none; a communicator used after its end, by two threads at once, or while an
+ *     earlier call is in progress; ends of groups that were not begun, or that contain the creation of a communicator.
+ *
+ * Calls on non-blocking communicators return ncclInProgress every third time, and are in progress for a moment.
+ * SOFTCUDA_NCCL="version=N" sets the version. With "rank=R", rank R's operation "hang=N" (from 1, in each communicator)
+ * does not end before the communicator is aborted; "error=N" also makes ncclCommGetAsyncError return ncclRemoteError.
+ * SOFTCUDA=fail= works for all functions. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "library.h"
+
+extern void softcuda_report(const char *text);
+extern void *softcuda_stream_context(void *stream);
+extern result cuCtxSetCurrent(void *context);
+extern result cuStreamIsCapturing(void *stream, int *status);
+
+enum { OK, CUDA_FAILED, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
+enum { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, TYPES };
+enum { SUM, PRODUCT, MAX, MIN, AVERAGE, OPS };
+enum kind { BROADCAST, ALL_REDUCE, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND, RECEIVE };
+static const char *const names[] = { "Broadcast", "AllReduce", "Reduce", "AllGather", "ReduceScatter", "AlltoAll" };
+
+enum { RANKS = 8, COMMS = 16, PART = 64 << 20 };        /* most bytes of a rank's data or of a message */
+enum { LIVE = 0x4ecc1, DEAD = 0x4ecc0 };
+
+struct signature { int kind, type, op, root; uint64_t count; };
+
+/* How many collectives the rank had enqueued on its device's other communicators. */
+struct history { int n; struct { uint64_t id, launched; } of[COMMS]; };
+
+struct shared {
+    int world;
+    uint64_t id;
+    atomic_int joined, left, closed;
+    struct slot {
+        atomic_ullong arrived, finished;
+        struct signature signature;
+        struct history history;
+    } slots[RANKS];
+    struct channel { atomic_ullong posted, taken; uint64_t bytes; int type; } channels[RANKS][RANKS];
+};
+
+typedef struct { char bytes[128]; } id;
+
+struct config { size_t size; unsigned magic, version; int blocking; };
+
+struct ncclComm {
+    int magic;
+    struct ncclComm *next;              /* all communicators of the process, also dead ones */
+    struct shared *shared;
+    int rank, world;
+    void *context;
+    bool blocking;
+    char path[128];
+    pthread_t thread;                   /* of init or finalize */
+    bool has_thread;
+    pthread_mutex_t running;            /* held by the operation that runs */
+    atomic_int state, async;            /* results */
+    atomic_int aborted, pending, users;
+    atomic_ullong tickets, turn;        /* operations that were enqueued outside of captures; and have run */
+    uint64_t collectives, operations;   /* that have run */
+    uint64_t launched;                  /* collectives that were enqueued */
+    unsigned calls;
+};
+
+struct op {
+    struct signature signature;
+    const void *from;
+    void *to;
+    struct history history;
+};
+
+struct job {
+    struct ncclComm *comm;
+    void *stream;
+    bool captured;
+    uint64_t ticket;
+    int n;
+    struct op ops[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ncclComm *comms;
+static struct job *captured_jobs[4096];  /* replays of graphs use them until the process ends */
+static int n_captured_jobs;
+static const size_t type_bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
+
+static __thread int depth;
+static __thread struct job *group[COMMS];
+static __thread int n_group;
+static __thread char last_error[512];
+
+static int fail(int result, const char *text)
+{
+    snprintf(last_error, sizeof last_error, "%s", text);
+    return result;
+}
+
+/* Reports an error of the test. */
+static int misuse(const char *text)
+{
+    char words[300];
+    snprintf(words, sizeof words, "NCCL: %s", text);
+    softcuda_report(words);
+    return fail(INVALID_USAGE, text);
+}
+
+static long option(const char *name)
+{
+    return library_option("SOFTCUDA_NCCL", name);
+}
+
+static char *data_of(const struct ncclComm *comm, int place)
+{
+    return (char *)comm->shared + 65536 * 4 + (size_t)place * PART;
+}
+
+static size_t shared_bytes(int world)
+{
+    return 65536 * 4 + (size_t)(world + world * world) * PART;
+}
+
+/* Waits until the condition is true. False: the communicator was aborted before. */
+#define WAIT(comm, condition)                                             \
+    ({                                                                    \
+        while (!(condition) && !atomic_load(&(comm)->aborted))            \
+            usleep(30);                                                   \
+        (condition) && !atomic_load(&(comm)->aborted);                    \
+    })
+
+/* ---- results ---- */
+
+#define REDUCE(T, W, LOAD, STORE)                                                              \
+    for (size_t i = 0; i < count; i++) {                                                       \
+        W all = 0;                                                                             \
+        for (int r = 0; r < comm->world; r++) {                                                \
+            const T raw = ((const T *)data_of(comm, r))[first + i];                            \
+            const W x = LOAD(raw);                                                             \
+            all = r == 0 ? x : op == PRODUCT ? (W)(all * x) : op == MAX ? (x > all ? x : all)  \
+                  : op == MIN ? (x < all ? x : all) : (W)(all + x);                            \
+        }                                                                                      \
+        if (op == AVERAGE)                                                                     \
+            all = (W)(all / (W)comm->world);                                                   \
+        ((T *)to)[i] = STORE(all);                                                             \
+    }
+#define SAME(x) (x)
+#define NARROW8(x) ((int8_t)(x))
+
+/* The reduction of elements [first, first + count) of all ranks, in their order. */
+static void reduce(const struct ncclComm *comm, void *to, size_t first, size_t count, int type, int op)
+{
+    switch (type) {
+    case I8: REDUCE(int8_t, int, SAME, NARROW8) break;
+    case U8: REDUCE(uint8_t, unsigned, SAME, (uint8_t)) break;
+    case I32: REDUCE(int32_t, int64_t, SAME, (int32_t)) break;
+    case U32: REDUCE(uint32_t, uint64_t, SAME, (uint32_t)) break;
+    case I64:
+        if (op == MAX || op == MIN) {
+            REDUCE(int64_t, int64_t, SAME, SAME)
+            break;
+        }                                   /* else it wraps around as U64 does */
+        REDUCE(uint64_t, uint64_t, SAME, SAME)
+        break;
+    case U64: REDUCE(uint64_t, uint64_t, SAME, SAME) break;
+    case F16: REDUCE(uint16_t, float, soft_float_of_half, soft_half_of) break;
+    case BF16: REDUCE(uint16_t, float, soft_float_of_bfloat, soft_bfloat_of) break;
+    case F32: REDUCE(float, float, SAME, SAME) break;
+    default: REDUCE(double, double, SAME, SAME) break;
+    }
+}
+
+static result put(address to, const void *from, size_t bytes)
+{
+    return bytes == 0 ? CUDA_SUCCESS : softcuda_write(to, from, bytes);
+}
+
+static result take(const struct ncclComm *comm, const struct op *op)
+{
+    const struct signature *s = &op->signature;
+    const size_t part = s->count * type_bytes[s->type], me = (size_t)comm->rank;
+    const address to = (uintptr_t)op->to;
+    result made = CUDA_SUCCESS;
+    switch (s->kind) {
+    case BROADCAST: return put(to, data_of(comm, s->root), part);
+    case ALL_GATHER: case ALL_TO_ALL:
+        for (int r = 0; r < comm->world && made == CUDA_SUCCESS; r++)
+            made = put(to + (size_t)r * part, data_of(comm, r) + (s->kind == ALL_TO_ALL ? me * part : 0), part);
+        return made;
+    case REDUCE:
+        if (comm->rank != s->root)
+            return CUDA_SUCCESS;
+        break;
+    default: break;
+    }
+    char *sum = malloc(part + 1);
+    reduce(comm, sum, s->kind == REDUCE_SCATTER ? me * s->count : 0, s->count, s->type, s->op);
+    made = put(to, sum, part);
+    free(sum);
+    return made;
+}
+
+/* ---- running, on the stream's thread ---- */
+
+static void describe(char *text, size_t bytes, int rank, const struct signature *s)
+{
+    snprintf(text, bytes, "rank %d: %s of %llu elements, type %d, op %d, root %d", rank, names[s->kind],
+             (unsigned long long)s->count, s->type, s->op, s->root);
+}
+
+/* Compares the ranks' signatures, and the order of their collectives on other communicators, with those of rank 0. */
+static bool agree(const struct ncclComm *comm)
+{
+    const struct slot *first = &comm->shared->slots[0], *slot = &comm->shared->slots[comm->rank];
+    char text[280], one[128], other[128];
+    if (memcmp(&first->signature, &slot->signature, sizeof slot->signature) != 0) {
+        describe(one, sizeof one, 0, &first->signature);
+        describe(other, sizeof other, comm->rank, &slot->signature);
+        snprintf(text, sizeof text, "different collectives: %s; %s", one, other);
+        misuse(text);
+        return false;
+    }
+    for (int i = 0; i < slot->history.n; i++)
+        for (int k = 0; k < first->history.n; k++)
+            if (first->history.of[k].id == slot->history.of[i].id
+                && first->history.of[k].launched != slot->history.of[i].launched) {
+                snprintf(text, sizeof text, "ranks 0 and %d enqueue the collectives of two communicators in different "
+                         "orders: %s after %llu and %llu of the other one", comm->rank, names[slot->signature.kind],
+                         (unsigned long long)first->history.of[k].launched,
+                         (unsigned long long)slot->history.of[i].launched);
+                misuse(text);
+                return false;
+            }
+    return true;
+}
+
+static bool all_reached(const struct ncclComm *comm, uint64_t number, bool finished)
+{
+    for (int r = 0; r < comm->world; r++) {
+        struct slot *slot = &comm->shared->slots[r];
+        if (atomic_load(finished ? &slot->finished : &slot->arrived) < number)
+            return false;
+    }
+    return true;
+}
+
+static void wait_for_abort(struct ncclComm *comm)
+{
+    while (!atomic_load(&comm->aborted))
+        usleep(100);
+}
+
+static result run_collective(struct ncclComm *comm, const struct op *op)
+{
+    struct slot *slot = &comm->shared->slots[comm->rank];
+    const struct signature *s = &op->signature;
+    const uint64_t number = comm->collectives++;
+    const bool parts = s->kind == REDUCE_SCATTER || s->kind == ALL_TO_ALL;
+    const size_t bytes = s->count * type_bytes[s->type] * (parts ? (size_t)comm->world : 1);
+    result made = CUDA_SUCCESS;
+    if (!WAIT(comm, all_reached(comm, number, true)))
+        return CUDA_SUCCESS;
+    if (bytes > 0 && (s->kind != BROADCAST || comm->rank == s->root))
+        made = softcuda_read(data_of(comm, comm->rank), (uintptr_t)op->from, bytes);
+    slot->signature = *s;
+    slot->history = op->history;
+    atomic_store(&slot->arrived, number + 1);
+    if (made != CUDA_SUCCESS || !WAIT(comm, all_reached(comm, number + 1, false)))
+        return made;
+    if (!agree(comm)) {
+        atomic_store(&comm->async, INTERNAL_ERROR);
+        wait_for_abort(comm);
+        return CUDA_SUCCESS;
+    }
+    made = take(comm, op);
+    atomic_store(&slot->finished, number + 1);
+    return made;
+}
+
+static struct channel *channel(const struct ncclComm *comm, int from, int to, char **data)
+{
+    *data = data_of(comm, comm->world + from * comm->world + to);
+    return &comm->shared->channels[from][to];
+}
+
+/* All sends of the group are posted before its receives wait. A send ends when it was received. */
+static result run_messages(struct ncclComm *comm, const struct job *job)
+{
+    char *data;
+    for (int i = 0; i < job->n; i++) {
+        const struct signature *s = &job->ops[i].signature;
+        if (s->kind != SEND)
+            continue;
+        struct channel *c = channel(comm, comm->rank, s->root, &data);
+        if (!WAIT(comm, atomic_load(&c->taken) == atomic_load(&c->posted)))
+            return CUDA_SUCCESS;
+        c->bytes = s->count * type_bytes[s->type];
+        c->type = s->type;
+        if (c->bytes > 0)
+            TRY(softcuda_read(data, (uintptr_t)job->ops[i].from, c->bytes));
+        atomic_fetch_add(&c->posted, 1);
+    }
+    for (int i = 0; i < job->n; i++) {
+        const struct signature *s = &job->ops[i].signature;
+        if (s->kind != RECEIVE)
+            continue;
+        struct channel *c = channel(comm, s->root, comm->rank, &data);
+        if (!WAIT(comm, atomic_load(&c->taken) < atomic_load(&c->posted)))
+            return CUDA_SUCCESS;
+        if (c->bytes != s->count * type_bytes[s->type] || c->type != s->type) {
+            misuse("a message is received with another length or type");
+            atomic_store(&comm->async, INTERNAL_ERROR);
+            wait_for_abort(comm);
+            return CUDA_SUCCESS;
+        }
+        TRY(put((uintptr_t)job->ops[i].to, data, c->bytes));
+        atomic_fetch_add(&c->taken, 1);
+    }
+    for (int i = 0; i < job->n; i++)
+        if (job->ops[i].signature.kind == SEND) {
+            struct channel *c = channel(comm, comm->rank, job->ops[i].signature.root, &data);
+            (void)WAIT(comm, atomic_load(&c->taken) == atomic_load(&c->posted));
+        }
+    return CUDA_SUCCESS;
+}
+
+static result run_job(void *argument)
+{
+    struct job *job = *(struct job **)argument;
+    struct ncclComm *comm = job->comm;
+    result made = CUDA_SUCCESS;
+    if (job->captured ? !atomic_load(&comm->aborted) : WAIT(comm, atomic_load(&comm->turn) == job->ticket)) {
+        pthread_mutex_lock(&comm->running);
+        const uint64_t number = ++comm->operations;
+        const bool here = option("rank") == comm->rank;
+        if (here && option("error") == (long)number)
+            atomic_store(&comm->async, REMOTE_ERROR);
+        if (here && (option("error") == (long)number || option("hang") == (long)number))
+            wait_for_abort(comm);
+        for (int i = 0; i < job->n && made == CUDA_SUCCESS && !atomic_load(&comm->aborted); i++)
+            if (job->ops[i].signature.kind < SEND)
+                made = run_collective(comm, &job->ops[i]);
+        if (made == CUDA_SUCCESS)
+            made = run_messages(comm, job);
+        pthread_mutex_unlock(&comm->running);
+    }
+    if (!job->captured) {
+        atomic_fetch_add(&comm->turn, 1);
+        atomic_fetch_sub(&comm->pending, 1);
+        free(job);
+    }
+    return made;
+}
+
+/* ---- calls ---- */
+
+/* Begins a call that uses the communicator; end_call() must follow if it returns OK. */
+static int begin_call(struct ncclComm *comm)
+{
+    if (comm == NULL || comm->magic != LIVE)
+        return misuse("a communicator is used that does not exist or has ended");
+    if (atomic_fetch_add(&comm->users, 1) != 0) {
+        atomic_fetch_sub(&comm->users, 1);
+        return misuse("two threads use a communicator at the same time");
+    }
+    if (atomic_load(&comm->state) == IN_PROGRESS) {
+        atomic_fetch_sub(&comm->users, 1);
+        return misuse("a communicator is used while an earlier call is in progress");
+    }
+    return OK;
+}
+
+static void *progress(void *argument)
+{
+    struct ncclComm *comm = argument;
+    usleep(200);
+    atomic_store(&comm->state, OK);
+    return NULL;
+}
+
+static void join_thread(struct ncclComm *comm)
+{
+    if (comm->has_thread)
+        pthread_join(comm->thread, NULL);
+    comm->has_thread = false;
+}
+
+/* Runs `function` for the communicator: in the background if that is non-blocking. */
+static int in_background(struct ncclComm *comm, void *(*function)(void *))
+{
+    join_thread(comm);
+    atomic_store(&comm->state, IN_PROGRESS);
+    if (comm->blocking) {
+        function(comm);
+        return atomic_load(&comm->state);
+    }
+    if (pthread_create(&comm->thread, NULL, function, comm) != 0)
+        return fail(SYSTEM_ERROR, "no thread");
+    comm->has_thread = true;
+    return IN_PROGRESS;
+}
+
+static int end_call(struct ncclComm *comm, int result)
+{
+    atomic_fetch_sub(&comm->users, 1);
+    return result == OK && !comm->blocking && ++comm->calls % 3 == 0 ? in_background(comm, progress) : result;
+}
+
+static int launch(struct job *job)
+{
+    struct ncclComm *comm = job->comm;
+    int capturing = 0;
+    if (cuStreamIsCapturing(job->stream, &capturing) != 0)
+        return fail(CUDA_FAILED, "cuStreamIsCapturing failed");
+    job->captured = capturing != 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < job->n; i++) {
+        struct history *history = &job->ops[i].history;
+        if (job->ops[i].signature.kind >= SEND)
+            continue;
+        for (const struct ncclComm *c = comms; c != NULL; c = c->next)
+            if (c != comm && c->magic == LIVE && c->context == comm->context && history->n < COMMS) {
+                history->of[history->n].id = c->shared->id;
+                history->of[history->n++].launched = c->launched;
+            }
+        comm->launched++;
+    }
+    if (job->captured && n_captured_jobs < (int)COUNT_OF(captured_jobs))
+        captured_jobs[n_captured_jobs++] = job;
+    pthread_mutex_unlock(&lock);
+    if (!job->captured) {
+        job->ticket = atomic_fetch_add(&comm->tickets, 1);
+        atomic_fetch_add(&comm->pending, 1);
+    }
+    if (softcuda_enqueue(job->stream, run_job, &job, sizeof job) == CUDA_SUCCESS)
+        return OK;
+    if (!job->captured) {
+        atomic_fetch_add(&comm->turn, 1);
+        atomic_fetch_sub(&comm->pending, 1);
+        free(job);
+    }
+    return fail(CUDA_FAILED, "the stream has failed");
+}
+
+static int add(struct ncclComm *comm, void *stream, struct signature s, const void *from, void *to)
+{
+    const bool parts = s.kind == REDUCE_SCATTER || s.kind == ALL_TO_ALL;
+    if (s.type < 0 || s.type >= TYPES || s.op < 0 || s.op >= OPS || s.root < 0 || s.root >= comm->world)
+        return fail(INVALID_ARGUMENT, "an invalid type, reduction or root");
+    if (s.count * type_bytes[s.type] * (parts ? (size_t)comm->world : 1) > PART)
+        return fail(INTERNAL_ERROR, "more data than the software NCCL can hold");
+    if (stream == NULL || softcuda_stream_context(stream) != comm->context)
+        return misuse("the stream does not belong to the communicator's device");
+    int at = 0;
+    while (at < n_group && (group[at]->comm != comm || group[at]->stream != stream))
+        at++;
+    if (at == COMMS)
+        return fail(INTERNAL_ERROR, "too many communicators in a group");
+    struct job *old = at < n_group ? group[at] : NULL;
+    struct job *job = realloc(old, sizeof *job + (old ? (size_t)old->n + 1 : 1) * sizeof job->ops[0]);
+    if (job == NULL)
+        return fail(SYSTEM_ERROR, "out of memory");
+    if (old == NULL)
+        *job = (struct job){ .comm = comm, .stream = stream };
+    memset(&job->ops[job->n], 0, sizeof job->ops[0]);
+    job->ops[job->n].signature = s;
+    job->ops[job->n].from = from;
+    job->ops[job->n++].to = to;
+    group[at] = job;
+    n_group += old == NULL;
+    return OK;
+}
+
+static int group_launch(void)
+{
+    int made = OK;
+    for (int i = 0; i < n_group; i++) {
+        struct ncclComm *comm = group[i]->comm;
+        int result = made == OK ? begin_call(comm) : made;
+        if (result == OK)
+            result = end_call(comm, launch(group[i]));
+        else
+            free(group[i]);
+        made = made == OK || made == IN_PROGRESS ? result != OK ? result : made : made;
+    }
+    n_group = 0;
+    return made;
+}
+
+static int call(struct ncclComm *comm, void *stream, struct signature s, const void *from, void *to)
+{
+    TRY(begin_call(comm));
+    const int made = add(comm, stream, s, from, to);
+    atomic_fetch_sub(&comm->users, 1);
+    return made != OK || depth > 0 ? made : group_launch();
+}
+
+EXPORT int ncclGroupStart(void)
+{
+    ENTER(ncclGroupStart);
+    depth++;
+    return OK;
+}
+
+EXPORT int ncclGroupEnd(void)
+{
+    if (depth == 0)
+        return misuse("ncclGroupEnd without ncclGroupStart");
+    const int injected = softcuda_enter("ncclGroupEnd");
+    if (--depth > 0)
+        return OK;
+    for (int i = 0; i < n_group && injected != 0; i++)
+        free(group[i]);
+    n_group = injected != 0 ? 0 : n_group;
+    return injected != 0 ? injected : group_launch();
+}
+
+EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, struct ncclComm *comm,
+                         void *stream)
+{
+    ENTER(ncclBroadcast);
+    return call(comm, stream, (struct signature){ BROADCAST, type, 0, root, count }, from, to);
+}
+
+EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
+                         void *stream)
+{
+    ENTER(ncclAllReduce);
+    return call(comm, stream, (struct signature){ ALL_REDUCE, type, op, 0, count }, from, to);
+}
+
+EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, struct ncclComm *comm,
+                      void *stream)
+{
+    ENTER(ncclReduce);
+    return call(comm, stream, (struct signature){ REDUCE, type, op, root, count }, from, to);
+}
+
+EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
+{
+    ENTER(ncclAllGather);
+    return call(comm, stream, (struct signature){ ALL_GATHER, type, 0, 0, count }, from, to);
+}
+
+EXPORT int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
+                             void *stream)
+{
+    ENTER(ncclReduceScatter);
+    return call(comm, stream, (struct signature){ REDUCE_SCATTER, type, op, 0, count }, from, to);
+}
+
+EXPORT int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
+{
+    ENTER(ncclAlltoAll);
+    return call(comm, stream, (struct signature){ ALL_TO_ALL, type, 0, 0, count }, from, to);
+}
+
+EXPORT int ncclSend(const void *from, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
+{
+    ENTER(ncclSend);
+    return call(comm, stream, (struct signature){ SEND, type, 0, peer, count }, from, NULL);
+}
+
+EXPORT int ncclRecv(void *to, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
+{
+    ENTER(ncclRecv);
+    return call(comm, stream, (struct signature){ RECEIVE, type, 0, peer, count }, NULL, to);
+}
+
+/* ---- communicators ---- */
+
+EXPORT int ncclGetVersion(int *version)
+{
+    *version = option("version") > 0 ? (int)option("version") : 22809;
+    return OK;
+}
+
+EXPORT const char *ncclGetErrorString(int result)
+{
+    static const char *const texts[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error",
+                                         "invalid argument", "invalid usage", "remote process exited or there was a "
+                                         "network error", "NCCL operation in progress" };
+    return result >= 0 && result <= IN_PROGRESS ? texts[result] : "unknown result code";
+}
+
+EXPORT const char *ncclGetLastError(struct ncclComm *comm)
+{
+    (void)comm;
+    return last_error;
+}
+
+EXPORT int ncclGetUniqueId(id *out)
+{
+    static atomic_int serial;
+    ENTER(ncclGetUniqueId);
+    const int file = memfd_create("softnccl", MFD_CLOEXEC);
+    struct shared *shared = file >= 0 && ftruncate(file, (off_t)shared_bytes(RANKS)) == 0
+                                ? mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (shared == MAP_FAILED)
+        return fail(SYSTEM_ERROR, strerror(errno));
+    shared->id = (uint64_t)getpid() << 32 | (uint64_t)++serial;
+    munmap(shared, sizeof *shared);
+    memset(out, 0, sizeof *out);
+    snprintf(out->bytes, sizeof out->bytes, "/proc/%d/fd/%d", (int)getpid(), file);
+    return OK;
+}
+
+/* The rank of the process that made the id closes its file when all ranks have opened it. */
+static void *join(void *argument)
+{
+    struct ncclComm *comm = argument;
+    char own[32];
+    int pid = 0, file = -1, state = INVALID_USAGE;
+    cuCtxSetCurrent(comm->context);
+    if (WAIT(comm, atomic_load(&comm->shared->joined) >= comm->world))
+        state = OK;
+    snprintf(own, sizeof own, "/proc/%d/", (int)getpid());
+    if (sscanf(comm->path, "/proc/%d/fd/%d", &pid, &file) == 2 && strncmp(comm->path, own, strlen(own)) == 0
+        && atomic_exchange(&comm->shared->closed, 1) == 0)
+        close(file);
+    atomic_store(&comm->state, state);
+    return NULL;
+}
+
+static int comm_new(struct ncclComm **out, const char *path, int rank, int world, const struct config *config)
+{
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    void *memory = file >= 0 ? mmap(NULL, shared_bytes(world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
+                                    0) : MAP_FAILED;
+    if (file >= 0)
+        close(file);
+    if (comm == NULL || memory == MAP_FAILED) {
+        free(comm);
+        return fail(SYSTEM_ERROR, "the memory of the unique id does not exist");
+    }
+    comm->magic = LIVE;
+    comm->shared = memory;
+    comm->rank = rank;
+    comm->world = world;
+    comm->blocking = config->blocking != 0;
+    pthread_mutex_init(&comm->running, NULL);
+    snprintf(comm->path, sizeof comm->path, "%s", path);
+    if (cuCtxGetCurrent(&comm->context) != 0 || comm->context == NULL) {
+        munmap(memory, shared_bytes(world));
+        free(comm);
+        return fail(CUDA_FAILED, "no current device");
+    }
+    pthread_mutex_lock(&lock);
+    comm->next = comms;
+    comms = comm;
+    pthread_mutex_unlock(&lock);
+    *out = comm;
+    atomic_fetch_add(&comm->shared->joined, 1);
+    return in_background(comm, join);
+}
+
+EXPORT int ncclCommInitRankConfig(struct ncclComm **out, int world, id unique, int rank, const struct config *config)
+{
+    ENTER(ncclCommInitRankConfig);
+    if (depth > 0)
+        return misuse("a communicator is created in a group");
+    if (world < 1 || world > RANKS || rank < 0 || rank >= world || config->magic != 0xcafebeefu || config->size < 24)
+        return fail(INVALID_ARGUMENT, "an invalid rank, number of ranks or configuration");
+    return comm_new(out, unique.bytes, rank, world, config);
+}
+
+EXPORT int ncclCommGetAsyncError(struct ncclComm *comm, int *error)
+{
+    ENTER(ncclCommGetAsyncError);
+    if (comm == NULL || comm->magic != LIVE)
+        return misuse("the state of a communicator is asked that does not exist or has ended");
+    *error = atomic_load(&comm->async) != OK ? atomic_load(&comm->async) : atomic_load(&comm->state);
+    return OK;
+}
+
+static void comm_end(struct ncclComm *comm)
+{
+    join_thread(comm);
+    while (atomic_load(&comm->pending) > 0)
+        usleep(50);
+    comm->magic = DEAD;                     /* its memory remains, so that later uses are detected */
+    pthread_mutex_lock(&comm->running);     /* of a graph */
+    munmap(comm->shared, shared_bytes(comm->world));
+    pthread_mutex_unlock(&comm->running);
+}
+
+static void *leave(void *argument)
+{
+    struct ncclComm *comm = argument;
+    while (atomic_load(&comm->pending) > 0)
+        usleep(50);
+    atomic_fetch_add(&comm->shared->left, 1);
+    const bool all = WAIT(comm, atomic_load(&comm->shared->left) >= comm->world);
+    atomic_store(&comm->state, all ? OK : INTERNAL_ERROR);
+    return NULL;
+}
+
+EXPORT int ncclCommFinalize(struct ncclComm *comm)
+{
+    ENTER(ncclCommFinalize);
+    TRY(begin_call(comm));
+    atomic_fetch_sub(&comm->users, 1);
+    return in_background(comm, leave);
+}
+
+EXPORT int ncclCommDestroy(struct ncclComm *comm)
+{
+    ENTER(ncclCommDestroy);
+    TRY(begin_call(comm));
+    if (depth > 0)
+        return misuse("a communicator is destroyed in a group");
+    comm_end(comm);
+    return OK;
+}
+
+EXPORT int ncclCommAbort(struct ncclComm *comm)
+{
+    if (comm == NULL || comm->magic != LIVE)
+        return misuse("a communicator is aborted that does not exist or has ended");
+    const int injected = softcuda_enter("ncclCommAbort");
+    atomic_store(&comm->aborted, 1);
+    comm_end(comm);
+    return injected;
+}
