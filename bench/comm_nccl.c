@@ -73,7 +73,7 @@ static void measure(size_t bytes, int rounds)
 int main(int argc, char **argv)
 {
     static const size_t sizes[] = { 4, 4096, 1 << 20, 25 << 20 };
-    const int rounds = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) % 100 : 9;
+    const int asked = argc > 1 ? atoi(argv[1]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
     ctrt_device *device = NULL;
     unique_id id;
     if (ctrt_device_get(&device, "cuda:0") != CTRT_OK

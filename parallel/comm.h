@@ -85,6 +85,7 @@ struct ctrt_comm {
     struct enqueued *enqueued, *enqueued_spare;     /* comm_enqueued.c: incomplete calls in order; unused entries */
     struct comm_lane tracked;               /* of the thread that looks at them: the oldest one */
     bool tracks, tracks_end;                /* the thread exists; must end */
+    bool captured;                          /* graphs may have calls of the engine, whose replays have no entries */
     pthread_t tracker;
 
     atomic_bool failed;                     /* `status` and `error` are set and do not change any more */

@@ -25,6 +25,7 @@ struct enqueued {
     uint64_t number;                        /* in the flight record */
     int peer;                               /* of a message; -1: a collective */
     bool receives;
+    bool counted;                           /* as complete */
 };
 
 /* How long the thread sleeps between two looks, in nanoseconds: from FIRST, doubled each time. */
@@ -64,6 +65,14 @@ static void entry_put_back(ctrt_comm *comm, struct enqueued *entry)
     pthread_mutex_unlock(&comm->lock);
 }
 
+/* Requires the lock. */
+static void entry_count(ctrt_comm *comm, struct enqueued *entry)
+{
+    if (!entry->counted)
+        comm_count(comm, entry->peer, entry->receives);
+    entry->counted = true;
+}
+
 /* Removes an entry whose collective has ended. Returns the next one. */
 static struct enqueued *entry_end(ctrt_comm *comm, struct enqueued *entry, ctrt_status status)
 {
@@ -74,7 +83,7 @@ static struct enqueued *entry_end(ctrt_comm *comm, struct enqueued *entry, ctrt_
     *at = next;
     flight_set(comm->record, entry->number, status == CTRT_OK ? FLIGHT_DONE : FLIGHT_FAILED);
     if (status == CTRT_OK)
-        comm_count(comm, entry->peer, entry->receives);
+        entry_count(comm, entry);
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     entry_put_back(comm, entry);
@@ -116,7 +125,7 @@ static void remove_all(ctrt_comm *comm)
 }
 
 /* Looks for complete collectives and for failures. *number: the oldest incomplete collective at the last look, whose
- * time began when the one before it had ended. */
+ * time began when the one before it had ended. Replays of graphs have no time limit. */
 static ctrt_status look(ctrt_comm *comm, struct comm_lane *lane, uint64_t *number)
 {
     CTRT_TRY(remove_complete(comm));
@@ -124,14 +133,18 @@ static ctrt_status look(ctrt_comm *comm, struct comm_lane *lane, uint64_t *numbe
     const uint64_t oldest = comm->enqueued != NULL ? comm->enqueued->number : 0;
     lane->number = oldest;
     pthread_mutex_unlock(&comm->lock);
-    if (oldest == 0)
-        return CTRT_OK;
-    if (oldest != *number)
+    if (oldest != 0 && oldest != *number)
         comm_lane_begin(lane);
     *number = oldest;
     if (CTRT_SLOT(comm->engine, poll_error))
         CTRT_TRY(comm->engine->poll_error(comm->handle));
-    return comm_poll(lane);
+    return oldest != 0 ? comm_poll(lane) : comm_check(comm);
+}
+
+/* Requires the lock. */
+static bool something_to_watch(const ctrt_comm *comm)
+{
+    return comm->enqueued != NULL || (comm->captured && !atomic_load(&comm->failed));
 }
 
 static void *track(void *argument)
@@ -143,12 +156,12 @@ static void *track(void *argument)
     cancel_disable();
     pthread_mutex_lock(&comm->lock);
     while (!comm->tracks_end || comm->enqueued != NULL) {
-        if (comm->enqueued == NULL) {
+        if (!something_to_watch(comm)) {
             pthread_cond_wait(&comm->changed, &comm->lock);
             pause = FIRST;
             continue;
         }
-        const uint64_t before = comm->enqueued->number;
+        const uint64_t before = comm->enqueued != NULL ? comm->enqueued->number : 0;
         pthread_mutex_unlock(&comm->lock);
         const ctrt_status status = look(comm, lane, &number);
         if (status != CTRT_OK) {
@@ -156,9 +169,10 @@ static void *track(void *argument)
             remove_all(comm);
         }
         pthread_mutex_lock(&comm->lock);
-        if (comm->enqueued == NULL)
+        if (!something_to_watch(comm) || (comm->tracks_end && comm->enqueued == NULL))
             continue;
-        pause = comm->enqueued->number != before ? FIRST : pause < LAST ? pause * 2 : LAST;
+        const uint64_t after = comm->enqueued != NULL ? comm->enqueued->number : 0;
+        pause = after != before ? FIRST : pause < LAST ? pause * 2 : LAST;
         pthread_mutex_unlock(&comm->lock);
         const struct timespec time = { .tv_nsec = (long)pause };
         nanosleep(&time, NULL);
@@ -182,14 +196,28 @@ static ctrt_status start_thread(ctrt_comm *comm)
     return CTRT_OK;
 }
 
+/* From now on the thread looks for failures also while no call is incomplete, because replays do not pass through the
+ * library. */
+static ctrt_status watch_replays(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->captured = true;
+    const ctrt_status status = start_thread(comm);
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    return status;
+}
+
 /* ---- for comm_run.c and comm_failure.c ---- */
 
 ctrt_status comm_enqueued_add(bool *tracked, struct comm_lane *lane, uint64_t number, int peer, ctrt_work *work)
 {
     ctrt_comm *comm = lane->comm;
     *tracked = false;
-    if (!(comm->engine->flags & CTRT_COMM_ENQUEUES) || capture_here(comm->device) != NULL)
+    if (!(comm->engine->flags & CTRT_COMM_ENQUEUES))
         return CTRT_OK;
+    if (capture_here(comm->device) != NULL)
+        return watch_replays(comm);
     struct enqueued *entry = entry_new(comm), **at;
     timepoint point;
     if (entry == NULL)
@@ -202,6 +230,7 @@ ctrt_status comm_enqueued_add(bool *tracked, struct comm_lane *lane, uint64_t nu
         return status;
     }
     entry->next = NULL;
+    entry->counted = false;
     entry->number = number;
     entry->peer = peer;
     entry->receives = lane == &comm->lanes[LANE_RECEIVES];
@@ -226,6 +255,17 @@ ctrt_status comm_enqueued_add(bool *tracked, struct comm_lane *lane, uint64_t nu
         entry_put_back(comm, entry);
     *tracked = status == CTRT_OK;
     return status;
+}
+
+void comm_enqueued_count(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    for (struct enqueued *entry = comm->enqueued; entry != NULL; entry = entry->next) {
+        bool done = false;
+        if (entry_query(comm, entry, &done) == CTRT_OK && done)
+            entry_count(comm, entry);
+    }
+    pthread_mutex_unlock(&comm->lock);
 }
 
 void comm_enqueued_fail(ctrt_comm *comm, ctrt_status status, const char *error)

@@ -30,6 +30,7 @@ struct state {
 /* A rank that has left the group. */
 struct departure {
     uint64_t collectives;                   /* how many it had called */
+    uint64_t messages;                      /* 1: it has completed some: key messages/R */
     struct state state;
 };
 

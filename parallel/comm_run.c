@@ -203,7 +203,11 @@ static ctrt_status lane_run(bool *tracked, struct comm_lane *lane, ctrt_comm_cal
     (void)ctrt_set_grad_enabled(grad);
     if (status == CTRT_OK && unlikely(enqueues(lane->comm)))
         status = comm_enqueued_add(tracked, lane, number, call->peer, work);
-    return likely(status == CTRT_OK) ? CTRT_OK : comm_fail(lane->comm, status, ctrt_error_message());
+    if (likely(status == CTRT_OK))
+        return CTRT_OK;
+    /* In a capture nothing has been sent, so only the capture fails. */
+    return capture_here(lane->comm->device) != NULL ? capture_abandon(lane->comm->device, status)
+                                                    : comm_fail(lane->comm, status, ctrt_error_message());
 }
 
 void comm_count(ctrt_comm *comm, int peer, bool receives)

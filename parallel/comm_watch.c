@@ -6,6 +6,7 @@
 
 #include "base/lock.h"
 #include "base/thread.h"
+#include "parallel/comm_enqueued.h"
 #include "parallel/comm_failure.h"
 #include "parallel/store.h"
 
@@ -152,15 +153,19 @@ static void find_departures(ctrt_comm *comm)
     uint64_t *messages = host_alloc(bytes);
     if (messages == NULL)
         return;                             /* tried again at the next look */
-    comm->departed = count;
+    bool answers = true;
     for (int rank = 0; rank < comm->size; rank++) {
         struct departure departure;
         if (knows_departure(comm, rank) || !comm_read(&departure, sizeof departure, comm, "left", rank, 0))
             continue;
-        if (!comm_read(messages, bytes, comm, "messages", rank, 0))
-            memset(messages, 0, bytes);
-        note_departure(comm, rank, &departure, messages);
+        memset(messages, 0, bytes);
+        if (departure.messages == 0 || comm_read(messages, bytes, comm, "messages", rank, 0))
+            note_departure(comm, rank, &departure, messages);
+        else
+            answers = false;
     }
+    if (answers)                            /* otherwise the next look reads them again */
+        comm->departed = count;
     host_free(messages);
 }
 
@@ -242,31 +247,32 @@ static void announce_end(ctrt_comm *comm)
     free(value);
 }
 
-/* Publishes the messages that this rank has completed, if there are any. */
-static bool publish_messages(ctrt_comm *comm, double seconds)
+/* Publishes the messages that this rank has completed, if there are any (*any). False: the store does not answer. */
+static bool publish_messages(uint64_t *any, ctrt_comm *comm, double seconds)
 {
     char key[COMM_KEY];
     const size_t bytes = 2 * (size_t)comm->size * sizeof *comm->messages;
-    bool any = false;
     uint64_t *copy = host_alloc(bytes);
+    *any = 0;
     if (copy == NULL)
         return false;
     pthread_mutex_lock(&comm->lock);
     memcpy(copy, comm->messages, bytes);
     pthread_mutex_unlock(&comm->lock);
     for (int i = 0; i < 2 * comm->size; i++)
-        any |= copy[i] != 0;
-    const bool done = !any || store_set_within(comm->store, comm_key(key, comm, "messages", comm->rank), copy, bytes,
-                                               seconds) == CTRT_OK;
+        *any |= copy[i] != 0;
+    const bool done = *any == 0
+                      || store_set_within(comm->store, comm_key(key, comm, "messages", comm->rank), copy, bytes,
+                                          seconds) == CTRT_OK;
     host_free(copy);
     return done;
 }
 
 /* Publishes that this rank leaves the group after that many collectives. False: the store does not answer. */
-static bool publish_departure(ctrt_comm *comm, const struct departure *departure, double seconds)
+static bool publish_departure(ctrt_comm *comm, struct departure *departure, double seconds)
 {
     char key[COMM_KEY];
-    return publish_messages(comm, seconds)
+    return publish_messages(&departure->messages, comm, seconds)
            && store_set_within(comm->store, comm_key(key, comm, "left", comm->rank), departure, sizeof *departure,
                             seconds) == CTRT_OK
            && (comm->local || store_add_within(comm->store, comm_key(key, comm, "departed", -1), 1, NULL,
@@ -277,7 +283,7 @@ static bool publish_departure(ctrt_comm *comm, const struct departure *departure
 static void announce_departure(ctrt_comm *comm)
 {
     char key[COMM_KEY];
-    const struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
+    struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
     if (!publish_departure(comm, &departure, STORE_SECONDS))
         return;
     if (!comm->local) {
@@ -325,6 +331,7 @@ static void leave_all(void)
     bool answers = true;
     for (ctrt_comm *comm = comms; comm != NULL && answers; comm = comm->next) {
         struct departure departure = { .state = comm_own_state(comm) };
+        comm_enqueued_count(comm);
         pthread_mutex_lock(&comm->lock);
         departure.collectives = comm->completed;
         pthread_mutex_unlock(&comm->lock);

@@ -248,14 +248,19 @@ static ctrt_status captures_push(struct device_memory *memory)
 
 /* ---- failures ---- */
 
-ctrt_status capture_refuse(const ctrt_device *device, const char *why)
+ctrt_status capture_abandon(const ctrt_device *device, ctrt_status status)
 {
     struct capture *capture = capture_here(device);
-    if (likely(capture == NULL))
-        return CTRT_OK;
-    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture is running on %s, and %s", device->name, why);
-    capture_fail(graph_capture_of(capture), status);
+    if (capture != NULL)
+        capture_fail(graph_capture_of(capture), status);
     return status;
+}
+
+ctrt_status capture_refuse(const ctrt_device *device, const char *why)
+{
+    if (likely(capture_here(device) == NULL))
+        return CTRT_OK;
+    return capture_abandon(device, ctrt_fail(CTRT_ERR_STATE, "a capture is running on %s, and %s", device->name, why));
 }
 
 /* ---- host values ---- */

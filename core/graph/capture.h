@@ -12,6 +12,10 @@
  * The message is "a capture runs on cuda:0, and WHY". */
 ctrt_status capture_refuse(const ctrt_device *device, const char *why);
 
+/* If the thread's current stream of the device is being captured, makes the capture fail with `status` and the thread's
+ * message. Returns `status`. */
+ctrt_status capture_abandon(const ctrt_device *device, ctrt_status status);
+
 /* Returns the capture of the thread's current stream of `device`. NULL: the stream is not being captured. */
 static inline struct capture *capture_here(const ctrt_device *device)
 {

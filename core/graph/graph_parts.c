@@ -127,11 +127,13 @@ void graph_parts_free(struct graph_capture *capture)
         return;
     struct graph_part *next = capture->parts;
     capture->parts = capture->last = NULL;
-    for (struct graph_part *part; (part = next) != NULL;) {
-        next = part->next;
+    /* All graphs of the backend first, because a call may own the communicator whose collectives are in them. */
+    for (struct graph_part *part = next; part != NULL; part = part->next)
         if (part->handle != NULL)
             table_of(capture)->destroy(device->handle, part->handle);
-        else
+    for (struct graph_part *part; (part = next) != NULL;) {
+        next = part->next;
+        if (part->handle == NULL)
             part->call->release(part->state);
         host_free(part);
     }

@@ -191,7 +191,7 @@ static int product_check(const struct product *p)
 /* Enqueues a copy of the product on the stream. Returns a cublasStatus_t. */
 static int product_put(const struct product *p, void *stream)
 {
-    return softcuda_enqueue(stream, run, p, sizeof *p) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
+    return softcuda_enqueue(stream, run, NULL, p, sizeof *p) == CUDA_SUCCESS ? BLAS_OK : BLAS_EXECUTION_FAILED;
 }
 
 /* ---- cuBLASLt ---- */

@@ -387,7 +387,7 @@ static int put(struct handle *handle, struct job *job, const void *alpha, const 
     job->workspace_bytes = needed;
     job->varies = algorithm == 0 && job->pass != DNN_FORWARD;
     job->late = option("late") == algorithm;
-    return softcuda_enqueue(handle->stream, run, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
+    return softcuda_enqueue(handle->stream, run, NULL, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
 }
 
 EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,

@@ -15,7 +15,8 @@
 /* Exported by libcuda.so.1. softcuda_enter counts a call and returns an injected status, else 0. softcuda_enqueue runs
  * `function` in stream order with a copy of the argument. The others access memory of a device there, with checks. */
 extern int softcuda_enter(const char *symbol);
-extern result softcuda_enqueue(void *stream, result (*function)(void *), const void *argument, size_t bytes);
+extern result softcuda_enqueue(void *stream, result (*function)(void *), void (*release)(void *), const void *argument,
+                               size_t bytes);
 extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 extern result cuCtxGetCurrent(void **context);

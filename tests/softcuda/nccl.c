@@ -7,6 +7,7 @@
  *
  *   - ranks whose collectives differ in kind, count, dtype, reduction or root, messages whose bytes or dtypes differ;
  *   - collectives of several communicators of one device that the ranks enqueue in different orders;
+ *   - a communicator that ends before the graphs with its operations; ncclCommAbort waits for them;
  *   - a stream of another device, or none; a communicator used after its end, by two threads at once, or while an
  *     earlier call is in progress; ends of groups that were not begun, or that contain the creation of a communicator.
  *
@@ -73,6 +74,7 @@ struct ncclComm {
     pthread_mutex_t running;            /* held by the operation that runs */
     atomic_int state, async;            /* results */
     atomic_int aborted, pending, users;
+    atomic_int graphs;                  /* captured operations whose graphs exist */
     atomic_ullong tickets, turn;        /* operations that were enqueued outside of captures; and have run */
     uint64_t collectives, operations;   /* that have run */
     uint64_t launched;                  /* collectives that were enqueued */
@@ -97,8 +99,6 @@ struct job {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ncclComm *comms;
-static struct job *captured_jobs[4096];  /* replays of graphs use them until the process ends */
-static int n_captured_jobs;
 static const size_t type_bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
 
 static __thread int depth;
@@ -362,9 +362,17 @@ static result run_job(void *argument)
     if (!job->captured) {
         atomic_fetch_add(&comm->turn, 1);
         atomic_fetch_sub(&comm->pending, 1);
-        free(job);
     }
     return made;
+}
+
+/* After the operation has run, or with the graph. */
+static void release_job(void *argument)
+{
+    struct job *job = *(struct job **)argument;
+    if (job->captured)
+        atomic_fetch_sub(&job->comm->graphs, 1);
+    free(job);
 }
 
 /* ---- calls ---- */
@@ -440,19 +448,19 @@ static int launch(struct job *job)
             }
         comm->launched++;
     }
-    if (job->captured && n_captured_jobs < (int)COUNT_OF(captured_jobs))
-        captured_jobs[n_captured_jobs++] = job;
     pthread_mutex_unlock(&lock);
-    if (!job->captured) {
+    const bool captured = job->captured;
+    if (captured)
+        atomic_fetch_add(&comm->graphs, 1);
+    else {
         job->ticket = atomic_fetch_add(&comm->tickets, 1);
         atomic_fetch_add(&comm->pending, 1);
     }
-    if (softcuda_enqueue(job->stream, run_job, &job, sizeof job) == CUDA_SUCCESS)
+    if (softcuda_enqueue(job->stream, run_job, release_job, &job, sizeof job) == CUDA_SUCCESS)
         return OK;
-    if (!job->captured) {
+    if (!captured) {
         atomic_fetch_add(&comm->turn, 1);
         atomic_fetch_sub(&comm->pending, 1);
-        free(job);
     }
     return fail(CUDA_FAILED, "the stream has failed");
 }
@@ -715,6 +723,8 @@ EXPORT int ncclCommFinalize(struct ncclComm *comm)
 {
     ENTER(ncclCommFinalize);
     TRY(begin_call(comm));
+    if (atomic_load(&comm->graphs) > 0)
+        misuse("a communicator ends while graphs with its operations exist, for which NCCL would wait");
     atomic_fetch_sub(&comm->users, 1);
     return in_background(comm, leave);
 }
@@ -735,6 +745,8 @@ EXPORT int ncclCommAbort(struct ncclComm *comm)
         return misuse("a communicator is aborted that does not exist or has ended");
     const int injected = softcuda_enter("ncclCommAbort");
     atomic_store(&comm->aborted, 1);
+    while (atomic_load(&comm->graphs) > 0)  /* as NCCL does */
+        usleep(50);
     comm_end(comm);
     return injected;
 }

@@ -351,13 +351,25 @@ EXPORT void *softcuda_stream_context(void *handle)
     return stream != NULL ? stream->device : NULL;
 }
 
-EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), const void *argument, size_t bytes)
+static void release_library(void *argument)
+{
+    void (*release)(void *);
+    memcpy(&release, (char *)argument + sizeof release, sizeof release);
+    if (release != NULL)
+        release((char *)argument + 16);
+}
+
+EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void (*release)(void *), const void *argument,
+                               size_t bytes)
 {
     STREAM(stream, handle);
+    if (stream->device->error != CUDA_SUCCESS && release != NULL)
+        release((void *)(uintptr_t)argument);
     TRY(stream->device->error);
     char copy[1024];
     RETURN_IF(bytes > sizeof copy - 16, CUDA_ERROR_OUT_OF_MEMORY);
     memcpy(copy, &function, sizeof function);
+    memcpy(copy + sizeof function, &release, sizeof release);
     memcpy(copy + 16, argument, bytes);
-    return stream_put(stream, op_new(run_library, NULL, NODE_KERNEL, copy, bytes + 16));
+    return stream_put(stream, op_new(run_library, release_library, NODE_KERNEL, copy, bytes + 16));
 }

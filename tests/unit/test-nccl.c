@@ -340,6 +340,31 @@ static void captured(struct rank *rank)
     CHECK_OK(ctrt_stream_pop());
 }
 
+/* Rank 0 waits for a replay, which rank 1 does not call, when rank 1 aborts. */
+static void replay_interrupted(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    ctrt_graph *graph = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_device_synchronize(rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    if (rank->number == 0) {
+        CHECK_OK(ctrt_capture_replay(graph));
+        atomic_fetch_add(&rank->board->step, 1);
+        (void)ctrt_device_synchronize(rank->device);
+        CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_COMM, "enough");
+    } else {
+        await(&rank->board->step, 1);
+        ctrt_comm_abort(rank->comm, "enough");
+    }
+    ctrt_graph_release(&graph);
+    (void)ctrt_item(&value, x);
+}
+
 /* ---- training ---- */
 
 enum { ROWS = 12, COLUMNS = 3, STEPS = 6 };
@@ -393,6 +418,28 @@ static void trained(struct rank *rank)
     ctrt_module_release(&copy);
     ctrt_module_release(&net);
     ctrt_module_release(&module);
+}
+
+/* The graph of a step is the last owner of the net and its communicator. */
+static void graph_last(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    ctrt_module *module = NULL, *net = NULL;
+    ctrt_graph *graph = NULL;
+    CHECK_OK(ctrt_linear_new(&module, COLUMNS, 2, true, rank->device));
+    CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, COLUMNS), CTRT_F32, rank->device));
+    for (int turn = 0; turn < 3; turn++)
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_device_synchronize(rank->device));
+    ctrt_module_release(&net);
+    ctrt_module_release(&module);
+    ctrt_comm_release(&rank->comm);
+    ctrt_graph_release(&graph);
 }
 
 /* ---- the library ---- */
@@ -507,10 +554,16 @@ TEST_MAIN
         for (int size = 1; size <= 4; size++)
             IN_CHILD(DEVICES)
                 job(kind, size, 60, captured);
+        IN_CHILD(DEVICES, "CTRT_NCCL_CHECK=yes")
+            job(kind, 2, 60, captured);
+        IN_CHILD(DEVICES)
+            run_quiet(kind, 2, 60, replay_interrupted, NULL, -1);
         group("%s: training", kind_names[kind]);
         for (int size = 1; size <= 4; size++)
             IN_CHILD(DEVICES)
                 job(kind, size, 60, trained);
+        IN_CHILD(DEVICES)
+            job(kind, 2, 60, graph_last);
     }
     group("the software NCCL reports collectives of two groups in different orders");
     IN_CHILD(DEVICES ",quiet=yes") {

@@ -135,6 +135,7 @@ void host_begin(struct host_comm *comm, const ctrt_comm_call *call)
         .receive = host_place_of(comm, call->receive, parts * call->bytes),
     };
     entry.pulls = wanted && host_pull_ready(comm, call, give_bytes, parts * call->bytes);
+    entry.thread = entry.pulls ? gettid() : 0;
     entry.put = small || (comm->mode == HOST_PROCESSES && entry.give.segment == 0 && !entry.pulls);
     if (entry.put)
         host_put_first(comm, call);

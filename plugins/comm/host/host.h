@@ -59,6 +59,9 @@ struct host_entry {
     struct host_place give, receive;        /* the data that the rank contributes and where its result goes, or NULL */
     bool put;                               /* its slot has the first piece of the data */
     bool pulls;                             /* other processes can read the data and the result */
+    pid_t thread;                           /* that runs the collective, if `pulls`. The kernel finds the memory of a
+                                             * process by any of its threads that has not ended, and the main thread may
+                                             * have */
 };
 
 /* The message that a rank sends. The receiver writes only the second part. */
@@ -91,7 +94,7 @@ struct host_rank {
     ctrt_event *events[2];
     struct host_outbox outbox;
     struct host_word arrivals;              /* of few ranks: barriers so far */
-    atomic_bool writing __attribute__((aligned(64)));           /* to the memory of another process: see pull.c */
+    _Atomic pid_t writer __attribute__((aligned(64)));          /* thread that may write to other processes; 0: none */
 } __attribute__((aligned(64)));
 
 /* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],

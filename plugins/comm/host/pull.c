@@ -35,24 +35,27 @@ enum {
 
 /* ---- permission ---- */
 
-static ssize_t read_process(int64_t pid, void *to, const void *from, size_t bytes)
+/* `thread`: any thread of the process. */
+static ssize_t read_process(pid_t thread, void *to, const void *from, size_t bytes)
 {
     const struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
-    return process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0);
+    return process_vm_readv(thread, &local, 1, &remote, 1, 0);
 }
 
-static ssize_t write_process(int64_t pid, const void *from, void *to, size_t bytes)
+static ssize_t write_process(pid_t thread, const void *from, void *to, size_t bytes)
 {
     const struct iovec local = { (void *)(uintptr_t)from, bytes }, remote = { to, bytes };
-    return process_vm_writev((pid_t)pid, &local, 1, &remote, 1, 0);
+    return process_vm_writev(thread, &local, 1, &remote, 1, 0);
 }
 
-/* Compares the random token, because the number of the process may denote another one: in another PID namespace, or
- * because the process has ended. The token's address is that of the arena's mapping in the other process. */
-static bool same_process(const struct host_rank *rank)
+/* Returns whether `thread` belongs to the process of the rank. Compares the random token, because the number may denote
+ * another thread: in another PID namespace, or because the thread has ended. The token's address is that of the arena's
+ * mapping in the other process. If that cannot be read, errno says why, and is 0 otherwise. */
+static bool thread_of_rank(pid_t thread, const struct host_rank *rank)
 {
     uint64_t token[2] = { 0 };
-    return read_process(rank->pid, token, rank->probe, sizeof token) == sizeof token
+    errno = 0;
+    return read_process(thread, token, rank->probe, sizeof token) == sizeof token
            && memcmp(token, rank->token, sizeof token) == 0;
 }
 
@@ -66,8 +69,8 @@ ctrt_status host_pull_publish(struct host_rank *own)
 
 bool host_pull_allowed(const struct host_rank *rank)
 {
-    return same_process(rank)
-           && write_process(rank->pid, rank->token, (void *)(uintptr_t)rank->probe, sizeof rank->token)
+    return thread_of_rank((pid_t)rank->pid, rank)
+           && write_process((pid_t)rank->pid, rank->token, (void *)(uintptr_t)rank->probe, sizeof rank->token)
                   == sizeof rank->token;
 }
 
@@ -152,10 +155,10 @@ static ctrt_status access_failed(struct host_comm *comm, const ctrt_comm_call *c
 static ctrt_status pull(struct host_comm *comm, const ctrt_comm_call *call, int rank, void *to, const void *from,
                         size_t bytes)
 {
-    const int64_t pid = comm->header->ranks[rank].pid;
+    const pid_t thread = host_entry(comm, rank)->thread;
     for (size_t at = 0; at < bytes;) {
         const size_t left = bytes - at, n = left < AT_ONCE ? left : AT_ONCE;
-        const ssize_t got = read_process(pid, (char *)to + at, (const char *)from + at, n);
+        const ssize_t got = read_process(thread, (char *)to + at, (const char *)from + at, n);
         if (got <= 0)
             return access_failed(comm, call, "read", rank, got == 0 ? 0 : errno);
         at += (size_t)got;
@@ -221,23 +224,31 @@ static ctrt_status push(struct host_comm *comm, const ctrt_comm_call *call, int 
                         size_t bytes)
 {
     struct host_rank *const own = &comm->header->ranks[comm->rank], *const other = &comm->header->ranks[rank];
+    const pid_t thread = host_entry(comm, rank)->thread;
     ssize_t written;
     for (size_t at = 0; at < bytes; at += (size_t)written) {
         int error = ESRCH;
         written = -1;
-        atomic_store(&own->writing, true);
+        atomic_store(&own->writer, host_entry(comm, comm->rank)->thread);
         const bool alive = !atomic_load(&comm->header->dead);
-        if (alive && same_process(other)) {
-            written = write_process(other->pid, (const char *)from + at, (char *)to + at, bytes - at);
+        if (alive && thread_of_rank(thread, other)) {
+            written = write_process(thread, (const char *)from + at, (char *)to + at, bytes - at);
             error = errno;
         }
-        atomic_store_explicit(&own->writing, false, memory_order_release);
+        atomic_store_explicit(&own->writer, 0, memory_order_release);
         if (!alive)
             return host_dead(comm, ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
         if (written <= 0)
             return access_failed(comm, call, "write", rank, written == 0 ? 0 : error);
     }
     return CTRT_OK;
+}
+
+/* A thread that has ended does not write. One that this process may not access any more may still do so. */
+static bool writes(const struct host_rank *rank)
+{
+    const pid_t thread = atomic_load(&rank->writer);
+    return thread != 0 && (thread_of_rank(thread, rank) || (errno != 0 && errno != ESRCH));
 }
 
 bool host_await_writers(const struct host_comm *comm)
@@ -247,7 +258,7 @@ bool host_await_writers(const struct host_comm *comm)
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int rank = 0; rank < comm->world; rank++) {
         const struct host_rank *other = &comm->header->ranks[rank];
-        while (rank != comm->rank && atomic_load(&other->writing) && same_process(other)) {
+        while (rank != comm->rank && writes(other)) {
             clock_gettime(CLOCK_MONOTONIC, &now);
             if ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 > WRITERS_MS)
                 return false;

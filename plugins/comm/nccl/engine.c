@@ -69,6 +69,8 @@ static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
             nccl_publish_failure(group);
         if (group != NULL && group->all.handle != NULL)
             nccl_links_abort(group);
+        if (group != NULL)
+            nccl_links_close(group);
         group_free(group);
         return status;
     }

@@ -57,6 +57,7 @@ struct nccl_group {
     int rank, world;
     pthread_mutex_t lock;                   /* held during each call of NCCL, none of which waits; guards the links */
     bool aborted;                           /* no more calls */
+    struct nccl_aborts *aborts;             /* link.c; NULL before */
     bool joining;                           /* create has not returned: waits look for ranks that could not join */
     bool check;
     struct nccl_link all;                   /* of the collectives */
@@ -75,8 +76,9 @@ ctrt_status nccl_settle(struct nccl_group *group, struct nccl_link *link, const 
                         void *state);
 /* Returns the asynchronous error of one of the links. */
 ctrt_status nccl_links_error(struct nccl_group *group);
+/* Aborts the communicators in the background, and allows no more calls. */
 void nccl_links_abort(struct nccl_group *group);
-/* Frees the communicators. Waits for a short time for the other ranks to do the same. */
+/* Frees the communicators. Waits for a short time for the other ranks to do the same, and for the end of aborts. */
 void nccl_links_close(struct nccl_group *group);
 
 /* ---- collective.c ---- */

@@ -183,6 +183,37 @@ static void each_link(struct nccl_group *group, void (*visit)(struct nccl_link *
     }
 }
 
+/* Communicators that a thread aborts. The group and the thread have a reference each. */
+struct nccl_aborts {
+    atomic_int refs;
+    atomic_bool done;
+    int count;
+    nccl_handle handles[];
+};
+
+static void aborts_drop(struct nccl_aborts *aborts)
+{
+    if (atomic_fetch_sub(&aborts->refs, 1) == 1)
+        free(aborts);
+}
+
+static void *abort_all(void *argument)
+{
+    struct nccl_aborts *aborts = argument;
+    for (int i = 0; i < aborts->count; i++)
+        (void)nccl.abort(aborts->handles[i]);
+    atomic_store(&aborts->done, true);
+    aborts_drop(aborts);
+    return NULL;
+}
+
+static void take_handle(struct nccl_link *link, void *argument)
+{
+    struct nccl_aborts *aborts = argument;
+    aborts->handles[aborts->count++] = link->handle;
+    link->handle = NULL;
+}
+
 static void abort_link(struct nccl_link *link, void *argument)
 {
     (void)argument;
@@ -190,12 +221,28 @@ static void abort_link(struct nccl_link *link, void *argument)
     link->handle = NULL;
 }
 
+/* In a thread, because ncclCommAbort waits until the graphs with collectives of the communicator are destroyed, which
+ * the calling thread may own. */
 void nccl_links_abort(struct nccl_group *group)
 {
+    pthread_t thread;
     pthread_mutex_lock(&group->lock);
     group->aborted = true;
-    each_link(group, abort_link, NULL);
+    struct nccl_aborts *aborts = group->aborts != NULL
+        ? NULL : calloc(1, sizeof *aborts + (1 + 2 * (size_t)group->world) * sizeof(nccl_handle));
+    if (aborts == NULL) {
+        each_link(group, abort_link, NULL);
+        pthread_mutex_unlock(&group->lock);
+        return;
+    }
+    each_link(group, take_handle, aborts);
+    atomic_init(&aborts->refs, 2);
+    group->aborts = aborts;
     pthread_mutex_unlock(&group->lock);
+    if (pthread_create(&thread, NULL, abort_all, aborts) == 0)
+        (void)pthread_detach(thread);
+    else
+        (void)abort_all(aborts);
 }
 
 static void finalize_link(struct nccl_link *link, void *argument)
@@ -223,6 +270,12 @@ static void close_link(struct nccl_link *link, void *argument)
 void nccl_links_close(struct nccl_group *group)
 {
     double until = now() + CLOSE_SECONDS;
+    long pause = 5000;
     each_link(group, finalize_link, NULL);
     each_link(group, close_link, &until);
+    if (group->aborts == NULL)
+        return;
+    while (!atomic_load(&group->aborts->done) && now() < until)
+        pause_before_next(&pause);
+    aborts_drop(group->aborts);
 }

@@ -138,8 +138,7 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     struct distributed *d = self;
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
-    if (ctrt_grad_enabled())
-        capture_begin(d);
+    capture_begin(d);
     if (ctrt_grad_enabled() && d->no_sync && d->captured && d->size > 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",

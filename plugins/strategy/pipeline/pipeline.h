@@ -41,6 +41,7 @@ struct pipeline {
     int64_t micro;                          /* number of micro-batches; 0: 4 per stage */
     int64_t states;                         /* tensors per parameter of the optimizer; -1: unknown */
     bool gpipe;                             /* the schedule; else 1f1b */
+    bool moved;                             /* children could not be moved to their stages; the next step tries again */
     bool settled;                           /* the division is given, or was made by the memory of a step */
 
     ctrt_module **children;                 /* borrowed */
@@ -62,7 +63,8 @@ struct owner {                              /* the children that have a tensor *
  * first children of the further stages, "3,5". On failure the module is where it was. */
 ctrt_status pipeline_place(struct pipeline *p, const char *split);
 /* Unless the division is settled, divides the children by the memory that `batch` needs (measure.c, divide.c) and moves
- * them. On failure the module is where it was. Without an error and without effect if the memory cannot be measured. */
+ * them. On failure the module is where it was, unless moving it back fails too, which the message says; the next
+ * pipeline_refresh moves it back then. Without an error and without effect if the memory cannot be measured. */
 ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *batch);
 /* Checks that the module has the children and the tensors with which it was placed, on the devices of their stages. If
  * tensors were replaced or added, lists all tensors again. */

@@ -289,9 +289,13 @@ static ctrt_status place_measured(struct pipeline *p, const struct demand *deman
             p->stages[s].end = old[s].end;
             p->stages[s].bytes = old[s].bytes;
         }
-        if (stages_fill(p, owners) == CTRT_OK)
-            (void)children_to_stages(p);
-        status = ctrt_fail(status, "%s", message);
+        ctrt_status back = stages_fill(p, owners);
+        if (back == CTRT_OK)
+            back = children_to_stages(p);
+        p->moved = back != CTRT_OK;
+        status = back == CTRT_OK ? ctrt_fail(status, "%s", message)
+                                 : ctrt_fail(status, "%s; and the children could not be moved back to their devices, "
+                                             "which the next step tries again", message);
     }
     free(owners);
     free(old);
@@ -368,6 +372,9 @@ ctrt_status pipeline_refresh(struct pipeline *p)
     struct owner *owners = NULL;
     ctrt_module *child;
     size_t count = 0;
+    if (p->moved)
+        CTRT_TRY(children_to_stages(p));
+    p->moved = false;
     while (ctrt_module_child(NULL, &child, p->module, count) == CTRT_OK
            && count < p->child_count && child == p->children[count])
         count++;
