@@ -19,20 +19,20 @@
  * Failures. Every collective carries its number, kind, reduction, dtype, count and root; if they differ between ranks,
  * the collective fails with CTRT_ERR_STATE on all ranks, with a message that lists them. If a rank does not arrive
  * within the timeout or its process has ended, the collective fails on all other ranks with CTRT_ERR_COMM and a report
- * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error. Engines
- * that only enqueue collectives (`nccl`) find a failure when the call has returned: then it also becomes the error of
- * the streams on which collectives are incomplete (ctrt_stream_reset), and ranks that call different collectives run
- * into the timeout.
+ * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error. With an
+ * engine that only enqueues collectives (`nccl`), a failure is detected after the call has returned. Then the failure
+ * also becomes the error of the streams on which collectives are incomplete (ctrt_stream_reset), and if the ranks call
+ * different collectives, these fail at the timeout.
  *
  * In the child of a fork, calls on the parent's communicators and works return CTRT_ERR_FORKED; they can be released.
  *
  * In a capture (ctrt_capture_begin) collectives and messages are recorded. Each replay calls them again, with new
- * numbers, so all ranks must replay the same ones. ctrt_work_wait is recorded, too; a work that is not
- * waited for ends with the replay. The graph owns references to the communicator and the tensors, whose memory is not
- * reused within the captured step. A communicator that ends is an error of the replay. Works from before a capture must
- * be waited for before it. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so does the capture.
- * With the engine `nccl` collectives are part of the device's graph: all ranks replay their graphs in the same order,
- * and release them before the communicator.
+ * numbers, so all ranks must replay the same collectives. ctrt_work_wait is also recorded; a replay waits at its end
+ * for works without a recorded ctrt_work_wait. The graph owns references to the communicator and the tensors, whose
+ * memory is not reused within the captured step. If the communicator has failed, replays return its error. Wait for
+ * works from before a capture before it begins. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so
+ * does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
+ * graphs in the same order, and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */
