@@ -83,7 +83,7 @@ struct ctrt_comm {
     struct flight_record *record;
 
     struct enqueued *enqueued, *enqueued_spare;     /* comm_enqueued.c: incomplete calls in order; unused entries */
-    struct comm_lane tracked;               /* of the thread that looks at them: the oldest one */
+    struct comm_lane tracked;               /* lane of the tracking thread: the oldest collective */
     bool tracks, tracks_end;                /* the thread exists; must end */
     pthread_t tracker;
 
@@ -100,7 +100,7 @@ struct ctrt_comm {
         ctrt_comm_signature done;           /* its last completed collective */
         uint64_t sent, received;            /* messages that it has sent to this rank, and received from it */
     } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
-    int64_t departed;                       /* number of ranks that the watching thread knows to have left */
+    int64_t departed;                       /* number of ranks whose leaving the watching thread has noticed */
     atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
     atomic_int unanswered;                  /* requests of the watching thread since the store last answered one */
     atomic_bool closing;                    /* ends the watching thread */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/host.h: the engine `host`: ranks that are threads and processes of one machine.
  *
- *   host.c       the engine's table: joining and leaving groups, choice of the way in which a call runs
+ *   host.c       the engine's table: joining and leaving groups, choice of the file that runs a call
  *   arena.c      memory that all ranks of a group map
  *   segments.c   memory of tensors that all ranks of a group map
  *   wait.c       waiting for other ranks
@@ -10,7 +10,7 @@
  *   pull.c       large collectives between processes that can read each other's memory
  *   devices.c    collectives and messages of threads with asynchronous devices, by ops on the devices
  *   message.c    send and recv
- *   plugin.c     the plugin's registration. The other files are part of the engine `mpi` too
+ *   plugin.c     the plugin's registration. The other files are also part of the engine `mpi`
  *
  * Every rank calls the functions with the same collectives. A collective begins with a barrier (host_arrive): each rank
  * has written a struct host_entry with its signature and its addresses before it, and after it compares the signatures
@@ -36,7 +36,7 @@
 /* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
-/* Two ranks share the reduction of more than this many bytes. */
+/* Two ranks divide a reduction of more than this many bytes between them. */
 #define HOST_WHOLE   ((size_t)256 << 10)
 #define HOST_RANKS   4096
 #define HOST_PAGE    ((size_t)64 << 10)      /* the largest size of a page */
@@ -94,7 +94,7 @@ struct host_rank {
     atomic_bool writing __attribute__((aligned(64)));           /* to the memory of another process: see pull.c */
 } __attribute__((aligned(64)));
 
-/* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
+/* The arena begins with this struct. After it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
  * messages[world][2][HOST_MESSAGE], windows[world][HOST_WINDOW]. */
 struct host_header {
     struct host_word generation;            /* barriers so far */
@@ -132,11 +132,11 @@ struct host_segment {
 struct host_comm {
     const ctrt_comm_config *config;
     int rank, world;
-    int64_t spin;                           /* nanoseconds to look at a word before the thread sleeps */
+    int64_t spin;                           /* nanoseconds to poll a word before the thread sleeps */
     struct host_arena *arena;
     struct host_header *header;
     int fd;                                 /* rank 0, while the others join */
-    int64_t next_look;                      /* while the group is created: time of the next look at key `failed` */
+    int64_t next_look;                      /* while the group is created: time of the next read of key `failed` */
     bool joining;
     enum { HOST_DIRECT, HOST_DEVICES, HOST_PROCESSES } mode;
     uint32_t collectives, pieces, messages; /* so far */
@@ -144,8 +144,8 @@ struct host_comm {
     const char **from, **to;                /* [world], for the current collective */
     bool pulls;                             /* HOST_PROCESSES: the processes can access each other's memory */
     char *scratch;                          /* for pull.c; NULL until the first reduction */
-    struct { const void *address; size_t bytes; } tested[2];    /* data and result of which pull.c knows that the kernel
-                                             * can copy them */
+    struct { const void *address; size_t bytes; } tested[2];    /* data and result that the kernel can copy: see pull.c,
+                                             * host_pull_ready */
     atomic_bool written;                    /* a rank may still write to the tensors of a failed call */
     pthread_mutex_t segments_lock;
     struct host_segment *segments;
