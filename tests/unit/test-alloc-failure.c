@@ -48,7 +48,7 @@ static void check_alive(const struct alive *before, uint64_t n, bool forever)
 {
     struct alive now = alive();
     CHECK(memcmp(&now, before, sizeof now) == 0, "allocation %llu failed%s: %lld bytes, %lld storages, %lld graph "
-          "nodes, %lld saved bytes are left behind, grad mode is %d", (unsigned long long)n,
+          "nodes, %lld saved bytes are left, grad mode is %d", (unsigned long long)n,
           forever ? " and all later ones" : "", (long long)(now.bytes - before->bytes),
           (long long)(now.storages - before->storages), (long long)(now.nodes - before->nodes),
           (long long)(now.saved - before->saved), (int)now.grad_mode);

@@ -327,7 +327,7 @@ static void test_negative_strides(void)
             OK(ctrt_slice(&b, storage, 2, 0, 222, 2), ctrt_slice(&between, storage, 2, 1, 222, 2));
             if (layout == 1)                            /* transposed */
                 OK(ctrt_empty(&b, CTRT_SHAPE(5, 111, 3), dtype, cpu), ctrt_transpose(&b, b, 1, 2));
-            else if (layout != 2)                       /* 2: a gap behind each element */
+            else if (layout != 2)                       /* 2: a gap after each element */
                 CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5, 3, 111), dtype, cpu));
             const ctrt_view x = reversed(a), y = layout == 3 ? reversed(b) : b->view;
             for (int sum = 0; sum < (dtype == CTRT_BOOL ? 1 : 2); sum++) {
@@ -336,7 +336,7 @@ static void test_negative_strides(void)
                 for (int i = 0; i < ALL; i++)
                     wrong += got[i] != (sum + 1) * from[layout == 3 ? i : ALL - 1 - i] || gaps[i] != 1;
             }
-            CHECK(wrong == 0, "%s, layout %d: %d elements are wrong, or are beside the result and changed",
+            CHECK(wrong == 0, "%s, layout %d: %d elements are wrong, or are outside the result and changed",
                   ctrt_dtype_name(dtype), layout, wrong);
         }
 }
