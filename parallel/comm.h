@@ -78,13 +78,13 @@ struct ctrt_comm {
     uint64_t sequence;                      /* collectives so far */
     uint64_t completed;                     /* of them */
     uint64_t *sent, *received;              /* messages so far, per rank */
-    uint64_t *messages;                     /* completed ones: sent to each of `size` ranks, then received from each */
+    uint64_t *messages;                     /* completed messages: to each of `size` ranks, then from each */
     uint64_t splits;
     struct flight_record *record;
 
     struct enqueued *enqueued, *enqueued_spare;     /* comm_enqueued.c: incomplete calls in order; unused entries */
     struct comm_lane tracked;               /* lane of the tracking thread: the oldest collective */
-    bool tracks, tracks_end;                /* the thread exists; must end */
+    bool tracks, tracks_end;                /* the tracking thread exists; it must end */
     pthread_t tracker;
 
     atomic_bool failed;                     /* `status` and `error` are set and do not change any more */
@@ -98,7 +98,7 @@ struct ctrt_comm {
     struct comm_departure {
         bool left;
         ctrt_comm_signature done;           /* its last completed collective */
-        uint64_t sent, received;            /* messages that it has sent to this rank, and received from it */
+        uint64_t sent, received;            /* messages that it has sent to this rank, and received from this rank */
     } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
     int64_t departed;                       /* number of ranks whose leaving the watching thread has noticed */
     atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
@@ -121,7 +121,7 @@ struct ctrt_work {
     /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
      * current stream, for which the lane's stream waits. event: the call. */
     ctrt_event *before, *event;
-    struct comm_captured *captured;         /* of a collective that a capture has recorded; such a work never ends */
+    struct comm_captured *captured;         /* not NULL: the work of a captured collective, which never ends */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done;
@@ -178,11 +178,11 @@ ctrt_status comm_fail_forked(const char *function);
 
 /* ---- comm_capture.c ---- */
 
-/* Records the call in the capture of the current stream, instead of running it. `who`: the public function, a constant.
- * *work, unless `work` is NULL: a work that can be waited for in the same capture only. */
+/* Records the call in the capture of the current stream instead of running it. `who`: the name of the public function,
+ * a constant. *work, unless `work` is NULL: a work that can be waited for only in the same capture. */
 ctrt_status comm_capture(ctrt_work **work, ctrt_comm *comm, const char *who, const ctrt_comm_call *call,
                          struct capture *capture);
-/* ctrt_work_wait of such a work. */
+/* Implements ctrt_work_wait for such a work. */
 ctrt_status comm_captured_wait(const ctrt_work *work);
 /* Releases work->captured, which may be NULL. */
 void comm_captured_release(ctrt_work *work);

@@ -93,7 +93,7 @@ static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint6
                      (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
 }
 
-/* Takes over the error that stream_fail has set. Requires the stream's lock. */
+/* Makes the error of stream_fail the stream's error. Requires the stream's lock. */
 static void take_given(ctrt_stream *stream)
 {
     if (likely(atomic_load_explicit(&stream->given, memory_order_relaxed) == NULL))

@@ -225,27 +225,28 @@ void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call,
                        const char *const *to, int count);
 /* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
-/* Before host_arrive: copies piece 0 of this rank's data to its slot. Not needed if the others may be able to address
- * the data. */
+/* Before host_arrive: copies piece 0 of this rank's data to its slot. Omitted if the other ranks may be able to read
+ * the data directly. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After host_arrive: the rest. `late`, the same on all ranks: a rank has not called host_put_first, because its data is
- * in a segment or might have been read by host_run_pull; so all ranks call host_put_first now. */
+/* After host_arrive: runs the collective in pieces. `late`, the same on all ranks: a rank has not called
+ * host_put_first, because its data is in a segment or host_run_pull was planned, so this function calls host_put_first
+ * on all ranks. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* While the group is created: sets token and probe of this rank's struct, for host_pull_allowed in other processes. */
 ctrt_status host_pull_publish(struct host_rank *own);
 /* Returns whether this process can read and write the memory of the rank's process. */
 bool host_pull_allowed(const struct host_rank *rank);
-/* Whether host_run_pull is faster than host_run_pieces; the same on all ranks. */
+/* Returns whether host_run_pull is faster than host_run_pieces. The result is the same on all ranks. */
 bool host_pull_wanted(const struct host_comm *comm, const ctrt_comm_call *call);
-/* Whether it can run this rank's part: allocates memory for reductions, and tests whether the kernel can read the data
- * that this rank contributes and its result, of these sizes, from another process. */
+/* Returns whether host_run_pull can run this rank's part. Allocates memory for a reduction, and tests whether the
+ * kernel can read this rank's data (`give_bytes`) and result (`receive_bytes`) from another process. */
 bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes);
-/* After host_arrive, if all ranks are ready. */
+/* After host_arrive, if host_pull_ready is true on all ranks: runs the collective. */
 ctrt_status host_run_pull(struct host_comm *comm, const ctrt_comm_call *call);
-/* After the group was marked as dead: waits until no other process writes to this rank's tensors. false: one may still
- * do so, because it is stopped. */
+/* After the group was marked as dead: waits until no other process writes to this rank's tensors. Returns false if a
+ * process may still write after the time limit, because it is stopped. */
 bool host_await_writers(const struct host_comm *comm);
-/* The whole collective. */
+/* Runs the whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_recv(struct host_comm *comm, const ctrt_comm_call *call);
@@ -296,8 +297,8 @@ void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const c
 extern const ctrt_comm_engine host_engine;
 /* Keeps the tensors of a failed call permanently, because another process may still write to their memory. */
 void host_keep_tensors(const ctrt_comm_call *call);
-/* The two halves of a collective that is not HOST_DEVICES, between which all ranks must meet and compare their
- * signatures: for the engine mpi, which does so itself. */
+/* For the engine mpi: the two halves of a collective that is not HOST_DEVICES. Between them the caller makes all ranks
+ * meet and compare their signatures. */
 void host_begin(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_finish(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before the first call of the table. */

@@ -10,8 +10,8 @@
 
 #include "host.h"
 
-/* A thread polls after each sleep of SLICE_NS. Above SLICE_RANKS ranks it sleeps longer, because the threads of a large
- * group would otherwise occupy the processors with polls. */
+/* A sleeping thread wakes after SLICE_NS to call poll. Above SLICE_RANKS ranks it sleeps longer, because otherwise the
+ * threads of a large group would occupy the processors with polls. */
 #define SLICE_NS    10000000
 #define SLICE_RANKS 64
 #define MOST_SLICES 50
