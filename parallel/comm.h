@@ -118,8 +118,8 @@ struct ctrt_work {
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
     ctrt_device *device;
-    /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
-     * current stream, for which the lane's stream waits. event: the call. */
+    /* On an asynchronous device, if the call runs in the lane's thread. before: recorded on the caller's current stream
+     * when the call was queued; the lane's stream waits for it. event: recorded after the call. */
     ctrt_event *before, *event;
     struct comm_captured *captured;         /* not NULL: the work of a captured collective, which never ends */
     pthread_mutex_t lock;

@@ -152,17 +152,17 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
-/* Creates an uninitialised contiguous tensor on the communicator's device, for which collectives are faster if the
- * engine can give all ranks access to its memory (`host` and `mpi` between processes of one machine, on the cpu): the
- * ranks read and write each other's tensors, without copies through other memory. With other engines and devices, or
- * if there is no such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same
- * number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all
- * tensors from which it takes data, on all ranks, come from this function, for this communicator.
+/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so that
+ * collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
+ * machine, on the cpu). With other engines and devices, or if there is not enough such memory (logged as a warning),
+ * the tensor is an ordinary one. Collective: all ranks pass the same number of elements and the same dtype, otherwise
+ * CTRT_ERR_STATE on all of them. A collective is faster only if all tensors that it reads, on all ranks, were created
+ * by this function for its communicator.
  *
- * On success *out owns one reference. The memory is this rank's; it is freed with the last tensor that uses it, which
- * does not wait for other ranks, in any order and also after the communicator was released. Until then the memory that
- * the ranks share is mapped in all processes. It is not part of the device's memory statistics, and the child of a fork
- * shares it with its parent. */
+ * On success *out owns one reference. The memory belongs to this rank. It is freed with the last tensor that uses it,
+ * without waiting for other ranks, in any order, and also after the communicator was released. The address range of all
+ * ranks' tensors stays mapped in all processes until all of them are freed. The memory is not part of the device's
+ * memory statistics, and the child of a fork shares it with its parent. */
 CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape, ctrt_dtype dtype);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
