@@ -3,9 +3,9 @@
  *
  *     bench-comm-nccl [ROUNDS]
  *
- * For each size the program enqueues both in turns, ROUNDS times (default 9), and prints the medians in microseconds
- * per call: of the host, until all calls are enqueued, and until they are complete. Exits with 77 without a GPU or
- * NCCL. */
+ * For each size the program measures the two in turns, ROUNDS times (default 9), and prints medians in microseconds per
+ * call: the time until all calls are enqueued ("host"), and the time until they are complete ("all"). Exits with 77
+ * without a GPU or NCCL. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
         printf("bench-comm-nccl: skipped: %s\n", ctrt_error_message());
         return 77;
     }
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);         /* the one of the engine */
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);         /* the engine has loaded it */
     must(library != NULL, "libnccl.so.2");
     *(void **)&unique = dlsym(library, "ncclGetUniqueId");
     *(void **)&init = dlsym(library, "ncclCommInitRank");

@@ -61,7 +61,7 @@ static bool find(void *library, const char *name, void *out)
     return found != NULL;
 }
 
-/* Uses the primary context, which ctrt uses too, so both run under the same conditions. */
+/* Uses the primary context, as ctrt does, so both run under the same conditions. */
 static int ready(void)
 {
     void *context = NULL, *blas = NULL;
@@ -93,7 +93,7 @@ static int ready(void)
         return d.state = 1;
     }
     MUST(d.cublasSetStream_v2(d.handle, d.stream));
-    /* partial sums are added in f32; ctrt sets this too */
+    /* partial sums are added in f32, as in ctrt */
     MUST(d.cublasSetMathMode(d.handle, WHOLE_REDUCTIONS));
     return d.state = 2;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/parallel.c: times of training steps under the strategies on simulated devices, beside the times that the
+/* bench/parallel.c: times of training steps under the strategies on simulated devices, compared with the times that the
  * strategies' schedules need at least.
  *
  *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 1000 3, all strategies
  *
  * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices takes
- * c(b) = L + b / bandwidth. Links do not share bandwidth, and copies run beside ops. So a program whose devices never
+ * c(b) = L + b / bandwidth. Links do not share bandwidth, and copies overlap with ops. So a program whose devices never
  * wait for each other takes as long on n devices, with n times the rows, as on one: the efficiency is the time on one
  * device divided by the time on n. T1, the time of a step on one device, is measured with `single`. The others take at
  * least:

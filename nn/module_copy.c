@@ -52,7 +52,7 @@ static ctrt_status tensors_choose(struct copier *c, ctrt_module *module, enum wa
     CTRT_TRY(module_walk(&walk, module, kind));
     for (size_t i = 0; i < walk->count; i++) {
         const struct walk_entry *entry = &walk->entries[i];
-        if (twin_of(c, entry->tensor) != NULL)          /* a parameter may be a buffer too */
+        if (twin_of(c, entry->tensor) != NULL)          /* a parameter may also be a buffer */
             continue;
         CTRT_TRY(ARRAY_RESERVE(c->tensors, c->tensor_capacity, c->tensor_count, "a list of tensors"));
         ctrt_tensor *fresh = NULL;
@@ -88,7 +88,7 @@ static void path_cut(struct copier *c, size_t length)
         c->path.bytes[length] = '\0';
 }
 
-/* Fails for a module whose state may own something that a copy of its bytes would own too. */
+/* Fails for a module whose state may own something that a copy of its bytes would also own. */
 static ctrt_status check_class(const struct copier *c, const ctrt_module *module)
 {
     const ctrt_module_class *class_of = module->class_of;

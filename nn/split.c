@@ -291,7 +291,7 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         char message[1024];
         snprintf(message, sizeof message, "%s", ctrt_error_message());
         ctrt_no_grad forgotten = attempt_forget(kept);
-        if (forgotten != CTRT_OK) {             /* the first error is the cause: a failed stream fails this call too */
+        if (forgotten != CTRT_OK) {             /* the first error is the cause: a failed stream also fails this call */
             char why[1024];
             snprintf(why, sizeof why, "%s", ctrt_error_message());
             return ctrt_fail(status, "%s (and the module's buffers could not be restored: %s)", message, why);

@@ -314,7 +314,8 @@ static ctrt_status connect_local(struct local_join *joins, int n)
         int error = comm_thread_start(&joins[i].thread, join_local, &joins[i]);
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
-            status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: no thread: %s", strerror(error));
+            status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: cannot create a thread for rank %d: %s", i,
+                               strerror(error));
             for (int other = 0; other < n; other++)     /* ends the waits of the other ranks */
                 atomic_store(&joins[other].comm->alarmed, true);
         }

@@ -78,13 +78,13 @@ struct ctrt_comm {
     uint64_t sequence;                      /* collectives so far */
     uint64_t completed;                     /* of them */
     uint64_t *sent, *received;              /* messages so far, per rank */
-    uint64_t *messages;                     /* completed ones: sent to each of `size` ranks, then received from each */
+    uint64_t *messages;                     /* completed messages: to each of `size` ranks, then from each */
     uint64_t splits;
     struct flight_record *record;
 
     struct enqueued *enqueued, *enqueued_spare;     /* comm_enqueued.c: incomplete calls in order; unused entries */
-    struct comm_lane tracked;               /* of the thread that looks at them: the oldest one */
-    bool tracks, tracks_end;                /* the thread exists; must end */
+    struct comm_lane tracked;               /* lane of the tracking thread: the oldest collective */
+    bool tracks, tracks_end;                /* the tracking thread exists; it must end */
     bool captured;                          /* graphs may have calls of the engine, whose replays have no entries */
     pthread_t tracker;
 
@@ -99,9 +99,9 @@ struct ctrt_comm {
     struct comm_departure {
         bool left;
         ctrt_comm_signature done;           /* its last completed collective */
-        uint64_t sent, received;            /* messages that it has sent to this rank, and received from it */
+        uint64_t sent, received;            /* messages that it has sent to this rank, and received from this rank */
     } *departures;                          /* [size], guarded by `lock`; NULL: no rank is known to have left */
-    int64_t departed;                       /* number of ranks that the watching thread knows to have left */
+    int64_t departed;                       /* number of ranks whose leaving the watching thread has noticed */
     atomic_bool waits;                      /* a collective takes long, so the watching thread looks for departures */
     atomic_int unanswered;                  /* requests of the watching thread since the store last answered one */
     atomic_bool closing;                    /* ends the watching thread */
@@ -119,10 +119,10 @@ struct ctrt_work {
     ctrt_comm_call call;                    /* its tensors are retained until the call has ended */
     uint64_t number;
     ctrt_device *device;
-    /* On an asynchronous device, if the call runs in the lane's thread. before: the work that was on the caller's
-     * current stream, for which the lane's stream waits. event: the call. */
+    /* On an asynchronous device, if the call runs in the lane's thread. before: recorded on the caller's current stream
+     * when the call was queued; the lane's stream waits for it. event: recorded after the call. */
     ctrt_event *before, *event;
-    struct comm_captured *captured;         /* of a collective that a capture has recorded; such a work never ends */
+    struct comm_captured *captured;         /* not NULL: the work of a captured collective, which never ends */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done;
@@ -179,11 +179,11 @@ ctrt_status comm_fail_forked(const char *function);
 
 /* ---- comm_capture.c ---- */
 
-/* Records the call in the capture of the current stream, instead of running it. `who`: the public function, a constant.
- * *work, unless `work` is NULL: a work that can be waited for in the same capture only. */
+/* Records the call in the capture of the current stream instead of running it. `who`: the name of the public function,
+ * a constant. *work, unless `work` is NULL: a work that can be waited for only in the same capture. */
 ctrt_status comm_capture(ctrt_work **work, ctrt_comm *comm, const char *who, const ctrt_comm_call *call,
                          struct capture *capture);
-/* ctrt_work_wait of such a work. */
+/* Implements ctrt_work_wait for such a work. */
 ctrt_status comm_captured_wait(const ctrt_work *work);
 /* Releases work->captured, which may be NULL. */
 void comm_captured_release(ctrt_work *work);

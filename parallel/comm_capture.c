@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/comm_capture.c: collectives in captures of streams (ctrt/capture.h).
+/* parallel/comm_capture.c: records collectives in captures of streams (ctrt/capture.h), for engines that cannot be
+ * captured themselves (without CTRT_COMM_CAPTURES).
  *
- * The capture records a call of the host (capture_call). So each replay runs the collective as a call of the program
- * would, with its own number, flight record, comparison of signatures and time limit, whatever the engine and the
- * device. A collective with a work handle begins in a lane, while the work that was recorded after it is enqueued;
- * ctrt_work_wait is recorded as a second call.
+ * A collective is recorded as a call of a host function (capture_call). So each replay runs it as the program does: it
+ * gets a number, an entry in the flight record, a comparison of signatures and a time limit. A collective with a work
+ * handle runs in the thread of a lane, while the replay enqueues the work that was recorded after it. ctrt_work_wait is
+ * recorded as a second call.
  *
- * The graph owns references to the communicator and the tensors. Their memory is not reused within the captured step,
- * because the collective of a replay may still use it while later work runs. */
+ * The graph owns references to the communicator and the tensors. The memory of the tensors is not reused within the
+ * captured step, because the collective of a replay may still use it while later work runs. */
 #include "memory/hazard.h"
 #include "parallel/comm.h"
 #include "tensor/tensor.h"
 
 struct comm_captured {
-    atomic_int refs;                        /* of the handle, and of the calls in the graph */
-    struct capture *capture;                /* only compared */
+    atomic_int refs;                        /* owned by the work handle and by the calls in the graph */
+    struct capture *capture;                /* only compared, because the capture may have ended */
     const char *who;                        /* the public function, for messages */
     ctrt_comm *comm;                        /* owned */
     ctrt_comm_call call;                    /* its tensors are owned, and not part of autograd graphs */
-    bool waits;                             /* called without a handle */
-    ctrt_work *running;                     /* of the replay that runs; owned */
+    bool waits;                             /* called without a work handle, so the call waits */
+    ctrt_work *running;                     /* the collective of the current replay; owned; NULL: none */
 };
 
 static void captured_drop(void *state)
@@ -43,7 +44,7 @@ static ctrt_status collective_run(void *state)
                         captured->who);
 }
 
-/* Also waits for collectives for which the program has not waited, so that the next replay cannot overtake them. */
+/* Waits also for a collective without a recorded ctrt_work_wait, so that it ends before the next replay begins. */
 static ctrt_status collective_finish(void *state)
 {
     struct comm_captured *captured = state;
@@ -67,7 +68,8 @@ static const struct graph_call wait_call = { .run = wait_run, .release = capture
 
 /* ---- recording ---- */
 
-/* Adds the tensor to those with which replays are ordered, and returns another handle of it. */
+/* Makes each replay wait for other work on the tensor, and later work wait for the replay. Returns a new handle of the
+ * tensor. */
 static ctrt_status tensor_use(ctrt_tensor **out, ctrt_tensor *tensor, bool writes)
 {
     if (tensor == NULL)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_enqueued.c: collectives that an engine has enqueued and that are not complete yet (CTRT_COMM_ENQUEUES).
  *
- * The call has returned, so no thread waits in the engine. A thread of the communicator queries the event that follows
- * each collective, and applies the time limit and the failures of other ranks. A failure also becomes
- * the error of the streams of all incomplete collectives, because an engine that aborts them makes the device complete
- * them with wrong data. */
+ * The calls have returned, so no thread waits in the engine. A thread of the communicator queries the event after each
+ * collective, checks the time limit, and notices failures of other ranks. A failure also becomes the error of the
+ * streams of all incomplete collectives, because the device completes aborted collectives with wrong data. */
 #include "parallel/comm_enqueued.h"
 
 #include <errno.h>
@@ -17,9 +16,9 @@
 
 struct enqueued {
     struct enqueued *next;
-    void *event;                            /* of the backend, after the collective. Not a ctrt_event: querying that
-                                             * takes locks of streams, which a thread that waits for the collective may
-                                             * hold */
+    void *event;                            /* of the backend, recorded after the collective. Not a ctrt_event, because
+                                             * ctrt_event_query locks streams, and a thread that waits for the
+                                             * collective may hold these locks */
     ctrt_stream *stream;
     ctrt_work *work;                        /* NULL: the caller has none */
     uint64_t number;                        /* in the flight record */
@@ -28,7 +27,7 @@ struct enqueued {
     bool counted;                           /* as complete */
 };
 
-/* How long the thread sleeps between two looks, in nanoseconds: from FIRST, doubled each time. */
+/* Nanoseconds that the thread sleeps between two checks: from FIRST, doubled each time, up to LAST. */
 enum { FIRST = 100000, LAST = 10000000 };
 
 /* ---- the list, which comm->lock guards ---- */
@@ -124,9 +123,9 @@ static void remove_all(ctrt_comm *comm)
         entry = entry_end(comm, entry, CTRT_ERR_COMM);
 }
 
-/* Looks for complete collectives and for failures. *number: the oldest incomplete collective at the last look, whose
- * time began when the one before it had ended. Replays of graphs have no time limit. */
-static ctrt_status look(ctrt_comm *comm, struct comm_lane *lane, uint64_t *number)
+/* Removes complete collectives and checks for failures. *number: the oldest incomplete collective at the last check.
+ * The time limit of a collective begins when it becomes the oldest one. Replays of graphs have no time limit. */
+static ctrt_status check(ctrt_comm *comm, struct comm_lane *lane, uint64_t *number)
 {
     CTRT_TRY(remove_complete(comm));
     pthread_mutex_lock(&comm->lock);
@@ -163,7 +162,7 @@ static void *track(void *argument)
         }
         const uint64_t before = comm->enqueued != NULL ? comm->enqueued->number : 0;
         pthread_mutex_unlock(&comm->lock);
-        const ctrt_status status = look(comm, lane, &number);
+        const ctrt_status status = check(comm, lane, &number);
         if (status != CTRT_OK) {
             (void)comm_fail(comm, status, ctrt_error_message());
             remove_all(comm);
@@ -190,7 +189,7 @@ static ctrt_status start_thread(ctrt_comm *comm)
     comm->tracked = (struct comm_lane){ .comm = comm };
     const int error = comm_thread_start(&comm->tracker, track, &comm->tracked);
     if (error != 0)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches enqueued collectives: %s",
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: cannot create a thread for enqueued collectives: %s",
                          comm->name, strerror(error));
     comm->tracks = true;
     return CTRT_OK;
@@ -241,7 +240,7 @@ ctrt_status comm_enqueued_add(bool *tracked, struct comm_lane *lane, uint64_t nu
     for (at = &comm->enqueued; *at != NULL; at = &(*at)->next)
         continue;
     *at = entry;
-    if (atomic_load(&comm->failed)) {       /* since the call began */
+    if (atomic_load(&comm->failed)) {       /* the group has failed since the call began */
         comm_enqueued_fail(comm, comm->status, comm->error ? comm->error : "");
         status = comm->status;
     } else {

@@ -17,7 +17,7 @@ static const ctrt_param report_param = {
 };
 CORE_PARAM(report_param);
 
-/* What this rank knows about another one when it composes the report. */
+/* This rank's information about another rank when it composes the report. */
 struct rank_state {
     enum { RANK_SILENT, RANK_UNKNOWN, RANK_ENDED, RANK_LEFT, RANK_BEHIND, RANK_ARRIVED } kind;
     struct state state;

@@ -118,8 +118,8 @@ static ctrt_status run_staged(ctrt_comm *comm, ctrt_comm_call *call)
     return status;
 }
 
-/* Makes the current stream wait for earlier work on the tensor as if an op used it. Without an address, the engine runs
- * ops on the tensor, which do that themselves. */
+/* Makes the current stream wait for earlier work on the tensor as if an op used it. If the tensor has no address, the
+ * engine runs ops on it, and these ops order the streams. */
 static ctrt_status order_streams(ctrt_tensor *tensor, const void *address, bool writes)
 {
     if (address == NULL || !asynchronous(tensor->device))
@@ -135,7 +135,7 @@ static ctrt_status before_enqueued(ctrt_stream *stream, ctrt_tensor *tensor, boo
     return tensor != NULL ? hazard_before(stream, &tensor->view, writes, "a collective", NULL) : CTRT_OK;
 }
 
-/* Runs the call with an engine that enqueues it on the current stream: it is work of that stream, as an op is. */
+/* Runs the call with an engine that enqueues it. The call is then work of the current stream, like an op. */
 static ctrt_status run_enqueued(ctrt_comm *comm, const ctrt_comm_call *call)
 {
     ctrt_tensor *const from = call->send_tensor, *const to = call->receive_tensor;
@@ -191,8 +191,8 @@ static uint64_t call_add(ctrt_comm *comm, ctrt_comm_call *call, enum flight_stat
     return flight_add(comm->record, &call->signature, call->peer, state);
 }
 
-/* Runs call `number` in the calling thread, which has made the lane busy. *tracked: the call is not complete yet, and
- * comm_enqueued.c records its end. `work` may be NULL. */
+/* Runs call `number` in the calling thread, which has made the lane busy. *tracked becomes true if the call is not
+ * complete yet and comm_enqueued.c records its end. `work` may be NULL. */
 static ctrt_status lane_run(bool *tracked, struct comm_lane *lane, ctrt_comm_call *call, uint64_t number,
                             ctrt_work *work)
 {
@@ -218,7 +218,7 @@ void comm_count(ctrt_comm *comm, int peer, bool receives)
         comm->messages[peer + (receives ? comm->size : 0)]++;
 }
 
-/* Records the end of a call, which has that number, unless it is tracked, and makes the lane idle. */
+/* Makes the lane idle, and, unless the call is tracked, records the end of call `number`. */
 static void lane_end(struct comm_lane *lane, const ctrt_comm_call *call, uint64_t number, ctrt_status status,
                      bool tracked)
 {
@@ -318,8 +318,8 @@ static ctrt_status lane_start(struct comm_lane *lane)
     CTRT_TRY(lane_stream(lane));
     int error = comm_thread_start(&lane->thread, lane_thread, lane);
     if (error != 0)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread for background collectives: %s", comm->name,
-                         strerror(error));
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: cannot create a thread for background collectives: %s",
+                         comm->name, strerror(error));
     lane->has_thread = true;
     return CTRT_OK;
 }

@@ -230,8 +230,8 @@ ctrt_status comm_watch(ctrt_comm *comm)
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "alarm", -1), value, strlen(value)));
     int error = comm_thread_start(&comm->watcher, watch, comm);
     if (error != 0)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: no thread that watches the other ranks: %s", comm->name,
-                         strerror(error));
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: cannot create a thread that watches the other ranks: %s",
+                         comm->name, strerror(error));
     comm->watched = true;
     return CTRT_OK;
 }

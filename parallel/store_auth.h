@@ -3,7 +3,7 @@
  *
  * The server sends store_hello, the client store_answer, the server store_verdict; then the client sends requests. With
  * a secret (CTRT_STORE_SECRET), answer and verdict contain an HMAC-SHA256 of a word for the sender and both nonces, so
- * that each side proves that it knows the secret. What follows is neither encrypted nor signed. */
+ * that each side proves that it knows the secret. Later data is neither encrypted nor signed. */
 #ifndef PARALLEL_STORE_AUTH_H
 #define PARALLEL_STORE_AUTH_H
 

@@ -3,7 +3,7 @@
  *
  * The file is a log: the 16 bytes of `magic`, then messages STORE_SET and STORE_DELETE. Each process has a map and
  * executes the part of the log that it has not read before each request. Changes are appended. A process that waits for
- * a key looks at the length of the file every few milliseconds, because inotify does not see changes by other hosts.
+ * a key reads the length of the file every few milliseconds, because inotify does not report changes by other hosts.
  *
  * Locks are those of open file descriptions (F_OFD_SETLK) on bytes of the file, because flock() locks whole files, and
  * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the

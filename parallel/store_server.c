@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/store_server.c: the server of a tcp store: one thread that waits in poll() and never for one client.
  *
- * Limits, so that no client can block others or exhaust the memory: MOST_CLIENTS connections. MOST_PENDING of them that
- * have not authenticated yet, for PENDING_TIME, with 80 bytes of input; more displace the oldest. INPUT_BYTES of
- * incomplete messages, of which the one that has waited longest gives way. MOST_REPLIES replies of a client that does
- * not read them; then its requests are not read. MOST_WAITS waits for keys in all and CLIENT_WAITS of one client.
- * Values are shared by the map and the replies and limited by STORE_MAP_BYTES. */
+ * The following limits prevent a client from blocking others or exhausting the memory:
+ *
+ *   MOST_CLIENTS     connections
+ *   MOST_PENDING     connections that have not authenticated yet, each for PENDING_TIME and with 80 bytes of input; a
+ *                    further one closes the oldest
+ *   INPUT_BYTES      of incomplete messages; above it, the connection whose message has waited longest is closed
+ *   MOST_REPLIES     replies that a client has not read; above it, no more requests of this client are read
+ *   MOST_WAITS       waits for keys in all, CLIENT_WAITS of one client
+ *   STORE_MAP_BYTES  of values, which the map and the replies share */
 #define _GNU_SOURCE
 #include "parallel/store_server.h"
 

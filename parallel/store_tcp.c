@@ -325,7 +325,7 @@ static bool transfer(int fd, void *data, size_t bytes, bool sends, int64_t deadl
 }
 
 /* Whether the socket is connected to itself. Linux does that if nothing listens on a port that it then chooses for this
- * end of the connection too. The server could not listen on the port as long as the socket exists. */
+ * end of the connection as well. The server could not listen on the port as long as the socket exists. */
 static bool is_own_peer(int fd)
 {
     struct sockaddr_storage own, peer;

@@ -228,7 +228,7 @@ static ctrt_status decide_by_memory(struct parallel *p, const ctrt_strategy_batc
     char text[2][32], why[192];
     if (batch_predict(&bytes, &fits, p, batch, whole) != CTRT_OK) {
         log_message(CTRT_LOG_DEBUG, "parallel", "auto: the memory of a step is unknown: %s", ctrt_error_message());
-        return CTRT_OK;                     /* the step may fail too; then the next step predicts again */
+        return CTRT_OK;                     /* the step may also fail; then the next step predicts again */
     }
     const size_t used = strlen(choice->facts);
     snprintf(choice->facts + used, sizeof choice->facts - used, ", activations %s", format_bytes(text[0], bytes));

@@ -74,7 +74,7 @@ bool output_add(int fd, int to, int rank, const char *prefix)
     return true;
 }
 
-/* Makes room for at least one byte behind `used`. Returns false if the source has reached its limit. */
+/* Makes room for at least one byte after `used`. Returns false if the source has reached its limit. */
 static bool make_room(struct source *source)
 {
     if (source->begin > 0) {

@@ -3,7 +3,7 @@
  *
  * Operands are rounded into the workspace; their layouts are kept. Matrix products: cuda's kernel multiplies the
  * rounded operands, sums in f32, adds the unrounded bias and writes f32. Convolutions: the bias and the result are
- * rounded, too, and the result is converted back to f32. As with autocast, values beyond 65504 become infinite in f16
+ * also rounded, and the result is converted back to f32. As with autocast, values beyond 65504 become infinite in f16
  * (not in bf16). The results of attention are also rounded, except logsumexp, which is always f32. */
 #include "fp16.h"
 

@@ -8,7 +8,7 @@
 struct grad_hook;
 
 /* How a view was created. Only a VIEW_PLAIN may be changed in place in grad mode. A plain view of a view of another
- * kind has that kind too. */
+ * kind also has that kind. */
 enum view_kind {
     VIEW_PLAIN,
     VIEW_NO_GRAD,                       /* outside grad mode: has no history, although its base may have one */

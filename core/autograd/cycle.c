@@ -7,7 +7,7 @@
  * The algorithm is trial deletion (Bacon and Rajan 2001). It counts, for each tensor and node reachable from the
  * scope's tensors, the references that come from this set. An object with more references than that is used from
  * outside, so the object and everything reachable from it is kept. Parameters outlive the scope, so they and everything
- * reachable from them are kept too. */
+ * reachable from them are also kept. */
 #include "autograd/autograd_meta.h"
 #include "base/array.h"
 #include "base/ptr_map.h"

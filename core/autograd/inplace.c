@@ -49,7 +49,7 @@ static const char *const view_origin[] = {
     [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
 };
 
-/* Records the base outside grad mode too, because the base may require grad now or later, and the view may be changed
+/* Records the base also outside grad mode, because the base may require grad now or later, and the view may be changed
  * in grad mode later. A view created by a derivative records no base, because otherwise the base would share the
  * storage of a gradient, which could not be accumulated without a copy. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)

@@ -33,7 +33,7 @@ struct grad_edge {
     uint32_t output;                    /* index of the node's result that was the input */
 };
 
-/* The device, dtype and shape of a result, which its gradient must have too. */
+/* The device, dtype and shape of a result and of its gradient. */
 struct grad_shape {
     ctrt_device *device;
     uint8_t ndim, dtype;

@@ -140,7 +140,7 @@ done:
     return status;
 }
 
-/* Computes the same as prod_of_others, with ops that are differentiable at zeros too. For each of the n factors,
+/* Computes the same as prod_of_others, with ops that are also differentiable at zeros. For each of the n factors,
  * multiplies a row of all factors in which that factor is replaced by 1. Takes O(n^2) time and memory. */
 static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {

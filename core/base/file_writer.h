@@ -11,7 +11,7 @@
  * Symbolic links at the end of the path are followed and not replaced. A link of another user in a sticky directory
  * that is writable by all users is refused (EACCES). A file of another type at the path (pipe, terminal, device) is
  * opened and written in place. /dev/stdout, /dev/stderr and /dev/fd/N mean descriptors of this process, which are
- * written in place too. Writing to a pipe without a reader raises SIGPIPE, as write() does; if the program ignores
+ * also written in place. Writing to a pipe without a reader raises SIGPIPE, as write() does; if the program ignores
  * SIGPIPE, the result is CTRT_ERR_IO.
  *
  * Errors: CTRT_ERR_IO. Only one thread may use a writer at a time. Two writers may write the same path; the contents

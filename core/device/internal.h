@@ -36,8 +36,8 @@ const char *device_visible_text(void);
 
 /* auto.c: writes the type of the best accelerator that has a device into type[32]; CTRT_ERR_NO_DEVICE without one. */
 ctrt_status device_best_accelerator(char *type);
-/* Resolves "auto": the device of CTRT_DEVICE if set, otherwise the best type. In a rank of a launcher, a type without
- * an index becomes the device of the local rank. Opens no device. */
+/* Resolves "auto": the device of CTRT_DEVICE if set, otherwise the best type. In a process that a launcher has started,
+ * a type without an index becomes the device of the local rank. Opens no device. */
 ctrt_status device_auto_spec(ctrt_device_spec *out);
 
 /* properties.c: resolves `name` ("auto" and NULL included) to a type and an index, and checks that the device exists.

@@ -9,9 +9,9 @@
 
 enum which { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, VARIABLES };
 
-/* A launcher is recognised by one of its variables for rank and size, or, `both`, by the two together. The second name
- * of a variable is used if the first is not set. torchrun comes first because srun and mpirun often start torchrun. In
- * a batch script of Slurm, outside of a job step, SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not. */
+/* A launcher is recognised if its variable for the rank or its variable for the size is set; with `both`, only if both
+ * are set, because a batch script of Slurm has SLURM_PROCID also outside of a job step. The second name of a variable
+ * is used if the first one is not set. torchrun comes first because srun and mpirun often start torchrun. */
 static const struct launcher {
     const char *name;
     bool both;
@@ -39,7 +39,8 @@ ctrt_status launcher_malformed(const char *name, const char *text, const char *w
 
 ctrt_status launcher_missing(const char *present, const char *missing)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not", present, missing);
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the environment variable %s is set, but %s is not; set both or "
+                     "unset both", present, missing);
 }
 
 bool launcher_digits(int *out, const char **rest)
@@ -50,7 +51,7 @@ bool launcher_digits(int *out, const char **rest)
     return digits > 0 && digits < 10;
 }
 
-/* Reads the first variable of names[2] that is set. *name: its name; NULL if neither is set. */
+/* Reads the first variable of names[2] that is set. *name: the name of that variable; NULL if neither is set. */
 static ctrt_status read_number(int *out, const char **name, const char *const names[2])
 {
     for (int i = 0; i < 2; i++) {
@@ -87,7 +88,8 @@ static ctrt_status read_slurm_local_size(int *out, const char **name)
         if (*rest++ != ',')
             break;
     }
-    return launcher_malformed("SLURM_STEP_TASKS_PER_NODE", text, "numbers of tasks for each node, such as 4(x2),3");
+    return launcher_malformed("SLURM_STEP_TASKS_PER_NODE", text,
+                              "the number of tasks on each node up to SLURM_NODEID, such as 4(x2),3");
 }
 
 static ctrt_status check_range(const char *name, int value, const char *size_name, int size)

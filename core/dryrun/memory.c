@@ -31,7 +31,7 @@ struct dryrun_place {
 };
 
 /* Guards all dry runs and their cloned policies. It has the lowest level of the library's locks, because other locks
- * are taken under it; fork takes it too, so in the child dry runs are consistent. */
+ * are taken under it; fork also takes it, so dry runs are consistent in the child. */
 LOCK_DEFINE(dryrun_lock, LOCK_DRY_RUN);
 
 void dryrun_enter(void)

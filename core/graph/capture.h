@@ -31,20 +31,20 @@ ctrt_status capture_params(const void **where, struct capture *capture, size_t b
                            const struct graph_param_source *source, void *state);
 void *capture_params_of(const void **where, struct capture *capture, const struct graph_param_source *source);
 
-/* A call of a host function, which a capture records between the work of its streams: collectives (parallel/), and
- * functions of the program. */
+/* A call of a host function that a capture records between the work of its streams: a collective (parallel/), or a
+ * function of the program. */
 struct graph_call {
-    /* Called by each replay, in its thread, without locks except that of the graph, when the work that was recorded
-     * before is enqueued and before later work is. May enqueue work on the replaying stream. An error ends the replay.
-     * NULL: the graph only keeps `state`. */
+    /* Called by each replay, in its thread, after it has enqueued the work that was recorded before the call, and
+     * before it enqueues later work. The thread holds no lock except that of the graph. May enqueue work on the
+     * replaying stream. An error ends the replay. NULL: the graph only keeps `state`. */
     ctrt_status (*run)(void *state);
-    /* Optional: called at the end of a replay that has called `run`, also of one that fails. */
+    /* Optional: called at the end of each replay that has called `run`, also if the replay fails. */
     ctrt_status (*finish)(void *state);
-    void (*release)(void *state);           /* with the graph, or when the capture fails */
+    void (*release)(void *state);           /* called when the graph is freed or the capture fails */
 };
 
 /* Records a call. `capture` is that of a current stream of the calling thread. The capture owns `state` afterwards,
- * also on an error, which makes the capture fail. */
+ * also on an error. An error makes the capture fail. */
 ctrt_status capture_call(struct capture *capture, const struct graph_call *call, void *state);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* graph/graph_parts.c: divides a capture into graphs of the backend, with calls of host functions between them.
  *
- * A call ends the backend's graph and begins another one on the same stream. Before, the stream waits for all streams
- * that have joined the capture, and afterwards they wait for that stream. So everything that is recorded after the call
- * is ordered after everything that was recorded before, and events from before need no wait. */
+ * A call ends the backend's graph and begins another one on the stream where the capture began. This stream waits for
+ * all other streams of the capture before the end, and they wait for it after the begin. So all work that is recorded
+ * after the call runs after all work that was recorded before it, and a wait for an event from before the call records
+ * nothing (event.c). */
 #include "graph/graph_parts.h"
 
 #include "base/base.h"
@@ -11,7 +12,7 @@
 
 struct graph_part {
     struct graph_part *next;
-    void *handle;                           /* the backend's graph; NULL: a call */
+    void *handle;                           /* the backend's graph; NULL: the part is a call */
     const struct graph_call *call;
     void *state;
 };
@@ -28,7 +29,7 @@ static struct graph_part *append(struct graph_capture *capture)
     return capture->last = part;
 }
 
-/* A number that changes if work is recorded. */
+/* Returns a number that changes whenever work is recorded. */
 static uint64_t work_recorded(const struct graph_capture *capture)
 {
     uint64_t sum = 0;
@@ -60,7 +61,8 @@ ctrt_status graph_parts_end(struct graph_capture *capture)
 
 /* ---- calls ---- */
 
-/* Makes the first stream of the capture wait for the others (`joined`), or them for the first one. */
+/* Makes the stream where the capture began wait for the other captured streams (`joined`), or makes those streams wait
+ * for it. */
 static ctrt_status order_streams(struct graph_capture *capture, bool joined)
 {
     ctrt_stream *other;
@@ -72,7 +74,7 @@ static ctrt_status order_streams(struct graph_capture *capture, bool joined)
     return CTRT_OK;
 }
 
-/* Makes an event that was recorded before the cut recognisable. */
+/* Counts the cut on each captured stream. Events keep the count, so event.c recognises events from before the cut. */
 static void count_cut(struct graph_capture *capture)
 {
     ctrt_stream *stream;
@@ -81,8 +83,8 @@ static void count_cut(struct graph_capture *capture)
             atomic_fetch_add(&stream->cuts, 1);
 }
 
-/* Ends the backend's graph and begins the next one, also if the end fails, because the capture stays open until
- * ctrt_capture_end. */
+/* Ends the backend's graph and begins the next one. Begins it also if the end has failed, because the capture stays
+ * open until ctrt_capture_end. */
 static ctrt_status cut(struct graph_capture *capture)
 {
     CTRT_TRY(order_streams(capture, true));
@@ -151,8 +153,8 @@ static ctrt_status replay_work(timepoint *point, struct graph_capture *capture, 
     return status;
 }
 
-/* Calls the `finish` functions up to the part `end`. Returns `status` with its message if it is an error, otherwise the
- * first error of the functions. */
+/* Calls the `finish` functions of the parts before `end`. Returns `status` with its message if `status` is an error,
+ * otherwise the first error of the functions. */
 static ctrt_status finish_calls(struct graph_capture *capture, const struct graph_part *end, ctrt_status status)
 {
     char text[1024];
@@ -190,7 +192,7 @@ ctrt_status graph_parts_replay(timepoint *point, struct graph_capture *capture, 
     pthread_mutex_unlock(&capture->lock);
     status = finish_calls(capture, part, status);
     pthread_mutex_lock(&capture->lock);
-    /* A timepoint after the waits of the calls, so that who waits for the replay waits for their work, too. */
+    /* The calls may have made the stream wait for other streams. A timepoint after these waits covers their work. */
     pthread_mutex_lock(&stream->lock);
     *point = stream_count_work(stream);
     pthread_mutex_unlock(&stream->lock);

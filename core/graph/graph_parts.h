@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph/graph_parts.h: the parts of a graph: graphs of the backend, and between them calls of host functions, for work
- * that the backend cannot record, for example collectives. A replay goes through the parts in order. */
+/* graph/graph_parts.h: the parts of a captured graph. A part is a graph of the backend, or a call of a host function
+ * for work that the backend cannot record, for example a collective. A replay runs the parts in order. */
 #ifndef CORE_GRAPH_GRAPH_PARTS_H
 #define CORE_GRAPH_GRAPH_PARTS_H
 
@@ -8,12 +8,12 @@
 
 /* Ends the backend's graph and appends it to the capture's list. The caller holds the lock of the captured stream. */
 ctrt_status graph_parts_end(struct graph_capture *capture);
-/* Frees the backend's graphs, and releases the states of the calls. No replay may be running. Does nothing in the child
+/* Frees the backend's graphs and releases the states of the calls. No replay may be running. Does nothing in the child
  * of a fork. */
 void graph_parts_free(struct graph_capture *capture);
-/* Enqueues the parts on `stream`. Stops at the first error. The caller holds capture->lock, which is released during
- * the calls. *point becomes the timepoint of the last work that was enqueued, and does not change if none
- * was. */
+/* Enqueues the parts on `stream`, and stops at the first error. The caller holds capture->lock; the function releases
+ * the lock during each call. *point becomes the timepoint of the last enqueued work, and does not change if no work was
+ * enqueued. */
 ctrt_status graph_parts_replay(timepoint *point, struct graph_capture *capture, ctrt_stream *stream);
 
 #endif

@@ -16,7 +16,7 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
 /* Call after the work was enqueued as `point` (0: it was not enqueued, or hazard_note_alone has recorded it). */
 void hazard_after(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point);
 /* Records the use while the stream's lock is still held for enqueuing, at almost no cost. Returns false if other
- * streams use the storage too; in that case hazard_after must record the use. */
+ * streams also use the storage; in that case hazard_after must record the use. */
 bool hazard_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, timepoint point);
 
 /* Records work that was enqueued without hazard_before and may have written the data. */

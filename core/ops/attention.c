@@ -144,7 +144,7 @@ static ctrt_status heads_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor
 }
 
 /* Allocates a result [leading.., rows, columns], if possible with the dimension order in memory of `like`. So if the
- * heads of the operand are a transposed view, those of the result are too, and they can be joined without a copy. */
+ * heads of the operand are a transposed view, so are those of the result, and they can be joined without a copy. */
 static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const struct sizes *s, int64_t rows,
                                 int64_t columns, const ctrt_tensor *like)
 {

@@ -170,7 +170,7 @@ static int load(void **handle, struct plugin_file *file, struct checked_file *va
     if (validated_hook != NULL)
         validated_hook();
     /* Without memory for a path, glibc's loader says of a file, or of a library that it needs, that it does not exist.
-     * A second attempt tells whether that is so. */
+     * A second attempt shows whether that is so. */
     for (int attempt = 0; attempt < 2; attempt++) {
         *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (*handle != NULL) {

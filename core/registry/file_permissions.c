@@ -5,7 +5,7 @@
  * no user except root and the effective user can change or replace the file. A process whose real or saved user id is
  * root trusts only root. Like sshd for its files, file_permissions.c checks every folder from "/" to the plugin, on the
  * given path and on the targets of symbolic links. Each folder must belong to root or the user, and neither others nor
- * the folder's group may have write permission. This applies to root's group too, because with an access control list
+ * the folder's group may have write permission. This also applies to root's group, because with an access control list
  * the group bits are the mask of that list. A folder above the plugin's own folder may be writable by others if it is
  * sticky (/tmp) and the next entry on the path belongs to root or the user, because then others can neither rename nor
  * replace that entry.

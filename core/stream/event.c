@@ -245,7 +245,7 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
             status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that has ended");
         else if (unlikely(event->capture != NULL || stream_captured(stream)))
             status = stream_may_wait(&joins, stream, event->capture, other);
-        /* A part of the capture that has ended is ordered before everything on the streams of the capture now. */
+        /* The event is in an earlier part of the capture, which is ordered before all later work of its streams. */
         if (unlikely(status == CTRT_OK && event->capture != NULL && event->cuts != atomic_load(&other->cuts))) {
             status = joins ? stream_wait_for(stream, event->stream) : CTRT_OK;
             pthread_mutex_unlock(&event->lock);

@@ -70,7 +70,7 @@ struct ctrt_stream {
                                              * inherited */
     _Atomic(struct capture *) capture;      /* graph/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
-    atomic_uint cuts;                       /* of its captures: calls between their parts, graph/graph_parts.c */
+    atomic_uint cuts;                       /* number of cuts between parts of its captures: graph/graph_parts.c */
     const char *label;                      /* label of the last work: memory_stats/label.h */
     /* ring of the last label changes: from work `from` on, the label is `label` */
     struct stream_site { uint64_t from; const char *label; } *sites;

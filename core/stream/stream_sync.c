@@ -93,7 +93,7 @@ static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint6
                      (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
 }
 
-/* Takes over the error that stream_fail has set. Requires the stream's lock. */
+/* Makes the error of stream_fail the stream's error. Requires the stream's lock. */
 static void take_given(ctrt_stream *stream)
 {
     if (likely(atomic_load_explicit(&stream->given, memory_order_relaxed) == NULL))
@@ -257,7 +257,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     return ctrt_context(status, "ordering a stream of %s and one of %s", stream->device->name, other->device->name);
 }
 
-/* When the stream's work is done, all work that the stream waited for is done, too. */
+/* When the stream's work is done, all work that the stream waited for is also done. */
 void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
 {
     for (uint32_t slot = 0; slot <= count; slot++) {

@@ -15,7 +15,7 @@ struct format_options {
 };
 extern const struct format_options format_defaults;
 
-/* What follows the elements. */
+/* The text after the elements. */
 struct format_suffix {
     const char *device;         /* NULL: not shown */
     const char *grad_fn;        /* "AddBackward0"; NULL: not shown */

@@ -12,7 +12,7 @@
 
 struct scope {
     struct scope *outer;
-    const struct thread_state *owner;       /* the thread that began it; threads that work for it may use it too */
+    const struct thread_state *owner;       /* the thread that began it; threads that work for it may also use it */
     uint32_t first;                         /* first entry of its list of tensors; 0: none */
 };
 

@@ -31,7 +31,7 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
                          "%s: a shape of %d dimensions; a tensor has 0 to %d", who, shape.count, CTRT_MAX_DIMS);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null(who, "shape.values");
-    /* Count sizes of 0 as 1, so that row-major strides cannot overflow either. */
+    /* Count sizes of 0 as 1, so that row-major strides also cannot overflow. */
     int64_t bytes = (int64_t)dtype_bytes(dtype);
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d];

@@ -46,7 +46,7 @@ CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) C
  * An option struct whose bytes are all 0 selects all defaults. Where a comment documents a default for 0 ("0:
  * 1e-3"), of a struct member or of an argument, 0 selects that default, and CTRT_ZERO stands for the number 0. For
  * values that a program computes, ctrt_exact(x) returns x, or CTRT_ZERO if x is 0. The other floating-point options
- * accept CTRT_ZERO as 0 too, so that ctrt_exact can be used for any of them. Integer options need no such value: if
+ * also accept CTRT_ZERO as 0, so that ctrt_exact can be used for any of them. Integer options need no such value: if
  * 0 selects a default, then either 0 has no other use, or a flag says that the member is set (has_ignore_index).
  *
  *     ctrt_adamw_options options = { .lr = ctrt_exact(rate(0)), .beta1 = CTRT_ZERO };     (others: their defaults)

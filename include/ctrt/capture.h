@@ -27,8 +27,8 @@
  *     together, so their step counts must stay equal. Functions that replace tensors (ctrt_module_to) leave the old
  *     ones in the graph; ctrt_optimizer_load writes into them.
  *   - Of an optimizer over several devices, only the part on the captured device is replayed.
- *   - Collectives (ctrt/comm.h) are calls of the host, which each replay makes again, and so are functions of the
- *     program (ctrt_capture_call). All other functions of the program run at the capture only.
+ *   - Collectives (ctrt/comm.h) and functions of the program (ctrt_capture_call) are recorded as calls, which the host
+ *     makes again in each replay. All other functions of the program run only during the capture.
  *
  * Tensors that a capture writes have no values before the first replay. A failed call is not recorded; if a step did
  * not complete, release its graph.
@@ -46,7 +46,7 @@ typedef struct ctrt_graph ctrt_graph;
 
 /* Starts to capture the calling thread's current stream of `device` (NULL: the default device), after all work of
  * the device is done. There is one capture per device. No other thread may use the stream until the capture ends
- * (the default stream is shared by all threads), because its work would be recorded too. If the thread exits before
+ * (the default stream is shared by all threads), because its work would also be recorded. If the thread exits before
  * the end, its stream remains captured. Other streams of the device join the capture by waiting for the captured stream
  * (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results, until the capture ends.
  *
@@ -61,27 +61,28 @@ CTRT_API ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device);
 CTRT_API bool ctrt_capture_running(ctrt_device *device);
 
 /* Records a call of `function` in the capture of the calling thread's current stream of `device` (NULL: the default
- * device). Each ctrt_capture_replay calls it, in its thread, when the work that was recorded before is enqueued and
- * before later work is. So it runs on the host before that work has ended. It may call functions of this library, whose
- * work is enqueued there, but must not replay or release the graph. If it fails, the replay ends with its error, and
- * later work is not enqueued. The recorded work is divided there: work on all streams of the capture after the call
- * waits for all work before it, and each part is a graph of its own for the backend. During the call of this function,
- * no other thread may use a stream of the capture.
+ * device). Each ctrt_capture_replay calls `function` in its own thread, after it has enqueued the work that was
+ * recorded before this call, and before it enqueues later work. So `function` runs on the host before the earlier work
+ * has ended. It may call functions of this library, whose work is enqueued at this place, but must not replay or
+ * release the graph. If it fails, the replay ends with its error, and later work is not enqueued. The call divides the
+ * recorded work: on all streams of the capture, work after the call waits for all work before it, and each part is a
+ * separate graph of the backend. While ctrt_capture_call runs, no other thread may use a stream of the capture.
  *
- * `destroy` (NULL: none) is called with `user` when the graph is released, when the capture fails, and on an error
- * here. Errors: CTRT_ERR_STATE if the stream is not being captured. Others make the capture fail. */
+ * `destroy` (NULL: none) is called with `user` when the graph is released, when the capture fails, or when this
+ * function fails. Errors: CTRT_ERR_STATE if the stream is not being captured. Other errors make the capture fail. */
 CTRT_API ctrt_status ctrt_capture_call(ctrt_device *device, ctrt_status (*function)(void *user), void *user,
                                        void (*destroy)(void *user));
 
 /* Enqueues the recorded work on the calling thread's current stream of the graph's device, ordered after the work of
  * other streams on the tensors that it uses. Replays of one graph run one after another.
  *
- * If the graph has collectives, this function waits for the other ranks as the collectives do, and returns their error:
- * CTRT_ERR_COMM if a rank has ended or does not arrive, also if the communicator has failed before. The work before
- * that collective has been enqueued then, and the work after it is not, so the optimizer makes no step.
+ * If the graph has collectives, this function waits for the other ranks as the collectives do, and returns their error,
+ * for example CTRT_ERR_COMM if a rank has ended or does not arrive, or if the communicator has failed before. After
+ * such an error the work before the collective has been enqueued, and the work after it has not, so the optimizer makes
+ * no step.
  *
- * Errors: CTRT_ERR_STATE on a stream that is being captured and while a dry run is active on the device; those of
- * collectives and of calls; the backend's errors. */
+ * Errors: CTRT_ERR_STATE on a stream that is being captured and while a dry run is active on the device; errors of
+ * collectives and of recorded functions; errors of the backend. */
 CTRT_API ctrt_status ctrt_capture_replay(ctrt_graph *graph);
 
 /* Adds a reference and returns `graph`; NULL is returned unchanged. */

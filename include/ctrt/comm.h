@@ -19,20 +19,20 @@
  * Failures. Every collective carries its number, kind, reduction, dtype, count and root; if they differ between ranks,
  * the collective fails with CTRT_ERR_STATE on all ranks, with a message that lists them. If a rank does not arrive
  * within the timeout or its process has ended, the collective fails on all other ranks with CTRT_ERR_COMM and a report
- * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error. Engines
- * that only enqueue collectives (`nccl`) find a failure when the call has returned: then it also becomes the error of
- * the streams on which collectives are incomplete (ctrt_stream_reset), and ranks that call different collectives run
- * into the timeout.
+ * (ctrt_comm_report) that names the rank. After a failure every call on the communicator returns that error. With an
+ * engine that only enqueues collectives (`nccl`), a failure is detected after the call has returned. Then the failure
+ * also becomes the error of the streams on which collectives are incomplete (ctrt_stream_reset), and if the ranks call
+ * different collectives, these fail at the timeout.
  *
  * In the child of a fork, calls on the parent's communicators and works return CTRT_ERR_FORKED; they can be released.
  *
  * In a capture (ctrt_capture_begin) collectives and messages are recorded. Each replay calls them again, with new
- * numbers, so all ranks must replay the same ones. ctrt_work_wait is recorded, too; a work that is not
- * waited for ends with the replay. The graph owns references to the communicator and the tensors, whose memory is not
- * reused within the captured step. A communicator that ends is an error of the replay. Works from before a capture must
- * be waited for before it. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so does the capture.
- * With the engine `nccl` collectives are part of the device's graph: all ranks replay their graphs in the same order,
- * and release them before the communicator.
+ * numbers, so all ranks must replay the same collectives. ctrt_work_wait is also recorded; a replay waits at its end
+ * for works without a recorded ctrt_work_wait. The graph owns references to the communicator and the tensors, whose
+ * memory is not reused within the captured step. If the communicator has failed, replays return its error. Wait for
+ * works from before a capture before it begins. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so
+ * does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
+ * graphs in the same order, and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */
@@ -152,17 +152,17 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
-/* Creates an uninitialised contiguous tensor on the communicator's device, for which collectives are faster if the
- * engine can give all ranks access to its memory (`host` and `mpi` between processes of one machine, on the cpu): the
- * ranks read and write each other's tensors, without copies through other memory. With other engines and devices, or
- * if there is no such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same
- * number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all
- * tensors from which it takes data, on all ranks, come from this function, for this communicator.
+/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so that
+ * collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
+ * machine, on the cpu). With other engines and devices, or if there is not enough such memory (logged as a warning),
+ * the tensor is an ordinary one. Collective: all ranks pass the same number of elements and the same dtype, otherwise
+ * CTRT_ERR_STATE on all of them. A collective is faster only if all tensors that it reads, on all ranks, were created
+ * by this function for its communicator.
  *
- * On success *out owns one reference. The memory is this rank's; it is freed with the last tensor that uses it, which
- * does not wait for other ranks, in any order and also after the communicator was released. Until then the memory that
- * the ranks share is mapped in all processes. It is not part of the device's memory statistics, and the child of a fork
- * shares it with its parent. */
+ * On success *out owns one reference. The memory belongs to this rank. It is freed with the last tensor that uses it,
+ * without waiting for other ranks, in any order, and also after the communicator was released. The address range of all
+ * ranks' tensors stays mapped in all processes until all of them are freed. The memory is not part of the device's
+ * memory statistics, and the child of a fork shares it with its parent. */
 CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape, ctrt_dtype dtype);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */

@@ -70,11 +70,11 @@ typedef struct ctrt_comm_config {
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
-    /* run() enqueues the collective on the calling thread's current stream, whose queue is call->queue, and returns; a
-     * barrier and CTRT_COLLECTIVE_EMPTY it waits for. The library enqueues collectives in the order in which the
-     * program calls them, also those of different communicators, records when they are done, and applies the time limit
-     * to them. Without the flag, run() returns when the collective is done (with tensors of asynchronous devices:
-     * enqueued). */
+    /* run() enqueues the collective on the calling thread's current stream, whose queue is call->queue, and returns.
+     * Only for a barrier and CTRT_COLLECTIVE_EMPTY, run() waits until the collective is complete. The library calls
+     * run() for the collectives of all communicators in the order in which the program calls them, tracks when they are
+     * complete, and applies the time limit. Without the flag, run() returns when the collective is complete, or, with
+     * tensors of asynchronous devices, when it is enqueued. */
     CTRT_COMM_ENQUEUES = 1,
     CTRT_COMM_CAPTURES = 2              /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
                                          * the replays of the graph run the collective */
@@ -86,7 +86,7 @@ typedef struct ctrt_comm_engine {
     uint32_t reserved;
     /* Joins the group; all ranks call it. The config outlives the communicator. */
     ctrt_status (*create)(void **comm, const ctrt_comm_config *config);
-    /* Leaves the group. Does not wait for other ranks. */
+    /* Leaves the group. May wait for other ranks only for a short time, because they may have ended. */
     void (*destroy)(void *comm);
     /* Runs a collective. Calls come from any thread: collectives one at a time and in order, and at the same time sends
      * and receives, each also one at a time and in order. */
@@ -110,8 +110,8 @@ typedef struct ctrt_comm_engine {
      * any thread, in a different order on each rank, and does not wait for other ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
     void (*free)(void *comm, void *address);
-    /* Optional, with CTRT_COMM_ENQUEUES: returns the error of collectives that were enqueued, if one is known. Called
-     * about every 10 ms by another thread while collectives are incomplete. Does not wait. After a failure the library
+    /* Optional, with CTRT_COMM_ENQUEUES: returns an asynchronous error of enqueued collectives, or CTRT_OK. Must not
+     * wait. Another thread calls it every 0.1 to 10 ms while collectives are incomplete. After a failure the library
      * calls `abort`, which must make incomplete collectives end on their streams. */
     ctrt_status (*poll_error)(void *comm);
 } ctrt_comm_engine;

@@ -29,9 +29,9 @@ CTRT_API ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text);
 CTRT_API ctrt_status ctrt_device_format(char *buffer, size_t bytes, const ctrt_device_spec *spec);
 
 /* Opens the device named `name`: "cpu", "cuda:1", or "auto" (the device in CTRT_DEVICE, else the best device
- * present). NULL means "auto". Loads only the plugin that provides the device. If CTRT_DEVICE names a type without an
- * index, or is unset, "auto" is in a rank of a launcher (torchrun, mpirun, srun, ctrt run) the device whose index is
- * the local rank, modulo the number of devices.
+ * present). NULL means "auto". Loads only the plugin that provides the device. In a process that a launcher has started
+ * (torchrun, mpirun, srun, ctrt run), "auto" is the device whose index is the local rank, modulo the number of devices,
+ * if CTRT_DEVICE is unset or names a type without an index.
  *
  * Errors: CTRT_ERR_NO_DEVICE, with a message that lists what was tried, why each candidate was rejected, the known
  * types and the nearest match; CTRT_ERR_FORKED if the device was opened before a fork and cannot be used in the
@@ -91,7 +91,7 @@ CTRT_API ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free
 CTRT_API ctrt_status ctrt_device_synchronize(ctrt_device *device);
 /* Returns how often the host has waited for work of `device` (NULL: the default device) since it was opened: in
  * ctrt_item, in blocking copies to and from the host, in synchronizing a stream, an event or the device, and in the
- * library's own waits. 0 on a synchronous device. ctrt_memory_metrics reports it too. */
+ * library's own waits. 0 on a synchronous device. ctrt_memory_metrics also reports it. */
 CTRT_API uint64_t ctrt_device_synchronizations(ctrt_device *device);
 
 /* Makes `device` the calling thread's current device of its type, which a name without an index ("cuda") refers to.

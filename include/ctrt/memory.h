@@ -187,11 +187,11 @@ CTRT_API ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
 
 /* Waits for the device's work and releases all memory that is cached for it, including pinned host memory.
  * CTRT_ERR_STATE, with the number of bytes and their largest owner, if tensors are still alive on the device; the
- * cached memory is released in that case too. */
+ * cached memory is also released in that case. */
 CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
 /* Does the same for all open devices and closes them: queues and their threads, events, pinned memory, the backend's
  * context. Devices in host memory stay open. A device whose tensors, streams, events, graphs or dry runs are alive
- * stays open too, and the message of CTRT_ERR_STATE contains their number. A failure of work that has not been
+ * also stays open, and the message of CTRT_ERR_STATE contains their number. A failure of work that has not been
  * reported yet is returned as the error, and the device is closed. All devices are processed; the first error is
  * returned.
  *

@@ -21,7 +21,7 @@ CTRT_API void ctrt_module_release(ctrt_module **module);
 
 /* Computes y = module(x), by the assignment rule, so ctrt_forward(&h, layer, h) is allowed. Error messages name the
  * module in which the error occurred. CTRT_ERR_STATE for modules nested so deep that the thread's stack is
- * exhausted; the other functions that visit all modules below a module return it too. */
+ * exhausted; the other functions that visit all modules below a module also return it. */
 CTRT_API ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x);
 /* Like ctrt_forward, for modules with several inputs. The module defines which of them may be NULL. */
 CTRT_API ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count);
@@ -186,7 +186,7 @@ CTRT_API ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ct
 
 /* ---- user-defined modules ---- */
 
-/* What happens to a module and all modules below it; see ctrt_module_class. */
+/* Events of a module and all modules below it; see ctrt_module_class. */
 typedef enum ctrt_module_event {
     CTRT_MODULE_SAVE_BEGIN,             /* `argument` is a bool that is true; if the class sets it to false, ctrt_save
                                          * writes no file (because another process writes it) and succeeds */

@@ -137,7 +137,7 @@ CTRT_API ctrt_status ctrt_triu(ctrt_tensor **out, ctrt_tensor *x, int64_t diagon
 
 /* ---- reductions over `dims`; CTRT_ALL_DIMS: over all dimensions; `keepdim` keeps the reduced ones with size 1 ---- */
 
-/* An empty list of dimensions means all of them too, as in PyTorch. Sums and products of integers are i64.
+/* An empty list of dimensions also means all of them, as in PyTorch. Sums and products of integers are i64.
  * ctrt_mean_dims and ctrt_var require a floating dtype; the divisor of the variance is the number of elements minus
  * `correction` (1: Bessel's correction). */
 CTRT_API ctrt_status ctrt_sum_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
@@ -227,7 +227,7 @@ CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ten
  * of dropping a weight. A row whose scores are all -inf, for example because the mask excludes all of it, is NaN.
  *
  * If the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to
- * 128), the L x S scores are never stored, not in backward either, and half precision rounds only the weights; a
+ * 128), the L x S scores are never stored, in forward or in backward, and half precision rounds only the weights; a
  * second derivative (create_graph) is composed of other ops. Otherwise the op is composed of products and softmax,
  * which for half precision run in f32 and round only the result. Whether a value of v that is NaN or infinite
  * affects the result through a weight of 0 is unspecified.

@@ -128,7 +128,7 @@ CTRT_API ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Updates the parameters from their gradients; parameters without a gradient are skipped. If a parameter was moved to
- * another device or dtype, its state is moved too. After an error each parameter has taken the step or is as before,
+ * another device or dtype, its state is also moved. After an error each parameter has taken the step or is as before,
  * together with its state. Devices with a kernel for the optimizer (sgd_step, adam_step) run it once for many
  * parameters; others compute the step with tensor ops, so results may differ in the last bits. */
 CTRT_API ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer);

@@ -161,8 +161,8 @@ CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t feature
                                               bool affine, ctrt_comm *comm, ctrt_device *device);
 /* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of
  * PyTorch, but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the
- * communicator `comm` too. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has changed.
- * */
+ * communicator `comm` as well. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has
+ * changed. */
 CTRT_API ctrt_status ctrt_convert_sync_batch_norm(ctrt_module *module, ctrt_comm *comm);
 
 /* ---- balance ----------------------------------------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ typedef struct ctrt_gradient_bucket {
     int32_t count;                      /* of gradients */
     int32_t index;                      /* of the bucket, from 0 */
     bool last;                          /* no bucket follows in this pass */
-    uint32_t layout;                    /* changes if gradients were assigned to buckets anew, which happens once, after
+    uint32_t layout;                    /* changes if gradients are assigned to buckets again, which happens once, after
                                          * the first reduction; state of the hook per bucket is void then */
     ctrt_comm *comm;
 } ctrt_gradient_bucket;

@@ -612,7 +612,7 @@ typedef struct ctrt_memory_policy {
      * dry runs. Cookies of allocated blocks are those of the original. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
     /* Optional: like alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
-     * must not do so either. */
+     * must also not do so. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     /* Optional: sets all peaks of `stats` to the current values. */
     void (*reset_peaks)(void *policy);

@@ -65,7 +65,7 @@ CTRT_API void ctrt_split_release(ctrt_split **split);
  * ctrt_backward.
  *
  * If even the smallest pieces do not fit, or on any other error, that error is returned and the gradients are those
- * from before. If the buffers could not be restored, because their stream failed, the message says so too. `result`
+ * from before. If the buffers could not be restored, because their stream failed, the message also says so. `result`
  * may be NULL. Not thread-safe: random numbers that another thread draws during the step are generated again. */
 CTRT_API ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch,
                                      ctrt_split_function function, void *user);

@@ -42,12 +42,12 @@ typedef struct ctrt_strategy_batch {
 /* Flags of a strategy.
  *
  * RANKS: it runs on this rank's device, with the ranks of a communicator. The library joins the communicator and passes
- * it in the configuration, whose only device is the communicator's.
- * ONE_DEVICE: it uses devices[0] only, in the calling thread, so that its passes can be captured (ctrt_capture_begin).
- * CAPTURE: its passes can be captured, although it uses a communicator: collectives are part of the graph, and it
- * records with ctrt_capture_call what the host has to do at each replay.
- * In a capture, the library refuses the passes of other strategies, and in canonical mode those of all. In a dry run on
- * some of the devices, it refuses the passes of strategies that use others too, and those of strategies with RANKS. */
+ * it in the configuration, whose only device is the communicator's. ONE_DEVICE: it uses devices[0] only, in the calling
+ * thread, so that its passes can be captured (ctrt_capture_begin). CAPTURE: the strategy's passes can be captured
+ * although it uses a communicator. Collectives are part of the graph, and the strategy records the host's work of each
+ * replay with ctrt_capture_call. In a capture, the library refuses the passes of other strategies, and in canonical
+ * mode those of all. In a dry run on some of the devices, it refuses the passes of strategies that use others too, and
+ * those of strategies with RANKS. */
 enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
 
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the

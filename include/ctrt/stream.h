@@ -8,7 +8,7 @@
  * CTRT_STREAM_ORDER=manual leaves the ordering to the program, as PyTorch does. CTRT_STREAM_ORDER=check does the
  * same and reports each pair of accesses that is not ordered (ctrt_race_count).
  *
- * On a synchronous device (cpu) work is complete when the call returns. Streams and events exist there too, and are
+ * On a synchronous device (cpu) work is complete when the call returns. Streams and events also exist there, and are
  * always done, so that programs need no separate code path.
  *
  * A failure of work on the device is detected later. The error stays with its stream, names the op and the module or

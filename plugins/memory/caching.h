@@ -22,7 +22,7 @@
  * split, the queue waits for the fence, the first part keeps the fence for its first user, and the rest needs none.
  *
  * The host waits for work without the lock. The exceptions are fence_join and fence_wait: if host memory runs out, or
- * if a queue cannot be made to wait, they block with the lock held. Then other threads block too, but not permanently,
+ * if a queue cannot be made to wait, they block with the lock held. Then other threads also block, but not permanently,
  * because work on a queue never calls a policy. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H

@@ -275,7 +275,7 @@ static void count_unuse(struct spill *self, struct block *block)
 }
 
 /* Reports whether `queue` may use a block that is HERE without waiting for the result of the copy to the device. It may
- * if the copy succeeded, or if the copy is on the same queue, because later work on a failed queue fails, too. Requires
+ * if the copy succeeded, or if the copy is on the same queue, because later work on a failed queue also fails. Requires
  * the lock. */
 static bool trusted(struct spill *self, struct block *block, const void *queue)
 {

@@ -12,7 +12,7 @@
 #include "spill.h"
 #include "spill_choice.h"
 
-#define PATIENCE_MS 2000                /* maximum wait for other threads that use the memory */
+#define WAIT_MS 2000                    /* maximum wait for other threads that use the memory */
 
 /* ---- statistics ---- */
 
@@ -130,8 +130,8 @@ static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t
 {
     if (until->tv_sec == 0) {
         clock_gettime(CLOCK_REALTIME, until);
-        until->tv_nsec += PATIENCE_MS % 1000 * 1000000;
-        until->tv_sec += PATIENCE_MS / 1000 + until->tv_nsec / 1000000000;
+        until->tv_nsec += WAIT_MS % 1000 * 1000000;
+        until->tv_sec += WAIT_MS / 1000 + until->tv_nsec / 1000000000;
         until->tv_nsec %= 1000000000;
     }
     struct timespec now;

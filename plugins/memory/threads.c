@@ -289,8 +289,8 @@ struct policy *policies_reuse(void)
 /* ---- fork: in the child the policies' locks are free and the data that they guard is consistent ----
  *
  * caches_lock is not taken around a fork, because it is taken before the policies' locks by threads that exit, and
- * because the other data that it guards is used only by the child's single thread. The growth locks are not taken
- * either, because the source may take its own locks while a thread holds one. */
+ * because the other data that it guards is used only by the child's single thread. The growth locks are also not taken,
+ * because the source may take its own locks while a thread holds one. */
 
 static __thread struct policy *fork_first
     __attribute__((tls_model("initial-exec"))); /* policies created during the fork precede this one in the list */

@@ -209,7 +209,7 @@ static void check_large(struct run *run)
 /* ---- large and infinite scores ---- */
 
 /* Infinite: k [70, 2] has -inf in 64 keys. For the three rows of q, most weights are 0; all scores are -inf, which
- * gives NaN; some scores are +inf, which gives NaN too. Large (without data): neighbouring scores differ by 40,
+ * gives NaN; some scores are +inf, which also gives NaN. Large (without data): neighbouring scores differ by 40,
  * ascending and descending. */
 static void check_extremes(struct run *run)
 {

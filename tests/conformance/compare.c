@@ -14,7 +14,7 @@
  * bf16 are computed in f32 and rounded once, so a result near the middle between two values may round to either; the
  * second term allows this. Integers and bools must be equal.
  *
- * EXACT: one correctly rounded operation, or none. An f32 reference computed in f64 is correctly rounded too, because
+ * EXACT: one correctly rounded operation, or none. An f32 reference computed in f64 is also correctly rounded, because
  *     53 bits are more than 2 * 24 + 2, so rounding twice is harmless for + - * / and the square root
  *     (Figueroa 1995).
  * MATH: a function of a good vector library is within 1 to 4 units in the last place (SVML, SLEEF u35); epsilon

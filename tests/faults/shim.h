@@ -14,7 +14,8 @@ enum fault_kind {
     FAULT_KINDS
 };
 
-/* Starts counting calls of this kind. The n-th call fails, and with `forever` all later ones too; n = 0 only counts. */
+/* Starts counting calls of this kind. The n-th call fails, and with `forever` all later ones also fail; n = 0 only
+ * counts. */
 void shim_arm(enum fault_kind kind, long n, bool forever);
 /* Stops counting and injecting failures. Returns the number of counted calls. */
 long shim_disarm(void);

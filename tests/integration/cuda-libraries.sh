@@ -73,7 +73,7 @@ products "the log reports what was tried" "no cuBLASLt" \
     "CTRT_CUDA_LIBRARIES has own, which is not an absolute path; no libcublasLt.so.13 in $folder/none; " \
     "libcublasLt.so.13: file too short"
 CTRT_CUDA_LIBRARIES=$folder/own
-# The preloaded library precedes AddressSanitizer's runtime. The shell and grep load both too; their leaks are ignored.
+# The preloaded library precedes AddressSanitizer's runtime. The shell and grep also load both; their leaks are ignored.
 preload=$site/cublas/lib/libcublasLt.so.12
 export LD_PRELOAD ASAN_OPTIONS
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0:detect_leaks=0

@@ -3,7 +3,7 @@
 # The examples: digits.c reaches its accuracies (examples-long.sh repeats only that, with more seeds), ensemble.c gives
 # the same result on one and on four devices, gpt.c learns, multi.c trains the same network under every strategy, and
 # all report errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them
-# with pkg-config. strategy-template is built with pkg-config here too.
+# with pkg-config. strategy-template is also built with pkg-config here.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"

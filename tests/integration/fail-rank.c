@@ -6,7 +6,7 @@
  *   kill, stop      the process ends by SIGKILL, or stops
  *   MICROSECONDS    the process ends by SIGKILL after that time, wherever it is then
  *   late            it sleeps for longer than CTRT_COMM_TIMEOUT
- *   exit, return    it ends without releasing anything: by exit() amid an asynchronous collective, or by a return
+ *   exit, return    it ends without releasing anything: by exit() during an asynchronous collective, or by return
  *   leave           it releases the module, so that it leaves the group, and lives on
  *   op, dtype, count, root
  *                   it calls a different collective than the others
@@ -50,7 +50,7 @@ static ctrt_status corrupt(const char *key)
     return ctrt_store_set(store, key, "\xff garbage %s%n", 14);
 }
 
-/* An asynchronous collective, amid which the rank with the fault calls exit(). */
+/* An asynchronous collective, during which the rank with the fault calls exit(). */
 static ctrt_status exit_amid(ctrt_comm *comm, bool mine)
 {
     ctrt_tensor *x = NULL;

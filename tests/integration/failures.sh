@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ranks that fail amid training: what the other ranks report and how soon, exit statuses, and what remains of the jobs.
+# Ranks fail during training. Checks the reports of the other ranks and their delay, exit statuses, and that nothing
+# remains of the jobs.
 # As processes of this machine (`ctrt run`, mpirun), and of two machines, which are network namespaces.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=$(cd "${builddir:-.}" && pwd)

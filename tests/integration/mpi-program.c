@@ -225,7 +225,7 @@ static void train(struct training *t)
     CHECK_OK(ctrt_optimizer_step(t->optimizer));
 }
 
-/* Steps of `distributed` in a graph have the bits of others. */
+/* Captured steps of `distributed` give the same bits as steps that are not captured. */
 static void captured(void)
 {
     struct training a = { .x = NULL }, b = { .x = NULL };
@@ -371,8 +371,8 @@ static void leave(void)
     CHECK(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_MAX) != CTRT_OK, "no error");
 }
 
-/* Of two ranks, rank 1 sends a message and leaves the group. The message arrives; a second one, or one to the rank, is
- * reported long before the time limit. */
+/* Rank 1 of two sends a message and leaves the group. The message arrives. If rank 0 then receives a second message
+ * from rank 1 or sends one to it, the call fails long before the time limit. */
 static void depart(bool receives)
 {
     CTRT_AUTO(tensor) small = floats(10), large = floats(1000000);

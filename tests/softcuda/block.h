@@ -95,7 +95,7 @@ SOFTCUDA_EXPORT void softcuda_barrier(const char *file, int line);
 SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, const char *file,
                                        int line);
 
-/* Reports an error of the kernel that a GPU would report too. Does not return, because the block ends. */
+/* Reports an error of the kernel that a GPU would also report. Does not return, because the block ends. */
 enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719 };
 SOFTCUDA_EXPORT void softcuda_fault(int code, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 /* Checks an access that the fast checks of watch.c did not accept. Returns if the access is allowed, otherwise reports

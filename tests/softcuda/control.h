@@ -14,9 +14,9 @@
 
 struct softcuda_control {
     /* Number of calls of an entry point so far, by its symbol ("cuMemAlloc_v2") or its name ("cuMemAlloc", all versions
-     * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
+     * together). Functions of cuBLAS and NVML are also counted. -1: unknown function. */
     int64_t (*calls)(const char *name);
-    /* Makes call number `at` (from 1) of `name` return `error`; if `on`, all later calls too. Does not block. An
+    /* Makes call number `at` (from 1) of `name` return `error`; if `on`, also all later calls. Does not block. An
      * unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
     bool (*inject)(const char *name, int64_t at, int error, bool on);
     void (*inject_clear)(void);

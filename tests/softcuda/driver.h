@@ -116,7 +116,7 @@ void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer re
 
 struct range {
     address begin;
-    size_t bytes, extent;               /* extent: `bytes`, and what stays free behind them */
+    size_t bytes, extent;               /* extent: `bytes`, and the bytes that stay free after them */
     void *owner;                        /* the pool of a block, the allocation of a mapping */
     uint32_t readers, writers;          /* of a mapping: bit masks of devices */
 };
@@ -127,7 +127,7 @@ struct ranges {
     address next;                       /* where the next search begins: addresses are reused cyclically */
 };
 
-size_t range_behind(const struct ranges *ranges, address where);    /* index of the first one that begins behind it */
+size_t range_behind(const struct ranges *ranges, address where);    /* index of the first range that begins after it */
 struct range *range_at(const struct ranges *ranges, address where); /* the one that contains it; NULL: none */
 bool range_overlaps(const struct ranges *ranges, address begin, size_t bytes);
 /* Returns an address in [first, end) at which `extent` bytes are free, at `hint` or behind it if that is in there. 0:

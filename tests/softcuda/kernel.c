@@ -114,7 +114,7 @@ EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, con
 
 /* ---- launches ---- */
 
-/* Static shared memory of a kernel counts too. Its size is unknown here, so a fixed size is assumed. */
+/* Static shared memory of a kernel also counts. Its size is unknown here, so a fixed size is assumed. */
 enum { SHARED_STATIC = 512 };
 enum { SHARED_FREE = (48 << 10) - SHARED_STATIC, SHARED_MOST = 227 << 10, ARGUMENTS_MOST = 4096 };
 

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nccl.c: a fake libnccl.so.2: NCCL between devices of the software driver, in one or several processes.
+/* tests/softcuda/nccl.c: a libnccl.so.2 in software, for devices of the software driver in one or several processes.
  *
- * The ranks of a communicator share a memory file, whose place is NCCL's unique id. An operation runs on its stream's
- * thread: it copies the rank's data to the file, waits for the other ranks, and computes the rank's result. It
- * reports as errors of the test (softcuda_report) what NCCL leaves undefined:
+ * The ranks of a communicator share a memory file; NCCL's unique id contains its path. An operation runs on the thread
+ * of its stream: it copies the rank's data to the file, waits for the other ranks, and computes the rank's result. The
+ * following calls, which are undefined with NCCL, are reported as errors of the test (softcuda_report):
  *
- *   - ranks whose collectives differ in kind, count, dtype, reduction or root, messages whose bytes or dtypes differ;
+ *   - ranks whose collectives differ in kind, count, dtype, reduction or root; messages whose bytes or dtypes differ;
  *   - collectives of several communicators of one device that the ranks enqueue in different orders;
- *   - a communicator that ends before the graphs with its operations; ncclCommAbort waits for them;
- *   - a stream of another device, or none; a communicator used after its end, by two threads at once, or while an
- *     earlier call is in progress; ends of groups that were not begun, or that contain the creation of a communicator.
+ *   - a communicator that ends before the graphs with its operations (ncclCommAbort waits for them, as NCCL does);
+ *   - a call with a stream of another device or without a stream;
+ *   - a communicator that is used after its end, by two threads at once, or while an earlier call is in progress;
+ *   - ncclGroupEnd without ncclGroupStart; creation or destruction of a communicator between the two.
  *
- * Calls on non-blocking communicators return ncclInProgress every third time, and are in progress for a moment.
- * SOFTCUDA_NCCL="version=N" sets the version. With "rank=R", rank R's operation "hang=N" (from 1, in each communicator)
- * does not end before the communicator is aborted; "error=N" also makes ncclCommGetAsyncError return ncclRemoteError.
- * SOFTCUDA=fail= works for all functions. */
+ * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later.
+ *
+ * The variable SOFTCUDA_NCCL contains settings. "version=N" sets the version. "rank=R,hang=N": operation N of rank R
+ * (from 1, in each communicator) does not end until the communicator is aborted. "rank=R,error=N": the same, and
+ * ncclCommGetAsyncError returns ncclRemoteError. SOFTCUDA="fail=..." works for all functions. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +44,7 @@ enum { LIVE = 0x4ecc1, DEAD = 0x4ecc0 };
 
 struct signature { int kind, type, op, root; uint64_t count; };
 
-/* How many collectives the rank had enqueued on its device's other communicators. */
+/* The numbers of collectives that the rank had enqueued before on the other communicators of its device. */
 struct history { int n; struct { uint64_t id, launched; } of[COMMS]; };
 
 struct shared {
@@ -75,7 +77,7 @@ struct ncclComm {
     atomic_int state, async;            /* results */
     atomic_int aborted, pending, users;
     atomic_int graphs;                  /* captured operations whose graphs exist */
-    atomic_ullong tickets, turn;        /* operations that were enqueued outside of captures; and have run */
+    atomic_ullong tickets, turn;        /* operations outside of captures: enqueued; completed */
     uint64_t collectives, operations;   /* that have run */
     uint64_t launched;                  /* collectives that were enqueued */
     unsigned calls;
@@ -136,7 +138,7 @@ static size_t shared_bytes(int world)
     return 65536 * 4 + (size_t)(world + world * world) * PART;
 }
 
-/* Waits until the condition is true. False: the communicator was aborted before. */
+/* Waits until the condition is true. Returns false if the communicator was aborted before. */
 #define WAIT(comm, condition)                                             \
     ({                                                                    \
         while (!(condition) && !atomic_load(&(comm)->aborted))            \
@@ -162,7 +164,7 @@ static size_t shared_bytes(int world)
 #define SAME(x) (x)
 #define NARROW8(x) ((int8_t)(x))
 
-/* The reduction of elements [first, first + count) of all ranks, in their order. */
+/* Reduces elements [first, first + count) of all ranks, in the order of the ranks. */
 static void reduce(const struct ncclComm *comm, void *to, size_t first, size_t count, int type, int op)
 {
     switch (type) {
@@ -298,7 +300,7 @@ static struct channel *channel(const struct ncclComm *comm, int from, int to, ch
     return &comm->shared->channels[from][to];
 }
 
-/* All sends of the group are posted before its receives wait. A send ends when it was received. */
+/* Posts all sends of the group before it waits for a receive. A send ends when its data has been received. */
 static result run_messages(struct ncclComm *comm, const struct job *job)
 {
     char *data;
@@ -323,7 +325,7 @@ static result run_messages(struct ncclComm *comm, const struct job *job)
         if (!WAIT(comm, atomic_load(&c->taken) < atomic_load(&c->posted)))
             return CUDA_SUCCESS;
         if (c->bytes != s->count * type_bytes[s->type] || c->type != s->type) {
-            misuse("a message is received with another length or type");
+            misuse("the receiver of a message expects another length or type than the sender has sent");
             atomic_store(&comm->async, INTERNAL_ERROR);
             wait_for_abort(comm);
             return CUDA_SUCCESS;
@@ -381,7 +383,7 @@ static void release_job(void *argument)
 static int begin_call(struct ncclComm *comm)
 {
     if (comm == NULL || comm->magic != LIVE)
-        return misuse("a communicator is used that does not exist or has ended");
+        return misuse("call with a communicator that does not exist or has ended");
     if (atomic_fetch_add(&comm->users, 1) != 0) {
         atomic_fetch_sub(&comm->users, 1);
         return misuse("two threads use a communicator at the same time");
@@ -408,7 +410,7 @@ static void join_thread(struct ncclComm *comm)
     comm->has_thread = false;
 }
 
-/* Runs `function` for the communicator: in the background if that is non-blocking. */
+/* Runs `function` for the communicator, in the background if the communicator is non-blocking. */
 static int in_background(struct ncclComm *comm, void *(*function)(void *))
 {
     join_thread(comm);
@@ -628,7 +630,7 @@ EXPORT int ncclGetUniqueId(id *out)
     return OK;
 }
 
-/* The rank of the process that made the id closes its file when all ranks have opened it. */
+/* The first rank that joins in the process that has created the id closes the file, after all ranks have opened it. */
 static void *join(void *argument)
 {
     struct ncclComm *comm = argument;
@@ -692,7 +694,7 @@ EXPORT int ncclCommGetAsyncError(struct ncclComm *comm, int *error)
 {
     ENTER(ncclCommGetAsyncError);
     if (comm == NULL || comm->magic != LIVE)
-        return misuse("the state of a communicator is asked that does not exist or has ended");
+        return misuse("ncclCommGetAsyncError with a communicator that does not exist or has ended");
     *error = atomic_load(&comm->async) != OK ? atomic_load(&comm->async) : atomic_load(&comm->state);
     return OK;
 }
@@ -702,8 +704,8 @@ static void comm_end(struct ncclComm *comm)
     join_thread(comm);
     while (atomic_load(&comm->pending) > 0)
         usleep(50);
-    comm->magic = DEAD;                     /* its memory remains, so that later uses are detected */
-    pthread_mutex_lock(&comm->running);     /* of a graph */
+    comm->magic = DEAD;                     /* the struct is not freed, so that later calls are detected */
+    pthread_mutex_lock(&comm->running);     /* waits for operations of graphs, which `pending` does not count */
     munmap(comm->shared, shared_bytes(comm->world));
     pthread_mutex_unlock(&comm->running);
 }
@@ -742,7 +744,7 @@ EXPORT int ncclCommDestroy(struct ncclComm *comm)
 EXPORT int ncclCommAbort(struct ncclComm *comm)
 {
     if (comm == NULL || comm->magic != LIVE)
-        return misuse("a communicator is aborted that does not exist or has ended");
+        return misuse("ncclCommAbort with a communicator that does not exist or has ended");
     const int injected = softcuda_enter("ncclCommAbort");
     atomic_store(&comm->aborted, 1);
     while (atomic_load(&comm->graphs) > 0)  /* as NCCL does */

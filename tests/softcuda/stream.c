@@ -41,7 +41,7 @@ static void run_op(struct stream *stream, struct op *op)
         usleep((unsigned)rand_r(&stream->seed) % options.late_us);
     order_begin(stream, op);
     softcuda_here.disorder = 0;
-    /* Waits, records, allocations and frees happen in spite of an error. */
+    /* Waits, records, allocations and frees also happen after an error. */
     if (stream->device->error == CUDA_SUCCESS || op->node >= NODE_WAIT)
         op->run(op->argument, stream);
     if (softcuda_here.disorder > 0 && options.streams == STREAMS_ERROR)

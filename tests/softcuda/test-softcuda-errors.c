@@ -269,7 +269,7 @@ static void test_order(void)
            cuda.event_synchronize(event), fill(stream, 0));
         expect("the host waited", before, NULL);
         OK(copy(stream, 8192, 0), copy(other, 16384, 0), follow(stream, other), fill(stream, 0), fill(other, 4096));
-        expect("two readers, then a writer; the memory beside it", before, NULL);
+        expect("two readers, then a writer; the memory next to it", before, NULL);
         OK(copy(stream, 8192, 0), fill(other, 0));
         expect("written while it is read", before, "a fill on stream");
 

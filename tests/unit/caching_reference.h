@@ -65,7 +65,7 @@ REF size_t ref_segment(size_t rounded)
     return rounded < 10 * REF_MIB ? 20 * REF_MIB : (rounded + 2 * REF_MIB - 1) / (2 * REF_MIB) * (2 * REF_MIB);
 }
 
-/* Adds a block behind `last`, or as the first of its pool if that is NULL. */
+/* Adds a block after `last`, or as the first of its pool if `last` is NULL. */
 REF struct ref_block *ref_link(struct ref *ref, struct ref_block *last, struct ref_block values)
 {
     struct ref_block *block = malloc(sizeof *block);

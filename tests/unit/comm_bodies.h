@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_bodies.h: what every engine of communicators must do, as functions for run_job (comm_job.h): all collectives
- * with all dtypes, messages and works, groups of a split, reuse of tensors, the flight record, wrong arguments. */
+/* comm_bodies.h: tests that every engine of communicators must pass, as functions for run_job (comm_job.h): all
+ * collectives with all dtypes, messages and works, groups of a split, reuse of tensors, the flight record, wrong
+ * arguments. */
 #ifndef CTRT_TESTS_COMM_BODIES_H
 #define CTRT_TESTS_COMM_BODIES_H
 
@@ -117,7 +118,7 @@ static inline void split(struct rank *rank)
     CHECK_OK(ctrt_comm_barrier(rank->comm));
 }
 
-/* Changes its tensor while others may still need it, on a stream of its own. */
+/* Changes the tensor, on a stream of the rank's own, while other ranks may still read it. */
 static inline void reuse(struct rank *rank)
 {
     CTRT_AUTO(stream) stream = NULL;
@@ -137,7 +138,7 @@ static inline void reuse(struct rank *rank)
     CHECK_OK(ctrt_stream_pop());
 }
 
-/* Seconds since 1970 that the report has next for `key`; moves *at behind them. */
+/* Returns the report's next value of `key`, a time in seconds since 1970, and advances *at past the key. */
 static inline double time_of(const char **at, const char *key)
 {
     const char *found = strstr(*at, key);
@@ -147,7 +148,7 @@ static inline double time_of(const char **at, const char *key)
     return strtod(*at, NULL) * 1e-9;
 }
 
-/* The times in the flight record: of two blocking calls and one in the background, with pauses between them. */
+/* Checks the times in the flight record, of two blocking calls and one in the background, with pauses between them. */
 static inline void record(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = tensor_of(rank->device, CTRT_F32, rank->number, 100);

@@ -269,7 +269,7 @@ TREE(no_gpu, MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, NODE("0"))
 
 #define IN_DISCOVERY(...) IN_CHILD(__VA_ARGS__) if (CHECK_OK(cuda_discovery_init()))
 
-/* What a child process found. */
+/* The results of a child process. */
 struct found {
     ctrt_status status;
     int count, inits, nvml_inits;

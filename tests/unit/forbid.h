@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 
-/* The call fails with EPERM from now on. false: the system has no seccomp; see errno. */
+/* Makes the system call `number` fail with EPERM from now on. Returns false and sets errno if the system has no
+ * seccomp. */
 static inline bool forbid(unsigned number)
 {
     struct sock_filter filter[] = {

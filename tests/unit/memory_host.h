@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a memory policy on a fake memory source, for internal tests. Include after tap.h.
  *
- * The fake source returns addresses without memory behind them and enforces a capacity. A fence is a set of numbered
+ * The fake source returns addresses without memory and enforces a capacity. A fence is a set of numbered
  * work items. The source records, for each work item, the queues that wait for the item and whether the host waits for
  * it. With a page size, addresses can be reserved and mapped. `wrong` counts the calls that a policy must not make. */
 #ifndef CTRT_TESTS_MEMORY_HOST_H

@@ -67,7 +67,7 @@ static inline ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
     return ctrt_tensor_require_grad(frozen, false);
 }
 
-/* The transposed view of the input, whose elements have gaps. */
+/* Returns the transposed view of the input, which is not contiguous. */
 static inline ctrt_status turn_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     (void)self, (void)count;

@@ -32,13 +32,22 @@
 #include "ctrt/base.h"
 #include "run.h"
 
+/* Sanitizers make programs 3 to 15 times slower. What they find does not depend on many repetitions, so loops over
+ * random cases run fewer of them. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+#define FEWER_SANITIZED(n) (SANITIZED ? ((n) + 7) / 8 : (n))
+
 static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
     int row;                            /* of the EACH that runs, from 1; failed checks print it */
     const char *skipped;                /* reason why the open group is skipped, or NULL */
-    atomic_long checks, failed;         /* atomic because threads of a test may check too */
+    atomic_long checks, failed;         /* atomic because threads of a test may also check */
 } tap_state;
 
 static inline void tap_close(void)

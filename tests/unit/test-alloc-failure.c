@@ -48,7 +48,7 @@ static void check_alive(const struct alive *before, uint64_t n, bool forever)
 {
     struct alive now = alive();
     CHECK(memcmp(&now, before, sizeof now) == 0, "allocation %llu failed%s: %lld bytes, %lld storages, %lld graph "
-          "nodes, %lld saved bytes are left behind, grad mode is %d", (unsigned long long)n,
+          "nodes, %lld saved bytes are left, grad mode is %d", (unsigned long long)n,
           forever ? " and all later ones" : "", (long long)(now.bytes - before->bytes),
           (long long)(now.storages - before->storages), (long long)(now.nodes - before->nodes),
           (long long)(now.saved - before->saved), (int)now.grad_mode);
@@ -62,7 +62,7 @@ static ctrt_status run_body(ctrt_status (*body)(struct training *run), struct tr
     return status;
 }
 
-/* The n-th allocation fails, and if n is odd (or with `even`, even) all later ones too. */
+/* The n-th allocation fails. All later ones also fail if n is odd, or, with `even`, if n is even. */
 static void fail_each(ctrt_status (*body)(struct training *run), struct training *run, bool even)
 {
     OK(run_body(body, run), run_body(body, run));       /* create what exists once */
@@ -279,7 +279,7 @@ static ctrt_status load_old(ctrt_module *net) { return ctrt_load(net, optimizer_
 static ctrt_status to_f64(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F64); }
 static ctrt_status to_f32(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F32); }
 
-/* `forever`: all later allocations fail too. A device on which every copy fails is not tested. */
+/* `forever`: all later allocations also fail. A device on which every copy fails is not tested. */
 static void all_or_nothing(const char *name, ctrt_status (*change)(ctrt_module *), ctrt_status (*undo)(ctrt_module *),
                            bool forever)
 {

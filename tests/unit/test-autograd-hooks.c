@@ -3,7 +3,7 @@
 #include "calls.h"
 #include "autograd_check.h"
 
-/* What a hook saw, and what it does. */
+/* The state of a hook: what it has recorded, and what it does. */
 struct hook {
     int calls;
     double sum;                     /* of the gradient of the last call */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests collectives and calls of the host in captured graphs. Needs CTRT_TEST_DEVICES=cuda
+/* Tests collectives and host functions in captured graphs. Needs CTRT_TEST_DEVICES=cuda
  * (tests/integration/cuda-ranks.sh). */
 #include "calls.h"
 #include "comm_job.h"
@@ -32,7 +32,7 @@ static ctrt_stream *new_stream(struct rank *rank)
 
 /* ---- collectives ---- */
 
-/* Every collective, with work before, beside and after it; the tensors change between replays. */
+/* Every collective, with work before it, at the same time and after it. The tensors change between replays. */
 static void collectives(struct rank *rank)
 {
     const int n = rank->size, r = rank->number, next = (r + 1) % n, before = (r + n - 1) % n;
@@ -73,7 +73,7 @@ static void collectives(struct rank *rank)
     CHECK_EQ(ctrt_memory_allocated(rank->device), start);
 }
 
-/* A collective that was begun and not waited for; the tensor is released, and its memory must not be reused. */
+/* The capture has no ctrt_work_wait for the collective. The tensor is released, but its memory must not be reused. */
 static void unwaited(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = full(rank, 0, N), y = NULL, other = NULL;
@@ -90,7 +90,7 @@ static void unwaited(struct rank *rank)
     for (int i = 1; i <= REPLAYS; i++) {
         OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
         filled(result, 2 * i * rank->size, "a collective without a wait");
-        filled(other, i * i + i, "work beside it");
+        filled(other, i * i + i, "work at the same time");
     }
 }
 
@@ -187,7 +187,7 @@ static void refused(struct rank *rank)
     filled(x, rank->size, "a collective from before a capture");
 }
 
-/* The graph keeps communicator and tensors; the end of the communicator is the error of replays. */
+/* The graph keeps the communicator and the tensors after the program has released them. */
 static void ends(struct rank *rank)
 {
     ctrt_tensor *x = full(rank, 1, N), *y = NULL;
@@ -271,7 +271,7 @@ TEST_MAIN
         for (int processes = 0; processes < 2; processes++) {
             const enum kind kind = processes ? SIM_PROCESSES : ON_SIM;
             group("%s (%s)", tests[t].title, processes ? "processes" : "threads");
-            for (int size = tests[t].body == mismatch ? 2 : 1; size <= (processes ? 2 : 4); size++)
+            for (int size = processes || tests[t].body == mismatch ? 2 : 1; size <= (processes ? 2 : 3); size += 2)
                 CHILD_LOOP(child_, settings, exit)
                     (tests[t].fails ? run_quiet : run_job)(kind, size, 60, tests[t].body, NULL, -1);
         }

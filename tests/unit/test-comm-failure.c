@@ -249,7 +249,7 @@ static void store_stops(struct rank *rank)
 
 /* ---- the end of the process ---- */
 
-/* The process ends amid collectives of its ranks, which are threads. */
+/* The process ends during collectives of its ranks, which are threads. */
 __attribute__((unused)) static void exit_amid(struct rank *rank)
 {
     ctrt_tensor *x = ones(rank, 1000000, CTRT_F32);
@@ -396,7 +396,7 @@ static void nothing(struct rank *rank)
     (void)rank;
 }
 
-/* A rank that leaves while it waits for a message that nobody sends, with large data under way. */
+/* A rank leaves while it waits for a message that no rank sends, and while large data is being transferred. */
 static void interrupted(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = ones(rank, 300000, CTRT_F32), y = ones(rank, 3, CTRT_F32);
@@ -523,9 +523,9 @@ TEST_MAIN
     group("a store that does not answer");
     IN_CHILD("CTRT_SIM=devices=4")
         run_quiet(PROCESSES, 3, 2, store_stops, &(double){ 2 }, -1);
-    group("the end of the process amid collectives of its threads");
+    group("the process ends during collectives of its threads");
 #ifdef __SANITIZE_ADDRESS__
-    skip_group("what exit() leaves behind are leaks for AddressSanitizer");
+    skip_group("AddressSanitizer reports the memory that exit() does not free as leaks");
 #else
     for (enum kind kind = 0; kind < PROCESSES; kind++)
         for (int other = 0; other < 3; other++)

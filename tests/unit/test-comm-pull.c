@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large tensors of processes, which read and write each other's memory if the system lets them. */
+/* Tests collectives on large tensors of processes, which access each other's memory if the system permits it. */
 #include <sys/syscall.h>
 
 #include "comm_job.h"
@@ -43,7 +43,7 @@ static void values(struct rank *rank)
     check(rank, "");
 }
 
-/* The fallback: copies through shared memory. Rank 0 logs the reason. */
+/* The system forbids the access, so the data is copied through shared memory. Rank 0 logs the reason. */
 static void refused(struct rank *rank)
 {
     if (rank->number == 0)
@@ -51,8 +51,8 @@ static void refused(struct rank *rank)
     check(rank, "refused: ");
 }
 
-/* The kernel does not read memory of memfd_secret for another process, as that of some drivers. One rank has such a
- * tensor, of which the others learn before they read it. */
+/* The tensor of rank 1 is in memory of memfd_secret, which the kernel does not read for another process, like the
+ * memory of some drivers. The other ranks must be informed of this before they read. */
 #ifndef SYS_memfd_secret
 #define SYS_memfd_secret 447
 #endif
@@ -106,9 +106,9 @@ static void *end_soon(void *argument)
     return NULL;
 }
 
-/* A rank ends while data moves. The others report that, and nobody writes to their tensors when the call has returned:
- * the sums of an odd number of ranks change with every write. */
-static void lost_amid(struct rank *rank)
+/* A rank ends, aborts or stops during an all_reduce. The others must report it, and their tensors must not be written
+ * after the call has returned. With 3 ranks every sum differs from the value before it, so a late write is detected. */
+static void lost_during_call(struct rank *rank)
 {
     enum { N = 3000000 };
     const struct loss *loss = rank->argument;
@@ -131,7 +131,7 @@ static void lost_amid(struct rank *rank)
     CHECK_OK(ctrt_clone(&copy, x));
     if (loss->signal == SIGSTOP && rank->number != loss->rank
         && atomic_fetch_add(&rank->board->step, 1) == rank->size - 2)
-        kill(atomic_load(&rank->board->pids[loss->rank]), SIGCONT);     /* where it was stopped, after the others */
+        kill(atomic_load(&rank->board->pids[loss->rank]), SIGCONT);     /* it continues the write, if it was in one */
     sleep_seconds(0.1);
     CHECK(memcmp(ctrt_tensor_data(copy), ctrt_tensor_data(x), N * sizeof(int32_t)) == 0,
           "rank %d: the tensor was written after the call", rank->number);
@@ -167,16 +167,16 @@ TEST_MAIN
         IN_CHILD("CTRT_LOG=error")
             run_job(PROCESSES, 3, 60, secret, NULL, -1);
     }
-    group("a rank that ends or aborts amid an all_reduce");
+    group("a rank that ends or aborts during an all_reduce");
     IN_CHILD("CTRT_LOG=error")
         for (int i = 0; i < 6; i++) {
             const double seconds = 0.02 + 0.003 * i;
-            run_quiet(PROCESSES, 3, 10, lost_amid, &(struct loss){ i % 3, 0, seconds }, -1);
-            run_quiet(PROCESSES, 3, 10, lost_amid, &(struct loss){ i % 3, SIGKILL, seconds }, i % 3);
+            run_quiet(PROCESSES, 3, 10, lost_during_call, &(struct loss){ i % 3, 0, seconds }, -1);
+            run_quiet(PROCESSES, 3, 10, lost_during_call, &(struct loss){ i % 3, SIGKILL, seconds }, i % 3);
         }
-    group("a rank that is stopped amid an all_reduce, and goes on when the others have failed");
+    group("a rank that is stopped during an all_reduce, and continues when the others have failed");
     IN_CHILD("CTRT_LOG=error")
         for (int i = 0; i < 3; i++)
-            run_quiet(PROCESSES, 3, 2, lost_amid, &(struct loss){ 1, SIGSTOP, 0.02 + 0.003 * i }, -1);
+            run_quiet(PROCESSES, 3, 2, lost_during_call, &(struct loss){ 1, SIGSTOP, 0.02 + 0.003 * i }, -1);
     return done();
 }

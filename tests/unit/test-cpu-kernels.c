@@ -117,15 +117,16 @@ static void compute_results(void)
 
 static void test_number_of_threads(void)
 {
-    static const char *const threads[] = { "CTRT_NUM_THREADS=1", "CTRT_NUM_THREADS=2", "CTRT_NUM_THREADS=3" };
+    static const char *const threads[] = { "CTRT_NUM_THREADS=1", "CTRT_NUM_THREADS=3", "CTRT_NUM_THREADS=2" };
     struct results *const all = results = shared_memory(COUNT(threads) * sizeof *all);
     group("results are bitwise equal with any number of threads");
-    for (size_t t = 0; t < COUNT(threads); t++, results++)
+    const size_t count = SANITIZED ? 2 : COUNT(threads);
+    for (size_t t = 0; t < count; t++, results++)
         IN_CHILD(threads[t], "CTRT_CPU_GEMM=builtin") {
             cpu_device();
             compute_results();
         }
-    for (size_t t = 1; t < COUNT(threads); t++) {
+    for (size_t t = 1; t < count; t++) {
         CHECK_TRUE(all[t].count > 0 && all[t].count == all[0].count);
         for (int i = 0; i < all[t].count; i++)
             CHECK(all[t].hashes[i] == all[0].hashes[i], "%s: result %d differs from that of one thread", threads[t], i);
@@ -327,7 +328,7 @@ static void test_negative_strides(void)
             OK(ctrt_slice(&b, storage, 2, 0, 222, 2), ctrt_slice(&between, storage, 2, 1, 222, 2));
             if (layout == 1)                            /* transposed */
                 OK(ctrt_empty(&b, CTRT_SHAPE(5, 111, 3), dtype, cpu), ctrt_transpose(&b, b, 1, 2));
-            else if (layout != 2)                       /* 2: a gap behind each element */
+            else if (layout != 2)                       /* 2: a gap after each element */
                 CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5, 3, 111), dtype, cpu));
             const ctrt_view x = reversed(a), y = layout == 3 ? reversed(b) : b->view;
             for (int sum = 0; sum < (dtype == CTRT_BOOL ? 1 : 2); sum++) {
@@ -336,7 +337,7 @@ static void test_negative_strides(void)
                 for (int i = 0; i < ALL; i++)
                     wrong += got[i] != (sum + 1) * from[layout == 3 ? i : ALL - 1 - i] || gaps[i] != 1;
             }
-            CHECK(wrong == 0, "%s, layout %d: %d elements are wrong, or are beside the result and changed",
+            CHECK(wrong == 0, "%s, layout %d: %d elements are wrong, or are outside the result and changed",
                   ctrt_dtype_name(dtype), layout, wrong);
         }
 }

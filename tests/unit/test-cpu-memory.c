@@ -21,12 +21,6 @@
 #else
 #define OTHERS_MAP 0L
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true
-#else
-#define SANITIZED false
-#endif
-
 static const ctrt_memory_table *memory;
 
 static void *get(size_t bytes)

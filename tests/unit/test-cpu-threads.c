@@ -10,14 +10,6 @@
 #include "memory_checks.h"
 #include "sims.h"
 
-/* The sanitizers' allocators and thread registries do not work after a fork while another thread allocates or starts
- * threads. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true
-#else
-#define SANITIZED false
-#endif
-
 /* Computes a + a with n elements, in chunks of 32768, and its sum. Returns whether the result is correct. */
 static bool work_on(int64_t n)
 {

@@ -311,7 +311,7 @@ static ctrt_status use_and_take(uint64_t *reserved, int use, ctrt_device *device
 
 static void test_moving(void)
 {
-    group("spill: copies and fills count as uses, in a dry run and for real");
+    group("spill: copies and fills count as uses, in a dry run and in a real run");
     for (int use = 0; use < 5; use++) {
         IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=12m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
@@ -403,7 +403,7 @@ static void test_fork_beside_thread(void)
     IN_CHILD("CTRT_LOG=error") {
         pthread_t thread;
         pthread_create(&thread, NULL, run_dry_runs, cpu_device());
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < FEWER_SANITIZED(100); i++) {
             const int before = atomic_load(&ops_done);
             while (atomic_load(&ops_done) < before + 7)
                 sched_yield();

@@ -187,7 +187,7 @@ static void test_churn(void)
             ctrt_device *device = memory->device;
             struct churn churn = { .wrong = 0 };
             ctrt_memory_stats before, after;
-            churn_run(&churn, memory, 1, 8000);
+            churn_run(&churn, memory, 1, FEWER_SANITIZED(8000));
             CHECK_STATS(device, { "allocated_bytes.all.current", churn.bytes },
                         { "allocated_bytes.all.peak", churn.peak_bytes },
                         { "requested_bytes.all.current", churn.requested },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine nccl, with the software driver and NCCL in software (tests/softcuda): what every engine must do, failures
- * of NCCL, asynchronous errors, time limits, aborts, captures, and training. */
+/* Tests the engine nccl with the software driver and NCCL in software (tests/softcuda): the tests of every engine
+ * (comm_bodies.h), failures of NCCL, asynchronous errors, time limits, aborts, captures, and training. */
 #include <math.h>
 
 #include "comm_bodies.h"
@@ -8,7 +8,7 @@
 
 #define DEVICES "SOFTCUDA=devices=4,memory=512m,streams=error"
 
-/* No error of a kernel, a copy or a use of NCCL. */
+/* Checks that the software driver and NCCL have reported no wrong kernel, copy or NCCL call. */
 static void no_faults(void)
 {
     if (soft_load())
@@ -17,7 +17,7 @@ static void no_faults(void)
 
 static void (*checked_body)(struct rank *rank);
 
-/* Processes have a driver of their own each. */
+/* In a job of processes, each process has its own driver, so each one checks it. */
 static void checked(struct rank *rank)
 {
     checked_body(rank);
@@ -39,7 +39,7 @@ static void job(enum kind kind, int size, double timeout, void (*body)(struct ra
 
 /* ---- failures ---- */
 
-/* Calls of every kind. Returns the first error; a later one is the same. */
+/* Makes calls of every kind. Returns the first error. */
 static ctrt_status calls_of_all_kinds(struct rank *rank)
 {
     const int me = rank->number, other = 1 - me;
@@ -77,7 +77,7 @@ static void one_call_fails(struct rank *rank)
     CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_COMM, name);
 }
 
-/* Call `at` of the function fails. The ranks are threads, so that one of them makes this call. */
+/* Call `at` of the function fails. The ranks are threads of one process, which counts the calls of all ranks. */
 static void fail_call(const char *name, int at)
 {
     ctrt_device *devices[2] = { device_of(NCCL_THREADS, 0), device_of(NCCL_THREADS, 1) };
@@ -129,7 +129,7 @@ static void *join_group(void *argument)
     return NULL;
 }
 
-/* One of two ranks that join through a store cannot; the other one does not wait for the time limit. */
+/* One of two ranks cannot join. The other one, which joins through the store, must not wait until the time limit. */
 static void one_cannot_join(void)
 {
     struct joiner joiners[2] = { { .rank = 0 }, { .rank = 1 } };
@@ -158,7 +158,7 @@ static void one_cannot_join(void)
     no_faults();
 }
 
-/* Collective 2 of a rank does not end, or NCCL reports an error in it (SOFTCUDA_NCCL). */
+/* Collective 2 of rank 1 does not end, or NCCL reports an error in it (SOFTCUDA_NCCL). */
 static void incomplete(struct rank *rank)
 {
     const char *words = rank->argument;
@@ -217,7 +217,7 @@ static void interrupted(struct rank *rank)
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, words);
 }
 
-/* Rank 1 calls something else; CTRT_NCCL_CHECK finds it. */
+/* Rank 1 makes a different call, which CTRT_NCCL_CHECK detects. */
 static void different(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -235,8 +235,8 @@ static void different(struct rank *rank)
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_STATE, "different collectives");
 }
 
-/* The ranks enqueue the collectives of two groups in different orders. NCCL leaves that undefined; here the software
- * NCCL reports it, and the engine the failure. */
+/* The ranks enqueue the collectives of two groups in different orders, which is undefined with NCCL. The software NCCL
+ * reports this as an asynchronous error, and the engine fails with it. */
 static void disordered(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -262,7 +262,8 @@ static void disordered(struct rank *rank)
     ctrt_comm_release(&part);
 }
 
-/* The memory policy moves tensors. With several ranks, a rank may get the failure of another one instead. */
+/* The memory policy moves tensors. The group has one rank, because a rank of a larger group may get the failure of
+ * another rank instead. */
 static void refused(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -332,8 +333,8 @@ static void captured(struct rank *rank)
     CHECK_OK(ctrt_capture_begin(rank->device));
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_STATE, "a barrier waits");
     CHECK_FAILS(ctrt_capture_end(&graph, rank->device), CTRT_ERR_STATE, "a barrier waits");
-    /* The graphs' memory is freed, for which CUDA may wait for all devices of the process, before a rank waits for
-     * another one. */
+    /* All ranks have released their graphs before the barrier. To free the memory of a graph, CUDA may wait for all
+     * devices of the process, and so for a rank that is in a barrier already. */
     atomic_fetch_add(&rank->board->step, 1);
     await(&rank->board->step, rank->size);
     CHECK_OK(ctrt_comm_barrier(rank->comm));
@@ -500,7 +501,7 @@ TEST_MAIN
             job(kind, 3, 30, bad_input);
         }
     }
-    group("groups of sends and receives instead of ncclAlltoAll, signatures that are compared, delays");
+    group("sends and receives instead of ncclAlltoAll; CTRT_NCCL_CHECK; delayed streams");
     IN_CHILD(DEVICES, "SOFTCUDA_NCCL=version=21805", "CTRT_NCCL_CHECK=yes") {
         job(NCCL_THREADS, 3, 60, collectives);
         CHECK(soft->calls("ncclAlltoAll") <= 0 && soft->calls("ncclSend") > 0, "ncclAlltoAll was called");

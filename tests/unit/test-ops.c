@@ -57,7 +57,7 @@ static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *d
 
 static void layouts(void)
 {
-    group("channels-last pooling, rows of f16 with gaps, and transposed operands beside a constant, as contiguous");
+    group("channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous");
     CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
     OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu), ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
     pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);

@@ -20,7 +20,7 @@ static const struct runner {
     { "pipeline-2",  "pipeline",      2, KINDS },
 };
 
-/* What an uninterrupted run under `single` has given; shared by all processes. */
+/* The results of an uninterrupted run under `single`; shared by all processes. */
 static struct uninterrupted {
     double losses[STEPS];
     char hashes[STEPS][65];                 /* of the module after each step */

@@ -324,7 +324,7 @@ static void test_buckets(void)
     CHECK(count > 30, "the reference has %d lists of buckets", count);
 }
 
-/* Returns the number of elements of the next all_reduce of gradients in a report, and moves *at behind it; -1: none. */
+/* Returns the number of elements of the next all_reduce of gradients in a report, and moves *at past it; -1: none. */
 static long long next_reduction(const char **at)
 {
     long long count = -1;

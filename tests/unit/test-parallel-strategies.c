@@ -267,7 +267,7 @@ static void test_failures(void)
     same_grads(many, one, 1e-4);
 }
 
-/* The device of index LOST is lost amid training: the error names it, and comes at the latest where the result is
+/* The device of index LOST is lost during training: the error names it, and comes at the latest where the result is
  * read. */
 static void test_lost(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the placement of the strategy `pipeline`: the division by parameters, by the program and by the memory of the
- * first step, and the memory of steps. */
+/* Tests how the strategy `pipeline` divides a module: by its parameters, as the program says, and by the memory of the
+ * first step. Also tests the memory of steps. */
 #include "pipeline_check.h"
 
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ static void test_changes(void)
     four(devices);
     CTRT_AUTO(module) one = original(deep_new, devices[0]), many = original(deep_new, cpu);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
-    for (int turn = 0; turn < 3; turn++) {                      /* frozen and thawed, in the first and a later stage */
+    for (int turn = 0; turn < 3; turn++) {                      /* in turn 1 two parameters are frozen */
         for (size_t i = 0; i < 6; i += 5) {
             CHECK_OK(ctrt_tensor_require_grad(parameter(one, i), turn != 1));
             CHECK_OK(ctrt_tensor_require_grad(parameter(many, i), turn != 1));
@@ -243,7 +243,8 @@ static void test_shares(void)
           "%d if the other is smaller", less, even, more);
 }
 
-/* A step that does not fit fails before it moves anything; a smaller one is divided. Under 1f1b the first fits too. */
+/* Under gpipe, a step that does not fit fails before it moves anything, and a smaller one is then divided. Under 1f1b
+ * the larger step fits. */
 static void test_budget(void)
 {
     ctrt_device *devices[MOST];
@@ -327,8 +328,8 @@ static void test_first_step(void)
 
 static int64_t *peaks;                      /* shared by children of the test process */
 
-/* Called once for each schedule and number of micro-batches, of 64 rows: measures the peak of a step on the first
- * device, without the batch. */
+/* Called once for each schedule and number of micro-batches. A micro-batch has 64 rows. Measures the peak of a step on
+ * the first device without the batch; the last call compares the peaks. */
 static void test_memory(void)
 {
     ctrt_device *devices[MOST];
@@ -364,7 +365,7 @@ static const struct {
     { "a module that cannot be measured is divided by parameters", test_unmeasured, { FOUR } },
     { "the first step adds to gradients, and a dry run does not divide", test_first_step, { FOUR } },
     { "modules that have no stages", test_refusals, { FOUR } },
-    { "parameters are frozen and thawed; the module is changed", test_changes, { FOUR } },
+    { "parameters are frozen and unfrozen; the module is changed", test_changes, { FOUR } },
     { "stages that do not fit are listed", test_too_large, { "CTRT_SIM=devices=4,memory=16m" } },
     { "memory: 1f1b, 8 micro-batches", test_memory,
       { FOUR, "CTRT_PIPELINE_SCHEDULE=1f1b", "CTRT_PIPELINE_MICRO=8",

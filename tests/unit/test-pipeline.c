@@ -5,7 +5,7 @@
 
 #include <sys/mman.h>
 
-/* What children of the test process leave for their successors, which have other parameters. */
+/* Results that child processes store for later child processes, which have other settings. */
 static struct shared {
     char hash[65];
 } *shared;
@@ -326,7 +326,7 @@ static void test_failures(void)
     same_modules_as(many, one, 1e-4);
 }
 
-/* The device of index LOST is lost amid training: the error names it, and comes at the latest where the result is
+/* The device of index LOST is lost during training: the error names it, and comes at the latest where the result is
  * read. */
 static void test_lost(void)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rank and the store of a process from the environment variables of launchers, and the machine's address. */
+/* Tests how a process finds its rank and its store from the environment variables of launchers, and its machine's
+ * address. */
 #include <arpa/inet.h>
 
 #include "calls.h"
@@ -18,7 +19,7 @@ static void value_is(ctrt_store *store, const char *key, const char *want)
     free(value);
 }
 
-/* A host name that is an address of the loopback interface. failures.sh has such a machine beside another one. */
+/* The host name is an address of the loopback interface. failures.sh tests this with two machines. */
 static void test_own_address(void)
 {
     static const char *const names[] = { "127.0.1.1", "localhost" };

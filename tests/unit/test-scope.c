@@ -161,8 +161,8 @@ static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view
     RELEASE(to, from);
 }
 
-/* What survives the scope: nothing, a result that needs the cycle, or a parameter that was created in the scope (a
- * tensor or a view) and that the cycle saved. */
+/* The object that survives the scope: nothing, a result that needs the cycle, or a parameter that was created in the
+ * scope (a tensor or a view) and that the cycle saved. */
 enum survivor { NOTHING, RESULT, PARAMETER, PARAMETER_VIEW };
 
 static void test_cycle(enum survivor survivor, bool by_view)

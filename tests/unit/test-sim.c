@@ -312,7 +312,7 @@ static void host_calls(void)
     CHECK_EQ(atomic_load(&called), false);                      /* in order: after the fill */
     CHECK_OK(queues->synchronize(handle, queue));
     EQUALS((atomic_load(&called), true), (sim_read(0).host_calls, 1));
-    /* A failed queue drops its later work, and the call too. */
+    /* A failed queue drops its later work, including the call. */
     atomic_store(&called, false);
     memory->free(handle, block, 4);
     OK(memory->fill(handle, queue, block, 0, 4), queues->host_call(handle, queue, set_true, &called));

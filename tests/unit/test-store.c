@@ -399,7 +399,7 @@ static void test_server_ends(int scheme)
     unlink(address + 7);
 }
 
-/* How a client with keys to be set at its end ends. */
+/* The ways in which a client ends that has asked the server to set keys at its end. */
 enum ending { KILLED, EXITS, KILLED_BESIDE_CHILD, RELEASES };
 
 static void end_client(const char *address, enum ending ending)

@@ -56,7 +56,7 @@ static void one_stream(ctrt_device *device)
 
 /* ---- memory ---- */
 
-/* Reads a tensor on `reader` behind other work, releases it, allocates a tensor of the same size on the default stream
+/* Reads a tensor on `reader` after other work, releases it, allocates a tensor of the same size on the default stream
  * and writes it first on `writer`. */
 static void reuse(ctrt_device *device, ctrt_stream *reader, ctrt_stream *writer, bool at_once, const char *streams)
 {

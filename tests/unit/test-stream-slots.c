@@ -69,7 +69,7 @@ static void many(ctrt_device *device)
     release_held(count);
 }
 
-/* Enqueues nine ops on a new tensor on `s` and records the event behind them. `reader` waits for `s`. */
+/* Enqueues nine ops on a new tensor on `s` and records the event after them. `reader` waits for `s`. */
 static ctrt_tensor *work_on(ctrt_stream *s, int64_t n, ctrt_event *event, ctrt_stream *reader)
 {
     CHECK_OK(ctrt_stream_push(s));

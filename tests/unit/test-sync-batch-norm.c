@@ -23,7 +23,7 @@ static const struct layer_case {
     { "bf16", CTRT_BF16, 3e-2, true, 0, 0, { 3, 2, 2, 1 } },
     { "a rank without rows", CTRT_F32, 2e-6, true, 0, 0, { 0, 3, 2, 0 } },
     { "not affine, average of all batches", CTRT_F64, 1e-13, false, -1, 0, { 2, 2, 2, 2 } },
-    { "a mean that is large beside the variance", CTRT_F32, 5e-4, true, 0.5, 1000, { 2, 1, 3, 2 } },
+    { "a mean that is large compared with the variance", CTRT_F32, 5e-4, true, 0.5, 1000, { 2, 1, 3, 2 } },
 };
 
 /* The rows of the ranks before this one. */
@@ -105,7 +105,7 @@ static void layer_of_ranks(struct rank *rank)
     }
 }
 
-/* What has no rows at all, one value, no input that requires grad, wrong inputs, a second derivative. */
+/* Batches without rows or of one value; no input that requires grad; wrong inputs; a second derivative. */
 static void edges(struct rank *rank)
 {
     CTRT_AUTO(module) layer = NULL, copy = NULL;

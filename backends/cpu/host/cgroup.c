@@ -2,7 +2,7 @@
 /* backends/cpu/host/cgroup.c: the limits that control groups impose on this process.
  *
  * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high, memory.current, memory.stat) and
- * cgroup-v1/memory.rst. The limits of all ancestor groups apply too. */
+ * cgroup-v1/memory.rst. The limits of all ancestor groups also apply. */
 #include "internal.h"
 
 #include <errno.h>

@@ -10,9 +10,9 @@
  *
  * The result is an upper bound: page cache and reclaimable slab count as free, although the kernel may keep some of
  * them; of the allocated memory, only the part that exceeds the process's total anonymous memory counts as not written
- * to. A granted request may still fail later, because other processes allocate memory too; a rejected request could not
- * have succeeded. memory.high throttles a group and kills no process, so it lowers the reported free memory but no
- * request is rejected because of it. RLIMIT_AS is not checked here either, because mmap enforces it. */
+ * to. A granted request may still fail later, because other processes also allocate memory; a rejected request could
+ * not have succeeded. memory.high throttles a group and kills no process, so it lowers the reported free memory but no
+ * request is rejected because of it. RLIMIT_AS is not checked here, because mmap enforces it. */
 #include "internal.h"
 
 #include <stdatomic.h>
@@ -105,7 +105,7 @@ static void bound_by_groups(struct cpu_memory_limits *limits, uint64_t swap, uin
     }
 }
 
-/* RLIMIT_AS limits address space, not memory, but an allocation cannot exceed it either. */
+/* RLIMIT_AS limits address space, not memory, but an allocation cannot exceed it. */
 static void bound_by_process(struct cpu_memory_limits *limits)
 {
     struct rlimit space;

@@ -117,7 +117,7 @@ static void advise(char *block, size_t bytes)
     if (mode == NEVER)
         (void)madvise(block, mapped_bytes(bytes), MADV_NOHUGEPAGE);
     else if (mode == ALWAYS || (thp_enabled && (bytes >= 2 * HUGE || cpu_memory_out() > LITTLE)))
-        (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
+        (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages also work */
     if (mode != ALWAYS)
         return;
     /* First populate the memory, because MADV_COLLAPSE requires that. MADV_COLLAPSE has nothing to do if the hint took

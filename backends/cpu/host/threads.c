@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/host/threads.c: the number of threads, and the parallel loop.
  *
- * The thread pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the
+ * The thread pool is OpenMP's, because oneDNN and most BLAS libraries also use it; two pools would compete for the
  * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has the
  * pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the forking
  * thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a

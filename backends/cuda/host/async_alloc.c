@@ -173,7 +173,7 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Waits for the queues first, so that memory whose free is still pending on a queue is returned too. */
+/* Waits for the queues first, so that memory whose free is still pending on a queue is also returned. */
 void cuda_async_alloc_trim(void *handle)
 {
     struct cuda_device *device = handle;

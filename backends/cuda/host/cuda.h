@@ -211,7 +211,7 @@ static inline struct cuda_kernel *cuda_kernel_of(const ctrt_call *call)
     return (struct cuda_kernel *)call->kernel;
 }
 
-/* Bytes of a block's shared memory reserved for static variables of kernels that use dynamic shared memory, too. */
+/* Bytes of a block's shared memory reserved for static variables of kernels that also use dynamic shared memory. */
 #define CUDA_SHARED_STATIC 1024
 
 struct cuda_shape {

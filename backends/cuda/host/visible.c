@@ -112,7 +112,7 @@ int cuda_visible(int *ids, int max, const char *text, const struct cuda_gpu *gpu
         if (used < max)
             ids[used++] = id;
     }
-    /* A number beyond the last device ends the list, too, but the whole list has been searched for duplicates
+    /* A number beyond the last device also ends the list, but the whole list has been searched for duplicates
      * before. */
     while (clipped < used && ids[clipped] < count)
         clipped++;

@@ -20,7 +20,7 @@ static ctrt_status where_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, cuda_bits_of((ctrt_dtype)call->outputs[0]->dtype), 0, NULL);
 }
 
-/* The result has elements of one byte, so it can only alias an operand whose elements have one byte, too. */
+/* The result has elements of one byte, so it can only alias an operand whose elements also have one byte. */
 #define SWAPPED(name, kernel)                                                                                          \
     ELEMENTWISE_KERNEL_OF(name, CUDA_ALL, compare, cuda_elementwise_run, ELEMENTWISE_BYTE | ELEMENTWISE_SWAPPED, kernel)
 #define CONSTANT(name, result)                                                                                         \

@@ -48,7 +48,8 @@ static ctrt_status publish(struct host_comm *comm, ctrt_tensor *tensor)
     return ctrt_event_record(own->events[comm->phases & 1], NULL);
 }
 
-/* Makes this rank's stream wait for the work that the others have published. A copy may use the source's device too. */
+/* Makes this rank's stream wait for the work that the other ranks have published. A copy may also use the source's
+ * device. */
 static ctrt_status follow(struct host_comm *comm)
 {
     for (int rank = 0; rank < comm->world; rank++) {

@@ -19,8 +19,8 @@ static const ctrt_host *library;
  * woken takes several microseconds. */
 #define SPIN_NS 100000
 
-/* Ranks spin only if each has a processor. Otherwise a spinning rank would delay those for which it waits. A launcher
- * may have bound each process to a processor of its own, so the processors of all ranks count. */
+/* Ranks spin only if there is a processor for each rank. Otherwise a spinning rank would delay the ranks for which it
+ * waits. A launcher may have bound each process to a different processor, so the processors of all ranks are joined. */
 static int64_t choose_spin(const struct host_comm *comm)
 {
     cpu_set_t all;
@@ -43,7 +43,7 @@ static void host_destroy(void *state)
     free(comm);
 }
 
-/* Sets comm->pulls, the same on all ranks. */
+/* Sets comm->pulls to the same value on all ranks. */
 static ctrt_status agree_to_pull(struct host_comm *comm)
 {
     for (int rank = 0; rank < comm->world && !atomic_load(&comm->header->unreadable); rank++)

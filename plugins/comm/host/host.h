@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/host/host.h: the engine `host`: ranks that are threads and processes of one machine.
  *
- *   host.c       the engine's table: joining and leaving groups, choice of the way in which a call runs
+ *   host.c       the engine's table: joining and leaving groups, choice of the file that runs a call
  *   arena.c      memory that all ranks of a group map
  *   segments.c   memory of tensors that all ranks of a group map
  *   wait.c       waiting for other ranks
@@ -10,7 +10,7 @@
  *   pull.c       large collectives between processes that can read each other's memory
  *   devices.c    collectives and messages of threads with asynchronous devices, by ops on the devices
  *   message.c    send and recv
- *   plugin.c     the plugin's registration. The other files are part of the engine `mpi` too
+ *   plugin.c     the plugin's registration. The other files are also part of the engine `mpi`
  *
  * Every rank calls the functions with the same collectives. A collective begins with a barrier (host_arrive): each rank
  * has written a struct host_entry with its signature and its addresses before it, and after it compares the signatures
@@ -36,7 +36,7 @@
 /* Collectives with at most this many bytes per rank go through the arena also between threads, because then one barrier
  * is enough. */
 #define HOST_SMALL   ((size_t)8 << 10)
-/* Two ranks share the reduction of more than this many bytes. */
+/* Two ranks divide a reduction of more than this many bytes between them. */
 #define HOST_WHOLE   ((size_t)256 << 10)
 #define HOST_RANKS   4096
 #define HOST_PAGE    ((size_t)64 << 10)      /* the largest size of a page */
@@ -97,7 +97,7 @@ struct host_rank {
     _Atomic pid_t writer __attribute__((aligned(64)));          /* thread that may write to other processes; 0: none */
 } __attribute__((aligned(64)));
 
-/* The arena begins with this struct. Behind it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
+/* The arena begins with this struct. After it: slots[world][2][HOST_PIECE], results[2][HOST_PIECE],
  * messages[world][2][HOST_MESSAGE], windows[world][HOST_WINDOW]. */
 struct host_header {
     struct host_word generation;            /* barriers so far */
@@ -135,11 +135,11 @@ struct host_segment {
 struct host_comm {
     const ctrt_comm_config *config;
     int rank, world;
-    int64_t spin;                           /* nanoseconds to look at a word before the thread sleeps */
+    int64_t spin;                           /* nanoseconds to poll a word before the thread sleeps */
     struct host_arena *arena;
     struct host_header *header;
     int fd;                                 /* rank 0, while the others join */
-    int64_t next_look;                      /* while the group is created: time of the next look at key `failed` */
+    int64_t next_look;                      /* while the group is created: time of the next read of key `failed` */
     bool joining;
     enum { HOST_DIRECT, HOST_DEVICES, HOST_PROCESSES } mode;
     uint32_t collectives, pieces, messages; /* so far */
@@ -147,8 +147,8 @@ struct host_comm {
     const char **from, **to;                /* [world], for the current collective */
     bool pulls;                             /* HOST_PROCESSES: the processes can access each other's memory */
     char *scratch;                          /* for pull.c; NULL until the first reduction */
-    struct { const void *address; size_t bytes; } tested[2];    /* data and result of which pull.c knows that the kernel
-                                             * can copy them */
+    struct { const void *address; size_t bytes; } tested[2];    /* data and result that the kernel can copy: see pull.c,
+                                             * host_pull_ready */
     atomic_bool written;                    /* a rank may still write to the tensors of a failed call */
     pthread_mutex_t segments_lock;
     struct host_segment *segments;
@@ -228,27 +228,28 @@ void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call,
                        const char *const *to, int count);
 /* After host_arrive; from[world] and to[world] of `comm` are the addresses of all ranks. */
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call);
-/* Before host_arrive: copies piece 0 of this rank's data to its slot. Not needed if the others may be able to address
- * the data. */
+/* Before host_arrive: copies piece 0 of this rank's data to its slot. Omitted if the other ranks may be able to read
+ * the data directly. */
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call);
-/* After host_arrive: the rest. `late`, the same on all ranks: a rank has not called host_put_first, because its data is
- * in a segment or might have been read by host_run_pull; so all ranks call host_put_first now. */
+/* After host_arrive: runs the collective in pieces. `late`, the same on all ranks: a rank has not called
+ * host_put_first, because its data is in a segment or host_run_pull was planned, so this function calls host_put_first
+ * on all ranks. */
 ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, bool late);
 /* While the group is created: sets token and probe of this rank's struct, for host_pull_allowed in other processes. */
 ctrt_status host_pull_publish(struct host_rank *own);
 /* Returns whether this process can read and write the memory of the rank's process. */
 bool host_pull_allowed(const struct host_rank *rank);
-/* Whether host_run_pull is faster than host_run_pieces; the same on all ranks. */
+/* Returns whether host_run_pull is faster than host_run_pieces. The result is the same on all ranks. */
 bool host_pull_wanted(const struct host_comm *comm, const ctrt_comm_call *call);
-/* Whether it can run this rank's part: allocates memory for reductions, and tests whether the kernel can read the data
- * that this rank contributes and its result, of these sizes, from another process. */
+/* Returns whether host_run_pull can run this rank's part. Allocates memory for a reduction, and tests whether the
+ * kernel can read this rank's data (`give_bytes`) and result (`receive_bytes`) from another process. */
 bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes);
-/* After host_arrive, if all ranks are ready. */
+/* After host_arrive, if host_pull_ready is true on all ranks: runs the collective. */
 ctrt_status host_run_pull(struct host_comm *comm, const ctrt_comm_call *call);
-/* After the group was marked as dead: waits until no other process writes to this rank's tensors. false: one may still
- * do so, because it is stopped. */
+/* After the group was marked as dead: waits until no other process writes to this rank's tensors. Returns false if a
+ * process may still write after the time limit, because it is stopped. */
 bool host_await_writers(const struct host_comm *comm);
-/* The whole collective. */
+/* Runs the whole collective. */
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_send(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_recv(struct host_comm *comm, const ctrt_comm_call *call);
@@ -299,8 +300,8 @@ void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const c
 extern const ctrt_comm_engine host_engine;
 /* Keeps the tensors of a failed call permanently, because another process may still write to their memory. */
 void host_keep_tensors(const ctrt_comm_call *call);
-/* The two halves of a collective that is not HOST_DEVICES, between which all ranks must meet and compare their
- * signatures: for the engine mpi, which does so itself. */
+/* For the engine mpi: the two halves of a collective that is not HOST_DEVICES. Between them the caller makes all ranks
+ * meet and compare their signatures. */
 void host_begin(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_finish(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before the first call of the table. */

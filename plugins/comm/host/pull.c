@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/host/pull.c: large collectives between processes: each rank reads what it needs from the tensors of the
- * other processes (process_vm_readv), as MPI libraries do for large messages.
+/* plugins/comm/host/pull.c: large collectives between processes. Each rank reads the data that it needs from the
+ * tensors of the other processes (process_vm_readv), as MPI libraries do for large messages.
  *
- * The kernel copies between the tensors, so data is not written to shared memory in between, whose lines would then
- * pass from one processor's cache to the other's, which takes several times as long as memory where the processors
- * share no cache.
+ * The kernel copies from tensor to tensor, without shared memory in between. The cache lines of shared memory would
+ * pass from one processor's cache to the other's. If the processors share no cache, this takes several times as long as
+ * reading the lines from memory.
  *
- * In an all_reduce, rank r reduces part r of the tensor, in blocks: it copies the block of each other rank to its
- * scratch memory, which stays in its cache, reduces the block in the order of ranks, and copies the result to the
- * tensors of the other ranks (process_vm_writev), whose lines are still in its cache. So each byte of each tensor is
- * read from memory once, written once, and by one processor; the kernel copies 2 n (ranks-1)/ranks bytes per rank.
+ * In an all_reduce, rank r reduces part r of the tensor, block by block. It copies the block of each other rank to its
+ * scratch memory, which stays in its cache, reduces the blocks in the order of the ranks, and copies the result to the
+ * tensors of the other ranks (process_vm_writev), whose cache lines it still has. So each byte of each tensor is read
+ * from memory once and written once, by one processor. The kernel copies 2 n (ranks-1)/ranks bytes per rank.
  *
- * A rank whose call fails must not return while others write to its tensor: host_dead waits for them
- * (host_await_writers). */
+ * A rank whose call fails must not return while another rank writes to its tensor, so host_dead waits until no rank
+ * does (host_await_writers). */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -23,17 +23,18 @@
 #include "host.h"
 
 enum {
-    SCRATCH = 2 << 20,                  /* bytes of scratch memory, from which the size of blocks follows */
-    MOST_BLOCK = 1 << 20,
-    LEAST_BLOCK = 128 << 10,
-    AT_ONCE = 8 << 20,                  /* bytes between two polls */
-    REDUCES_FROM = 64 << 10,            /* up to here, reductions are faster through the arena */
-    BROADCASTS_FROM = 1 << 20,          /* up to here, broadcasts are */
-    PATIENCE_MS = 2000,                 /* in which the library notices that a process has ended */
-    WRITERS_MS = 500,                   /* a block takes less than 1 ms unless the process is stopped */
+    SCRATCH = 2 << 20,                  /* bytes of scratch memory, which block_bytes() divides among the ranks */
+    MAX_BLOCK = 1 << 20,
+    MIN_BLOCK = 128 << 10,
+    READ_BYTES = 8 << 20,               /* most bytes that are read between two polls */
+    REDUCES_FROM = 64 << 10,            /* reductions of at most this many bytes are faster through the arena */
+    BROADCASTS_FROM = 1 << 20,          /* the same for broadcasts */
+    NOTICE_MS = 2000,                   /* the library notices within this time that a process has ended */
+    WRITERS_MS = 500,                   /* limit of host_await_writers. A write of a block takes less than 1 ms unless
+                                         * the process is stopped */
 };
 
-/* ---- permission ---- */
+/* ---- access to other processes ---- */
 
 /* `thread`: any thread of the process. */
 static ssize_t read_process(pid_t thread, void *to, const void *from, size_t bytes)
@@ -48,9 +49,10 @@ static ssize_t write_process(pid_t thread, const void *from, void *to, size_t by
     return process_vm_writev(thread, &local, 1, &remote, 1, 0);
 }
 
-/* Returns whether `thread` belongs to the process of the rank. Compares the random token, because the number may denote
- * another thread: in another PID namespace, or because the thread has ended. The token's address is that of the arena's
- * mapping in the other process. If that cannot be read, errno says why, and is 0 otherwise. */
+/* Returns whether `thread` belongs to the process of the rank. Reads the rank's random token from the process and
+ * compares it, because the number may denote another thread if the rank is in another PID namespace, or after the thread
+ * has ended. The token is in the arena, and its address is that of the arena's mapping in the other process. If the
+ * token cannot be read, errno says why; otherwise errno is 0. */
 static bool thread_of_rank(pid_t thread, const struct host_rank *rank)
 {
     uint64_t token[2] = { 0 };
@@ -94,11 +96,13 @@ bool host_pull_wanted(const struct host_comm *comm, const ctrt_comm_call *call)
 static size_t block_bytes(const struct host_comm *comm)
 {
     const size_t each = SCRATCH / (size_t)comm->world / 4096 * 4096;
-    return each > MOST_BLOCK ? MOST_BLOCK : each < LEAST_BLOCK ? LEAST_BLOCK : each;
+    return each > MAX_BLOCK ? MAX_BLOCK : each < MIN_BLOCK ? MIN_BLOCK : each;
 }
 
-/* Reads the first and the last byte of the data and of the result as another process would. The kernel cannot do so
- * with memory that some drivers map. Programs mostly use the same tensors again, which are not tested again. */
+/* Allocates the scratch memory of a reduction. Then tests whether the kernel can copy this rank's tensors for another
+ * process, by reading the first and the last byte of the data and of the result with process_vm_readv. It cannot copy
+ * the memory that some drivers map. Programs mostly use the same tensors again, so the tensors of the last call are not
+ * tested again. */
 bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes)
 {
     const char *const data[2] = { host_given(comm, call), call->receive };
@@ -135,12 +139,13 @@ static ctrt_status poll_group(struct host_comm *comm, const ctrt_comm_call *call
     return status == CTRT_OK ? CTRT_OK : host_dead(comm, status);
 }
 
-/* If the process has ended, the library notices it soon and reports what it knows about the rank. */
+/* Returns the error of a failed copy. Calls poll before, for up to NOTICE_MS, because the library notices the end of a
+ * process within this time, and its message says more about the rank. */
 static ctrt_status access_failed(struct host_comm *comm, const ctrt_comm_call *call, const char *verb, int rank,
                                  int error)
 {
     ctrt_status status = CTRT_OK;
-    for (int ms = 0; status == CTRT_OK && ms < PATIENCE_MS; ms += 10) {
+    for (int ms = 0; status == CTRT_OK && ms < NOTICE_MS; ms += 10) {
         status = comm->config->poll(call->state);
         if (status == CTRT_OK)
             usleep(10000);
@@ -151,13 +156,13 @@ static ctrt_status access_failed(struct host_comm *comm, const ctrt_comm_call *c
     return host_dead(comm, status);
 }
 
-/* Copies bytes of another rank. `from` is an address in its process. */
+/* Copies bytes from another rank. `from` is an address in the process of that rank. */
 static ctrt_status pull(struct host_comm *comm, const ctrt_comm_call *call, int rank, void *to, const void *from,
                         size_t bytes)
 {
     const pid_t thread = host_entry(comm, rank)->thread;
     for (size_t at = 0; at < bytes;) {
-        const size_t left = bytes - at, n = left < AT_ONCE ? left : AT_ONCE;
+        const size_t left = bytes - at, n = left < READ_BYTES ? left : READ_BYTES;
         const ssize_t got = read_process(thread, (char *)to + at, (const char *)from + at, n);
         if (got <= 0)
             return access_failed(comm, call, "read", rank, got == 0 ? 0 : errno);
@@ -173,7 +178,7 @@ static const char *given_by(const struct host_comm *comm, int rank)
     return host_entry(comm, rank)->give.address;
 }
 
-/* Copies one part, at `offset` of the data of each rank, to the parts of `receive`. */
+/* Copies one part from each rank, at `offset` in its data, to the rank's part of `receive`. */
 static ctrt_status pull_all(struct host_comm *comm, const ctrt_comm_call *call, size_t offset)
 {
     for (int k = 0; k < comm->world; k++) {
@@ -189,7 +194,7 @@ static ctrt_status pull_all(struct host_comm *comm, const ctrt_comm_call *call, 
 
 /* ---- reductions ---- */
 
-/* Reduces `bytes` bytes, at most a block, at `offset` of the data of all ranks. */
+/* Reduces `bytes` bytes, at most one block, at `offset` in the data of all ranks, and writes the result to `to`. */
 static ctrt_status reduce_block(struct host_comm *comm, const ctrt_comm_call *call, size_t offset, size_t bytes,
                                 void *to)
 {
@@ -218,8 +223,9 @@ static ctrt_status reduce_scatter(struct host_comm *comm, const ctrt_comm_call *
 
 /* ---- all_reduce ---- */
 
-/* Copies bytes to another rank's result. `to` is an address in its process. The tensor exists until the end of this
- * collective, or until the rank has marked the group as dead and has seen that this rank does not write. */
+/* Copies bytes to another rank's result. `to` is an address in the process of that rank. The other rank keeps the
+ * tensor until this collective ends, or, after a failure, until it has marked the group as dead and then has seen that
+ * `writing` of this rank is false. */
 static ctrt_status push(struct host_comm *comm, const ctrt_comm_call *call, int rank, const void *from, void *to,
                         size_t bytes)
 {

@@ -10,13 +10,13 @@
 
 #include "host.h"
 
-/* A thread polls after each sleep of SLICE_NS. Above SLICE_RANKS ranks it sleeps longer, because the threads of a large
- * group would otherwise occupy the processors with polls. */
+/* A sleeping thread wakes after SLICE_NS to call poll. Above SLICE_RANKS ranks it sleeps longer, because otherwise the
+ * threads of a large group would occupy the processors with polls. */
 #define SLICE_NS    10000000
 #define SLICE_RANKS 64
 #define MOST_SLICES 50
 #define FEW_RANKS   4
-#define LOOKS       64                      /* at a word, between two looks at the clock: about 3 us */
+#define LOOKS       64                      /* reads of a word between two reads of the clock: about 3 us */
 
 static int64_t now(void)
 {
@@ -42,7 +42,7 @@ static void word_sleep(struct host_word *word, uint32_t old, int world)
     atomic_fetch_sub(&word->sleepers, 1);
 }
 
-/* While the group is created nobody else reports that a rank could not join, so the ranks look for themselves. */
+/* While the group is created, the library does not yet report that a rank could not join, so the ranks check this. */
 ctrt_status host_poll_joining(struct host_comm *comm)
 {
     char key[320];

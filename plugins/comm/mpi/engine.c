@@ -240,7 +240,7 @@ static bool mpi_reaches_device(void *state, const ctrt_comm_call *call)
            && (call->peer < 0 ? mpi_by_messages(comm, call) : mpi_message_large(comm, call));
 }
 
-/* Waits for the work of the current stream, because MPI knows no streams, and makes the device's context current, which
+/* Waits for the work of the current stream, because MPI has no streams, and makes the device's context current, which
  * MPI needs. Does nothing if the tensors are in host memory. */
 static ctrt_status synchronize(const struct mpi_comm *comm, const ctrt_comm_call *call)
 {

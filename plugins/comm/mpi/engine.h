@@ -45,7 +45,7 @@ struct mpi_block {                      /* followed by `bytes` bytes of data, ro
 };
 #define MPI_WINDOW_BLOCK (sizeof(struct mpi_block) + MPI_WINDOW_INLINE + 16)
 
-/* What the ranks exchange through the store. */
+/* The data that the ranks exchange through the store. */
 struct mpi_place {
     char machine[80];                   /* its name */
     int32_t rank, size;                 /* in MPI_COMM_WORLD */
@@ -140,7 +140,7 @@ struct mpi_side {
 ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag);
 /* Waits until all requests of the batch are complete. */
 ctrt_status mpi_finish(struct mpi_batch *batch);
-/* One pause of a wait: reads the clock, calls the config's poll at most every 5 ms, and gives up the processor, for a
+/* One pause of a wait: reads the clock, calls the config's poll at most every 5 ms, and yields the processor, for a
  * longer time at each call. MPI transfers data only while a process calls it, so waits for data do not sleep in their
  * first second. */
 struct mpi_pause {

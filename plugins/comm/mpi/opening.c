@@ -4,7 +4,7 @@
  * On one machine: through shared memory, see window.c.
  * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds: a rank that
  * has the blocks of d ranks, from its own upward, sends them to the rank d below it, and receives d more from above.
- * Larger groups: an MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are exchanged too. */
+ * Larger groups: an MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are also exchanged. */
 #include <stdlib.h>
 
 #include "engine.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/nccl/api.h: the part of NCCL that this engine uses, declared here so that it builds without nccl.h.
+/* plugins/comm/nccl/api.h: the part of NCCL that this engine uses, declared here so that the engine builds without
+ * nccl.h.
  *
- * Values and layouts are those of nccl.h since version 2.18; tests/softcuda/test-softcuda-facts.c compares them with an
- * installed one. */
+ * Values and layouts are those of nccl.h since version 2.18. tests/softcuda/test-softcuda-facts.c compares them with
+ * nccl.h if it is installed. */
 #ifndef COMM_NCCL_API_H
 #define COMM_NCCL_API_H
 
@@ -63,7 +64,8 @@ typedef struct nccl_config {
          (const void *data, size_t count, int type, int peer, nccl_handle comm, void *stream))                        \
     NCCL(receive, Recv, nccl_result, (void *data, size_t count, int type, int peer, nccl_handle comm, void *stream))
 
-/* The same for functions of later versions; their members are NULL without them. all_to_all: since 2.28. */
+/* The same for functions that only later versions have. The member is NULL if the library lacks the function.
+ * all_to_all: since 2.28. */
 #define NCCL_OPTIONAL_FUNCTIONS(NCCL)                                                                                 \
     NCCL(all_to_all, AlltoAll, nccl_result,                                                                           \
          (const void *send, void *receive, size_t count, int type, nccl_handle comm, void *stream))

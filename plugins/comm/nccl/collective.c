@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/nccl/collective.c: the collectives and messages: enqueues calls of NCCL on the current stream. */
+/* plugins/comm/nccl/collective.c: enqueues collectives and messages as NCCL calls on the current stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "engine.h"
 
-/* One call of ctrt as calls of NCCL. */
+/* The arguments of the NCCL calls for one collective or message. */
 struct job {
     struct nccl_group *group;
     struct nccl_link *link;
@@ -21,7 +21,7 @@ struct job {
 
 /* ---- dtypes and reductions ---- */
 
-/* NCCL's type of a dtype, or -1. */
+/* Returns the ncclDataType_t of a dtype, or -1. */
 static int type_of(uint32_t dtype)
 {
     switch (dtype) {
@@ -37,7 +37,8 @@ static int type_of(uint32_t dtype)
     }
 }
 
-/* A bool is a byte that is 0 or 1, so the logical or is the maximum, and the logical and the minimum. */
+/* Returns the ncclRedOp_t of a reduction. A bool is a byte that is 0 or 1, so "or" is the maximum, and "and" is the
+ * minimum. */
 static int op_of(uint32_t op, uint32_t dtype)
 {
     static const int ops[] = {
@@ -56,7 +57,7 @@ static bool reduces(const ctrt_comm_call *call)
            || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* ---- calls of NCCL ---- */
+/* ---- NCCL calls ---- */
 
 static nccl_result send_part(const struct job *job, int part, int peer)
 {
@@ -75,7 +76,8 @@ static bool enqueued(nccl_result result)
     return result == NCCL_OK || result == NCCL_IN_PROGRESS;
 }
 
-/* The messages of a collective that NCCL lacks, within a group of NCCL. A rank also sends to itself. */
+/* Enqueues the sends and receives that replace a collective that NCCL lacks, between ncclGroupStart and ncclGroupEnd. A
+ * rank also sends to itself. */
 static nccl_result messages(const struct job *job)
 {
     const uint32_t collective = job->call->signature.collective;
@@ -110,7 +112,7 @@ static nccl_result grouped(const struct job *job, const char **what)
     return end;
 }
 
-/* *what: the function, for a message. */
+/* *what: the name of the NCCL function without "nccl", for messages. */
 static nccl_result enqueue(const struct job *job, const char **what)
 {
     const nccl_handle handle = job->link->handle;
@@ -177,7 +179,8 @@ static ctrt_status wait_for_stream(const struct job *job)
     }
 }
 
-/* The values that are added are not used: a barrier is done when all ranks have added theirs. */
+/* A barrier is an all_reduce whose result is not used, because an all_reduce completes only after all ranks have called
+ * it. */
 static ctrt_status barrier(struct job job)
 {
     job.send = job.receive = ctrt_tensor_data(job.group->ones);
@@ -190,7 +193,7 @@ static ctrt_status barrier(struct job job)
 
 /* ---- CTRT_NCCL_CHECK ---- */
 
-/* Compares the signatures of the ranks of the link, of which those of a message are the sender and the receiver. */
+/* Compares the signatures of the ranks of the link. The ranks of a message's link are the sender and the receiver. */
 static ctrt_status compare_signatures(const struct job *of)
 {
     enum { WORDS = sizeof(ctrt_comm_signature) / 8 };
@@ -231,8 +234,8 @@ static ctrt_status compare_signatures(const struct job *of)
 
 /* ---- the calls ---- */
 
-/* NCCL has no 16-bit integers. Reductions of them are those of 32-bit integers, whose lower half is the same; other
- * collectives move bytes. */
+/* NCCL has no 16-bit integers, so they are reduced as 32-bit integers; the lower 16 bits of the result are the same.
+ * The other collectives transfer 16-bit integers as bytes. */
 static ctrt_status run_widened(struct job job)
 {
     const ctrt_comm_call *call = job.call;
@@ -254,7 +257,7 @@ static ctrt_status run_widened(struct job job)
     return target != NULL ? ctrt_copy_(target, out) : CTRT_OK;
 }
 
-/* Messages between two ranks in one direction have a communicator, in which the sender is rank 0. */
+/* Messages between two ranks in one direction have an NCCL communicator of their own, in which the sender is rank 0. */
 static ctrt_status message_link(struct nccl_link **out, struct nccl_group *group, const ctrt_comm_call *call)
 {
     const bool receives = call->receive_tensor != NULL;

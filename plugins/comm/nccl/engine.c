@@ -40,7 +40,7 @@ static ctrt_status group_new(struct nccl_group **out, const ctrt_comm_config *co
                ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
 }
 
-/* Barriers on any stream use the tensor, hence the wait. */
+/* Waits until the tensor is filled, because barriers on any stream use it. */
 static ctrt_status make_ones(struct nccl_group *group)
 {
     CTRT_AUTO(stream) stream = NULL;
@@ -59,7 +59,7 @@ static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
     if (status == CTRT_OK)
         status = nccl_open();
     if (status == CTRT_OK)
-        status = nccl_reads_check(&group->check);
+        status = nccl_read_check(&group->check);
     if (status == CTRT_OK)
         status = make_ones(group);
     if (status == CTRT_OK)
@@ -96,7 +96,8 @@ static ctrt_status nccl_poll_error(void *state)
     return nccl_links_error(state);
 }
 
-/* Tensors without elements have no address. */
+/* Returns false if the memory policy moves tensors, which therefore have no fixed address; nccl_run then refuses the
+ * call. Tensors without elements also have no address, but need none. */
 static bool nccl_reaches_device(void *state, const ctrt_comm_call *call)
 {
     (void)state;

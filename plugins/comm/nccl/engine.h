@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/nccl/engine.h: the engine `nccl`: ranks are threads or processes with one CUDA device each, which NCCL
- * connects.
+/* plugins/comm/nccl/engine.h: the engine `nccl`, which connects ranks through NCCL. The ranks are threads or processes
+ * with one CUDA device each.
  *
  *   engine.c      the engine's table: joining, leaving and aborting groups
- *   library.c     finds libnccl.so.2; messages about its errors
- *   link.c        communicators of NCCL: creating them, waiting for them, ending them
+ *   library.c     opens libnccl.so.2; error messages
+ *   link.c        creates NCCL communicators, waits for them and ends them
  *   collective.c  the collectives and messages
  *
- * Calls are enqueued on the calling thread's current stream. The communicators of NCCL are non-blocking
- * (ncclConfig_t.blocking 0): a call of NCCL returns at once, and the engine asks for its state until it is complete, so
- * that every wait has a time limit and ends with ncclCommAbort.
+ * Calls are enqueued on the calling thread's current stream. The NCCL communicators are non-blocking
+ * (ncclConfig_t.blocking 0): an NCCL call returns at once, and the engine calls ncclCommGetAsyncError until the call is
+ * complete. So every wait has a time limit, after which the library aborts the group (ncclCommAbort).
  *
- * A group has one communicator of NCCL for its collectives. NCCL runs the calls of a communicator in order, but sends,
- * receives and collectives of a group of ctrt do not wait for each other. So messages from one rank to another have a
- * communicator of their own, with these two ranks, which both create at the first message. */
+ * A group has one NCCL communicator for its collectives. NCCL runs the calls of one communicator in order, but sends,
+ * receives and collectives of a group must not wait for each other. So the messages from one rank to another have an
+ * NCCL communicator of their own. The two ranks create it at their first message. */
 #ifndef COMM_NCCL_ENGINE_H
 #define COMM_NCCL_ENGINE_H
 
@@ -33,52 +33,54 @@ extern const ctrt_host *nccl_host;
 extern struct nccl_library nccl;
 extern int nccl_version;                    /* 22809 is 2.28.9 */
 
-/* Opens libnccl.so.2, once per process. Later calls return the same result, except after a failure, after which the
- * next call tries again. CTRT_ERR_NOT_FOUND: there is none; CTRT_ERR_NOT_SUPPORTED: it is older than 2.18.
- * Thread-safe. */
+/* Opens libnccl.so.2 once per process; after a failure, the next call tries again. CTRT_ERR_NOT_FOUND: no library was
+ * found; CTRT_ERR_NOT_SUPPORTED: the library is older than 2.18 or lacks a function. Thread-safe. */
 ctrt_status nccl_open(void);
+/* The `probe` of the component (ctrt/plugin.h). */
 int32_t nccl_probe(char *reason, size_t bytes);
-/* Returns a status for a failed call of the function ncclWHAT, with a message. */
+/* Returns the status of a failed call of the NCCL function "nccl" + `what`, and sets the message. */
 ctrt_status nccl_failed(const char *what, nccl_result result);
-/* CTRT_NCCL_CHECK: compare the signatures of the ranks before each collective. */
-ctrt_status nccl_reads_check(bool *check);
+/* Reads CTRT_NCCL_CHECK: whether to compare the signatures of the ranks before each collective. */
+ctrt_status nccl_read_check(bool *check);
 
 /* ---- link.c ---- */
 
-/* A communicator of NCCL. */
+/* An NCCL communicator. */
 struct nccl_link {
-    nccl_handle handle;                     /* NULL: it does not exist, or was aborted */
-    int rank, world;                        /* this rank's number in it */
-    bool finalizing;
+    nccl_handle handle;                     /* NULL: not created yet, or aborted */
+    int rank, world;                        /* of this rank in the NCCL communicator */
+    bool finalizing;                        /* ncclCommFinalize was called */
 };
 
 struct nccl_group {
     const ctrt_comm_config *config;
     int rank, world;
-    pthread_mutex_t lock;                   /* held during each call of NCCL, none of which waits; guards the links */
-    bool aborted;                           /* no more calls */
-    struct nccl_aborts *aborts;             /* link.c; NULL before */
-    bool joining;                           /* create has not returned: waits look for ranks that could not join */
-    bool check;
-    struct nccl_link all;                   /* of the collectives */
-    struct nccl_link *sends, *receives;     /* [world]: of messages to and from each rank */
+    pthread_mutex_t lock;                   /* guards the links; held during each NCCL call, because no call waits */
+    bool aborted;                           /* no more NCCL calls */
+    struct nccl_aborts *aborts;             /* link.c: handles that a thread aborts; NULL: no failure so far */
+    bool joining;                           /* create has not returned, so waits check whether all ranks could join */
+    bool check;                             /* CTRT_NCCL_CHECK */
+    struct nccl_link all;                   /* for the collectives */
+    struct nccl_link *sends, *receives;     /* [world]: for messages to and from each rank */
     ctrt_tensor *ones;                      /* on the device, for barriers */
 };
 
-/* Creates the link's communicator. All its ranks call it. `key`: of the store, below the group's name; rank 0 of the
- * link publishes NCCL's unique id there. `state`: argument of config->poll. */
+/* Creates the link's NCCL communicator. All ranks of the link call the function. Rank 0 of the link publishes NCCL's
+ * unique id in the store, under the group's name and `key`. `state`: argument of config->poll. */
 ctrt_status nccl_link_open(struct nccl_group *group, struct nccl_link *link, const char *key, int rank, int world,
                            void *state);
-/* Publishes that this rank could not join, with the thread's message, so that the others do not wait for it. */
+/* Publishes in the store that this rank could not join, with the thread's error message, so that the other ranks do not
+ * wait for this rank. */
 void nccl_publish_failure(const struct nccl_group *group);
-/* Returns the outcome of a call `what` of NCCL on the link that returned `result`: waits while it is in progress. */
+/* Waits while an NCCL call on the link is in progress, and returns its status. `result`: what the call has returned;
+ * `what`: the name of the NCCL function without "nccl", for messages. */
 ctrt_status nccl_settle(struct nccl_group *group, struct nccl_link *link, const char *what, nccl_result result,
                         void *state);
-/* Returns the asynchronous error of one of the links. */
+/* Returns the first asynchronous error of the links, or CTRT_OK. */
 ctrt_status nccl_links_error(struct nccl_group *group);
 /* Aborts the communicators in the background, and allows no more calls. */
 void nccl_links_abort(struct nccl_group *group);
-/* Frees the communicators. Waits for a short time for the other ranks to do the same, and for the end of aborts. */
+/* Frees the NCCL communicators. Waits up to 2 s for the other ranks to do the same, and for the end of aborts. */
 void nccl_links_close(struct nccl_group *group);
 
 /* ---- collective.c ---- */

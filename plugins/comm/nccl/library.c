@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/nccl/library.c: finds libnccl.so.2, and describes NCCL's errors. */
+/* plugins/comm/nccl/library.c: opens libnccl.so.2, and makes messages of NCCL's errors. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,8 +20,8 @@ int nccl_version;
 
 static const ctrt_param library_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_NCCL_LIBRARY", .type = CTRT_PARAM_STRING,
-    .help = "file of the NCCL library, 2.18 or later; by default libnccl.so.2 where CTRT_CUDA_LIBRARIES and the loader "
-            "find it",
+    .help = "file of the NCCL library, 2.18 or later; by default libnccl.so.2 in the folders of CTRT_CUDA_LIBRARIES or "
+            "where the loader finds it",
 };
 static const ctrt_param folders_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_CUDA_LIBRARIES", .type = CTRT_PARAM_STRING,
@@ -30,13 +30,13 @@ static const ctrt_param folders_param = {
 static const ctrt_param check_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_NCCL_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "no",
     .words = "no|yes",
-    .help = "the engine nccl compares what the ranks call before each collective; slow, to find errors of a program",
+    .help = "whether the engine nccl compares the calls of the ranks before each collective; slow, for debugging",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_open;
 
-ctrt_status nccl_reads_check(bool *check)
+ctrt_status nccl_read_check(bool *check)
 {
     ctrt_param_value value;
     CTRT_TRY(nccl_host->param(&value, &check_param));
@@ -111,8 +111,8 @@ static void *open_in_folders(const char *folders, struct reasons *reasons)
     return library;
 }
 
-/* `named`, `folders`: the parameters, which may be NULL. A library that the process has loaded is preferred, because
- * two NCCLs in one process would compete for the devices. */
+/* `named`, `folders`: values of CTRT_NCCL_LIBRARY and CTRT_CUDA_LIBRARIES, which may be NULL. A library that the
+ * process has already loaded is preferred, because two NCCLs in one process would compete for the devices. */
 static void *search(const char *named, const char *folders, struct reasons *reasons)
 {
     if (named != NULL && named[0] != '\0')
@@ -160,8 +160,9 @@ static ctrt_status find_functions(void *library)
         return nccl_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s is NCCL %d.%d.%d; the engine nccl needs 2.18 or later: "
                                "pip install -U nvidia-nccl-cu12 (or -cu13), and set CTRT_NCCL_LIBRARY to its file",
                                path_of(library), nccl_version / unit, nccl_version % unit / 100, nccl_version % 100);
-    return missing == NULL ? CTRT_OK : nccl_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s has no %s", path_of(library),
-                                                       missing);
+    return missing == NULL ? CTRT_OK
+                           : nccl_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s has no function %s; set CTRT_NCCL_LIBRARY to "
+                                             "the file of another NCCL, 2.18 or later", path_of(library), missing);
 }
 
 /* The caller holds the lock. */
@@ -195,9 +196,9 @@ ctrt_status nccl_open(void)
     return status;
 }
 
-/* Opens the library, because only the loader knows where it searches, and leaves it open, because opening is slow. On
- * machines without a driver it is not opened: it has hundreds of megabytes, and its constructors crash the process when
- * memory is short. */
+/* Opens the library, because this is the only way to find out whether the loader finds it, and leaves it open, because
+ * opening is slow. Does not open it on machines without an NVIDIA driver, because it has hundreds of megabytes and its
+ * constructors crash the process when memory is short. */
 int32_t nccl_probe(char *reason, size_t bytes)
 {
     struct reasons reasons = { "" };
@@ -220,7 +221,7 @@ ctrt_status nccl_failed(const char *what, nccl_result result)
     if (result == NCCL_INVALID_USAGE)
         hint = "each rank needs a device of its own; NCCL_DEBUG=INFO logs more";
     else if (result == NCCL_REMOTE_ERROR)
-        hint = "another rank has failed or the network has; NCCL_DEBUG=INFO logs more";
+        hint = "another rank or the network has failed; NCCL_DEBUG=INFO logs more";
     return nccl_host->fail(result == NCCL_INVALID_ARGUMENT || result == NCCL_INVALID_USAGE ? CTRT_ERR_INVALID_ARGUMENT
                                                                                            : CTRT_ERR_COMM,
                            "nccl%s: %s (%d)%s%s; NCCL %d.%d.%d; %s", what, nccl.error_string(result), result,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/nccl/link.c: communicators of NCCL: creating them, waiting for them, ending them. */
+/* plugins/comm/nccl/link.c: creates NCCL communicators, waits for them and ends them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "engine.h"
 
-/* How long a rank waits at the end of a group for the others, in seconds. NCCL may still read its memory for them. */
+/* Seconds that a rank waits for the other ranks when it leaves a group, because NCCL may still read this rank's memory
+ * for them. */
 static const double CLOSE_SECONDS = 2;
-/* One wait for a key of the store, between two calls of poll. */
+/* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
 static const double STORE_SECONDS = 0.1;
 
 static double now(void)
@@ -111,7 +112,8 @@ ctrt_status nccl_links_error(struct nccl_group *group)
 
 /* ---- creating ---- */
 
-/* Publishes NCCL's id, or, if there is none, the reason, so that the other ranks do not wait for it. */
+/* Creates NCCL's unique id and publishes it. If NCCL fails, publishes the error message instead, so that the other
+ * ranks do not wait. The length of the value differs from that of an id, so the readers can distinguish the two. */
 static ctrt_status publish_id(nccl_id *id, const struct nccl_group *group, const char *path)
 {
     const nccl_result result = nccl.unique_id(id);
@@ -138,7 +140,7 @@ static ctrt_status read_id(nccl_id *id, const struct nccl_group *group, const ch
     if (bytes == sizeof *id)
         memcpy(id, value, sizeof *id);
     else
-        status = ctrt_fail(CTRT_ERR_COMM, "rank 0 has no id of NCCL: %s", (const char *)value);
+        status = ctrt_fail(CTRT_ERR_COMM, "another rank cannot create NCCL's unique id: %s", (const char *)value);
     free(value);
     return status;
 }
@@ -156,7 +158,7 @@ ctrt_status nccl_link_open(struct nccl_group *group, struct nccl_link *link, con
     void *native;
     snprintf(path, sizeof path, "%s/%s", group->config->name, key);
     CTRT_TRY(rank == 0 ? publish_id(&id, group, path) : read_id(&id, group, path, state));
-    /* NCCL uses the current device of the calling thread. */
+    /* NCCL uses the thread's current CUDA device, which ctrt_stream_native sets. */
     CTRT_TRY(ctrt_stream_current(&stream, group->config->device));
     CTRT_TRY(ctrt_stream_native(&native, stream));
     pthread_mutex_lock(&group->lock);
@@ -252,7 +254,7 @@ static void finalize_link(struct nccl_link *link, void *argument)
     link->finalizing = result == NCCL_OK || result == NCCL_IN_PROGRESS;
 }
 
-/* `argument`: the time until which to wait. */
+/* Frees a communicator; waits for ncclCommFinalize until the time *argument, a double, and then aborts instead. */
 static void close_link(struct nccl_link *link, void *argument)
 {
     nccl_result state = NCCL_IN_PROGRESS;

@@ -3,14 +3,14 @@
  *
  * Parameters are sorted into buckets, in the reverse of their order in the module, in which backward passes compute
  * their gradients. A hook copies each gradient to the bucket's memory on its device. The thread that copies the last
- * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between
- * devices and one addition. The gradients of the module are then parts of the first device's memory of the bucket.
- * What is not complete when all backward passes have been enqueued, because a parameter has no gradient on some
- * device, is added up at the end.
+ * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between devices
+ * and one addition. The gradients of the module are then parts of the first device's memory of the bucket. A bucket
+ * that is not complete when all backward passes have been enqueued, because a parameter has no gradient on some device,
+ * is added up at the end.
  *
  * Asynchronous devices have a stream for the copies to the buckets and one for the additions, so that neither delays
- * the backward passes. One stream would not do: a thread may enqueue all copies of its device before another one
- * enqueues the first addition, which would then wait for them. */
+ * the backward passes. One stream is not sufficient, because a thread may enqueue all copies of its device before
+ * another one enqueues the first addition, which would then wait for them. */
 #include <stdlib.h>
 #include <string.h>
 

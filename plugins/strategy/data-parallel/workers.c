@@ -186,7 +186,7 @@ ctrt_status workers_require(struct workers *workers, int count)
     for (int i = 1; i < count && workers->process == getpid(); i++) {
         worker_start(&workers->list[i]);
         if (!workers->list[i].started)
-            return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no thread for replica %d (%s)", i,
+            return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "cannot create a thread for replica %d (%s)", i,
                              ctrt_device_name(workers->list[i].device));
     }
     return CTRT_OK;

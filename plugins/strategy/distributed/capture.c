@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/distributed/capture.c: passes in a capture of the device's stream (ctrt/capture.h).
  *
- * The library records the collectives. What the host does in a pass is recorded here, as calls that each replay makes:
- * counting rows and steps. The weights of the ranks are computed from these counts, so steps with and without no_sync,
- * captured or not, may follow each other in any order. */
+ * The library records the collectives. This file records the host's part of a pass as calls (ctrt_capture_call), which
+ * count rows and steps at each replay. The weights of the ranks are computed from these counts, so steps with and
+ * without no_sync, captured or not, may follow each other in any order. */
 #include <stdlib.h>
 
 #include "distributed.h"
 
-/* What a replay does on the host. */
+/* The argument of a recorded call. */
 struct record {
     struct distributed *d;                  /* borrowed: the graph owns a reference to the net */
     int64_t rows;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/pipeline/divide.c: which children form a stage: of the divisions that fit on the devices the one
- * whose largest stage is smallest.
+/* plugins/strategy/pipeline/divide.c: chooses the children of each stage. Of the divisions that fit on the devices, it
+ * takes the one whose largest stage is smallest.
  *
- * The size of a stage is the bytes of its parameters and buffers, and of the outputs of its children for one
- * micro-batch, which a pass reads or writes about once. It stands for the time of a pass: no time is known before the
- * children have run, and measured times differ between runs, so that the division would too. The memory of a stage, in
- * contrast, depends on its place, because the first stages keep more micro-batches. */
+ * The size of a stage is the number of bytes of its parameters, its buffers and the outputs of its children for one
+ * micro-batch. A pass reads or writes each of these about once, so the size stands for the time of a pass. Real times
+ * are unknown before the children have run. They also differ between runs, and then the division would differ as well.
+ * The peak of a stage, unlike its size, depends on the stage's place, because the first stages keep the activations of
+ * more micro-batches. */
 #include "pipeline.h"
 
 #include <stdio.h>
@@ -17,16 +18,16 @@
 struct division {
     const struct pipeline *p;
     const struct demand *demand;
-    int64_t states;                         /* that count */
-    uint64_t *fixed, *grads;                /* of each child: parameters, buffers and states; gradients */
-    double *sizes;                          /* [c]: of the children before c */
+    int64_t states;                         /* tensors per parameter that are planned for the optimizer */
+    uint64_t *fixed, *grads;                /* bytes of each child: parameters, buffers and states; gradients */
+    double *sizes;                          /* [c]: size of the children before c */
     size_t *cuts, groups;                   /* cuts[j]: the j-th child that may begin a stage, because no child before
                                              * it shares a tensor with it or with a later child; cuts[groups]: the
-                                             * number of children */
+                                             * number of children. Group j: the children cuts[j]..cuts[j+1]-1 */
     double *best;                           /* [stage][j]: the largest stage, with groups 0..j-1 in stages 0..stage;
-                                             * negative: nothing fits */
-    size_t *from;                           /* [stage][j]: the first group of `stage` then */
-    uint64_t *needs;                        /* [j]: of a stage with the children from some child to j - 1 */
+                                             * negative: no division fits */
+    size_t *from;                           /* [stage][j]: the first group of `stage` in that division */
+    uint64_t *needs;                        /* [j]: peak of a stage whose last child is j - 1: see stage_needs */
     double *capacity;                       /* of each device: its memory, or its limit */
     uint64_t *budget;                       /* of each stage: what is available on its device; UINT64_MAX: unknown */
 };
@@ -74,18 +75,18 @@ static int64_t larger(int64_t a, int64_t b)
 
 /* One stage, with the children that were added to it so far. */
 struct filling {
-    int64_t flight;                         /* micro-batches whose activations it keeps, one of them in a pass */
+    int64_t flight;                         /* micro-batches whose activations it keeps, including one in a pass */
     int64_t level;                          /* activations of the micro-batch in a pass, after the last child */
-    int64_t forward;                        /* peaks of a micro-batch */
+    int64_t forward;                        /* peak of the forward pass of a micro-batch */
     int64_t backward[2];                    /* as in child_memory; [0] without the gradients of the stage */
     int64_t fixed, grads;
 };
 
-/* Returns the peak of the stage. `held`: activations of another micro-batch in flight; `early`: what arrives before
- * its pass; `late`: what is released after the next backward pass.
+/* Returns the peak of the stage. `held`: bytes of the activations of each other micro-batch in flight; `early`: bytes
+ * that arrive before the pass that uses them; `late`: bytes that are released only after the next backward pass.
  *
  * Outside canonical mode the gradients exist from the second backward pass on. In canonical mode each backward pass
- * creates gradients, and the sum tree holds one list per binary digit 1 of the number of micro-batches before. */
+ * creates gradients, and after m micro-batches the sum tree holds one list of gradients for each bit that is 1 in m. */
 static int64_t filling_peak(const struct division *d, const struct filling *f, const int64_t backward[2], int64_t held,
                             int64_t early, int64_t late)
 {
@@ -131,7 +132,7 @@ static void stage_needs(struct division *d, int s, size_t first)
             late += next->input;
             for (int i = 0; i < 2; i++)     /* the output and its gradient are held until the end */
                 peaks[i] = larger(f.backward[i] + 2 * next->input, f.level + child->backward_last[i]);
-        } else {                            /* the loss, whose inputs the last device gets */
+        } else {                            /* the loss; its inputs are copied to the last device */
             const int64_t rows = p->stages[s].device != p->stages[0].device ? memory[0].input : 0;
             f.fixed += (int64_t)d->demand->copies[1];
             f.forward = larger(f.forward, held + rows + next->forward);
@@ -148,9 +149,10 @@ static void stage_needs(struct division *d, int s, size_t first)
 
 /* ---- choosing ---- */
 
-/* Divides the groups so that the largest stage is as small as possible, relative to its device's capacity, or, without
- * `must_fit`, so that the fullest stage is, relative to its budget. Of equal divisions it takes those whose stages
- * begin late, so that layers without parameters stay with the layer before. Returns false if nothing fits. */
+/* Divides the groups into stages. With `must_fit`, each stage must fit in its budget, and the largest stage, relative
+ * to the capacity of its device, is as small as possible. Without `must_fit`, the largest peak, relative to the budget
+ * of its stage, is as small as possible. Of equal divisions it takes the one whose stages begin latest, so that layers
+ * without parameters stay with the layer before. Returns false if no division fits. */
 static bool choose(struct division *d, struct pipeline *p, bool must_fit)
 {
     const size_t width = p->child_count + 1;
@@ -196,8 +198,8 @@ static int times_listed(const struct pipeline *p, const ctrt_device *device)
     return times;
 }
 
-/* A device with several stages has a part of its memory for each. The capacity, unlike the budget, does not depend on
- * other programs, so that the division is the same in every run if it fits. */
+/* Reads the capacity and the budget of each stage. If a device has several stages, each gets an equal part. The
+ * capacity, unlike the budget, does not depend on other programs, so a division that fits is the same in every run. */
 static void devices_read(struct division *d)
 {
     const struct pipeline *p = d->p;
@@ -248,14 +250,14 @@ static ctrt_status stages_check(struct division *d, struct pipeline *p)
                                      (unsigned long long)(here - left));
     }
     for (int s = 0; s < p->stage_count && d->demand->memory == NULL; s++)
-        p->stages[s].bytes = 0;             /* not those of a step */
+        p->stages[s].bytes = 0;             /* without activations it is not the peak of a step */
     if (fits)
         return CTRT_OK;
     if (d->demand->memory == NULL)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the parameters, gradients and buffers of the stages do not fit:%s; "
                          "use more devices or another CTRT_PIPELINE_SPLIT", text);
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the parameters, gradients, buffers and activations of the stages do not "
-                     "fit:%s; use more devices, fewer rows, %s, or give CTRT_PIPELINE_SPLIT to try in spite of this",
+                     "fit:%s; use more devices, fewer rows or %s, or set CTRT_PIPELINE_SPLIT to omit this check",
                      text, p->gpipe ? "CTRT_PIPELINE_SCHEDULE=1f1b" : "more micro-batches (CTRT_PIPELINE_MICRO)");
 }
 
@@ -320,7 +322,7 @@ ctrt_status pipeline_divide(struct pipeline *p, const struct owner *owners, cons
             tensors_count(&d, owners);
             found = choose(&d, p, true);
         }
-        if (!found)                         /* stages on one device may fit together, if not in equal parts of it */
+        if (!found)                         /* stages of one device may fit together, but not in equal parts of it */
             (void)choose(&d, p, false);
         status = stages_check(&d, p);
     }

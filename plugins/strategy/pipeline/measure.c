@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/pipeline/measure.c: measures the memory of one micro-batch in each child, by a dry run.
  *
- * A copy of the module, whose parameters have no memory in a dry run, runs on the first device, recorded as one graph.
- * So all children are measured as if they were in one stage. Hooks on the outputs divide the backward pass: the
- * gradient of the output of a child is complete when the backward pass of the child begins.
+ * A copy of the module runs on the first device and is recorded as one autograd graph, so all children are measured as
+ * if they were in one stage. (In a dry run the parameters of the copy have no memory.) Hooks on the outputs of the
+ * children divide the backward pass, because the gradient of a child's output is complete when the backward pass of the
+ * child begins.
  *
- * There are four passes: without and with gradients from a pass before, and with inputs that are released when a child
- * has run, as within a stage, or outputs that are held until their backward pass, as at the end of a stage. */
+ * There are four passes, for all combinations of two conditions: gradients from an earlier pass exist or not; and a
+ * child's input is released when the child has run, as within a stage, or its output is held until its backward pass,
+ * as at the end of a stage. */
 #include <stdlib.h>
 
 #include "run.h"
@@ -17,11 +19,11 @@ struct probe {
     struct stage stage;
     struct child_memory *memory;
     int64_t *before;                        /* of each child: bytes allocated before its forward pass */
-    ctrt_tensor **outputs;                  /* of each child; owned; with `hold` only */
+    ctrt_tensor **outputs;                  /* of each child; owned; only if `hold` */
     struct mark { struct probe *probe; size_t child; } *marks;
-    bool hold, later;                       /* the pass */
+    bool hold, later;                       /* the current pass: outputs are held; gradients exist before */
     size_t current;                         /* the child whose backward pass is running; child_count: the loss */
-    int64_t grads;                          /* of parameters, at the beginning of that */
+    int64_t grads;                          /* bytes of the parameters' gradients when that backward pass began */
     ctrt_memory_scope *scope;               /* NULL: no backward pass is running */
 };
 
@@ -46,7 +48,7 @@ static ctrt_status segment_end(struct probe *probe)
     CTRT_TRY(ctrt_memory_scope_end(&peaks, &probe->scope));
     const int64_t peak = (int64_t)peaks.allocated_bytes - probe->before[probe->current]
                          - (probe->later ? 0 : probe->grads);
-    if (probe->hold)                        /* the input, too, is held then, but not at the end of a stage */
+    if (probe->hold)                        /* this pass also holds the input, which a stage does not */
         memory->backward_last[probe->later] = peak - (probe->current > 0 ? memory->freed : 0);
     else
         memory->backward[probe->later] = peak;
@@ -67,13 +69,13 @@ static ctrt_status output_gradient(void *user, ctrt_tensor **grad)
 {
     const struct mark *mark = user;
     (void)grad;
-    /* A child that returns its input has the same output as the child before it. */
+    /* If a child returns its input, the tensor has the hooks of this child and of the child before it. */
     return mark->child < mark->probe->current ? segment_begin(mark->probe, mark->child) : CTRT_OK;
 }
 
 /* ---- forward ---- */
 
-/* Runs child c, or the loss. *h: its input, then its output. */
+/* Runs child c, or the loss if c is child_count. *h: the input, afterwards the output. */
 static ctrt_status child_forward(struct probe *probe, size_t c, ctrt_tensor **h)
 {
     struct pipeline *p = &probe->whole;

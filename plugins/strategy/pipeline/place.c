@@ -316,7 +316,8 @@ ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *
         return no_memory();
     ctrt_status status = pipeline_measure(memory, &demand.micro, demand.copies, p, batch);
     if (status != CTRT_OK) {
-        /* A module that cannot be copied never can. Otherwise the step may fail too; the next one measures again. */
+        /* A module that cannot be copied is not measured again. After another error the step may also fail, and the
+         * next step measures again. */
         p->settled = status == CTRT_ERR_NOT_SUPPORTED;
         snprintf(text, sizeof text, "pipeline: the memory of a step is unknown, so the stages remain as they are: %s",
                  ctrt_error_message());

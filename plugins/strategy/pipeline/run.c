@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/pipeline/run.c: what a step or a forward pass keeps until its end: micro-batches, the states of
+/* plugins/strategy/pipeline/run.c: the state of a step or a forward pass: micro-batches, the states of
  * random generators, and the values of buffers. */
 #include <stdlib.h>
 
