@@ -50,9 +50,9 @@ static ssize_t write_process(pid_t thread, const void *from, void *to, size_t by
 }
 
 /* Returns whether `thread` belongs to the process of the rank. Reads the rank's random token from the process and
- * compares it, because the number may denote another thread if the rank is in another PID namespace, or after the thread
- * has ended. The token is in the arena, and its address is that of the arena's mapping in the other process. If the
- * token cannot be read, errno says why; otherwise errno is 0. */
+ * compares it, because the number may denote another thread if the rank is in another PID namespace, or after the
+ * thread has ended. The token is in the arena, and its address is that of the arena's mapping in the other process. If
+ * the token cannot be read, errno says why; otherwise errno is 0. */
 static bool thread_of_rank(pid_t thread, const struct host_rank *rank)
 {
     uint64_t token[2] = { 0 };
