@@ -156,6 +156,10 @@ if PLUGIN_STRATEGY_DATA_PARALLEL
 comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
+if PLUGIN_STRATEGY_SHARDED
+comm_tests   += tests/unit/test-sharded.c
+public_tests += tests/unit/test-sharded-costs.c
+endif
 if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c
 if PLUGIN_STRATEGY_DATA_PARALLEL

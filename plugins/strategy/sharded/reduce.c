@@ -101,20 +101,18 @@ static struct part *part_of(struct sharded *s, const struct slot *slot)
 
 /* ---- reductions ---- */
 
-/* Begins the reduction over the column, when that within the row has ended. */
-static ctrt_status column_launch(struct sharded *s, struct group *group)
+/* Waits for the reduction of the group that runs, and begins the one over the column, if that is due. */
+static ctrt_status group_advance(struct sharded *s, struct group *group)
 {
-    if (!group->launched || group->column || s->columns == NULL)
-        return CTRT_OK;
-    group->column = true;
+    const bool column = group->launched && !group->column && s->columns != NULL;
+    group->column = group->column || column;
     for (size_t p = group->part; p < group->part + group->parts; p++) {
         struct part *part = &s->parts[p];
-        if (part->received == NULL)
-            continue;
         if (part->reduce != NULL)
             CTRT_TRY(ctrt_work_wait(part->reduce));
         ctrt_work_release(&part->reduce);
-        CTRT_TRY(ctrt_comm_all_reduce(&part->reduce, s->columns, part->received, CTRT_COMM_SUM));
+        if (column && part->received != NULL)
+            CTRT_TRY(ctrt_comm_all_reduce(&part->reduce, s->columns, part->received, CTRT_COMM_SUM));
     }
     return CTRT_OK;
 }
@@ -142,8 +140,9 @@ static ctrt_status part_launch(struct sharded *s, struct part *part)
 static ctrt_status group_launch(struct sharded *s, size_t k)
 {
     struct group *group = &s->groups[s->order[s->group_count - 1 - k]];
-    if (k > 0)
-        CTRT_TRY(column_launch(s, &s->groups[s->order[s->group_count - k]]));
+    for (size_t back = 2; back >= 1; back--)        /* one reduction of each kind runs at a time: bounds the memory */
+        if (k >= back)
+            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k + back]]));
     group->launched = true;
     for (size_t p = group->part; p < group->part + group->parts; p++)
         CTRT_TRY(part_launch(s, &s->parts[p]));
@@ -170,13 +169,9 @@ static ctrt_status launch(struct sharded *s)
 
 static ctrt_status reductions_wait(struct sharded *s)
 {
-    for (size_t k = 0; k < s->group_count; k++)
-        CTRT_TRY(column_launch(s, &s->groups[s->order[s->group_count - 1 - k]]));
-    for (size_t p = 0; p < s->part_count; p++) {
-        if (s->parts[p].reduce != NULL)
-            CTRT_TRY(ctrt_work_wait(s->parts[p].reduce));
-        ctrt_work_release(&s->parts[p].reduce);
-    }
+    for (int turn = 0; turn < (s->columns != NULL ? 2 : 1); turn++)
+        for (size_t k = 0; k < s->group_count; k++)
+            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k]]));
     return CTRT_OK;
 }
 
