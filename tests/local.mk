@@ -166,7 +166,10 @@ if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 comm_tests   += tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
-public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c
+public_tests += tests/unit/test-parallel-reference.c
+if PLUGIN_STRATEGY_SHARDED
+public_tests += tests/unit/test-parallel-checkpoint.c
+endif
 endif
 endif
 endif

@@ -113,18 +113,13 @@ static void links(struct rank *rank)
 /* L layers of p bytes over C columns. Shards are L p / C, and so are gradients at the end of the backward pass.
  *
  * Stage 3: the peak is in the backward pass of the second layer: its parameter, that of the first layer, which is being
- * gathered, its gradient and that of the layer before, which is being reduced, and the gradients of L - 2 layers.
- * Stage 2: as stage 3, but all parameters are gathered, so the first layer needs most: its gradient, that of the second
- * one, and L - 1 gradients, while 1 parameter is left; or the last layer: L parameters and a gradient.
- * Stage 1: the last gradient is computed while 1 parameter is left, so L + 1; the reductions come after that. */
+ * gathered, its gradient and that of the layer behind, which is being reduced, and the shards of L - 2 gradients.
+ * Stages 1 and 2: at the beginning of the backward pass all parameters are gathered, and there is one gradient. Later,
+ * whole gradients (stage 1) or their shards (stage 2) take the place of the parameters. */
 static double peak_formula(const struct mesh *mesh)
 {
     const double p = 4.0 * WIDTH * WIDTH, shard = p / mesh->columns;
-    if (*mesh->stage == '3')
-        return LAYERS * shard + 4 * p + (LAYERS - 2) * shard;
-    if (*mesh->stage == '1')
-        return LAYERS * shard + (LAYERS + 1) * p;
-    return LAYERS * shard + (LAYERS + 1) * p;
+    return LAYERS * shard + (*mesh->stage == '3' ? 4 * p + (LAYERS - 2) * shard : (LAYERS + 1) * p);
 }
 
 static void peaks(struct rank *rank)

@@ -25,7 +25,8 @@ ctrt_status instance_add(struct sharded *s)
         }
     pthread_mutex_unlock(&lock);
     return added ? CTRT_OK
-                 : ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "more than %d nets of this strategy in one process", MOST_INSTANCES);
+                 : ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "more than %d nets of this strategy in one process",
+                             MOST_INSTANCES);
 }
 
 void instance_remove(const struct sharded *s)

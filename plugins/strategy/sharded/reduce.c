@@ -111,6 +111,7 @@ static ctrt_status group_advance(struct sharded *s, struct group *group)
         if (part->reduce != NULL)
             CTRT_TRY(ctrt_work_wait(part->reduce));
         ctrt_work_release(&part->reduce);
+        ctrt_tensor_release(&part->sent);
         if (column && part->received != NULL)
             CTRT_TRY(ctrt_comm_all_reduce(&part->reduce, s->columns, part->received, CTRT_COMM_SUM));
     }
@@ -132,9 +133,7 @@ static ctrt_status part_launch(struct sharded *s, struct part *part)
         return CTRT_OK;
     }
     CTRT_TRY(ctrt_empty(&part->received, CTRT_SHAPE(part->grad_numel), part->dtype, s->r.device));
-    CTRT_TRY(ctrt_comm_reduce_scatter(&part->reduce, s->reduces, part->received, part->sent, CTRT_COMM_SUM));
-    ctrt_tensor_release(&part->sent);           /* the collective owns a reference */
-    return CTRT_OK;
+    return ctrt_comm_reduce_scatter(&part->reduce, s->reduces, part->received, part->sent, CTRT_COMM_SUM);
 }
 
 static ctrt_status group_launch(struct sharded *s, size_t k)
