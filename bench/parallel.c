@@ -277,8 +277,8 @@ static void sharded(void)
 {
     const double one = measure("single", 1, BLOCKS, ROWS), stats = 8.0 * (BLOCKS + 1);
     for (int n = 2; n <= MOST; n++) {
-        const double bytes = (n - 1) * weight_bytes / n / bandwidth, gather = n * latency + bytes,
-                     reduce = 2 * n * latency + bytes;
+        const double bytes = (n - 1) * weight_bytes / n / bandwidth;
+        const double gather = n * latency + bytes, reduce = 2 * n * latency + bytes;
         print("sharded", n, measure_ranks("sharded", n),
               one + gather + fmax(0, gather - 5 * latency)
                   + fmax(latency + reduce, 6 * latency + all_reduce_time(stats, n)), one);
@@ -352,7 +352,8 @@ int main(int argc, char **argv)
     snprintf(text, sizeof text, "%d", MICRO);
     setenv("CTRT_PIPELINE_MICRO", text, 1);
     printf("%-14s %7s %10s %10s %10s %13s\n", "strategy", "devices", "ms", "formula", "quotient", "efficiency");
-    const double one = strcmp(only, "pipeline") == 0 || strcmp(only, "sharded") == 0 ? 0 : measure("single", 1, LAYERS, ROWS);
+    const bool alone = strcmp(only, "pipeline") == 0 || strcmp(only, "sharded") == 0;   /* with other networks */
+    const double one = alone ? 0 : measure("single", 1, LAYERS, ROWS);
     if (*only == '\0' || strcmp(only, "single") == 0)
         print("single", 1, one, one, one);
     if (*only == '\0' || strcmp(only, "data-parallel") == 0)

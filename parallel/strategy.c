@@ -18,7 +18,8 @@
 
 static const ctrt_param strategy_param = {
     sizeof strategy_param, "CTRT_STRATEGY", CTRT_PARAM_STRING, "single", NULL,
-    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, sharded, pipeline, auto, ...",
+    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, sharded, pipeline, "
+    "auto, ...",
 };
 CORE_PARAM(strategy_param);
 static const ctrt_param canonical_param = {

@@ -340,6 +340,21 @@ static void optimizers(struct rank *rank)
     }
     same_shards(&p, rank, false);
     pair_free(&p);
+
+    /* Without a module, the strategy cannot cut states from before. */
+    CTRT_AUTO(module) late = equal_net(mlp_new, rank), late_net = NULL;
+    CTRT_AUTO(optimizer) loose = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
+    ctrt_tensor *weight = parameter(late, 0);
+    CHECK_OK(ctrt_sgd_new(&loose, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.5 }));
+    CHECK_OK(ctrt_optimizer_add(loose, &weight, 1));
+    CHECK_OK(ctrt_forward(&x, late, x));
+    CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(loss));
+    CHECK_OK(ctrt_optimizer_step(loose));
+    late_net = sharded(late, rank);
+    if (columns > 1)
+        CHECK_FAILS(ctrt_optimizer_step(loose), CTRT_ERR_STATE, "create the optimizer from the module or net");
 }
 
 /* ---- failures ---- */
