@@ -27,7 +27,8 @@
  *                   The first block has to be gathered before the forward pass, and the last one again before the
  *                   backward pass; that runs beside the 5 ops of the loss. All other gathers run beside the passes of
  *                   the neighbours, and reductions beside the backward passes, except the first block's. Its gradient
- *                   is multiplied by the rank's weight. The statistics are those of `distributed`.
+ *                   is multiplied by the rank's weight. The statistics are those of `distributed`. If n does not
+ *                   divide the rows of a parameter, its gradient is copied to memory with padding: L for each block.
  *   pipeline        (M + S - 1) t + 2 (S - 1) c + u
  *                   M micro-batches, S stages, t the time of the slowest stage for one micro-batch, c the time of one
  *                   copy between stages, u the time of the optimizer. t is measured with the last stage's layers on one
@@ -280,7 +281,7 @@ static void sharded(void)
         const double bytes = (n - 1) * weight_bytes / n / bandwidth;
         const double gather = n * latency + bytes, reduce = 2 * n * latency + bytes;
         print("sharded", n, measure_ranks("sharded", n),
-              one + gather + fmax(0, gather - 5 * latency)
+              one + (WIDTH % n != 0 ? BLOCKS * latency : 0) + gather + fmax(0, gather - 5 * latency)
                   + fmax(latency + reduce, 6 * latency + all_reduce_time(stats, n)), one);
     }
 }

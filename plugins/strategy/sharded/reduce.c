@@ -44,16 +44,20 @@ static ctrt_status sent_chunks(ctrt_tensor **out, struct sharded *s, const struc
     return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
 }
 
-/* Copies the first `rows` rows of `grad`, or adds them. */
+/* Copies `grad` to the slot's chunks, or adds it. Rows of padding are not written, because nobody reads them. */
 static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struct part *part, ctrt_tensor *grad,
                                bool add)
 {
     CTRT_AUTO(tensor) chunks = NULL, to = NULL, flat = NULL, from = NULL;
     const int64_t chunk = slot->chunk * slot->row, numel = slot->rows * slot->row;
     const int64_t whole = chunk > 0 ? numel / chunk : 0;
-    CTRT_TRY(sent_chunks(&chunks, s, slot, part));
     CTRT_TRY(ctrt_contiguous(&flat, grad, CTRT_CONTIGUOUS_FORMAT));
     CTRT_TRY(ctrt_view_as(&flat, flat, CTRT_SHAPE(numel)));
+    if (part->training == 1) {                  /* its chunks are adjacent */
+        CTRT_TRY(ctrt_narrow(&to, part->sent, 0, 0, numel));
+        return add ? ctrt_add_(to, flat) : ctrt_copy_(to, flat);
+    }
+    CTRT_TRY(sent_chunks(&chunks, s, slot, part));
     if (whole > 0) {
         CTRT_TRY(ctrt_narrow(&to, chunks, 0, 0, whole));
         CTRT_TRY(ctrt_narrow(&from, flat, 0, 0, whole * chunk));
@@ -80,13 +84,18 @@ static ctrt_status sent_alone(bool *done, struct sharded *s, const struct slot *
 /* Puts the gradient (NULL: zero) and those of passes without reduction into part->sent. */
 static ctrt_status slot_fill(struct sharded *s, struct slot *slot, struct part *part, ctrt_tensor *grad)
 {
+    CTRT_AUTO(tensor) chunks = NULL;
     bool alone = false;
     if (grad != NULL)
         CTRT_TRY(sent_alone(&alone, s, slot, part, grad));
     if (part->sent == NULL)
-        CTRT_TRY(ctrt_zeros(&part->sent, CTRT_SHAPE(s->mesh_columns * part->grad_numel), part->dtype, s->r.device));
-    if (grad != NULL && !alone)
+        CTRT_TRY(ctrt_empty(&part->sent, CTRT_SHAPE(s->mesh_columns * part->grad_numel), part->dtype, s->r.device));
+    if (grad == NULL) {
+        CTRT_TRY(sent_chunks(&chunks, s, slot, part));
+        CTRT_TRY(ctrt_zero_(chunks));
+    } else if (!alone) {
         CTRT_TRY(chunks_fill(s, slot, part, grad, false));
+    }
     return slot->whole != NULL ? chunks_fill(s, slot, part, slot->whole, true) : CTRT_OK;
 }
 
